@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Operations: work that may take longer than a caller waits, with progress, cancel and an outcome to fetch later."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from magnetar_agent.documents import now
+from magnetar_core.errors import Cancelled, Conflict, HypervisorDown, InvalidRequest, MagnetarError, NotFound
+
+log = logging.getLogger(__name__)
+
+RUNNING, SUCCEEDED, FAILED, CANCELLED = "running", "succeeded", "failed", "cancelled"
+KEPT = 1000
+
+
+class Operation:
+    """One piece of work. Its function calls ``advance`` or ``check`` now and then, which is where a cancel takes hold.
+
+    *status* is ``running``, ``succeeded``, ``failed`` or ``cancelled``. *progress* is ``{done, total, unit, phase}``;
+    *total* is ``None`` while it is not known. *result* is what the function returned; *error* is
+    ``{code, message, details}``.
+    """
+
+    def __init__(self, name: str, kind: str | None = None, key: str | None = None, request_id: str | None = None,
+                 caller: str | None = None) -> None:
+        self.id = str(uuid.uuid4())
+        self.name, self.kind, self.key, self.request_id, self.caller = name, kind, key, request_id, caller
+        self.status = RUNNING
+        self.progress: dict[str, Any] = {"done": 0, "total": None, "unit": None, "phase": None}
+        self.started_at = now()
+        self.ended_at: str | None = None
+        self.seconds = 0.0
+        self.result: Any = None
+        self.error: dict[str, Any] | None = None
+        #: What the function raised; the HTTP layer raises it again for a caller that waited.
+        self.exception: Exception | None = None
+        self._began = time.perf_counter()
+        self._cancelled = threading.Event()
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+        self._then: list[Callable[[Operation], None]] = []
+
+    def advance(self, done: int, total: int | None = None, unit: str = "bytes", phase: str | None = None) -> None:
+        """Say how far it is. Raises ``Cancelled`` when somebody cancelled."""
+        self.check()
+        self.progress = {"done": done, "total": total, "unit": unit, "phase": phase or self.progress["phase"]}
+
+    def check(self) -> None:
+        """Raise ``Cancelled`` when somebody cancelled."""
+        if self._cancelled.is_set():
+            raise Cancelled()
+
+    def cancel(self) -> None:
+        """Ask the work to stop at its next ``advance`` or ``check``; nothing happens when it has ended."""
+        self._cancelled.set()
+
+    @property
+    def cancelling(self) -> bool:
+        """Whether somebody asked it to stop."""
+        return self._cancelled.is_set()
+
+    def wait(self, seconds: float | None) -> bool:
+        """Wait at most *seconds* (``None``: as long as it takes); True when it has ended."""
+        return self._ended.wait(seconds)
+
+    def then(self, listener: Callable[[Operation], None]) -> None:
+        """Call *listener* once it has ended, from its thread; at once when it has ended already."""
+        with self._lock:
+            if not self._ended.is_set():
+                self._then.append(listener)
+                return
+        listener(self)
+
+    def as_dict(self, outcome: bool = True) -> dict[str, Any]:
+        """The operation as answers show it; without *outcome* the result is left out (lists)."""
+        shown = {
+            "id": self.id, "name": self.name, "kind": self.kind, "key": self.key, "request_id": self.request_id,
+            "caller": self.caller, "status": self.status, "cancelling": self.cancelling and self.status == RUNNING,
+            "progress": self.progress, "started_at": self.started_at, "ended_at": self.ended_at, "error": self.error,
+        }
+        if outcome:
+            shown["result"] = _plain(self.result)
+        return shown
+
+    def run(self, function: Callable[[Operation], Any]) -> None:
+        """Run *function* here and now, and note how it ends. Never raises."""
+        try:
+            self.check()
+            self.result = function(self)
+            status = SUCCEEDED
+        except Cancelled as error:
+            self.exception, self.error, status = error, error.as_dict(), CANCELLED
+        except MagnetarError as error:
+            self.exception, self.error, status = error, error.as_dict(), FAILED
+        except Exception as error:  # whatever it is, the caller gets an answer and the log gets the trace
+            log.exception("%s failed", self.name, extra={"request_id": self.request_id, "operation": self.id})
+            self.exception, self.error, status = error, MagnetarError().as_dict(), FAILED
+        self._end(status)
+
+    def _end(self, status: str) -> None:
+        self.seconds = time.perf_counter() - self._began
+        self.ended_at = now()
+        with self._lock:
+            self.status = status
+            self._ended.set()
+            listeners, self._then = self._then, []
+        for listener in listeners:
+            _tell(listener, self)
+
+
+class Operations:
+    """All operations of an agent: those that run, in a bounded pool of threads, and the last *kept* that ended."""
+
+    def __init__(self, parallel: int, kept: int = KEPT) -> None:
+        self._pool = ThreadPoolExecutor(parallel, thread_name_prefix="operation")
+        self._running: OrderedDict[str, Operation] = OrderedDict()
+        self._ended: OrderedDict[str, Operation] = OrderedDict()
+        self._kept = kept
+        self._lock = threading.Lock()
+        self._listeners: list[Callable[[Operation], None]] = []
+        self._closed = False
+
+    def start(self, name: str, function: Callable[[Operation], Any], **labels: Any) -> Operation:
+        """Run *function(operation)* in the pool. *labels*: ``kind``, ``key``, ``request_id``, ``caller``.
+
+        It waits for a free thread when all are busy; until then its progress says ``waiting``."""
+        operation = Operation(name, **labels)
+        operation.progress["phase"] = "waiting"
+        with self._lock:
+            if self._closed:
+                raise HypervisorDown("The agent is shutting down and takes no new work. Try again when it is back.")
+            self._running[operation.id] = operation
+        self._pool.submit(self._run, operation, function)
+        return operation
+
+    def _run(self, operation: Operation, function: Callable[[Operation], Any]) -> None:
+        operation.progress = dict(operation.progress, phase=None)
+        operation.then(self._file)
+        operation.run(function)
+
+    def _file(self, operation: Operation) -> None:
+        with self._lock:
+            self._running.pop(operation.id, None)
+            self._ended[operation.id] = operation
+            while len(self._ended) > self._kept:
+                self._ended.popitem(last=False)
+            listeners = tuple(self._listeners)
+        for listener in listeners:
+            _tell(listener, operation)
+
+    def get(self, id: str) -> Operation:
+        """The operation with this id. Raises ``NotFound``."""
+        with self._lock:
+            found = self._running.get(id) or self._ended.get(id)
+        if found is None:
+            raise NotFound(f"There is no operation {id}. The agent keeps those that run and the last {self._kept} that "
+                           "ended since it started; look at the resource itself.", kind="operation", key=id)
+        return found
+
+    def list(self) -> list[Operation]:
+        """All known operations, oldest first."""
+        with self._lock:
+            return [*self._ended.values(), *self._running.values()]
+
+    def running(self) -> int:
+        """How many run or wait."""
+        return len(self._running)
+
+    def cancel(self, id: str) -> Operation:
+        """Ask an operation to stop. Raises ``Conflict`` when it has ended otherwise."""
+        operation = self.get(id)
+        if operation.status in (SUCCEEDED, FAILED):
+            raise Conflict(f"Operation {id} has {operation.status} already; nothing is left to cancel.", id=id)
+        operation.cancel()
+        return operation
+
+    def listen(self, listener: Callable[[Operation], None]) -> Callable[[], None]:
+        """Call *listener* with each operation that ends, from its thread; the answer stops that."""
+        with self._lock:
+            self._listeners.append(listener)
+
+        def stop() -> None:
+            with self._lock:
+                if listener in self._listeners:
+                    self._listeners.remove(listener)
+
+        return stop
+
+    def close(self, grace: float = 0.0) -> None:
+        """Take no new work; give what runs *grace* seconds, then cancel it and wait as long again (1 s at least)."""
+        with self._lock:
+            self._closed = True
+            left = list(self._running.values())
+        _wait_all(left, grace)
+        for operation in left:
+            operation.cancel()
+        _wait_all(left, max(grace, 1.0))
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def seconds(text: str | None, otherwise: float, name: str = "wait") -> float:
+    """A number of seconds from a query string; *otherwise* when it is left out."""
+    if text is None:
+        return otherwise
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found <= 86400:
+        raise InvalidRequest(f"{name} must be a number of seconds from 0 to 86400 (got {text!r}).", field=name)
+    return found
+
+
+def _wait_all(operations: list[Operation], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    for operation in operations:
+        operation.wait(max(0.0, deadline - time.monotonic()))
+
+
+def _plain(result: Any) -> Any:
+    return result.as_dict() if hasattr(result, "as_dict") else result
+
+
+def _tell(listener: Callable[[Operation], None], operation: Operation) -> None:
+    try:
+        listener(operation)
+    except Exception:  # a listener's trouble is not the operation's
+        log.exception("a listener failed", extra={"operation": operation.id})

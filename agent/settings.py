@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Settings of the agent: one dataclass, read from a YAML file. Each field's ``doc`` is its documentation."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from magnetar_core.errors import MagnetarError
+
+FILE = Path("/etc/magnetar/agent.yml")
+SCOPES = ("read", "operate")
+LEVELS = ("debug", "info", "warning", "error")
+_LISTEN = re.compile(r"^(?:\[(?P<six>[0-9a-fA-F:.]+)\]|(?P<host>[A-Za-z0-9.-]+)):(?P<port>[0-9]{1,5})$")
+
+
+class InvalidSettings(MagnetarError):
+    """The settings file is wrong."""
+
+    code = "invalid-settings"
+
+
+def _doc(text: str, **more: Any) -> Any:
+    return field(metadata={"doc": text, **more.pop("metadata", {})}, **more)
+
+
+def _parallel() -> int:
+    return 2 * (os.cpu_count() or 1)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How an agent runs. Sizes are bytes, times are seconds."""
+
+    state_dir: Path = _doc("Folder of documents, disks, images and console logs; one agent per folder.",
+                           default=Path("/var/lib/magnetar"))
+    socket: Path = _doc("The unix socket, mode 0660.", default=Path("/run/magnetar/agent.sock"))
+    socket_group: str = _doc("Group whose members may use the socket, besides root.", default="magnetar")
+    libvirt_uri: str = _doc("libvirt connection URI.", default="qemu:///system")
+    listen: str | None = _doc("host:port for HTTPS, such as 0.0.0.0:6553 or [::]:6553; left out: no TCP at all. Needs "
+                              "tls_cert, tls_key, and tls_client_ca or a tokens_file with tokens.", default=None)
+    tls_cert: Path | None = _doc("PEM file with the server certificate and its chain.", default=None)
+    tls_key: Path | None = _doc("PEM file with the private key of tls_cert.", default=None)
+    tls_client_ca: Path | None = _doc("PEM file with the CA of client certificates.", default=None)
+    tokens_file: Path = _doc("Hashed bearer tokens, mode 0600, written by `magnetar token`.",
+                             default=Path("/etc/magnetar/tokens.yml"))
+    client_certs: dict[str, str] = _doc("Common name of a client certificate to its scope: read or operate. A "
+                                        "certificate that is not listed is refused.", default_factory=dict)
+    parallel: int = _doc("How many operations run at once. Default: twice the number of CPUs.",
+                         default_factory=_parallel, metadata={"min": 1, "max": 512})
+    wait: float = _doc("How long a PUT or DELETE waits before it answers 202 with an operation, unless the caller says.",
+                       default=60.0, metadata={"min": 0, "max": 86400})
+    grace: float = _doc("How long running operations may go on when the agent is told to stop.", default=20.0,
+                        metadata={"min": 0, "max": 3600})
+    heartbeat: float = _doc("Time between two heartbeats of GET /v1/watch.", default=10.0,
+                            metadata={"min": 0.05, "max": 3600})
+    image_paths: tuple[Path, ...] = _doc("Folders from which an image's source.path may be read.",
+                                         default=(Path("/var/lib/magnetar/import"),))
+    image_max_bytes: int = _doc("Largest image content that is taken in.", default=64 * 2**30, metadata={"min": 2**20})
+    image_max_virtual_bytes: int = _doc("Largest virtual size that an image may claim.", default=2 * 2**40,
+                                        metadata={"min": 2**20})
+    console_log_bytes: int = _doc("Size at which virtlogd starts a server's console log anew, as told in "
+                                  "/etc/libvirt/virtlogd.conf; the agent never shows more.",
+                                  default=2 * 2**20, metadata={"min": 4096})
+    body_max_bytes: int = _doc("Largest JSON body of a request.", default=16 * 2**20, metadata={"min": 4096})
+    virt_type: str = _doc("auto (KVM where a guest really starts under it, else emulation), kvm or qemu.",
+                          default="auto", metadata={"choices": ("auto", "kvm", "qemu")})
+    restart_on_crash: bool = _doc("Start servers again whose QEMU died, when their document does not say.",
+                                  default=False)
+    shutdown_timeout: float = _doc("How long a guest may take to power itself off before the plug is pulled.",
+                                   default=60.0, metadata={"min": 0, "max": 3600})
+    event_keys_kept: int = _doc("How many request ids of one-shot events are remembered, so that none is done twice.",
+                                default=10000, metadata={"min": 100})
+    log_level: str = _doc("debug, info, warning or error.", default="info", metadata={"choices": LEVELS})
+
+    def __post_init__(self) -> None:
+        for key in dataclasses.fields(self):
+            object.__setattr__(self, key.name, _checked(key, getattr(self, key.name)))
+        if self.listen is not None:
+            self._check_listen(self.listen)
+
+    def _check_listen(self, listen: str) -> None:
+        match = _LISTEN.match(listen)
+        if not match or not 0 <= int(match["port"]) <= 65535:
+            raise InvalidSettings(f"listen: must be host:port such as 0.0.0.0:6553 or [::]:6553 (got {listen!r}).")
+        if not self.tls_cert or not self.tls_key:
+            raise InvalidSettings("listen: TCP is offered with TLS only. Set tls_cert and tls_key, or remove listen.")
+
+    @property
+    def address(self) -> tuple[str, int] | None:
+        """Host and port of *listen*."""
+        match = _LISTEN.match(self.listen) if self.listen else None
+        return (match["six"] or match["host"], int(match["port"])) if match else None
+
+
+def load(path: Path | None = None, **given: Any) -> Settings:
+    """Settings from the YAML file *path*, or from ``FILE`` when that exists; *given* (not ``None``) wins.
+
+    Raises ``InvalidSettings`` naming the file, the key and the rule."""
+    if path is None and not FILE.exists():
+        found: dict[str, Any] = {}
+    else:
+        found = _read(path or FILE)
+    found.update((key, value) for key, value in given.items() if value is not None)
+    try:
+        return Settings(**found)
+    except InvalidSettings as error:
+        raise InvalidSettings(f"{path or FILE}: {error.message}" if found else error.message) from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    import yaml  # here, since commands that read no settings should start quickly
+
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidSettings(f"{path} cannot be read: {error.strerror}.") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        where = getattr(error, "problem_mark", None)
+        line = f" at line {where.line + 1}" if where else ""
+        raise InvalidSettings(f"{path} is not valid YAML{line}: {getattr(error, 'problem', error)}.") from error
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise InvalidSettings(f"{path}: must be a mapping of keys to values.")
+    known = [key.name for key in dataclasses.fields(Settings)]
+    for key in found:
+        if key not in known:
+            near = difflib.get_close_matches(str(key), known, 1)
+            hint = f"Did you mean {near[0]}?" if near else f"Known keys: {', '.join(known)}."
+            raise InvalidSettings(f"{path}: {key} is not a known key. {hint}")
+    return found
+
+
+def _checked(key: dataclasses.Field[Any], value: Any) -> Any:
+    """*value* of the setting *key* in its type, which its annotation names; YAML gives texts, numbers and lists."""
+    kind = str(key.type)
+    if value is None:
+        if kind.endswith("| None"):
+            return None
+        raise InvalidSettings(f"{key.name}: needs a value; remove the line for the default.")
+    return CHECKS[kind.removesuffix(" | None")](key, value)
+
+
+def _path(key: dataclasses.Field[Any], value: Any) -> Path:
+    if not isinstance(value, (str, Path)) or not Path(value).is_absolute():
+        raise InvalidSettings(f"{key.name}: must be an absolute path (got {value!r}).")
+    return Path(value)
+
+
+def _paths(key: dataclasses.Field[Any], value: Any) -> tuple[Path, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise InvalidSettings(f"{key.name}: must be a list of folders (got {value!r}).")
+    return tuple(_path(key, item) for item in value)
+
+
+def _number(key: dataclasses.Field[Any], value: Any) -> Any:
+    whole = key.type == "int"
+    if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
+        raise InvalidSettings(f"{key.name}: must be a {'whole ' if whole else ''}number (got {value!r}).")
+    low, high = key.metadata.get("min", 0), key.metadata.get("max")
+    if value < low or (high is not None and value > high):
+        rule = f"from {low} to {high}" if high is not None else f"at least {low}"
+        raise InvalidSettings(f"{key.name}: must be {rule} (got {value!r}).")
+    return value if whole else float(value)
+
+
+def _boolean(key: dataclasses.Field[Any], value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidSettings(f"{key.name}: must be true or false (got {value!r}).")
+    return value
+
+
+def _text(key: dataclasses.Field[Any], value: Any) -> str:
+    choices = key.metadata.get("choices")
+    if not isinstance(value, str) or not value or (choices and value not in choices):
+        rule = f"one of {', '.join(choices)}" if choices else "a text"
+        raise InvalidSettings(f"{key.name}: must be {rule} (got {value!r}).")
+    return value
+
+
+def _scopes(key: dataclasses.Field[Any], value: Any) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise InvalidSettings(f"{key.name}: must be a mapping of names to {' or '.join(SCOPES)} (got {value!r}).")
+    for name, scope in value.items():
+        if not isinstance(name, str) or scope not in SCOPES:
+            raise InvalidSettings(f"{key.name}: {name}: must be {' or '.join(SCOPES)} (got {scope!r}).")
+    return dict(value)
+
+
+#: Check of each type of setting, by its annotation.
+CHECKS = {
+    "Path": _path, "tuple[Path, ...]": _paths, "int": _number, "float": _number, "bool": _boolean, "str": _text,
+    "dict[str, str]": _scopes,
+}
+
+
+def describe() -> list[dict[str, Any]]:
+    """Name, default and documentation of each setting, for ``--help`` and the documentation."""
+    default = Settings()
+    return [{"key": key.name, "default": getattr(default, key.name), "doc": key.metadata["doc"]}
+            for key in dataclasses.fields(Settings)]
