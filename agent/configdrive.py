@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The content of a config drive: what the guest reads of its metadata (MD-20 to MD-29, MD-43, MD-75 to MD-81)."""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+LABEL = "config-2"
+#: Version folders (MD-11). Each holds the same files; what a version did not know yet is harmless to its readers.
+VERSIONS = ("2012-08-10", "2013-04-04", "2013-10-17", "2015-10-15", "2016-06-30", "2016-10-06", "2017-02-22",
+            "2018-08-27", "2020-10-14", "latest")
+EC2_VERSIONS = ("2009-04-04", "latest")
+
+
+@dataclass(frozen=True)
+class Device:
+    """A tagged device as meta_data.json lists it (MD-22, MD-23)."""
+
+    type: str
+    bus: str
+    tags: tuple[str, ...]
+    mac: str | None = None
+    serial: str | None = None
+    path: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Only what is known; the PCI address is the guest's matter at first boot."""
+        found = {"type": self.type, "bus": self.bus, "tags": list(self.tags), "mac": self.mac, "serial": self.serial,
+                 "path": self.path}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Guest:
+    """What a guest is told about itself. *user_data* is base64; *seed* is 512 random bytes drawn for it."""
+
+    uuid: str
+    name: str
+    seed: bytes
+    flavor: str = ""
+    image: str = ""
+    project: str = ""
+    availability_zone: str | None = None
+    keys: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    user_data: str | None = None
+    macs: tuple[str, ...] = ()
+    networks: tuple[str, ...] = ()
+    mtus: tuple[int, ...] = ()
+    devices: tuple[Device, ...] = ()
+    dns: tuple[str, ...] = ()
+    vendor_data: Mapping[str, Any] = field(default_factory=dict)
+
+
+def hostname(name: str) -> str:
+    """A DNS label made of *name*, as Nova does: lower case, blanks and underscores to hyphens, the rest dropped."""
+    kept = "".join(c for c in name.lower().replace(" ", "-").replace("_", "-") if c.isascii() and (c.isalnum() or c in "-."))
+    return kept.strip("-.")[:63].rstrip("-.") or "server"
+
+
+def files(guest: Guest) -> dict[str, bytes]:
+    """Path to content of every file of the drive. Pure: the same guest gives the same drive."""
+    meta, network = _json(_meta_data(guest)), _json(_network_data(guest))
+    user_data = base64.b64decode(guest.user_data) if guest.user_data else None
+    found: dict[str, bytes] = {}
+    for version in VERSIONS:
+        folder = f"openstack/{version}"
+        found[f"{folder}/meta_data.json"] = meta
+        found[f"{folder}/network_data.json"] = network
+        found[f"{folder}/vendor_data.json"] = _json(guest.vendor_data)
+        found[f"{folder}/vendor_data2.json"] = _json({})
+        if user_data is not None:
+            found[f"{folder}/user_data"] = user_data
+    for version in EC2_VERSIONS:
+        found[f"ec2/{version}/meta-data.json"] = _json(_ec2(guest))
+        if user_data is not None:
+            found[f"ec2/{version}/user-data"] = user_data
+    return found
+
+
+def _meta_data(guest: Guest) -> dict[str, Any]:
+    host = hostname(guest.name)
+    found: dict[str, Any] = {
+        "uuid": guest.uuid,
+        "name": guest.name,
+        "hostname": host,
+        "launch_index": 0,
+        "project_id": guest.project,
+        "availability_zone": guest.availability_zone or "",
+        "random_seed": base64.b64encode(guest.seed).decode(),
+        "meta": dict(guest.metadata),
+        "devices": [device.as_dict() for device in guest.devices],
+        "dedicated_cpus": [],
+    }
+    if guest.keys:
+        found["public_keys"] = dict(guest.keys)
+        found["keys"] = [{"name": name, "type": "ssh", "data": key} for name, key in guest.keys.items()]
+    return found
+
+
+def _network_data(guest: Guest) -> dict[str, Any]:
+    links = [
+        {"id": f"tap{mac.replace(':', '')[-8:]}", "vif_id": mac, "type": "bridge", "mtu": mtu or None,
+         "ethernet_mac_address": mac}
+        for mac, mtu in zip(guest.macs, guest.mtus or (0,) * len(guest.macs), strict=True)
+    ]
+    networks = [
+        {"id": f"network{at}", "type": "ipv4_dhcp", "link": link["id"], "network_id": name}
+        for at, (link, name) in enumerate(zip(links, guest.networks, strict=True))
+    ]
+    services = [{"type": "dns", "address": address} for address in _addresses(guest.dns)]
+    return {"links": links, "networks": networks, "services": services}
+
+
+def _ec2(guest: Guest) -> dict[str, Any]:
+    host = hostname(guest.name)
+    number = f"i-{guest.uuid.replace('-', '')[:8]}"
+    return {
+        "ami-id": guest.image or "None",
+        "ami-launch-index": 0,
+        "ami-manifest-path": "",
+        "block-device-mapping": {"ami": "vda", "root": "/dev/vda"},
+        "hostname": host,
+        "instance-action": "none",
+        "instance-id": number,
+        "instance-type": guest.flavor,
+        "local-hostname": host,
+        "local-ipv4": "",
+        "placement": {"availability-zone": guest.availability_zone or ""},
+        "public-hostname": host,
+        "public-ipv4": "",
+        "public-keys": {str(at): {"_name": f"{at}={name}", "openssh-key": key}
+                        for at, (name, key) in enumerate(guest.keys.items())},
+        "reservation-id": f"r-{guest.uuid.replace('-', '')[:8]}",
+        "security-groups": [],
+    }
+
+
+def _addresses(given: Iterable[str]) -> list[str]:
+    return [str(ipaddress.ip_address(address)) for address in given]
+
+
+def _json(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, indent=1, sort_keys=True).encode()

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Desired documents: the agent's own truth, kept one file each, written atomically, read once at start.
+
+A document is on disk before anything that it asks for is done, and leaves the disk after everything of it is gone. So
+whatever is found on the host after a crash belongs to a document or is an orphan.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import threading
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from magnetar_core.errors import Ambiguous, MagnetarError, NoSpace
+from magnetar_core.kinds import BY_NOUN
+
+#: Shape of the files of this module; ``UPGRADES`` turns earlier ones into it.
+SCHEMA = 1
+UPGRADES: dict[int, Any] = {}
+
+
+class UnreadableDocument(MagnetarError):
+    """A document on disk cannot be read; repair or remove the file, then start the agent again."""
+
+    code = "unreadable-document"
+
+
+def now() -> str:
+    """The time as documents and answers show it: ISO 8601, UTC, whole seconds."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@dataclass
+class Document:
+    """What somebody wants of one resource (*want*, in normal form) and what the agent notes about it (*state*).
+
+    *deleting* is set before the first thing of the resource is taken away; such a document is finished off at start.
+    """
+
+    kind: str
+    id: str
+    name: str
+    want: dict[str, Any]
+    state: dict[str, Any] = field(default_factory=dict)
+    created_at: str = field(default_factory=now)
+    updated_at: str = field(default_factory=now)
+    deleting: bool = False
+    schema: int = SCHEMA
+
+    def copy(self) -> Document:
+        """An independent copy; what is changed in it does not exist until it is written."""
+        return copy.deepcopy(self)
+
+
+class Documents:
+    """All documents of a host under ``<root>/documents/<kind>/<id>.json``; thread-safe."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root / "documents"
+        self._lock = threading.RLock()
+        self._found: dict[str, dict[str, Document]] = {noun: {} for noun in BY_NOUN}
+        for noun, found in self._found.items():
+            folder = self.root / noun
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for path in folder.iterdir():
+                if path.suffix == ".json":
+                    document = _read(path)
+                    found[document.id] = document
+                else:
+                    path.unlink()  # a write that a crash cut short: it was never acknowledged
+
+    def get(self, kind: str, id: str) -> Document | None:
+        """A copy of the document with this uuid."""
+        with self._lock:
+            found = self._found[kind].get(id)
+            return found.copy() if found else None
+
+    def find(self, kind: str, key: str) -> Document | None:
+        """The document whose uuid or else whose name is *key*. Raises ``Ambiguous`` naming the uuids."""
+        with self._lock:
+            by_id = self._found[kind].get(key.lower())
+            if by_id:
+                return by_id.copy()
+            named = [d for d in self._found[kind].values() if d.name == key]
+        if len(named) > 1:
+            uuids = sorted(d.id for d in named)
+            raise Ambiguous(
+                f"{len(named)} {BY_NOUN[kind].plural} are called {key!r}: {', '.join(uuids)}. Use one of these uuids.",
+                uuids=uuids,
+            )
+        return named[0].copy() if named else None
+
+    def list(self, kind: str) -> list[Document]:
+        """Copies of all documents of *kind*, by name and then uuid."""
+        with self._lock:
+            return sorted((d.copy() for d in self._found[kind].values()), key=lambda d: (d.name, d.id))
+
+    def count(self, kind: str) -> int:
+        """How many documents of *kind* there are."""
+        with self._lock:
+            return len(self._found[kind])
+
+    def write(self, document: Document) -> None:
+        """Keep *document*: on disk for good, then in memory. Raises ``NoSpace`` with nothing changed."""
+        path = self.root / document.kind / f"{document.id}.json"
+        try:
+            write_atomically(path, json.dumps(asdict(document), indent=1, sort_keys=True).encode())
+        except OSError as error:
+            raise NoSpace(f"The document of {document.kind} {document.name} cannot be written: {error.strerror}. "
+                          f"Free some room under {self.root}.") from error
+        with self._lock:
+            self._found[document.kind][document.id] = document.copy()
+
+    def remove(self, document: Document) -> None:
+        """Forget *document*; it is fine when it is gone already."""
+        path = self.root / document.kind / f"{document.id}.json"
+        path.unlink(missing_ok=True)
+        sync_folder(path.parent)
+        with self._lock:
+            self._found[document.kind].pop(document.id, None)
+
+
+def write_atomically(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Write, fsync, rename, fsync the folder: after a crash there is the old content or the new, never half."""
+    part = path.with_name(path.name + ".part")
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        part.rename(path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames and removals in *folder* durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _read(path: Path) -> Document:
+    try:
+        content = json.loads(path.read_bytes())
+        while content["schema"] in UPGRADES:
+            content = UPGRADES[content["schema"]](content)
+        if content["schema"] != SCHEMA:
+            raise UnreadableDocument(
+                f"{path} has schema {content['schema']}, and this agent reads up to {SCHEMA}. Start a newer agent.")
+        return Document(**content)
+    except (ValueError, TypeError, KeyError) as error:
+        raise UnreadableDocument(f"{path} cannot be read ({error}). Repair or remove it, then start again.") from error

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Drivers: one per kind. Each observes the host, plans purely, and applies with a table of verbs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from magnetar_core.fields import Kind
+from magnetar_core.plan import Step
+
+if TYPE_CHECKING:
+    from magnetar_agent.documents import Document
+    from magnetar_agent.operations import Operation
+    from magnetar_agent.reconcile import Agent
+
+#: A document's fields, or a view of them as they are on the host.
+Fields = dict[str, Any]
+
+
+@dataclass
+class Task:
+    """What a verb works with. It may change ``document.state`` and must ``keep`` it before it acts on the host."""
+
+    agent: Agent
+    document: Document
+    operation: Operation
+
+    def keep(self) -> None:
+        """Write the document as it is now."""
+        self.agent.documents.write(self.document)
+
+
+Verb = Callable[..., None]
+
+
+class Driver(Protocol):
+    """How resources of one kind are made so."""
+
+    kind: type[Kind]
+    #: Two resources may not share a name (servers made by uuid may).
+    unique_names: bool
+    #: Verb name to ``function(task, **step.args)``. Each is repeatable: done twice is done once.
+    verbs: Mapping[str, Verb]
+
+    def complete(self, agent: Agent, want: Fields, document: Document | None) -> Fields:
+        """Turn *want* (checked, merged, defaults filled in) into what will be kept: resolve references to uuids, draw
+        what chance decides, and refuse what this host cannot do. Changes nothing."""
+
+    def release(self, agent: Agent, document: Document) -> None:
+        """Raise ``InUse``, naming the users, when the resource may not go."""
+
+    def snapshot(self, agent: Agent) -> Any:
+        """One look at the whole host, for many ``observe`` calls in a row."""
+
+    def observe(self, agent: Agent, document: Document, snapshot: Any = None) -> Fields | None:
+        """The fields of *document* as they are on the host now; ``None`` when nothing of it is there."""
+
+    def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
+        """Yield the steps from *have* to *want* (``None``: absent). Pure. Recording the document is not a step here."""
+
+    def show(self, agent: Agent, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
+        """The resource as answers show it: the fields of the kind that are for ``show``."""
+
+    def sweep(self, agent: Agent) -> list[str]:
+        """Remove what only this kind leaves behind and no document needs; say what is left that should not be."""

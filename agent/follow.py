@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Follow what guests and people do to domains, and put things right when the agent, libvirt or the host starts.
+
+The agent never fights the user: a guest that powers itself off is off, and its document says so and why (Nova's
+SHUTOFF). A guest whose QEMU died is crashed, and is started again only where its document or a setting says so. After
+a reboot of the host, servers that ran run again, unless their document says otherwise.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from magnetar_core.ensure import Permissions
+from magnetar_core.errors import MagnetarError
+from magnetar_core.kinds import Network, Server
+
+from magnetar_agent import hypervisor as hv
+from magnetar_agent.documents import Document, now, write_atomically
+from magnetar_agent.operations import Operation
+
+if TYPE_CHECKING:
+    from magnetar_agent.reconcile import Agent
+
+log = logging.getLogger(__name__)
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+#: A server that crashes more often than this within CRASH_SPAN seconds stays crashed.
+CRASHES, CRASH_SPAN = 3, 300.0
+REASONS = {
+    "guest": "The guest shut itself down.",
+    "outside": "It was stopped from outside Magnetar.",
+    "failed": "Its QEMU process died.",
+    "panic": "The guest crashed.",
+    "io-error": "It is paused: a disk had an input/output error; look at the host's storage.",
+    "rebooted": "The host was rebooted.",
+}
+CRASHED_BY = ("failed", "panic")
+
+
+class Changes:
+    """Lets a thread wait for something to happen to a domain."""
+
+    def __init__(self) -> None:
+        self._happened = threading.Condition()
+        self._count: dict[str, int] = {}
+
+    def tell(self, id: str) -> None:
+        """Something happened to domain *id*."""
+        with self._happened:
+            if id in self._count:
+                self._count[id] += 1
+                self._happened.notify_all()
+
+    def wait(self, id: str, seconds: float) -> None:
+        """Wait until something happens to domain *id*, at most *seconds*."""
+        with self._happened:
+            before = self._count.setdefault(id, 0)
+            self._happened.wait_for(lambda: self._count.get(id, 0) != before, seconds)
+            self._count.pop(id, None)
+
+
+class Follower:
+    """A thread that takes events one after the other and lets documents follow."""
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+        self._todo: queue.SimpleQueue[hv.Event | str | None] = queue.SimpleQueue()
+        self._crashes: dict[str, deque[float]] = {}
+        self._thread = threading.Thread(target=self._run, name="follow", daemon=True)
+        #: Set when the documents were put right once after the start.
+        self.settled = threading.Event()
+
+    def start(self) -> None:
+        """Begin to listen, and put right what happened before."""
+        self.agent.hypervisor.on_event(self._event)
+        self.agent.hypervisor.on_connect(lambda: self._todo.put("connected"))
+        self._thread.start()
+        self._todo.put("connected")
+
+    def close(self) -> None:
+        """End the thread."""
+        self._todo.put(None)
+        if self._thread.is_alive():
+            self._thread.join(5)
+
+    def _event(self, event: hv.Event) -> None:
+        self.agent.changes.tell(event.uuid)
+        if event.what in ("stopped", "crashed", "suspended", "resumed", "started"):
+            self._todo.put(event)
+
+    def _run(self) -> None:
+        while (todo := self._todo.get()) is not None:
+            try:
+                if isinstance(todo, hv.Event):
+                    self.follow(todo.uuid, todo.reason)
+                else:
+                    self.settle()
+            except MagnetarError as error:
+                log.warning("following %s: %s", todo, error)
+            except Exception:
+                log.exception("following %s", todo)
+
+    # One domain ---------------------------------------------------------------------------------------------------
+    def follow(self, id: str, reason: str) -> None:
+        """Let the document of server *id* say what the domain does, when nobody of ours changes it just now."""
+        if self.agent.documents.get("server", id) is None:
+            return
+        with self.agent.locks.hold("server", id):
+            document = self.agent.documents.get("server", id)
+            domain = self.agent.hypervisor.domain(id)
+            if document is None or domain is None or not domain.owned or document.deleting:
+                return
+            if document.state.get("unfinished"):
+                return
+            crashed = domain.state == hv.CRASHED or (domain.state == hv.OFF and reason in CRASHED_BY)
+            if domain.state == document.want["power"] and not crashed:
+                self._forget_reason(document, domain, reason)
+                return
+            if crashed and self._restart(document, reason):
+                return
+            self._write(document, domain.state, reason, crashed)
+
+    def _forget_reason(self, document: Document, domain: hv.Domain, reason: str) -> None:
+        """Running again: why it once stopped is history."""
+        if domain.state in (hv.RUNNING, hv.PAUSED) and reason != "io-error" and (
+                document.state.pop("crashed", None) or document.state.pop("reason", None)):
+            document.state.pop("reason", None)
+            self.agent.documents.write(document)
+
+    def _write(self, document: Document, state: str, reason: str, crashed: bool) -> None:
+        document.want["power"] = hv.OFF if crashed or state == hv.CRASHED else state
+        document.state["reason"] = REASONS.get(reason, "") + ("" if reason not in REASONS else f" ({now()})")
+        document.state["crashed"] = crashed
+        if state in (hv.RUNNING, hv.PAUSED) and reason not in REASONS:
+            document.state.pop("reason")
+        document.updated_at = now()
+        self.agent.documents.write(document)
+        log.info("server %s is %s: %s", document.name, "crashed" if crashed else state, reason,
+                 extra={"server": document.id})
+
+    def _restart(self, document: Document, reason: str) -> bool:
+        """Start a crashed server again where that is wanted, but not for ever."""
+        if not (document.want["restart_on_crash"] or self.agent.settings.restart_on_crash):
+            return False
+        times = self._crashes.setdefault(document.id, deque(maxlen=CRASHES))
+        if len(times) == CRASHES and time.monotonic() - times[0] < CRASH_SPAN:
+            log.warning("server %s crashed %d times within %d s and stays off", document.name, CRASHES + 1, CRASH_SPAN,
+                        extra={"server": document.id})
+            return False
+        times.append(time.monotonic())
+        self.agent.hypervisor.destroy(document.id)
+        self.agent.hypervisor.start(document.id)
+        log.warning("server %s crashed (%s) and was started again", document.name, reason, extra={"server": document.id})
+        return True
+
+    # The whole host -----------------------------------------------------------------------------------------------
+    def settle(self) -> None:
+        """After a start of agent, libvirt or host: finish what a crash cut short, then follow or restore power."""
+        rebooted = self._rebooted()
+        self._finish_deletions()
+        if rebooted:
+            for network in self.agent.documents.list("network"):
+                self._again(Network, network, {})
+        for document in self.agent.documents.list("server"):
+            if document.state.get("unfinished"):
+                self._again(Server, document, {})
+            elif rebooted:
+                self._after_reboot(document)
+            else:
+                domain = self.agent.hypervisor.domain(document.id)
+                if domain is not None:
+                    self.follow(document.id, domain.reason)
+        for driver in self.agent.drivers.values():
+            driver.sweep(self.agent)
+        self._remember_boot()
+        self.settled.set()
+
+    def _finish_deletions(self) -> None:
+        for kind in self.agent.drivers.values():
+            for document in self.agent.documents.list(kind.kind.noun):
+                if document.deleting:
+                    self._again(kind.kind, document, None)
+
+    def _after_reboot(self, document: Document) -> None:
+        wanted = document.want["power"]
+        if wanted in (hv.RUNNING, hv.PAUSED) and document.want["resume_on_host_boot"]:
+            self._again(Server, document, {"power": wanted})
+        elif wanted in (hv.RUNNING, hv.PAUSED):
+            with self.agent.locks.hold("server", document.id):
+                self._write(document, hv.OFF, "rebooted", False)
+
+    def _again(self, kind: type, document: Document, want: dict[str, object] | None) -> None:
+        from magnetar_agent import reconcile
+
+        operation = Operation("settle", document.kind, document.id, caller="agent")
+        try:
+            reconcile.ensure(self.agent, kind, document.id, want, Permissions.defaults(), False, operation)
+        except MagnetarError as error:
+            log.warning("%s %s cannot be put right now: %s", document.kind, document.name, error)
+        except Exception:
+            log.exception("%s %s cannot be put right now", document.kind, document.name)
+
+    # Has the host been rebooted? ----------------------------------------------------------------------------------
+    def _rebooted(self) -> bool:
+        try:
+            return self._file().read_text().strip() != boot_id()
+        except OSError:
+            return False
+
+    def _remember_boot(self) -> None:
+        write_atomically(self._file(), boot_id().encode())
+
+    def _file(self) -> Path:
+        return Path(self.agent.settings.state_dir) / "boot_id"
+
+
+def boot_id() -> str:
+    """What the kernel draws anew at each boot."""
+    return BOOT_ID.read_text().strip()

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a host can do: the ``Hypervisor`` protocol. ``virt.LibvirtHypervisor`` and ``FakeHypervisor`` implement it.
+
+Sizes are bytes unless a name says MiB. Every call may raise ``HypervisorDown`` (no answer; try later) or
+``HypervisorError`` (refused, with libvirt's or qemu-img's words). Calls on something that is already as asked, such as
+starting a running domain, are not errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+#: States of a domain as Magnetar sees them. ``crashed``: QEMU died or the guest panicked. ``suspended``: saved to disk.
+RUNNING, OFF, PAUSED, SUSPENDED, CRASHED = "running", "off", "paused", "suspended", "crashed"
+
+
+@dataclass(frozen=True)
+class Nic:
+    """A network card of a domain; exactly one of *network* (libvirt's name) and *bridge* is set."""
+
+    mac: str
+    model: str = "virtio"
+    network: str | None = None
+    bridge: str | None = None
+    tag: str | None = None
+
+
+@dataclass(frozen=True)
+class Disk:
+    """A disk of a domain: *device* is disk or cdrom, *format* raw or qcow2, *target* vda, vdb, sda, …"""
+
+    path: Path
+    target: str
+    format: str = "qcow2"
+    device: str = "disk"
+    bus: str = "virtio"
+    readonly: bool = False
+    tag: str | None = None
+
+
+@dataclass(frozen=True)
+class Domain:
+    """What is seen of a domain. *owned* is true when it carries Magnetar's metadata for *uuid*.
+
+    *reason* says why it is in this state: ``guest`` (shut itself down), ``outside`` (destroyed by somebody), ``failed``
+    (QEMU died), ``panic``, ``saved``, ``io-error``, ``unknown``. *autonomous* facts of the persistent definition
+    follow; they come from the inactive XML, so a pending change shows.
+    """
+
+    uuid: str
+    name: str
+    state: str
+    reason: str = "unknown"
+    owned: bool = False
+    persistent: bool = True
+    vcpus: int = 1
+    ram_mib: int = 0
+    machine: str = ""
+    virt_type: str = "qemu"
+    nics: tuple[Nic, ...] = ()
+    disks: tuple[Disk, ...] = ()
+    description: str = ""
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class DomainSpec:
+    """What the agent wants a domain to be; the template ``domain.xml.j2`` writes it down. See ``virt.domain``."""
+
+    uuid: str
+    name: str
+    title: str
+    vcpus: int
+    ram_mib: int
+    virt_type: str
+    machine: str
+    disks: tuple[Disk, ...]
+    nics: tuple[Nic, ...]
+    console_log: Path
+    description: str = ""
+    kernel: Path | None = None
+    ramdisk: Path | None = None
+    cmdline: str | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class NetworkSpec:
+    """A libvirt network that the agent makes: template ``network.xml.j2``. *mode* is nat or isolated."""
+
+    uuid: str
+    name: str
+    mode: str
+    bridge: str
+    address: str
+    prefix: int
+    dhcp_start: str | None = None
+    dhcp_end: str | None = None
+    domain: str | None = None
+    mtu: int = 0
+
+
+@dataclass(frozen=True)
+class NetworkSeen:
+    """A libvirt network as it is. *owned*: it carries Magnetar's metadata."""
+
+    uuid: str
+    name: str
+    active: bool
+    autostart: bool
+    bridge: str | None
+    owned: bool = False
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A DHCP lease of a libvirt network."""
+
+    mac: str
+    address: str
+    version: int
+    hostname: str | None = None
+
+
+@dataclass(frozen=True)
+class DiskSeen:
+    """What qemu-img says of a disk file of ours."""
+
+    format: str
+    virtual_size: int
+    backing: Path | None = None
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something happened to a domain: *what* is defined, undefined, started, suspended, resumed, stopped, crashed or
+    rebooted (libvirt's own reboot event: the guest or its reset button rebooted it)."""
+
+    uuid: str
+    what: str
+    reason: str = "unknown"
+
+
+#: ``progress(done_bytes, total_bytes)``; it raises ``Cancelled`` when the operation was cancelled.
+Progress = Callable[[int, int], None]
+
+
+class Hypervisor(Protocol):
+    """A host on which domains, networks and disks are made."""
+
+    # The host ---------------------------------------------------------------------------------------------------
+    def connected(self) -> bool:
+        """Whether libvirt answers now; never raises."""
+
+    def host(self) -> dict[str, Any]:
+        """Facts of the host under the names of ``kinds.host``: id, name, hypervisor_type, …, cpu_model, memory_mb."""
+
+    def kvm(self) -> dict[str, Any]:
+        """``{"usable", "reason", "checked_at"}``: a tiny guest was really started under KVM, with a time limit."""
+
+    def bridges(self) -> frozenset[str]:
+        """Names of the bridges of the host."""
+
+    def on_event(self, listener: Callable[[Event], None]) -> None:
+        """Call *listener* for each event, from the event thread; it must return quickly."""
+
+    def on_connect(self, listener: Callable[[], None]) -> None:
+        """Call *listener* after each (re)connection to libvirt, from a thread of its own."""
+
+    def close(self) -> None:
+        """Stop threads and connections."""
+
+    # Domains ----------------------------------------------------------------------------------------------------
+    def domains(self) -> dict[str, Domain]:
+        """All domains of the host by uuid, ours and others'; one pass, few calls."""
+
+    def domain(self, uuid: str) -> Domain | None:
+        """One domain."""
+
+    def render(self, spec: DomainSpec) -> str:
+        """The domain XML of *spec*; pure."""
+
+    def define(self, spec: DomainSpec) -> None:
+        """Define or redefine. Raises ``Conflict`` when a domain of that uuid or name exists that is not ours."""
+
+    def undefine(self, uuid: str) -> None:
+        """Forget a stopped domain with its managed save and NVRAM. Not ours: ``Conflict``. Gone: fine."""
+
+    def start(self, uuid: str, paused: bool = False) -> None:
+        """Start a stopped domain, or restore a suspended one."""
+
+    def shutdown(self, uuid: str) -> None:
+        """Press the power button (ACPI); returns at once."""
+
+    def destroy(self, uuid: str) -> None:
+        """Pull the plug."""
+
+    def pause(self, uuid: str) -> None:
+        """Stop the CPUs."""
+
+    def resume(self, uuid: str) -> None:
+        """Let the CPUs run."""
+
+    def save(self, uuid: str) -> None:
+        """Suspend to disk (managed save)."""
+
+    def discard_save(self, uuid: str) -> None:
+        """Drop the managed save, so that the next start boots."""
+
+    def reboot(self, uuid: str) -> None:
+        """Ask the guest to reboot (ACPI); returns at once."""
+
+    def reset(self, uuid: str) -> None:
+        """Press the reset button."""
+
+    # Networks ---------------------------------------------------------------------------------------------------
+    def networks(self) -> dict[str, NetworkSeen]:
+        """All libvirt networks by name."""
+
+    def make_network(self, spec: NetworkSpec) -> None:
+        """Define, autostart and start. ``Conflict`` when the name is taken by one that is not ours."""
+
+    def remove_network(self, name: str) -> None:
+        """Stop and undefine a network of ours. Not ours: ``Conflict``. Gone: fine."""
+
+    def leases(self, network: str) -> list[Lease]:
+        """DHCP leases of a libvirt network, newest last; empty when it is down."""
+
+    # Disks ------------------------------------------------------------------------------------------------------
+    def disk(self, path: Path) -> DiskSeen | None:
+        """What a file of ours is; ``None`` when it is missing. Never used on untrusted content."""
+
+    def make_disk(self, path: Path, format: str, size: int, backing: Path | None = None,
+                  backing_format: str | None = None, label: str | None = None) -> None:
+        """Make an empty disk or an overlay, complete or not at all. *label* asks for a swap or ext4 (``swap`` or a
+        file system label) signature."""
+
+    def copy_disk(self, source: Path, source_format: str, path: Path, format: str, progress: Progress) -> None:
+        """Copy and convert, complete or not at all; sparse; flushed to disk."""
+
+    def grow_disk(self, path: Path, format: str, size: int) -> None:
+        """Grow a disk of a stopped domain."""
+
+    def make_iso(self, path: Path, label: str, files: Mapping[str, bytes]) -> None:
+        """Write an ISO 9660 image with Joliet and Rock Ridge names, complete or not at all."""
+
+    def permit(self, paths: Iterable[Path]) -> None:
+        """Let QEMU's user read what lies under these paths (ownership is libvirt's matter at start)."""

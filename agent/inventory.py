@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The host resource: what the host is and has, what is used, and what no document knows."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from magnetar_core.errors import MagnetarError
+from magnetar_core.kinds import Host
+
+from magnetar_agent import hypervisor as hv
+from magnetar_agent.servers import GIB
+
+if TYPE_CHECKING:
+    from magnetar_agent.reconcile import Agent
+
+
+def host(agent: Agent) -> dict[str, Any]:
+    """The fields of kind ``host``. Works without libvirt too, and then says ``connected: false``."""
+    documents = agent.documents.list("server")
+    disk = shutil.disk_usage(agent.settings.state_dir)
+    found: dict[str, Any] = {
+        "name": agent.host_name, "connected": agent.hypervisor.connected(), "servers": len(documents),
+        "disk_gb": disk.total // GIB, "disk_gb_free": disk.free // GIB,
+    }
+    try:
+        domains = agent.hypervisor.domains()
+        kvm = agent.hypervisor.kvm()
+        active = [d for d in documents if d.id in domains and domains[d.id].state in (hv.RUNNING, hv.PAUSED)]
+        found |= agent.hypervisor.host()
+        found |= {
+            "kvm": kvm, "virt_types": (["kvm"] if kvm["usable"] else []) + ["qemu"],
+            "running": sum(domains[d.id].state == hv.RUNNING for d in active),
+            "vcpus_used": sum(d.want["flavor"]["vcpus"] for d in active),
+            "memory_mb_used": sum(d.want["flavor"]["ram"] for d in active),
+            "orphans": orphans(agent, domains),
+        }
+    except MagnetarError:
+        found["connected"] = False
+    return {field.name: found.get(field.name) for field in Host.fields}
+
+
+def orphans(agent: Agent, domains: dict[str, hv.Domain]) -> dict[str, list[str]]:
+    """Domains of ours and files that no document knows. There should be none; they are told, never removed."""
+    known = {d.id for d in agent.documents.list("server")}
+    return {
+        "domains": sorted(f"{d.name} ({d.uuid})" for d in domains.values() if d.owned and d.uuid not in known),
+        "files": sorted({str(Path(path)) for driver in agent.drivers.values() for path in driver.sweep(agent)}),
+    }

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One lock per resource: whoever changes a resource holds its lock, and locks nobody holds do not exist."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Locks:
+    """Locks by name, made when first wanted and gone with the last one who wants them; not reentrant."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._held: dict[tuple[str, str], tuple[threading.Lock, list[int]]] = {}
+
+    @contextmanager
+    def hold(self, kind: str, name: str) -> Iterator[None]:
+        """Hold the lock of *name* of *kind*; waits for it."""
+        with self._guard:
+            lock, users = self._held.setdefault((kind, name), (threading.Lock(), [0]))
+            users[0] += 1
+        try:
+            with lock:
+                yield
+        finally:
+            with self._guard:
+                users[0] -= 1
+                if not users[0]:
+                    del self._held[(kind, name)]

@@ -1,0 +1,430 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""``ensure``: the one way to change something. Lock, observe, plan; then apply, or stop there (a dry run).
+
+Order of writing, so that a ``kill -9`` at any line loses nothing and leaves nothing: the document is written before
+the first step, and removed after the last step of a deletion; every verb may be done twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import socket
+import uuid
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from magnetar_core.errors import Conflict, Immutable, InvalidField, MagnetarError, NotFound
+from magnetar_core.fields import Kind
+from magnetar_core.plan import Result, Step, diff
+
+from magnetar_agent.documents import Document, Documents, now
+from magnetar_agent.drivers import Driver, Fields, Task
+from magnetar_agent.drivers.flavor import FlavorDriver
+from magnetar_agent.drivers.image import ImageDriver
+from magnetar_agent.drivers.keypair import KeypairDriver
+from magnetar_agent.drivers.network import NetworkDriver
+from magnetar_agent.drivers.server import ServerDriver
+from magnetar_agent.events import event
+from magnetar_agent.follow import Changes, Follower
+from magnetar_agent.inventory import host
+from magnetar_agent.locks import Locks
+from magnetar_agent.operations import Operation, Operations
+
+if TYPE_CHECKING:
+    from magnetar_agent.hypervisor import Event, Hypervisor
+    from magnetar_agent.settings import Settings
+
+log = logging.getLogger(__name__)
+
+__all__ = ["Agent", "collection", "ensure", "ensure_many", "event", "host", "show"]
+
+UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+class Agent:
+    """What the agent works with: settings, the hypervisor, the documents, operations and the drivers by noun."""
+
+    def __init__(self, settings: Settings, hypervisor: Hypervisor) -> None:
+        self.settings = settings
+        self.hypervisor = hypervisor
+        self.documents = Documents(settings.state_dir)
+        self.operations = Operations(settings.parallel)
+        self.locks = Locks()
+        self.host_name = socket.gethostname()
+        self.changes = Changes()
+        #: How often each domain rebooted since the agent started.
+        self.reboots: dict[str, int] = {}
+        self.drivers: Mapping[str, Driver] = {
+            driver.kind.noun: driver
+            for driver in (FlavorDriver(), KeypairDriver(), ImageDriver(), NetworkDriver(), ServerDriver())
+        }
+
+        self.follower = Follower(self)
+
+    def start(self) -> None:
+        """Follow events from now on, and put right what happened while no agent ran."""
+        self.hypervisor.on_event(self._count_reboot)
+        self.follower.start()
+
+    def close(self) -> None:
+        """End operations and threads; the hypervisor is its maker's to close."""
+        self.operations.close(self.settings.grace)
+        self.follower.close()
+
+    def _count_reboot(self, event: Event) -> None:
+        if event.what == "rebooted":
+            self.reboots[event.uuid] = self.reboots.get(event.uuid, 0) + 1
+
+    def driver(self, kind: type[Kind]) -> Driver:
+        """The driver of *kind*; kinds without one are read only."""
+        found = self.drivers.get(kind.noun)
+        if not found:
+            raise InvalidField(kind.noun, "is read only")
+        return found
+
+
+class _Changed(Exception):
+    """Somebody made the resource while we waited for its lock; look again."""
+
+
+def ensure(agent: Agent, kind: type[Kind], key: str, want: Fields | None, permissions: Mapping[str, Any],
+           dry_run: bool, operation: Operation) -> Result:
+    """Make the resource *key* (uuid or name) of *kind* be as *want* says; ``None``: absent.
+
+    *permissions* is a checked ``core.ensure.Permissions``. Blocks until done. Raises the errors of the core.
+    """
+    driver = agent.driver(kind)
+    given = None if want is None else _given(kind, key, want)
+    while True:
+        try:
+            with _claim(agent, kind, key, operation, dry_run) as document:
+                if given is None:
+                    return _remove(agent, driver, document, dry_run, operation)
+                return _Change(agent, driver, key, given, permissions, operation).run(document, dry_run)
+        except _Changed:
+            continue
+
+
+@contextmanager
+def _claim(agent: Agent, kind: type[Kind], key: str, operation: Operation, dry_run: bool) -> Iterator[Document | None]:
+    """Hold the lock of what *key* names, also when it names nothing yet; yields the document or ``None``."""
+    noun = kind.noun
+    while True:
+        document = agent.documents.find(noun, key)
+        with agent.locks.hold(noun, document.id if document else f"new {key.lower()}"):
+            again = agent.documents.find(noun, key)
+            if (again.id if again else None) != (document.id if document else None):
+                continue
+            if again and again.deleting and not dry_run:
+                _remove(agent, agent.driver(kind), again, False, operation)  # a crash cut its deletion short
+                again = None
+            yield again
+            return
+
+
+def _given(kind: type[Kind], key: str, want: Fields) -> Fields:
+    """Check *want*; its key and its own name and id may not contradict each other."""
+    given: Fields = kind.check(want, partial=True)
+    field = "id" if UUID.fullmatch(key.lower()) else "name"
+    named = key.lower() if field == "id" else key
+    if given.setdefault(field, named) != named:
+        raise InvalidField(field, f"differs from the key {key!r} of the request"
+                                  + ("; to rename, ask by uuid" if field == "name" else ""), given[field])
+    return given
+
+
+class _Change:
+    """One ensure of something that is to be there."""
+
+    def __init__(self, agent: Agent, driver: Driver, key: str, given: Fields, permissions: Mapping[str, Any],
+                 operation: Operation) -> None:
+        self.agent, self.driver, self.kind, self.key = agent, driver, driver.kind, key
+        self.given, self.permissions, self.operation = given, permissions, operation
+        self.warnings: list[str] = []
+
+    def run(self, document: Document | None, dry_run: bool) -> Result:
+        with ExitStack() as held:
+            fresh = document is None
+            if document is None:
+                document = self._new(held)
+            elif self.given.get("id", document.id) != document.id:
+                raise Conflict(f"{self.kind.noun} {document.name!r} exists with uuid {document.id}, not "
+                               f"{self.given['id']}. Use that uuid, or another name.", uuids=[document.id])
+            else:
+                self._check_name(document.id, self.given.get("name", document.name))
+            return self._plan(document, fresh, dry_run)
+
+    def _new(self, held: ExitStack) -> Document:
+        """Draw the uuid, and hold its lock and (where names are unique) its name's."""
+        document = Document(self.kind.noun, self.given.get("id") or str(uuid.uuid4()), self.given.get("name", ""), {})
+        self.kind.check({k: v for k, v in {"name": None, **self.given}.items() if v is not None})
+        noun = self.kind.noun
+        held.enter_context(self.agent.locks.hold(noun, document.id))
+        if self.driver.unique_names and self.key != document.name:
+            held.enter_context(self.agent.locks.hold(noun, f"new {document.name.lower()}"))
+        there = self.agent.documents.get(noun, document.id)
+        if there and self.key.lower() == document.id:
+            raise _Changed
+        if there:
+            raise Conflict(f"The uuid {document.id} belongs to {noun} {there.name!r}. Use another, or ask by uuid.",
+                           uuids=[there.id])
+        self._check_name(document.id, document.name)
+        return document
+
+    def _check_name(self, id: str, name: str) -> None:
+        if not self.driver.unique_names:
+            return
+        others = [d.id for d in self.agent.documents.list(self.kind.noun) if d.name == name and d.id != id]
+        if others:
+            raise Conflict(f"The name {name!r} belongs to {self.kind.noun} {others[0]}. Choose another name.",
+                           uuids=others)
+
+    def _plan(self, document: Document, fresh: bool, dry_run: bool) -> Result:
+        known = self.kind.defaults() if fresh else document.want
+        merged = {**known, **self._merged(known)}
+        want = self.driver.complete(self.agent, merged, None if fresh else document)
+        have = None if fresh else self.driver.observe(self.agent, document)
+        steps: list[Step] = []
+        differing = [] if fresh else self._differing(document.want, want)
+        if differing and self._immutable(document, differing, want) == "recreate":
+            self.driver.release(self.agent, document)
+            steps += list(self.driver.plan(None, have)) or [Step("forget", f"forget {self.kind.noun} {document.name}")]
+            have_then = None
+        else:
+            have_then = have
+        if fresh or steps or want != document.want:
+            steps.append(Step("record", f"record {self.kind.noun} {want.get('name', document.name)}"))
+        planned = list(self.driver.plan(want, have_then))
+        change = self._diff(document, fresh, have, merged if fresh else want)
+        predicted = document.copy()
+        predicted.want, predicted.name = want, want["name"]
+        if dry_run or not (steps or planned):
+            seen = {**(have or {}), **want} if steps or planned else have
+            shown = self.driver.show(self.agent, predicted, seen)
+            return Result(steps + planned, change if steps or planned else [], shown, self.warnings)
+        self._apply(predicted, fresh, steps, planned)
+        return Result(steps + planned, change, self._shown(predicted), self.warnings)
+
+    def _merged(self, known: Fields) -> Fields:
+        found = dict(self.given)
+        for name in self.permissions["merge"]:
+            if name in found and isinstance(found[name], dict):
+                found[name] = {**known.get(name, {}), **found[name]}
+            elif name in found:
+                found[name] = sorted({*known.get(name, []), *found[name]})
+        return found
+
+    def _differing(self, old: Fields, new: Fields) -> list[str]:
+        """Names of fixed fields that differ."""
+        return [f.name for f in self.kind.settable()
+                if f.fixed and f.compared and f.name != "id" and old.get(f.name) != new.get(f.name)]
+
+    def _immutable(self, document: Document, names: list[str], want: Fields) -> str:
+        """What to do about fixed fields that differ; for ``ignore`` sets *want* back."""
+        policy = str(self.permissions["on_immutable"])
+        secrets = self.kind.secrets()
+        words = "; ".join(
+            f"{n} cannot change" + ("" if n in secrets else f" from {document.want.get(n)!r} to {want.get(n)!r}")
+            for n in names)
+        if policy == "fail":
+            raise Immutable(
+                f"{self.kind.noun} {document.name!r}: {words}. Set on_immutable to recreate (what is there is lost) or "
+                f"to ignore, or ask for what is there.", fields=names)
+        if policy == "ignore":
+            for name in names:
+                want[name] = document.want.get(name)
+            self.warnings.append(f"{self.kind.noun} {document.name!r}: {words}; ignored, as on_immutable says.")
+        return policy
+
+    def _diff(self, document: Document, fresh: bool, have: Fields | None, after: Fields) -> list[dict[str, Any]]:
+        """Difference of what is and what will be, over the fields a user sets."""
+        compared = [f.name for f in self.kind.settable() if f.compared and f.name != "id"]
+        before = {} if fresh else {n: (have or {}).get(n, document.want.get(n)) for n in compared}
+        wanted = {n: after.get(n) for n in compared if not fresh or after.get(n) not in (None, "", [], {})}
+        found: list[dict[str, Any]] = diff(before, wanted, self.kind.secrets())
+        return found
+
+    def _apply(self, document: Document, fresh: bool, before: list[Step], planned: list[Step]) -> None:
+        task = Task(self.agent, document, self.operation)
+        document.updated_at = now()
+        try:
+            old = [s for s in before if s.verb not in ("record", "forget")]
+            if old:
+                stored = self.agent.documents.get(document.kind, document.id)
+                perform(self.driver, Task(self.agent, stored or document, self.operation), old)
+                document.state = {}
+            document.state["unfinished"] = True
+            task.keep()
+            perform(self.driver, task, planned)
+            document.state.pop("unfinished", None)
+            document.state.pop("fault", None)
+            task.keep()
+        except Exception as error:
+            if fresh:
+                _undo(self.agent, self.driver, document, self.operation)
+            else:
+                _note_fault(task, error)
+            raise
+
+    def _shown(self, document: Document) -> Fields:
+        snapshot = self.driver.snapshot(self.agent)
+        return self.driver.show(self.agent, document, self.driver.observe(self.agent, document, snapshot), snapshot)
+
+
+def perform(driver: Driver, task: Task, steps: list[Step]) -> None:
+    """Do *steps* in order with the driver's verbs."""
+    for step in steps:
+        task.operation.advance(0, None, phase=step.text)
+        log.debug("%s %s: %s", task.document.kind, task.document.id, step.text)
+        driver.verbs[step.verb](task, **step.args)
+
+
+def _note_fault(task: Task, error: Exception) -> None:
+    """Keep why the last change failed where a reader of the resource sees it."""
+    code = error.code if isinstance(error, MagnetarError) else "internal"
+    message = str(error) if isinstance(error, MagnetarError) else "An internal error; see the agent's log."
+    task.document.state["fault"] = {"code": code, "message": message[:1024], "created": now()}
+    try:
+        task.keep()
+    except MagnetarError:
+        log.exception("the fault of %s %s cannot be kept", task.document.kind, task.document.id)
+
+
+def _undo(agent: Agent, driver: Driver, document: Document, operation: Operation) -> None:
+    """A making that failed leaves nothing. What cannot be undone now is marked, and finished at the next start."""
+    try:
+        document.deleting = True
+        agent.documents.write(document)
+        have = driver.observe(agent, document)
+        for step in driver.plan(None, have):
+            driver.verbs[step.verb](Task(agent, document, operation), **step.args)
+        agent.documents.remove(document)
+        driver.sweep(agent)
+    except Exception:
+        log.exception("%s %s could not be undone now; it will be at the next start", document.kind, document.id)
+
+
+def _remove(agent: Agent, driver: Driver, document: Document | None, dry_run: bool, operation: Operation) -> Result:
+    if document is None:
+        return Result([], [], None)
+    if not document.deleting:
+        driver.release(agent, document)
+    snapshot = driver.snapshot(agent)
+    have = driver.observe(agent, document, snapshot)
+    resource = driver.show(agent, document, have, snapshot)
+    steps = list(driver.plan(None, have))
+    named = {f.name: document.want.get(f.name) for f in driver.kind.settable()
+             if f.compared and f.name != "id" and document.want.get(f.name) not in (None, "", [], {})}
+    found = diff({**named, **{k: v for k, v in (have or {}).items() if k in named}}, {}, driver.kind.secrets())
+    forget = Step("forget", f"forget {document.kind} {document.name}")
+    if not dry_run:
+        document.deleting = True
+        agent.documents.write(document)
+        for step in steps:  # a deletion is not cancelled half way
+            driver.verbs[step.verb](Task(agent, document, operation), **step.args)
+        agent.documents.remove(document)
+        driver.sweep(agent)
+    return Result([*steps, forget], found, resource)
+
+
+def ensure_many(agent: Agent, kind: type[Kind], items: list[tuple[str, Fields | None, Mapping[str, Any]]],
+                dry_run: bool, operation: Operation) -> list[dict[str, Any]]:
+    """Ensure many, each for itself: a list of ``{"key", **result}`` or ``{"key", "error"}`` in the order of *items*.
+
+    What needs no change is found in one pass over one look at the host; the rest is done by a bounded pool.
+    """
+    driver = agent.driver(kind)
+    looked = _Look(agent, driver)
+    answers: list[dict[str, Any] | None] = [looked.unchanged(*item) for item in items]
+    waiting = [(at, items[at]) for at, answer in enumerate(answers) if answer is None]
+    done = 0
+
+    def one(item: tuple[str, Fields | None, Mapping[str, Any]]) -> dict[str, Any]:
+        nonlocal done
+        key, want, permissions = item
+        try:
+            operation.check()
+            answer = ensure(agent, kind, key, want, permissions, dry_run, _Part(operation, key)).as_dict()
+        except MagnetarError as error:
+            answer = {"error": error.as_dict()}
+        except Exception:
+            log.exception("item %s of a batch", key, extra={"request_id": operation.request_id})
+            answer = {"error": MagnetarError().as_dict()}
+        done += 1
+        operation.advance(done, len(waiting), unit="items")
+        return {"key": key, **answer}
+
+    if waiting:
+        with ThreadPoolExecutor(agent.settings.parallel, thread_name_prefix="batch") as pool:
+            for (at, _), answer in zip(waiting, pool.map(one, [item for _, item in waiting]), strict=True):
+                answers[at] = answer
+    return [answer for answer in answers if answer is not None]
+
+
+class _Part(Operation):
+    """The share of one item in a batch's operation: cancelled with it, and with progress of its own."""
+
+    def __init__(self, whole: Operation, key: str) -> None:
+        super().__init__(whole.name, whole.kind, key, whole.request_id, whole.caller)
+        self._whole = whole
+
+    def check(self) -> None:
+        """Raise ``Cancelled`` when the batch was cancelled."""
+        self._whole.check()
+
+
+class _Look:
+    """Answers ensures that change nothing, from one snapshot and without locks: there is nothing to protect."""
+
+    def __init__(self, agent: Agent, driver: Driver) -> None:
+        self.agent, self.driver, self.kind = agent, driver, driver.kind
+        self.snapshot = driver.snapshot(agent)
+
+    def unchanged(self, key: str, want: Fields | None, permissions: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The answer, or ``None`` when something is to be done, or refused, and so needs the full way."""
+        try:
+            document = self.agent.documents.find(self.kind.noun, key)
+            if want is None or document is None or document.deleting or document.state.get("unfinished"):
+                return None
+            given = _given(self.kind, key, want)
+            if permissions["merge"]:
+                return None
+            completed = self.driver.complete(self.agent, {**document.want, **given}, document)
+            have = self.driver.observe(self.agent, document, self.snapshot)
+            if completed != document.want or next(iter(self.driver.plan(completed, have)), None):
+                return None
+            shown = self.driver.show(self.agent, document, have, self.snapshot)
+        except MagnetarError:
+            return None
+        return {"key": key, **Result([], [], shown).as_dict()}
+
+
+def show(agent: Agent, kind: type[Kind], key: str) -> Fields:
+    """One resource as answers show it. Raises ``NotFound``, ``Ambiguous``."""
+    document = agent.documents.find(kind.noun, key)
+    if document is None:
+        raise NotFound(f"There is no {kind.noun} {key!r} on this host.", kind=kind.noun, key=key)
+    driver = agent.driver(kind)
+    snapshot = driver.snapshot(agent)
+    return driver.show(agent, document, driver.observe(agent, document, snapshot), snapshot)
+
+
+def collection(agent: Agent, kind: type[Kind], filters: Mapping[str, Any]) -> list[Fields]:
+    """All resources of *kind* whose fields equal *filters* (compared as text), by name and then uuid."""
+    driver = agent.driver(kind)
+    snapshot = driver.snapshot(agent)
+    found = []
+    for document in agent.documents.list(kind.noun):
+        if "name" in filters and document.name != filters["name"]:
+            continue
+        shown = driver.show(agent, document, driver.observe(agent, document, snapshot), snapshot)
+        if all(_text(shown.get(name)) == str(value) for name, value in filters.items()):
+            found.append(shown)
+    return found
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the server driver is made of: choosing (``choose``), describing (``spec``) and doing (``verbs``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from magnetar_agent.documents import Document
+    from magnetar_agent.hypervisor import Domain, Lease
+    from magnetar_agent.reconcile import Agent
+
+GIB = 2**30
+MIB = 2**20
+
+
+def folder(agent: Agent, id: str) -> Path:
+    """Where the disks of a server lie."""
+    return Path(agent.settings.state_dir) / "servers" / id
+
+
+def domain_name(id: str) -> str:
+    """Name of the libvirt domain of a server; by uuid, since servers may share a name."""
+    return f"magnetar-{id}"
+
+
+@dataclass
+class Snapshot:
+    """One look at the host: its domains, and the leases of networks as they are asked for."""
+
+    agent: Agent
+    domains: dict[str, Domain]
+    _leases: dict[str, dict[str, list[Lease]]] = field(default_factory=dict)
+
+    def addresses(self, networks: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+        """Network name to the addresses of its NICs, from DHCP leases."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        for nic in networks:
+            name = nic.get("network")
+            if name is None:
+                continue
+            if name not in self._leases:
+                by_mac: dict[str, list[Lease]] = {}
+                for lease in self.agent.hypervisor.leases(name):
+                    by_mac.setdefault(lease.mac, []).append(lease)
+                self._leases[name] = by_mac
+            found.setdefault(name, []).extend(
+                {"addr": lease.address, "version": lease.version, "mac": lease.mac, "source": "lease"}
+                for lease in self._leases[name].get(nic["mac"], [])
+            )
+        return {name: addresses for name, addresses in found.items() if addresses}
+
+
+def users(agent: Agent, network: str) -> list[Document]:
+    """Servers with a NIC on *network*."""
+    return [d for d in agent.documents.list("server") if any(n.get("network") == network for n in d.want["networks"])]
+
+
+def orphan_files(agent: Agent) -> list[str]:
+    """Folders under ``servers`` that no document knows. They are told, not removed: they may hold somebody's data."""
+    root = Path(agent.settings.state_dir) / "servers"
+    if not root.is_dir():
+        return []
+    return sorted(str(path) for path in root.iterdir() if agent.documents.get("server", path.name) is None)

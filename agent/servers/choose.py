@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Complete what is wanted of a server: references to what they name, MACs drawn, and refusals before anything is done.
+
+Everything is drawn once and kept in the document, so every later step can be repeated.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from magnetar_core.errors import Conflict, InvalidField
+
+from magnetar_agent.servers import GIB
+
+if TYPE_CHECKING:
+    from magnetar_agent.documents import Document
+    from magnetar_agent.drivers import Fields
+    from magnetar_agent.reconcile import Agent
+
+SIZES = ("vcpus", "ram", "disk", "ephemeral", "swap")
+BOOTABLE = ("raw", "qcow2", "iso", "aki")
+
+
+def complete(agent: Agent, want: Fields, document: Document | None) -> Fields:
+    """See ``Driver.complete``. Raises ``InvalidField`` naming the field, or ``Conflict`` for a MAC that is taken."""
+    old = document.want if document else {}
+    found = dict(want)
+    found["flavor"] = _flavor(agent, want["flavor"], old.get("flavor"))
+    image = _image(agent, want.get("image"), document)
+    found["image"] = image.id if image else want.get("image")
+    if image and not document:
+        _fits(image, found["flavor"])
+        found["config_drive"] = want["config_drive"] or image.want["properties"].get("img_config_drive") == "mandatory"
+    found["key_name"] = _key(agent, want.get("key_name"), old)
+    found["networks"] = _networks(agent, want["networks"], document)
+    found["virt_type"] = _virt_type(agent, want["virt_type"], old.get("virt_type"))
+    return found
+
+
+def _flavor(agent: Agent, given: Any, old: Fields | None) -> Fields:
+    """Sizes of a flavor, and its name when it has one."""
+    if isinstance(given, dict):
+        sizes = {size: given.get(size, 0) for size in SIZES}
+        return {"name": given["name"], **sizes} if "name" in given else sizes
+    found = agent.documents.find("flavor", given)
+    if found is None:
+        if old and given == old.get("name"):
+            return old
+        raise InvalidField("flavor", f"must name a flavor of this host, and there is none called {given!r}; make it, "
+                                     "or give its sizes")
+    return {"name": found.name, **{size: found.want[size] for size in SIZES}}
+
+
+def _image(agent: Agent, given: str | None, document: Document | None) -> Document | None:
+    """The image's document; ``None`` without one, or when the server has it already and the image has gone since."""
+    if given is None:
+        return None
+    if document and given == document.want.get("image"):
+        return agent.documents.get("image", given)
+    found = agent.documents.find("image", given)
+    if found is None and document and given == document.state.get("image_name"):
+        return agent.documents.get("image", document.want["image"]) or _gone(document)
+    if found is None:
+        raise InvalidField("image", f"must name an image of this host, and there is none called {given!r}; register it "
+                                    "first")
+    if found.state.get("status") != "active":
+        raise InvalidField("image", f"must be active, and {given!r} is {found.state.get('status', 'queued')}; send its "
+                                    "content first")
+    if found.state["disk_format"] not in BOOTABLE:
+        raise InvalidField("image", f"must be something to boot from, and {given!r} is a ramdisk")
+    return found
+
+
+def _gone(document: Document) -> Document:
+    """Stands for an image that was removed after the server was made: only its uuid is needed."""
+    image = document.copy()
+    image.id = document.want["image"]
+    return image
+
+
+def _fits(image: Document, flavor: Fields) -> None:
+    least = image.want
+    virtual = image.state.get("virtual_size") or 0
+    disk = flavor["disk"]
+    if flavor["ram"] < least["min_ram"]:
+        raise InvalidField("flavor", f"must have at least {least['min_ram']} MiB of ram for image {image.name!r}",
+                           flavor["ram"])
+    if 0 < disk < least["min_disk"]:
+        raise InvalidField("flavor", f"must have at least {least['min_disk']} GiB of disk for image {image.name!r}", disk)
+    if 0 < disk * GIB < virtual and image.state["disk_format"] in ("raw", "qcow2"):
+        raise InvalidField("flavor", f"must have a disk of at least {-(-virtual // GIB)} GiB: image {image.name!r} has "
+                                     "that size, and a disk cannot shrink", disk)
+
+
+def _key(agent: Agent, given: str | None, old: Fields) -> str | None:
+    if given is None or given == old.get("key_name"):
+        return given
+    found = agent.documents.find("keypair", given)
+    if found is None:
+        raise InvalidField("key_name", f"must name a keypair of this host, and there is none called {given!r}; make it "
+                                       "first")
+    return found.name
+
+
+def _virt_type(agent: Agent, given: str, old: str | None) -> str:
+    """kvm or qemu; ``auto`` keeps what the server has, else takes the best that works here."""
+    if given == "auto":
+        asked = agent.settings.virt_type if agent.settings.virt_type != "auto" else None
+        return old or asked or ("kvm" if agent.hypervisor.kvm()["usable"] else "qemu")
+    if given == "kvm" and given != old:
+        kvm = agent.hypervisor.kvm()
+        if not kvm["usable"]:
+            raise InvalidField("virt_type", f"cannot be kvm on this host: {kvm['reason']}; use qemu or auto")
+    return given
+
+
+def _networks(agent: Agent, given: list[Fields], document: Document | None) -> list[Fields]:
+    """NICs with a MAC each: given, kept from before, or drawn."""
+    old = list(document.want["networks"]) if document else []
+    keeping = [dict(nic) for nic in old]
+    taken = {nic["mac"]: d for d in agent.documents.list("server") for nic in d.want["networks"]
+             if not document or d.id != document.id} if given != old else {}
+    found: list[Fields] = []
+    for at, nic in enumerate(given):
+        field = f"networks[{at}]"
+        plug = _plug(nic, field)
+        kept = next((k for k in keeping if _same(nic, k, plug)), None)
+        if kept:
+            keeping.remove(kept)
+        elif not any(plug == (o.get("network"), o.get("bridge")) for o in old):
+            _exists(agent, plug, field)
+        mac = nic.get("mac") or (kept["mac"] if kept else _draw(set(taken) | {f["mac"] for f in found}))
+        if mac in taken:
+            raise Conflict(f"{field}.mac: {mac} belongs to server {taken[mac].name!r}. Leave it out to have one drawn.",
+                           field=f"{field}.mac", uuids=[taken[mac].id])
+        if mac in {f["mac"] for f in found}:
+            raise InvalidField(f"{field}.mac", "must differ from the other NICs'", mac)
+        found.append({**{"model": "virtio"}, **nic, "mac": mac})
+    return found
+
+
+def _plug(nic: Fields, field: str) -> tuple[str | None, str | None]:
+    plug = (nic.get("network"), nic.get("bridge"))
+    if (plug[0] is None) == (plug[1] is None):
+        raise InvalidField(field, "must name either a network or a bridge")
+    return plug
+
+
+def _same(nic: Fields, old: Fields, plug: tuple[str | None, str | None]) -> bool:
+    """Whether *old* is the card that *nic* asks for."""
+    if nic.get("mac"):
+        return bool(nic["mac"] == old["mac"])
+    return plug == (old.get("network"), old.get("bridge"))
+
+
+def _exists(agent: Agent, plug: tuple[str | None, str | None], field: str) -> None:
+    network, bridge = plug
+    if bridge is not None:
+        bridges = agent.hypervisor.bridges()
+        if bridge not in bridges:
+            raise InvalidField(f"{field}.bridge", f"must be a bridge of this host, and there is none called {bridge!r}; "
+                                                  f"there are {', '.join(sorted(bridges)) or 'none'}")
+        return
+    assert network is not None
+    if agent.documents.find("network", network) is None and network not in agent.hypervisor.networks():
+        raise InvalidField(f"{field}.network", f"must name a network, and there is none called {network!r}; make it "
+                                               "with the network module, or name a bridge")
+
+
+def _draw(taken: set[str]) -> str:
+    """A MAC of QEMU's range that no server here has."""
+    while True:
+        mac = "52:54:00:" + ":".join(f"{byte:02x}" for byte in secrets.token_bytes(3))
+        if mac not in taken:
+            return mac

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A server's document as a domain's description, and a domain as a server's fields."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from magnetar_agent.hypervisor import Disk, Domain, DomainSpec, Nic
+from magnetar_agent.servers import domain_name, folder
+
+if TYPE_CHECKING:
+    from magnetar_agent.documents import Document
+    from magnetar_agent.drivers import Fields
+    from magnetar_agent.reconcile import Agent
+
+
+def files(want: Fields) -> list[str]:
+    """Names of the files that the server cannot do without."""
+    names = ["disk"]
+    names += ["disk.ephemeral"] if want["flavor"]["ephemeral"] else []
+    names += ["disk.swap"] if want["flavor"]["swap"] else []
+    return names + (["config.iso"] if want["config_drive"] else [])
+
+
+def nic(agent: Agent, wanted: Fields) -> Nic:
+    """The card of a domain; a network that is an existing bridge becomes that bridge."""
+    network, bridge = wanted.get("network"), wanted.get("bridge")
+    known = agent.documents.find("network", network) if network else None
+    if known is not None and known.want["mode"] == "bridge":
+        network, bridge = None, known.want["bridge"]
+    elif known is not None:
+        network = known.name
+    return Nic(wanted["mac"], wanted["model"], network, bridge, wanted.get("tag"))
+
+
+def domain(agent: Agent, document: Document) -> DomainSpec:
+    """What libvirt is told of the server."""
+    want, state, place = document.want, document.state, folder(agent, document.id)
+    disks = [Disk(place / "disk", "vda", want["root_format"])]
+    if want["flavor"]["ephemeral"]:
+        disks.append(Disk(place / "disk.ephemeral", "vdb"))
+    if want["flavor"]["swap"]:
+        disks.append(Disk(place / "disk.swap", "vdc"))
+    if state.get("iso"):
+        disks.append(Disk(place / "base", "sda", "raw", "cdrom", "sata", True))
+    if want["config_drive"]:
+        disks.append(Disk(place / "config.iso", "sdb", "raw", "cdrom", "sata", True))
+    boot = state.get("boot") or {}
+    return DomainSpec(
+        uuid=document.id, name=domain_name(document.id), title=want["name"], description=want["description"],
+        vcpus=want["flavor"]["vcpus"], ram_mib=want["flavor"]["ram"], virt_type=want["virt_type"],
+        machine=want["machine"], disks=tuple(disks), nics=tuple(nic(agent, n) for n in want["networks"]),
+        console_log=place / "console.log",
+        kernel=place / "kernel" if boot else None,
+        ramdisk=place / "ramdisk" if boot.get("ramdisk") else None,
+        cmdline=boot.get("cmdline"),
+        metadata={"name": want["name"], "flavor": want["flavor"].get("name", "")},
+    )
+
+
+def seen(agent: Agent, document: Document, found: Domain) -> Fields:
+    """The fields of the server as the domain has them."""
+    wanted = {n["mac"]: n for n in document.want["networks"]}
+    return {
+        "name": found.title,
+        "description": found.description,
+        "flavor": {**document.want["flavor"], "vcpus": found.vcpus, "ram": found.ram_mib},
+        "networks": [_nic_seen(agent, card, wanted.get(card.mac)) for card in found.nics],
+    }
+
+
+def _nic_seen(agent: Agent, card: Nic, wanted: Fields | None) -> Fields:
+    if wanted is not None:
+        asked = nic(agent, wanted)
+        if (asked.network, asked.bridge, asked.model) == (card.network, card.bridge, card.model):
+            return wanted
+    plug = {"network": card.network} if card.network else {"bridge": card.bridge}
+    return {**plug, "mac": card.mac, "model": card.model}

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The verbs of the server driver. Each may be done twice; each writes the document before it acts where that matters."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from magnetar_core.errors import HypervisorError, InvalidField, NoSpace
+
+from magnetar_agent import configdrive
+from magnetar_agent import hypervisor as hv
+from magnetar_agent.documents import sync_folder
+from magnetar_agent.drivers import Task, Verb
+from magnetar_agent.servers import GIB, MIB, folder, spec
+
+if TYPE_CHECKING:
+    from magnetar_agent.documents import Document
+
+#: How often a wait for a domain looks, in seconds.
+LOOK = 0.1
+
+
+def disks(task: Task) -> None:
+    """Make what is missing of root, ephemeral and swap disk, and hold on to the image's files by hard links."""
+    agent, document, want = task.agent, task.document, task.document.want
+    place = folder(agent, document.id)
+    place.mkdir(mode=0o711, parents=True, exist_ok=True)
+    flavor = want["flavor"]
+    image = agent.documents.get("image", want["image"]) if want["image"] else None
+    if image is not None:
+        _hold(task, image, place)
+    if not (place / "disk").exists():
+        _root(task, image, place)
+    for name, size, label in (("disk.ephemeral", flavor["ephemeral"] * GIB, "ephemeral0"),
+                              ("disk.swap", flavor["swap"] * MIB, "swap")):
+        if size and not (place / name).exists():
+            agent.hypervisor.make_disk(place / name, "qcow2", size, label=label)
+    seen = agent.hypervisor.disk(place / "disk")
+    document.state["root_bytes"] = seen.virtual_size if seen else 0
+    document.state["made"] = sorted({*document.state.get("made", []), *spec.files(want)} - {"config.iso"})
+    task.keep()
+
+
+def _hold(task: Task, image: Document, place: Path) -> None:
+    """Links to the image's content: the image may be removed, what the server stands on stays until it goes."""
+    agent, document = task.agent, task.document
+    document.state["image_name"] = image.name
+    content, format = agent.drivers["image"].base(agent, image.id)  # type: ignore[attr-defined]
+    document.state["iso"] = format == "iso"
+    if format == "aki":
+        _link(content, place / "kernel")
+    else:
+        _link(content, place / "base")
+    kernel = image.want.get("kernel")
+    for name, reference in (("kernel", kernel), ("ramdisk", image.want.get("ramdisk"))):
+        if reference:
+            part = agent.documents.find("image", reference)
+            if part is None or part.state.get("status") != "active":
+                raise InvalidField("image", f"{image.name!r} needs its {name} {reference!r}, which is not there")
+            _link(agent.drivers["image"].base(agent, part.id)[0], place / name)  # type: ignore[attr-defined]
+    if kernel or format == "aki":
+        document.state["boot"] = {"ramdisk": bool(image.want.get("ramdisk")), "cmdline": image.want.get("cmdline")}
+    task.keep()
+
+
+def _root(task: Task, image: Document | None, place: Path) -> None:
+    agent, want = task.agent, task.document.want
+    size = want["flavor"]["disk"] * GIB
+    format = image.state["disk_format"] if image else None
+    if image is None or format in ("iso", "aki"):
+        agent.hypervisor.make_disk(place / "disk", want["root_format"], size or MIB)
+        return
+    base = place / "base"
+    size = max(size, image.state.get("virtual_size") or 0)
+    if want["root_format"] == "qcow2":
+        agent.hypervisor.make_disk(place / "disk", "qcow2", size, backing=base, backing_format=format)
+        return
+    new = place / "disk.new"
+    agent.hypervisor.copy_disk(base, str(format), new, "raw", task.operation.advance)
+    agent.hypervisor.grow_disk(new, "raw", size)
+    new.rename(place / "disk")
+    base.unlink(missing_ok=True)
+    sync_folder(place)
+
+
+def _link(source: Path, target: Path) -> None:
+    """A hard link, or a copy where the file systems differ; complete or not at all."""
+    if target.exists():
+        return
+    part = target.with_name(target.name + ".part")
+    part.unlink(missing_ok=True)
+    try:
+        try:
+            os.link(source, part)
+        except OSError:
+            shutil.copyfile(source, part)
+        part.rename(target)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise NoSpace(f"{target.name} of the server cannot be written: {error.strerror}. Free some room under "
+                      f"{target.parent.parent}.") from error
+    sync_folder(target.parent)
+
+
+def drive(task: Task) -> None:
+    """Write the config drive; what it says is drawn once, so a second writing says the same."""
+    agent, document, want = task.agent, task.document, task.document.want
+    place = folder(agent, document.id)
+    place.mkdir(mode=0o711, parents=True, exist_ok=True)
+    if "seed" not in document.state:
+        document.state["seed"] = secrets.token_hex(512)
+        key = agent.documents.find("keypair", want["key_name"]) if want["key_name"] else None
+        document.state["keys"] = {key.name: key.want["public_key"]} if key else {}
+        task.keep()
+    nics = [spec.nic(agent, n) for n in want["networks"]]
+    known = [agent.documents.find("network", n["network"]) if n.get("network") else None for n in want["networks"]]
+    guest = configdrive.Guest(
+        uuid=document.id, name=want["name"], seed=bytes.fromhex(document.state["seed"]),
+        flavor=want["flavor"].get("name", ""), image=want["image"] or "", availability_zone=want["availability_zone"],
+        keys=document.state["keys"], metadata=want["metadata"], user_data=want["user_data"],
+        macs=tuple(n.mac for n in nics), networks=tuple(n.network or n.bridge or "" for n in nics),
+        mtus=tuple(k.want["mtu"] if k else 0 for k in known),
+        devices=tuple(configdrive.Device("nic", "pci", (n.tag,), mac=n.mac) for n in nics if n.tag),
+    )
+    agent.hypervisor.make_iso(place / "config.iso", configdrive.LABEL, configdrive.files(guest))
+    document.state["made"] = sorted({*document.state.get("made", []), "config.iso"})
+    task.keep()
+
+
+def define(task: Task) -> None:
+    """Tell libvirt what the domain is to be."""
+    place = folder(task.agent, task.document.id)
+    place.mkdir(mode=0o711, parents=True, exist_ok=True)
+    task.agent.hypervisor.permit([place])
+    task.agent.hypervisor.define(spec.domain(task.agent, task.document))
+
+
+def grow(task: Task) -> None:
+    """Grow the root disk to the flavor's size."""
+    size = task.document.want["flavor"]["disk"] * GIB
+    path = folder(task.agent, task.document.id) / "disk"
+    task.agent.hypervisor.grow_disk(path, task.document.want["root_format"], size)
+    task.document.state["root_bytes"] = size
+    task.keep()
+
+
+def start(task: Task) -> None:
+    """Start, or restore what was suspended."""
+    _clear_reason(task)
+    task.agent.hypervisor.start(task.document.id)
+
+
+def start_paused(task: Task) -> None:
+    """Start with the CPUs stopped."""
+    _clear_reason(task)
+    task.agent.hypervisor.start(task.document.id, paused=True)
+
+
+def _clear_reason(task: Task) -> None:
+    """What stopped it last is over."""
+    if task.document.state.pop("reason", None) or task.document.state.pop("crashed", None):
+        task.document.state.pop("crashed", None)
+        task.keep()
+
+
+def stop(task: Task) -> None:
+    """Press the power button, wait as long as the settings allow, then pull the plug (as Nova's os-stop)."""
+    hypervisor, id = task.agent.hypervisor, task.document.id
+    _clear_reason(task)
+    hypervisor.shutdown(id)
+    if not _until(task, lambda found: found.state not in (hv.RUNNING, hv.PAUSED), task.agent.settings.shutdown_timeout):
+        hypervisor.destroy(id)
+
+
+def _until(task: Task, holds: Callable[[hv.Domain], bool], seconds: float) -> bool:
+    """Wait until the domain is so, or is gone; False when it did not become so in time."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found = task.agent.hypervisor.domain(task.document.id)
+        if found is None or holds(found):
+            return True
+        if time.monotonic() >= deadline:
+            return False
+        task.operation.check()
+        task.agent.changes.wait(task.document.id, LOOK * 10)
+
+
+def pause(task: Task) -> None:
+    """Stop the CPUs."""
+    task.agent.hypervisor.pause(task.document.id)
+
+
+def resume(task: Task) -> None:
+    """Let the CPUs run."""
+    _clear_reason(task)
+    task.agent.hypervisor.resume(task.document.id)
+
+
+def save(task: Task) -> None:
+    """Suspend to disk."""
+    task.agent.hypervisor.save(task.document.id)
+
+
+def destroy(task: Task) -> None:
+    """Pull the plug."""
+    task.agent.hypervisor.destroy(task.document.id)
+
+
+def undefine(task: Task) -> None:
+    """Forget the domain."""
+    task.agent.hypervisor.undefine(task.document.id)
+
+
+def erase(task: Task) -> None:
+    """Remove the server's folder."""
+    place = folder(task.agent, task.document.id)
+    if place.exists():
+        try:
+            shutil.rmtree(place)
+        except OSError as error:
+            raise HypervisorError(f"The disks of server {task.document.name!r} cannot be removed: {error}. Look at "
+                                  f"{place}, then delete the server again.") from error
+
+
+VERBS: Mapping[str, Verb] = {
+    verb.__name__: verb
+    for verb in (disks, drive, define, grow, start, start_paused, stop, pause, resume, save, destroy, undefine, erase)
+}

@@ -1,0 +1,370 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The client of the agent's protocol: over its unix socket, or over HTTPS with a client certificate or a token.
+
+Importing this module is cheap (no http, no ssl): those are imported at the first connection.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+import uuid
+from urllib.parse import quote, urlencode, urlsplit
+
+from .errors import Cancelled, InvalidField, MagnetarError, TimedOut, Unreachable, from_dict
+
+ENDPOINT = "unix:///run/magnetar/agent.sock"
+HTTPS_PORT = 6553
+#: Seconds that one request may ask the agent to wait, so that proxies and dead peers are noticed.
+WAIT_SLICE = 20.0
+#: Seconds beyond the asked wait after which an answer is missing.
+ANSWER_MARGIN = 30.0
+#: Seconds for which an agent that restarts, or a libvirt that restarts below it, is asked again.
+RETRY_FOR = 10.0
+_PIECE = 1 << 20
+
+
+class Client:
+    """Speaks to one agent (or API service); keeps one connection open. Use one client per thread.
+
+    *endpoint* is ``unix:///path`` or ``https://host[:port]``. *timeout* is the time in seconds that a call may take as
+    a whole, waiting for operations included; *connect_timeout* the time to reach the endpoint. Every call raises
+    ``MagnetarError`` classes only; each error has ``request_id``.
+    """
+
+    def __init__(self, endpoint=ENDPOINT, token=None, ca_cert=None, client_cert=None, client_key=None,
+                 validate_certs=True, connect_timeout=5.0, timeout=180.0, agent_name="magnetar-client"):
+        self.endpoint = endpoint or ENDPOINT
+        self._path, self._host, self._port = _address(self.endpoint)
+        self._token, self._ca_cert, self._validate = token, ca_cert, validate_certs
+        self._client_cert, self._client_key = client_cert, client_key
+        self.connect_timeout, self.timeout = connect_timeout, timeout
+        self._agent_name = agent_name
+        self._connection = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_exc):
+        self.close()
+
+    def close(self):
+        """Close the connection; the next call opens it again."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    # what the agent offers
+
+    def info(self):
+        """``{host, api, kinds, version}`` of the agent."""
+        return self._call("GET", "/v1")
+
+    def get(self, noun, key):
+        """The resource; raises ``NotFound``."""
+        return _resource(self._call("GET", _route(noun, key)), noun)
+
+    def list(self, noun, **query):
+        """The resources that fit *query* (``name``, ``id``, ``limit``, ``sort``, ``fields`` as a list, any field)."""
+        answer = self._call("GET", _route(noun), _query(query))
+        return next((value for value in answer.values() if isinstance(value, list)), [])
+
+    def ensure(self, noun, key, want, on_immutable="fail", merge=(), dry_run=False, wait=True, timeout=None,
+               request_id=None, progress=None):
+        """Make the resource *key* be as *want*; returns ``{changed, steps, diff, resource, request_id, …}``.
+
+        With ``wait=False`` a long change returns ``{"operation": {...}, "request_id": …}`` instead. *progress* is
+        called with the operation while it runs.
+        """
+        query = dict(_permissions(on_immutable, merge), dry_run=dry_run)
+        return self._change("PUT", _route(noun, key), query, want, wait, timeout, request_id, progress)
+
+    def ensure_many(self, noun, items, dry_run=False, wait=True, timeout=None, request_id=None, progress=None):
+        """Ensure a list of ``{key, want, on_immutable, merge}`` (``want: None``: absent); ``{"results": [...]}``."""
+        return self._change("PUT", _route(noun), {"dry_run": dry_run}, items, wait, timeout, request_id, progress)
+
+    def delete(self, noun, key, dry_run=False, wait=True, timeout=None, request_id=None, progress=None):
+        """Make the resource be absent; ``changed`` is false when it was."""
+        return self._change("DELETE", _route(noun, key), {"dry_run": dry_run}, None, wait, timeout, request_id,
+                            progress)
+
+    def event(self, noun, key, event, args=None, timeout=None, request_id=None):
+        """Do a one-shot such as ``reboot``. Asking again with the same *request_id* never does it twice."""
+        request_id = request_id or new_request_id()
+        body = {"event": event, "args": args or {}, "request_id": request_id}
+        return self._change("POST", _route(noun, key) + "/events", {}, body, True, timeout, request_id, None)
+
+    def upload(self, noun, key, path, timeout=None, request_id=None, progress=None):
+        """Send the file at *path* as the content of the resource; the answer is that of ``ensure``.
+
+        *progress* is called with ``{"phase": "upload", "done": bytes, "total": bytes, "unit": "bytes"}``.
+        """
+        request_id = request_id or new_request_id()
+        deadline = time.monotonic() + (timeout or self.timeout)
+        try:
+            with open(path, "rb") as stream:
+                total = os.fstat(stream.fileno()).st_size
+                body = _pieces(stream, total, progress)
+                answer = self._call("PUT", _route(noun, key) + "/data", {"wait": _slice(deadline)}, body, deadline,
+                                    request_id, size=total)
+        except OSError as error:
+            raise InvalidField("filename", "cannot be read: %s" % error.strerror, str(path)) from None
+        return self._finish(answer, deadline, request_id, progress, None)
+
+    def operation(self, operation_id):
+        """``{id, status, progress, result, error}`` of a long step; status is running, succeeded, failed, cancelled."""
+        return self._call("GET", _route("operations", operation_id))
+
+    def cancel(self, operation_id):
+        """Ask that the operation stops; what it has made is taken away."""
+        return self._call("DELETE", _route("operations", operation_id))
+
+    # waiting
+
+    def _change(self, method, route, query, body, wait, timeout, request_id, progress):
+        request_id = request_id or new_request_id()
+        deadline = time.monotonic() + (timeout or self.timeout)
+
+        def ask():
+            asked = dict(query, wait=_slice(deadline) if wait else 0)
+            return self._call(method, route, asked, body, deadline, request_id)
+
+        answer = ask()
+        return self._finish(answer, deadline, request_id, progress, ask) if wait else answer
+
+    def _finish(self, answer, deadline, request_id, progress, again):
+        """Follow the operation of a 202 *answer* to its end. *again* asks anew if the agent has forgotten it."""
+        pause = 0.05
+        while "operation" in answer and "changed" not in answer:
+            operation = answer["operation"]
+            if progress:
+                progress(operation)
+            if operation.get("status") != "running":
+                return _outcome(operation, request_id)
+            if time.monotonic() + pause > deadline:
+                raise _identified(_too_late(operation), request_id)
+            time.sleep(pause)
+            pause = min(pause * 1.5, 1.0)
+            answer = self._look(operation["id"], deadline, request_id, again)
+        return answer
+
+    def _look(self, operation_id, deadline, request_id, again):
+        try:
+            route = _route("operations", operation_id)
+            return {"operation": self._call("GET", route, None, None, deadline, request_id)}
+        except MagnetarError as error:
+            if error.code != "not-found" or again is None:
+                raise
+            return again()
+
+    # one call: retries, errors
+
+    def _call(self, method, route, query=None, body=None, deadline=None, request_id=None, size=None):
+        """One call, repeated while that is safe and may help; every call is repeatable (an event has its id).
+
+        A stream (*size* given) is sent once only.
+        """
+        request_id = request_id or new_request_id()
+        began = time.monotonic()
+        deadline = deadline or began + self.timeout
+        target = route + ("?" + urlencode(_flat(query)) if query else "")
+        pause = 0.1
+        while True:
+            try:
+                return self._once(method, target, body, size, deadline, request_id)
+            except MagnetarError as error:
+                over = time.monotonic() + pause > min(deadline, began + RETRY_FOR)
+                if size is not None or over or not getattr(error, "again", error.status == 503):
+                    raise _identified(error, request_id)
+            time.sleep(pause)
+            pause = min(pause * 2, 2.0)
+
+    def _once(self, method, target, body, size, deadline, request_id):
+        content = body if size is not None or body is None else json.dumps(body).encode()
+        kept = self._connection is not None
+        try:
+            status, answer = self._exchange(method, target, content, size, deadline, request_id)
+        except Exception as error:
+            connected = self._connection is not None
+            self.close()
+            if isinstance(error, MagnetarError):
+                raise
+            if kept and size is None and not isinstance(error, (socket.timeout, TimeoutError)):
+                # The agent closed the kept connection (restart, idle time): that says nothing about this call.
+                return self._once(method, target, body, size, deadline, request_id)
+            raise self._unreachable(error, connected) from None
+        return self._answer(status, answer)
+
+    def _exchange(self, method, target, content, size, deadline, request_id):
+        connection = self._connection or self._connect()
+        self._connection = connection
+        headers = {"X-Request-Id": request_id, "Accept": "application/json", "User-Agent": self._agent_name}
+        if self._token:
+            headers["Authorization"] = "Bearer %s" % self._token
+        if content is not None:
+            headers["Content-Type"] = "application/json" if size is None else "application/octet-stream"
+            headers["Content-Length"] = str(len(content) if size is None else size)
+        left = max(deadline - time.monotonic(), 1.0)
+        connection.sock.settimeout(min(left, WAIT_SLICE) + ANSWER_MARGIN)
+        try:
+            connection.request(method, target, content, headers)
+        except (BrokenPipeError, ConnectionResetError):
+            if size is None:
+                raise
+            # An agent that refuses an upload answers before it has read everything; the answer says why.
+        response = connection.getresponse()
+        answer = response.read()
+        if response.will_close:
+            self.close()
+        return response.status, answer
+
+    def _answer(self, status, content):
+        try:
+            answer = json.loads(content) if content else {}
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict) or (status >= 400 and not isinstance(answer.get("error"), dict)):
+            raise MagnetarError(
+                "%s answered HTTP %d with something that is not Magnetar's; check that the endpoint is a Magnetar "
+                "agent, and a proxy in between." % (self.endpoint, status))
+        if status < 400:
+            return answer
+        error = from_dict(answer["error"])
+        error.request_id = answer["error"].get("request_id")
+        error.again = status == 503
+        raise error
+
+    def _connect(self):
+        from . import transport
+
+        if self._path:
+            connection = transport.unix(self._path, self.connect_timeout)
+        else:
+            context = transport.tls(self._ca_cert, self._client_cert, self._client_key, self._validate)
+            connection = transport.https(self._host, self._port, context, self.connect_timeout)
+        connection.connect()
+        return connection
+
+    def _unreachable(self, error, connected):
+        """The ``Unreachable`` (or ``TimedOut``) that says what to do about *error*."""
+        if isinstance(error, (socket.timeout, TimeoutError)) and connected:
+            return TimedOut("%s did not answer in time. See `journalctl -u magnetar-agent` there." % self.endpoint)
+        found = Unreachable("Cannot reach the agent at %s: %s" % (self.endpoint, self._advice(error)))
+        found.again = isinstance(error, (ConnectionRefusedError, ConnectionResetError, BrokenPipeError))
+        return found
+
+    def _advice(self, error):
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        if isinstance(error, FileNotFoundError) and self._path:
+            return ("there is no such socket. Is the agent installed and running on this host? "
+                    "(systemctl status magnetar-agent)")
+        if isinstance(error, PermissionError) and self._path:
+            return "permission denied. Use become, or add the user to the group magnetar."
+        if isinstance(error, ConnectionRefusedError):
+            return "connection refused. Start it: systemctl start magnetar-agent."
+        if isinstance(error, socket.gaierror):
+            return "the host name is unknown (%s). Check the endpoint." % reason
+        if type(error).__name__ == "SSLCertVerificationError":
+            return ("its certificate is not trusted (%s). Give the CA that signed it as ca_cert."
+                    % getattr(error, "verify_message", reason))
+        if type(error).__name__ == "SSLError":
+            return "TLS failed (%s). Check ca_cert, client_cert and client_key, and that the port speaks TLS." % reason
+        return "%s. Check the endpoint and the network." % reason
+
+
+def new_request_id():
+    """``req-<uuid>``: the name of one request in answers, logs and results."""
+    return "req-%s" % uuid.uuid4()
+
+
+def _address(endpoint):
+    """``(path, None, None)`` of a unix socket, or ``(None, host, port)``; refuses everything else, saying why."""
+    parts = urlsplit(endpoint)
+    if parts.scheme == "unix":
+        path = parts.path if not parts.netloc else ""
+        if not path.startswith("/"):
+            raise InvalidField("endpoint", "must be unix:///absolute/path", endpoint)
+        return path, None, None
+    if parts.scheme == "http":
+        raise InvalidField("endpoint", "must not be http: nothing would protect token and answers on the way; use "
+                           "https://, or unix:///run/magnetar/agent.sock on the host itself", endpoint)
+    try:
+        port = parts.port or HTTPS_PORT
+    except ValueError:
+        port = None
+    if parts.scheme != "https" or not parts.hostname or port is None or parts.path.strip("/"):
+        raise InvalidField("endpoint", "must be unix:///path or https://host[:port]", endpoint)
+    return None, parts.hostname, port
+
+
+def _route(noun, key=None):
+    return "/v1/%s" % noun if key is None else "/v1/%s/%s" % (noun, quote(str(key), safe=""))
+
+
+def _query(query):
+    return {name: ",".join(value) if isinstance(value, (list, tuple)) else value
+            for name, value in query.items() if value is not None}
+
+
+def _flat(query):
+    return {name: str(value).lower() if isinstance(value, bool) else value for name, value in query.items()}
+
+
+def _permissions(on_immutable, merge):
+    found = {}
+    if on_immutable and on_immutable != "fail":
+        found["on_immutable"] = on_immutable
+    if merge:
+        found["merge"] = ",".join(merge)
+    return found
+
+
+def _slice(deadline):
+    return round(max(0.0, min(deadline - time.monotonic(), WAIT_SLICE)), 1)
+
+
+def _resource(answer, noun):
+    """The resource in a ``GET`` answer, which may be wrapped under its noun."""
+    inner = answer.get(noun)
+    return inner if isinstance(inner, dict) and len(answer) <= 2 else answer
+
+
+def _pieces(stream, total, progress):
+    done = 0
+    while True:
+        piece = stream.read(_PIECE)
+        if not piece:
+            return
+        yield piece
+        done += len(piece)
+        if progress:
+            progress({"phase": "upload", "done": done, "total": total, "unit": "bytes"})
+
+
+def _outcome(operation, request_id):
+    """The answer that a finished operation stands for."""
+    status = operation.get("status")
+    if status == "succeeded":
+        return dict(operation.get("result") or {}, request_id=request_id)
+    if operation.get("error"):
+        raise _identified(from_dict(operation["error"]), request_id)
+    kind = Cancelled if status == "cancelled" else MagnetarError
+    raise _identified(kind("Operation %s ended as %s." % (operation.get("id"), status)), request_id)
+
+
+def _too_late(operation):
+    progress = operation.get("progress") or {}
+    at = " at %s of %s %s" % (progress.get("done"), progress.get("total"), progress.get("unit", "")) \
+        if progress.get("total") else ""
+    return TimedOut(
+        "Operation %s is still running%s%s; it goes on. Run the task again to wait for it (with a larger timeout), look "
+        "with GET /v1/operations/%s, or stop it with DELETE."
+        % (operation["id"], " (%s)" % progress["phase"] if progress.get("phase") else "", at.rstrip(),
+           operation["id"]), operation=operation["id"])
+
+
+def _identified(error, request_id):
+    error.request_id = getattr(error, "request_id", None) or request_id
+    return error

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The one way to change something: what an ``ensure`` says, in a query string, in a batch item, in a module."""
+
+from __future__ import annotations
+
+from .errors import InvalidField
+from .fields import Field, Kind
+from .values import Choices, ListOf, MapOf, Nullable, Text, Value
+
+ON_IMMUTABLE = ("fail", "ignore", "recreate")
+BATCH_MAX = 10000
+
+
+class Permissions(Kind):
+    """What the caller allows an ensure to do. Query parameters of ``PUT``, and keys of a batch item."""
+
+    on_immutable = Field(
+        Choices(*ON_IMMUTABLE),
+        "What to do when a field that is fixed differs: fail with the field's name, ignore it (with a warning in the "
+        "answer), or recreate the resource, which loses its disks.", default="fail")
+    merge = Field(
+        ListOf(Choices("metadata", "tags"), unique=True),
+        "Fields whose given content is added to what is there; without it the given content is exact.", default=[])
+
+
+class Ensure(Permissions):
+    """One item of a batch."""
+
+    key = Field(Text(1, 255), "Name or uuid of the resource.", required=True)
+    want = Field(Nullable(MapOf(Text(1, 64), Value())), "The desired document; null for absent.", required=True)
+
+
+def permissions(given):
+    """Check *given* and fill in what is left out: ``{"on_immutable": str, "merge": [str]}``."""
+    return dict(Permissions.defaults(), **Permissions.check(given))
+
+
+def batch(items):
+    """Check the body of a batch; returns a list of ``(key, want, permissions)``. ``want`` itself is not checked."""
+    if not isinstance(items, list):
+        raise InvalidField("body", "must be a list of {key, want} objects")
+    if len(items) > BATCH_MAX:
+        raise InvalidField("body", "must have at most %d items, and has %d" % (BATCH_MAX, len(items)))
+    found = []
+    for at, item in enumerate(items):
+        try:
+            checked = Ensure.check(item)
+        except InvalidField as error:
+            raise InvalidField("[%d].%s" % (at, error.details["field"]), error.details["rule"]) from None
+        found.append((checked.pop("key"), checked.pop("want"), dict(Permissions.defaults(), **checked)))
+    return found

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One class per meaning of failure. Three mappers read them: HTTP answers, Ansible results and the audit log.
+
+The class docstring is the default message; ``code`` is the stable word in answers, ``status`` the HTTP status.
+A message says what happened, why, and what to do.
+"""
+
+from __future__ import annotations
+
+
+class MagnetarError(Exception):
+    """Something failed inside Magnetar; the agent's log has the cause under the request id."""
+
+    code = "internal"
+    status = 500
+
+    def __init__(self, message=None, **details):
+        """*details* are JSON values that a program can use: ``field``, ``rule``, ``uuids`` and the like."""
+        self.message = message or " ".join((type(self).__doc__ or "").split())
+        self.details = details
+        super().__init__(self.message)
+
+    def as_dict(self):
+        """Shape of the answer: ``{"code": str, "message": str, "details": {...}}``."""
+        return {"code": self.code, "message": self.message, "details": self.details}
+
+
+class InvalidField(MagnetarError):
+    """A field of the request breaks its rule."""
+
+    code = "invalid-field"
+    status = 400
+
+    def __init__(self, field, rule, value=None):
+        shown = "" if value is None else " (got %s)" % _short(value)
+        super().__init__("%s: %s%s." % (field, rule, shown), field=field, rule=rule)
+
+
+class InvalidRequest(MagnetarError):
+    """The request cannot be understood."""
+
+    code = "invalid-request"
+    status = 400
+
+
+class Unauthenticated(MagnetarError):
+    """The agent does not know who asks. Send a client certificate or a bearer token, or use the unix socket."""
+
+    code = "unauthenticated"
+    status = 401
+
+
+class Forbidden(MagnetarError):
+    """You are known but not allowed to do this."""
+
+    code = "forbidden"
+    status = 403
+
+
+class NotFound(MagnetarError):
+    """There is no such resource."""
+
+    code = "not-found"
+    status = 404
+
+
+class Ambiguous(MagnetarError):
+    """Several resources share this name; use the uuid."""
+
+    code = "ambiguous"
+    status = 409
+
+
+class Conflict(MagnetarError):
+    """The request contradicts what exists."""
+
+    code = "conflict"
+    status = 409
+
+
+class Immutable(Conflict):
+    """A field cannot change on what exists."""
+
+    code = "immutable"
+    status = 409
+
+
+class InUse(Conflict):
+    """The resource is still used."""
+
+    code = "in-use"
+    status = 409
+
+
+class ImageRefused(MagnetarError):
+    """The content of the image is not acceptable."""
+
+    code = "image-refused"
+    status = 400
+
+
+class NoSpace(MagnetarError):
+    """The host has no room left."""
+
+    code = "no-space"
+    status = 507
+
+
+class TooLarge(MagnetarError):
+    """The request is larger than the agent accepts."""
+
+    code = "too-large"
+    status = 413
+
+
+class Cancelled(MagnetarError):
+    """The operation was cancelled; nothing of it is left."""
+
+    code = "cancelled"
+    status = 409
+
+
+class HypervisorDown(MagnetarError):
+    """libvirt does not answer on this host. The agent reconnects by itself; try again in a few seconds."""
+
+    code = "hypervisor-down"
+    status = 503
+
+
+class HypervisorError(MagnetarError):
+    """libvirt or QEMU refused the call."""
+
+    code = "hypervisor-error"
+    status = 500
+
+
+class Unreachable(MagnetarError):
+    """The endpoint cannot be reached."""
+
+    code = "unreachable"
+    status = 503
+
+
+class TimedOut(MagnetarError):
+    """The time allowed has passed; the work may still be going on."""
+
+    code = "timed-out"
+    status = 504
+
+
+ERRORS = {
+    cls.code: cls
+    for cls in (
+        MagnetarError, InvalidField, InvalidRequest, Unauthenticated, Forbidden, NotFound, Ambiguous, Conflict,
+        Immutable, InUse, ImageRefused, NoSpace, TooLarge, Cancelled, HypervisorDown, HypervisorError, Unreachable,
+        TimedOut,
+    )
+}
+
+
+def from_dict(answer):
+    """The error that an agent's answer *answer* (see ``MagnetarError.as_dict``) stands for."""
+    cls = ERRORS.get(answer.get("code"), MagnetarError)
+    error = cls.__new__(cls)
+    MagnetarError.__init__(error, answer.get("message"), **(answer.get("details") or {}))
+    return error
+
+
+def _short(value, limit=60):
+    text = repr(value)
+    return text if len(text) <= limit else text[: limit - 3] + "..."

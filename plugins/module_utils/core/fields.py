@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Declarations: a ``Kind`` lists its ``Field``s once; options, schemas, checks and docs come from that list."""
+
+from __future__ import annotations
+
+import difflib
+
+from .errors import InvalidField
+from .values import Value
+from .versions import Range
+
+CREATE, UPDATE, SHOW, LIST = "create", "update", "show", "list"
+SETTABLE = frozenset((CREATE, UPDATE))
+ALWAYS = "create update show list"
+#: Settable when the resource is made and fixed afterwards.
+FIXED = "create show list"
+#: Reported, never set.
+READ = "show list"
+
+
+class _Unset:
+    def __repr__(self):
+        return "UNSET"
+
+    def __bool__(self):
+        return False
+
+
+UNSET = _Unset()
+
+
+class Field:
+    """One property of a kind: its value type, what it means, and where and since when it is used.
+
+    *on* names the operations (create, update, show, list). *wire* is the name in Nova's bodies where it differs.
+    *option* is the name in Ansible where it differs, *aliases* further names there; ``option=False`` hides the field
+    from modules. *secret* keeps the value out of logs, diffs and Ansible output. *default* is what an omitted field
+    means when the resource is made. *required* asks for it then. ``compared=False``: the field says how to make the
+    resource, not what it is, so a difference in it is none.
+    """
+
+    def __init__(self, value, doc, wire=None, since=None, until=None, on=ALWAYS, required=False, default=UNSET,
+                 secret=False, option=None, aliases=(), sample=None, compared=True):
+        self.value, self.doc, self.on = value, doc, frozenset(on.split())
+        self.range = Range(since, until)
+        self.required, self.default, self.secret = required, default, secret
+        self.option, self.aliases, self.sample = option, tuple(aliases), sample
+        self.compared = compared
+        self.name, self.wire = None, wire
+
+    def named(self, name):
+        """Give the field the name under which it was declared."""
+        self.name, self.wire = name, self.wire or name
+        if self.option is None:
+            self.option = name
+        return self
+
+    def at(self, version, operation):
+        """True when the field is part of *operation* at *version* (``None``: newest)."""
+        return operation in self.on and self.range.holds(version)
+
+    @property
+    def settable(self):
+        return bool(self.on & SETTABLE)
+
+    @property
+    def fixed(self):
+        """Set at creation only."""
+        return CREATE in self.on and UPDATE not in self.on
+
+
+def overlaps(fields):
+    """Pairs of fields that claim one wire name in one version and operation: a mistake in the declaration."""
+    return [
+        (one.name, two.name)
+        for at, one in enumerate(fields)
+        for two in fields[at + 1:]
+        if one.wire == two.wire and one.on & two.on and one.range.overlaps(two.range)
+    ]
+
+
+class _Fields:
+    """A list of fields that checks a document; shared by ``Kind`` and ``Record``."""
+
+    @staticmethod
+    def collect(namespace):
+        fields = tuple(value.named(name) for name, value in namespace.items() if isinstance(value, Field))
+        clash = overlaps(fields)
+        if clash:
+            raise TypeError("fields overlap in version and name: %s" % clash)
+        return fields
+
+    @staticmethod
+    def check(fields, document, path, version, operation, partial=False):
+        if not isinstance(document, dict):
+            raise InvalidField(path or "document", "must be an object with fields", document)
+        known = {f.name: f for f in fields if f.at(version, operation)}
+        prefix = path + "." if path else ""
+        for name in document:
+            if name not in known:
+                raise InvalidField(prefix + str(name), _unknown(name, known, fields))
+        for name, field in known.items():
+            if field.required and operation == CREATE and not partial and name not in document:
+                raise InvalidField(prefix + name, "is required")
+        return {name: known[name].value.check(value, prefix + name, version) for name, value in document.items()}
+
+    @staticmethod
+    def schema(fields, version, operation):
+        used = [f for f in fields if f.at(version, operation)]
+        found = {
+            "type": "object",
+            "properties": {f.name: dict(f.value.schema(version), description=f.doc) for f in used},
+            "additionalProperties": False,
+        }
+        required = [f.name for f in used if f.required and operation == CREATE]
+        return dict(found, required=required) if required else found
+
+
+def _unknown(name, known, fields):
+    if any(f.name == name for f in fields):
+        return "cannot be set here; it is reported only, or fixed when the resource is made"
+    near = difflib.get_close_matches(str(name), list(known), 1)
+    return "is not a known field" + ("; did you mean %s?" % near[0] if near else "; known are %s" % ", ".join(known))
+
+
+class Record(Value):
+    """An object value with fields of its own: ``Record(vcpus=Field(...), ram=Field(...))``."""
+
+    def __init__(self, **fields):
+        self.fields = _Fields.collect(fields)
+
+    def check(self, value, path, version=None):
+        return _Fields.check(self.fields, value, path, version, CREATE)
+
+    def schema(self, version=None):
+        return _Fields.schema(self.fields, version, CREATE)
+
+    def option(self):
+        return {"type": "dict"}
+
+
+class Kind:
+    """A noun of the system. Subclasses list fields; ``noun`` and ``plural`` name it in routes and modules."""
+
+    noun = ""
+    plural = ""
+    fields = ()
+    #: True when a resource of this kind is found by uuid as well as by name.
+    by_uuid = True
+    #: Shape number of the kind's documents; a later agent reads earlier numbers.
+    schema_number = 1
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        merged = {f.name: f for base in cls.__mro__[-1:0:-1] for f in vars(base).get("own", ())}
+        cls.own = _Fields.collect(vars(cls))
+        merged.update((f.name, f) for f in cls.own)
+        cls.fields = tuple(merged.values())
+        if overlaps(cls.fields):
+            raise TypeError("%s: fields overlap: %s" % (cls.__name__, overlaps(cls.fields)))
+
+    @classmethod
+    def check(cls, document, operation=CREATE, version=None, partial=False):
+        """Return *document* in normal form; raise ``InvalidField`` naming the field and the rule.
+
+        *partial* lets required fields be missing: the document says only what is to differ.
+        """
+        return _Fields.check(cls.fields, document, "", version, operation, partial)
+
+    @classmethod
+    def schema(cls, operation=CREATE, version=None):
+        """JSON Schema of a document of this kind for *operation*."""
+        return _Fields.schema(cls.fields, version, operation)
+
+    @classmethod
+    def field(cls, name):
+        """The newest field called *name*; ``KeyError`` when there is none."""
+        for field in reversed(cls.fields):
+            if field.name == name:
+                return field
+        raise KeyError(name)
+
+    @classmethod
+    def settable(cls):
+        """The fields a user may set, newest shape."""
+        return tuple(f for f in cls.fields if f.settable and f.range.until is None)
+
+    @classmethod
+    def defaults(cls):
+        """What omitted fields mean when a resource is made."""
+        return {f.name: f.default for f in cls.settable() if f.default is not UNSET}
+
+    @classmethod
+    def secrets(cls):
+        """Names of fields whose values are never shown."""
+        return frozenset(f.name for f in cls.fields if f.secret)

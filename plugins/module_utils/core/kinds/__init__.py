@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The kinds, one file per noun. ``KINDS`` is the list that everything else reads."""
+
+from __future__ import annotations
+
+from .flavor import Flavor
+from .host import Host
+from .image import Image
+from .keypair import Keypair
+from .network import Network
+from .server import Server
+
+KINDS = (Server, Flavor, Image, Keypair, Network, Host)
+BY_NOUN = {kind.noun: kind for kind in KINDS}

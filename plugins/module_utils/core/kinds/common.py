@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Values and fields that several kinds share."""
+
+from __future__ import annotations
+
+from ..fields import FIXED, READ, Field, Kind
+from ..values import Text, Uuid
+
+#: Nova's rule for names: 1 to 255 printable characters, no blank at either end.
+NAME = Text(1, 255, r"[^\s\x00-\x1f\x7f](?:[^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f])?",
+            "must be printable text without a blank at the beginning or the end")
+#: A name, or a uuid, of another resource.
+REFERENCE = Text(1, 255)
+DESCRIPTION = Text(0, 255)
+TIME = Text(20, 20)
+
+
+class Resource(Kind):
+    """What every kept resource has: who it is and when it was made and changed."""
+
+    id = Field(Uuid(), "The uuid; drawn when the resource is made, unless given.", on=FIXED,
+               sample="8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d")
+    name = Field(NAME, "The name.", required=True, sample="web1")
+    description = Field(DESCRIPTION, "Free text of at most 255 characters.", default="", sample="for the shop")
+    created_at = Field(TIME, "When it was made, ISO 8601 in UTC.", on=READ, sample="2026-11-20T20:00:00Z")
+    updated_at = Field(TIME, "When it was last changed, ISO 8601 in UTC.", on=READ, sample="2026-11-20T20:00:00Z")

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""flavor: the size of a server."""
+
+from __future__ import annotations
+
+from ..fields import FIXED, Field
+from ..values import Integer, MapOf, Text
+from .common import Resource
+
+VCPUS = Integer(1, 4096)
+RAM = Integer(1, 2**26)
+DISK = Integer(0, 2**20)
+SWAP = Integer(0, 2**26)
+
+
+def sizes(on=FIXED):
+    """The size fields, alike in a flavor and in a server's inline flavor."""
+    return {
+        "vcpus": Field(VCPUS, "Number of virtual CPUs.", required=True, on=on, sample=1),
+        "ram": Field(RAM, "Memory in MiB.", required=True, on=on, sample=512),
+        "disk": Field(DISK, "Root disk in GiB; 0 keeps the size of the image.", default=0, on=on, sample=10),
+        "ephemeral": Field(DISK, "Ephemeral disk in GiB; 0 for none.", default=0, on=on, sample=0),
+        "swap": Field(SWAP, "Swap disk in MiB; 0 for none.", default=0, on=on, sample=0),
+    }
+
+
+class Flavor(Resource):
+    """The size of a server: CPUs, memory and disks. Servers keep the sizes they were made with."""
+
+    noun, plural = "flavor", "flavors"
+
+    vcpus, ram, disk, ephemeral, swap = sizes().values()
+    extra_specs = Field(MapOf(Text(1, 255, r"[\w.:\- ]+", "may have letters, digits, and . : - _ only"), Text(0, 255)),
+                        "Extra specifications, keys to strings.", default={}, sample={"hw:cpu_policy": "shared"})

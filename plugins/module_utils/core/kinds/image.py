@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""image: what a server boots from."""
+
+from __future__ import annotations
+
+from ..fields import FIXED, READ, Field, Record
+from ..values import Boolean, Choices, Integer, MapOf, Nullable, OneOf, Text
+from .common import REFERENCE, Resource
+
+FORMATS = ("raw", "qcow2", "iso", "aki", "ari")
+CHECKSUM = Text(8, 135, "(sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})",
+                "must be sha256: or sha512: followed by the lower-case hexadecimal digest")
+
+
+class Image(Resource):
+    """Content that servers boot from: a disk (raw, qcow2), a CD (iso), a kernel (aki) or a ramdisk (ari)."""
+
+    noun, plural = "image", "images"
+
+    source = Field(
+        OneOf(
+            Record(path=Field(Text(1, 4096), "A file on the host, in one of the agent's image_paths.", required=True)),
+            Record(url=Field(Text(1, 2048, "https?://.+", "must be an http or https URL"), "Where to load it from.",
+                             required=True)),
+            Record(upload=Field(Boolean(), "The content follows with PUT /v1/image/{key}/data.", required=True)),
+        ),
+        "Where the content comes from: {path}, {url} or {upload: true}. A url needs a checksum.",
+        on="create", option=False, compared=False)
+    checksum = Field(CHECKSUM, "Digest of the content as delivered, sha256:HEX or sha512:HEX.", on=FIXED,
+                     sample="sha256:" + "0" * 64)
+    disk_format = Field(Choices(*FORMATS), "Format; it is always found from the content, and a wrong claim is refused.",
+                        on=FIXED, aliases=("format",), sample="qcow2")
+    kernel = Field(Nullable(REFERENCE), "Image of format aki with which a server of this image boots.", default=None,
+                   on=FIXED, sample=None)
+    ramdisk = Field(Nullable(REFERENCE), "Image of format ari that goes with the kernel.", default=None, on=FIXED,
+                    sample=None)
+    cmdline = Field(Nullable(Text(0, 2048)), "Kernel command line; needs a kernel, or is of format aki itself.",
+                    default=None, on=FIXED, sample=None)
+    min_disk = Field(Integer(0, 2**20), "Smallest root disk in GiB that a server of this image may have.", default=0,
+                     sample=1)
+    min_ram = Field(Integer(0, 2**26), "Smallest memory in MiB that a server of this image may have.", default=0,
+                    sample=64)
+    properties = Field(MapOf(Text(1, 255), Text(0, 255)),
+                       "Image properties as in Glance, such as img_config_drive=mandatory (MD-79).", default={},
+                       sample={"os_distro": "debian"})
+    status = Field(Choices("queued", "saving", "active", "error"), "Whether the content is there.", on=READ,
+                   sample="active")
+    size = Field(Integer(0, 2**62), "Bytes stored.", on=READ, sample=20971520)
+    virtual_size = Field(Integer(0, 2**62), "Bytes that a guest sees.", on=READ, sample=1073741824)

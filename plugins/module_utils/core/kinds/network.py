@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""network: what a server's NIC plugs into."""
+
+from __future__ import annotations
+
+from ..fields import FIXED, READ, Field
+from ..values import Boolean, Choices, Integer, Nullable, Text
+from .common import NAME, Resource
+
+DEVICE = Text(1, 15, r"[A-Za-z0-9][A-Za-z0-9_.\-]*", "must be a network device name of at most 15 characters")
+CIDR = Text(9, 18, r"\d{1,3}(\.\d{1,3}){3}/\d{1,2}", "must be an IPv4 network such as 192.168.100.0/24")
+ADDRESS = Text(7, 15, r"\d{1,3}(\.\d{1,3}){3}", "must be an IPv4 address")
+
+
+class Network(Resource):
+    """An existing bridge of the host, or a libvirt network (NAT or isolated) with DHCP that the agent makes."""
+
+    noun, plural = "network", "networks"
+
+    name = Field(Text(1, 63, r"[A-Za-z0-9][A-Za-z0-9_.\-]*", "may have letters, digits, and . - _ only"),
+                 "The name of the network; also its name in libvirt.", required=True, on=FIXED, sample="lan")
+    mode = Field(Choices("bridge", "nat", "isolated"),
+                 "bridge: an existing bridge; nat: routed out by address translation; isolated: guests and host only.",
+                 default="nat", on=FIXED, sample="nat")
+    bridge = Field(DEVICE, "The bridge: an existing one for mode bridge; else its name, drawn when omitted.", on=FIXED,
+                   sample="magbr0")
+    cidr = Field(CIDR, "Addresses of the network; the first is the host's. Needed for nat and isolated.", on=FIXED,
+                 sample="192.168.100.0/24")
+    dhcp = Field(Boolean(), "Whether the host answers DHCP on it; nat and isolated only.", on=FIXED,
+                 sample=True)
+    dhcp_start = Field(Nullable(ADDRESS), "First address given by DHCP.", on=FIXED, sample="192.168.100.2")
+    dhcp_end = Field(Nullable(ADDRESS), "Last address given by DHCP.", on=FIXED, sample="192.168.100.254")
+    domain = Field(Nullable(NAME), "DNS domain of the guests.", default=None, on=FIXED, sample="lab.example")
+    mtu = Field(Integer(0, 65535), "MTU; 0 for the default.", default=0, on=FIXED, sample=1500)
+    active = Field(Boolean(), "Whether it is up.", on=READ, sample=True)
+    managed = Field(Boolean(), "Whether the agent made it, and so removes it.", on=READ, sample=True)

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""server: a virtual machine."""
+
+from __future__ import annotations
+
+from ..fields import FIXED, READ, Field, Record
+from ..values import Base64, Boolean, Choices, ListOf, Mac, MapOf, Nullable, OneOf, Text, Value
+from .common import REFERENCE, Resource
+from .flavor import sizes
+from .network import DEVICE
+
+#: Nova's limit for user data, counted in base64 (MD-51).
+USER_DATA_MAX = 65535
+POWERS = ("running", "off", "paused", "suspended")
+#: Nova's status words for what a host alone can see.
+STATUSES = ("BUILD", "ACTIVE", "SHUTOFF", "PAUSED", "SUSPENDED", "ERROR")
+TAG = Text(1, 60, r"[^,/]+", "must not contain a comma or a slash")
+META = Text(0, 255)
+
+
+def _nic():
+    return Record(
+        network=Field(REFERENCE, "A network known to the agent, or a libvirt network."),
+        bridge=Field(DEVICE, "A bridge of the host, in place of network."),
+        mac=Field(Mac(), "MAC address; drawn once when omitted."),
+        model=Field(Choices("virtio", "e1000e", "e1000", "rtl8139"), "Model of the card.", default="virtio"),
+        tag=Field(TAG, "Device tag, shown to the guest in the config drive."),
+    )
+
+
+class Server(Resource):
+    """A virtual machine on a host."""
+
+    noun, plural = "server", "servers"
+
+    flavor = Field(OneOf(REFERENCE, Record(**sizes())),
+                   "A flavor by name or uuid, or its sizes {vcpus, ram, disk, ephemeral, swap}.", required=True,
+                   sample={"name": "small", "vcpus": 1, "ram": 512, "disk": 10, "ephemeral": 0, "swap": 0})
+    image = Field(Nullable(REFERENCE), "The image to boot from, by name or uuid; null for a blank root disk.",
+                  default=None, on=FIXED, sample={"id": "0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11", "name": "debian"})
+    networks = Field(ListOf(_nic(), 32), "NICs in order. Each names a network or a bridge.", default=[],
+                     sample=[{"network": "lan", "mac": "52:54:00:12:34:56", "model": "virtio"}])
+    key_name = Field(Nullable(REFERENCE), "Keypair whose public key the guest is given.", default=None, on=FIXED,
+                     sample="me")
+    user_data = Field(Nullable(Base64(USER_DATA_MAX)), "Base64 data for the guest's first boot.", default=None,
+                      on="create", secret=True, option="userdata", aliases=("user_data",))
+    metadata = Field(MapOf(Text(1, 255), META), "Keys and values, 255 characters each at most.", default={},
+                     sample={"role": "web"})
+    tags = Field(ListOf(TAG, 50, unique=True), "Tags, at most 50 of 60 characters.", default=[], sample=["shop"])
+    availability_zone = Field(Nullable(Text(1, 255)), "Availability zone that the guest is told.", default=None,
+                              on=FIXED, sample="nova")
+    config_drive = Field(Boolean(), "Whether the guest gets a config drive (MD-70).", default=True, on=FIXED,
+                         sample=True)
+    power = Field(Choices(*POWERS), "Desired power state.", default="running", option=False, sample="running")
+    restart_on_crash = Field(Boolean(), "Start the guest again when its QEMU dies.", default=False, sample=False)
+    resume_on_host_boot = Field(Boolean(), "Start the guest again after the host has rebooted, if it ran.",
+                                default=True, sample=True)
+    root_format = Field(Choices("qcow2", "raw"), "Root disk: a qcow2 overlay on the image, or a raw copy.",
+                        default="qcow2", on=FIXED, sample="qcow2")
+    virt_type = Field(Choices("auto", "kvm", "qemu"), "kvm, qemu (emulated), or what the host can do.",
+                      default="auto", on=FIXED, sample="qemu")
+    machine = Field(Text(1, 64, r"[a-z0-9][a-z0-9.\-]*", "must be a QEMU machine type"), "Machine type.",
+                    default="q35", on=FIXED, sample="q35")
+
+    status = Field(Choices(*STATUSES), "Nova's status word.", on=READ, sample="ACTIVE")
+    power_state = Field(Choices("running", "off", "paused", "suspended", "crashed", "missing"), "What is seen.",
+                        on=READ, sample="running")
+    status_reason = Field(Text(0, 1024), "Why it is in this state, when the user did not ask for it.", on=READ,
+                          sample="the guest shut itself down")
+    fault = Field(Nullable(Value()), "{code, message, created} of the last failure, until one succeeds.", on=READ,
+                  sample=None)
+    host = Field(Text(0, 255), "The host it is on.", on=READ, sample="kvm1")
+    addresses = Field(Value(), "Network name to a list of {addr, version, mac, source}.", on=READ,
+                      sample={"lan": [{"addr": "192.168.100.57", "version": 4, "mac": "52:54:00:12:34:56",
+                                       "source": "lease"}]})
+    instance_name = Field(Text(0, 64), "Name of the libvirt domain.", on=READ, sample="magnetar-8c7d3c0e")
+    console_log = Field(Text(0, 4096), "Path of the console log on the host.", on=READ,
+                        sample="/var/lib/magnetar/servers/8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d/console.log")

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""From declarations to Ansible: argument specs and option documentation out of the same list of fields.
+
+An option that is left out is ``None`` and leaves the field untouched; so a field's default is told in the
+documentation ("Default when made") and never put into the argument spec. Options of a module itself (``Option``) have
+real defaults.
+"""
+
+from __future__ import annotations
+
+from .client import ENDPOINT
+from .fields import UNSET, Field, Record
+from .values import Boolean, Integer, ListOf, Text
+
+
+class Option(Field):
+    """An option that belongs to a module, not to a kind: its default is applied, and *env* may give it."""
+
+    def __init__(self, value, doc, env=None, **kwargs):
+        super().__init__(value, doc, **kwargs)
+        self.env = env
+
+
+def collect(**options):
+    """Give each option its name; returns them in order."""
+    return tuple(option.named(name) for name, option in options.items())
+
+
+CONNECTION = collect(
+    endpoint=Option(Text(), "The agent to ask, as V(unix:///PATH) on the host itself, or V(https://HOST[:PORT]).",
+                    env="MAGNETAR_ENDPOINT", default=ENDPOINT),
+    token=Option(Text(), "Bearer token for an C(https) endpoint.", env="MAGNETAR_TOKEN", secret=True),
+    ca_cert=Option(Text(), "File with the CA certificates that the server's certificate is checked against. "
+                   "Without it the system's are used.", env="MAGNETAR_CA_CERT", aliases=("cacert",)),
+    client_cert=Option(Text(), "File with a client certificate, in place of a token.", env="MAGNETAR_CLIENT_CERT",
+                       aliases=("cert",)),
+    client_key=Option(Text(), "File with the key of O(client_cert); not needed when that file has it too.",
+                      env="MAGNETAR_CLIENT_KEY", aliases=("key",)),
+    validate_certs=Option(Boolean(), "Whether the server's certificate is checked. Without it anybody on the way can "
+                          "read and change everything.", env="MAGNETAR_VALIDATE_CERTS", default=True,
+                          aliases=("verify",)),
+    api_timeout=Option(Integer(), "Seconds in which the endpoint must accept a connection.", default=5),
+)
+#: Files of the connection, which exist on the machine where the module runs.
+CONNECTION_FILES = ("ca_cert", "client_cert", "client_key")
+
+WAITING = collect(
+    wait=Option(Boolean(), "Whether to wait until the change is done. Without it a long change answers with "
+                "RV(operation) and goes on by itself.", default=True),
+    timeout=Option(Integer(), "Seconds that the task may take as a whole. A change that takes longer goes on; the error "
+                   "names its operation.", default=180, aliases=("wait_timeout",)),
+)
+
+
+def spec(fields, fallback=None):
+    """The argument spec of *fields*, as ``AnsibleModule`` takes it.
+
+    *fallback* is Ansible's ``env_fallback``, given by the shell, as the core does not import Ansible.
+    """
+    return {field.option: _spec(field, fallback) for field in fields if field.option is not False}
+
+
+def documentation(fields):
+    """The ``options:`` mapping of *fields*, as ``ansible-doc`` reads it."""
+    return {field.option: _documented(field) for field in fields if field.option is not False}
+
+
+def client_arguments(params):
+    """The arguments of ``Client`` out of a module's parameters."""
+    found = {name: params.get(name) for name in ("endpoint", "token", "ca_cert", "client_cert", "client_key")}
+    return dict(found, validate_certs=params.get("validate_certs", True),
+                connect_timeout=params.get("api_timeout") or 5, timeout=params.get("timeout") or 180)
+
+
+def given(fields, params):
+    """What *params* say about the settable *fields*: ``{field name: value}`` without the omitted ones."""
+    return {field.name: params[field.option] for field in fields
+            if field.option is not False and params.get(field.option) is not None}
+
+
+def applies_default(field):
+    return isinstance(field, Option) and field.default is not UNSET
+
+
+def _shape(field):
+    """Type, choices and the like, which spec and documentation share."""
+    found = dict(field.value.option())
+    found.pop("options", None)
+    if field.required and isinstance(field, Option):
+        found["required"] = True
+    if applies_default(field):
+        found["default"] = field.default
+    if field.aliases:
+        found["aliases"] = [alias for alias in field.aliases if alias != field.option]
+    return found
+
+
+def _inner(value):
+    """The fields of a record, or of the records in a list; else nothing."""
+    if isinstance(value, ListOf):
+        value = value.item
+    return value.fields if isinstance(value, Record) else ()
+
+
+def _spec(field, fallback):
+    found = _shape(field)
+    found["no_log"] = bool(field.secret)
+    inner = _inner(field.value)
+    if inner:
+        found["options"] = spec(inner)
+    env = getattr(field, "env", None)
+    if env and fallback:
+        found["fallback"] = (fallback, [env])
+    return found
+
+
+def _documented(field):
+    found = dict(_shape(field), description=[field.doc])
+    env = getattr(field, "env", None)
+    if env:
+        found["description"].append("The environment variable E(%s) is used when it is not given." % env)
+    if not isinstance(field, Option):
+        found["description"].extend(_told(field))
+    inner = _inner(field.value)
+    if inner:
+        found["suboptions"] = documentation(inner)
+    return found
+
+
+def _told(field):
+    """What the type does not say: what omission means, and that the field is fixed."""
+    if field.default is not UNSET:
+        yield "Default when made is %s; omitted later, it stays as it is." % _shown(field.default)
+    elif field.required:
+        yield "Needed to make one."
+    if field.fixed:
+        yield "Fixed once made; see O(on_immutable)."
+
+
+def _shown(value):
+    if value is None or value == "":
+        return "none"
+    if value == [] or value == {}:
+        return "empty"
+    return "V(%s)" % (str(value).lower() if isinstance(value, bool) else value)

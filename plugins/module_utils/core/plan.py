@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a plan is made of: steps, the structural difference of two documents, and the result of an ``ensure``."""
+
+from __future__ import annotations
+
+MASK = "(hidden)"
+
+
+class Step:
+    """One thing to do: a verb of the driver's table, its arguments, and a sentence for people."""
+
+    __slots__ = ("verb", "args", "text")
+
+    def __init__(self, verb, text, **args):
+        self.verb, self.text, self.args = verb, text, args
+
+    def __eq__(self, other):
+        return isinstance(other, Step) and (self.verb, self.args) == (other.verb, other.args)
+
+    def __hash__(self):
+        return hash((self.verb, self.text))
+
+    def __repr__(self):
+        return "Step(%r, %r)" % (self.verb, self.args)
+
+    def as_dict(self):
+        """``{"verb": str, "text": str}``: what answers and audit lines show."""
+        return {"verb": self.verb, "text": self.text}
+
+
+def diff(before, after, secrets=(), path=""):
+    """Leaves that differ: a list of ``{"path", "old", "new"}`` in order of path; a missing side is ``None``.
+
+    Mappings are compared key by key, everything else as a whole. Values of *secrets* (top-level names) are masked.
+    """
+    if isinstance(before, dict) and isinstance(after, dict):
+        found = []
+        for key in sorted(set(before) | set(after), key=str):
+            where = "%s.%s" % (path, key) if path else str(key)
+            if path == "" and key in secrets:
+                if before.get(key) != after.get(key):
+                    found.append({"path": where, "old": MASK if before.get(key) is not None else None,
+                                  "new": MASK if after.get(key) is not None else None})
+            else:
+                found.extend(diff(before.get(key), after.get(key), secrets, where))
+        return found
+    if before == after:
+        return []
+    return [{"path": path, "old": before, "new": after}]
+
+
+class Result:
+    """Outcome of an ensure: ``changed``, ``steps``, ``diff`` and the resource as it is (or would be) afterwards."""
+
+    __slots__ = ("steps", "diff", "resource", "warnings")
+
+    def __init__(self, steps, diff, resource, warnings=()):
+        self.steps, self.diff, self.resource, self.warnings = list(steps), diff, resource, list(warnings)
+
+    @property
+    def changed(self):
+        return bool(self.steps)
+
+    def as_dict(self):
+        return {
+            "changed": self.changed,
+            "steps": [step.as_dict() for step in self.steps],
+            "diff": self.diff,
+            "resource": self.resource,
+            "warnings": self.warnings,
+        }

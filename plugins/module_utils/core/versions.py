@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""API versions and the ranges in which a declaration holds (Nova microversions, API-001 and following rows)."""
+
+from __future__ import annotations
+
+import re
+from functools import total_ordering
+
+_FORM = re.compile(r"^([1-9][0-9]*)\.(0|[1-9][0-9]*)$")
+
+
+@total_ordering
+class Version:
+    """One ``major.minor`` API version; compares by number, not by text."""
+
+    __slots__ = ("major", "minor")
+
+    def __init__(self, text):
+        match = _FORM.match(text)
+        if not match:
+            raise ValueError("%r is not a version of the form 2.1" % (text,))
+        self.major, self.minor = int(match.group(1)), int(match.group(2))
+
+    def __eq__(self, other):
+        return isinstance(other, Version) and (self.major, self.minor) == (other.major, other.minor)
+
+    def __lt__(self, other):
+        return (self.major, self.minor) < (other.major, other.minor)
+
+    def __hash__(self):
+        return hash((self.major, self.minor))
+
+    def __str__(self):
+        return "%d.%d" % (self.major, self.minor)
+
+    def __repr__(self):
+        return "Version('%s')" % self
+
+
+FIRST = Version("2.1")
+
+
+class Range:
+    """The versions from *since* to *until*, both included; ``until=None`` has no end."""
+
+    __slots__ = ("since", "until")
+
+    def __init__(self, since=None, until=None):
+        self.since = Version(since) if since else FIRST
+        self.until = Version(until) if until else None
+        if self.until is not None and self.until < self.since:
+            raise ValueError("a range cannot end (%s) before it begins (%s)" % (self.until, self.since))
+
+    def holds(self, version):
+        """True when *version* lies inside. ``None`` asks for the newest shape: only an open range holds it."""
+        if version is None:
+            return self.until is None
+        return self.since <= version and (self.until is None or version <= self.until)
+
+    def overlaps(self, other):
+        """True when some version lies in both ranges."""
+        return (self.until is None or other.since <= self.until) and (
+            other.until is None or self.since <= other.until
+        )
