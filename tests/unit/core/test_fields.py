@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Declarations: ranges, overlap, documents, and that every kind is declared well."""
+
+from __future__ import annotations
+
+import jsonschema
+import pytest
+
+from magnetar_core.errors import InvalidField
+from magnetar_core.fields import CREATE, SHOW, UNSET, UPDATE, Field, Kind
+from magnetar_core.kinds import BY_NOUN, KINDS, Server
+from magnetar_core.values import Const, Integer, OneOf, Text
+from magnetar_core.versions import Range, Version
+
+
+def test_versions_compare_by_number() -> None:
+    assert Version("2.9") < Version("2.10")
+    assert str(Version("2.104")) == "2.104"
+    for wrong in ("2", "2.01", "02.1", "2.1.1", "latest", ""):
+        with pytest.raises(ValueError, match="is not a version"):
+            Version(wrong)
+
+
+@pytest.mark.parametrize(("since", "until", "inside", "outside"), [
+    ("2.55", None, "2.55 2.104", "2.1 2.54"), (None, "2.74", "2.1 2.74", "2.75"), ("2.3", "2.3", "2.3", "2.2 2.4"),
+])
+def test_a_range_holds_both_ends(since: str, until: str, inside: str, outside: str) -> None:
+    found = Range(since, until)
+    assert all(found.holds(Version(version)) for version in inside.split())
+    assert not any(found.holds(Version(version)) for version in outside.split())
+    assert found.holds(None) is (until is None)
+
+
+class Swapped(Kind):
+    """A shape that changed, as Nova's flavor did at 2.75."""
+
+    swap_text = Field(OneOf(Integer(), Const("")), "Swap in MiB; empty for none.", wire="swap", until="2.74")
+    swap = Field(Integer(), "Swap in MiB.", since="2.75")
+
+
+def test_two_shapes_of_one_wire_name() -> None:
+    assert Swapped.check({"swap_text": ""}, version=Version("2.74")) == {"swap_text": ""}
+    assert Swapped.check({"swap": 0}, version=Version("2.75")) == {"swap": 0}
+    with pytest.raises(InvalidField):
+        Swapped.check({"swap_text": ""}, version=Version("2.75"))
+
+
+def test_overlap_does_not_import() -> None:
+    with pytest.raises(TypeError, match="overlap"):
+        type("Bad", (Kind,), {
+            "one": Field(Text(), "One.", wire="swap", until="2.75"), "two": Field(Text(), "Two.", wire="swap", since="2.75"),
+        })
+
+
+def test_a_range_does_not_end_before_it_begins() -> None:
+    with pytest.raises(ValueError, match="cannot end"):
+        Field(Text(), "X.", since="2.5", until="2.4")
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.noun)
+def test_every_kind_is_declared_well(kind: type[Kind]) -> None:
+    assert BY_NOUN[kind.noun] is kind
+    assert kind.__doc__
+    for operation in (CREATE, UPDATE, SHOW):
+        jsonschema.Draft202012Validator.check_schema(kind.schema(operation))
+    for field in kind.fields:
+        assert field.doc.endswith("."), field.name
+        if field.default is not UNSET:
+            assert field.value.check(field.default, field.name) == field.default
+        if SHOW in field.on:
+            assert field.sample is not UNSET, field.name
+
+
+@pytest.mark.parametrize(("document", "field", "rule"), [
+    ({"name": "a", "flavour": "b"}, "flavour", "did you mean flavor"),
+    ({"name": "a" * 256, "flavor": "b"}, "name", "1 to 255 characters, and has 256"),
+    ({"name": " a", "flavor": "b"}, "name", "blank"),
+    ({"name": 5, "flavor": "b"}, "name", "must be a string"),
+    ({"name": "a"}, "flavor", "is required"),
+    ({"name": "a", "flavor": {"vcpus": 0, "ram": 64}}, "flavor.vcpus", "from 1"),
+    ({"name": "a", "flavor": {"vcpus": 1, "ram": 64, "disk": -1}}, "flavor.disk", "from 0"),
+    ({"name": "a", "flavor": "b", "user_data": "A" * 65536}, "user_data", "0 to 65535"),
+    ({"name": "a", "flavor": "b", "user_data": "?"}, "user_data", "valid base64"),
+    ({"name": "a", "flavor": "b", "metadata": {"k" * 256: ""}}, "metadata key", "1 to 255"),
+    ({"name": "a", "flavor": "b", "power": "on"}, "power", "one of running"),
+    ({"name": "a", "flavor": "b", "status": "ACTIVE"}, "status", "reported only"),
+])
+def test_a_bad_server_names_field_and_rule(document: dict[str, object], field: str, rule: str) -> None:
+    with pytest.raises(InvalidField) as refused:
+        Server.check(document)
+    assert refused.value.details["field"] == field
+    assert rule in refused.value.message
+
+
+def test_partial_lets_required_fields_be_missing() -> None:
+    assert Server.check({"tags": ["b", "a"]}, partial=True) == {"tags": ["a", "b"]}
