@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Everything that speaks to libvirt and QEMU: the only package that imports libvirt."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from magnetar_agent.hypervisor import Event
+
+from .capabilities import Capabilities
+from .connection import Connection
+from .disks import Disks
+from .events import listen
+from .network import Networks
+from .power import Domains
+from .probe import Kvm
+from .templates import FOLDER
+
+__all__ = ["LibvirtHypervisor"]
+
+log = logging.getLogger(__name__)
+
+
+class LibvirtHypervisor(Capabilities, Domains, Networks, Disks):
+    """``Hypervisor`` on the libvirt at *uri*; what it finds out about the host is kept in *state_dir*."""
+
+    def __init__(self, uri: str = "qemu:///system", state_dir: Path = Path("/var/lib/magnetar"),
+                 templates: Path = FOLDER) -> None:
+        Capabilities.__init__(self)
+        Domains.__init__(self)
+        self.templates = templates
+        self._listeners: list[Callable[[Event], None]] = []
+        self.probe = Kvm(state_dir)
+        self.connection = Connection(uri, self._prepare)
+
+    def connected(self) -> bool:
+        """Whether libvirt answers a question."""
+        return self.connection.up()
+
+    def on_event(self, listener: Callable[[Event], None]) -> None:
+        """Events of every connection, also of later ones."""
+        self._listeners.append(listener)
+
+    def on_connect(self, listener: Callable[[], None]) -> None:
+        """See ``Connection.on_connect``."""
+        self.connection.on_connect(listener)
+
+    def close(self) -> None:
+        """Close the connection; events end."""
+        self.connection.close()
+
+    def _prepare(self, conn: Any) -> None:
+        listen(conn, self._tell)
+
+    def _tell(self, event: Event) -> None:
+        for listener in list(self._listeners):
+            try:
+                listener(event)
+            except Exception:  # one listener must not keep the event from the others, nor end libvirt's loop
+                log.exception("a listener failed on %s", event)

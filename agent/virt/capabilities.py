@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the host is and can do, as libvirt and the KVM probe say."""
+
+from __future__ import annotations
+
+import grp
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+from magnetar_core.errors import HypervisorError
+
+from .connection import Connection
+from .probe import Kvm
+
+
+class Capabilities:
+    """The host part of ``Hypervisor``. What cannot change while libvirtd runs is asked once per connection."""
+
+    connection: Connection
+    probe: Kvm
+
+    def __init__(self) -> None:
+        self._facts: tuple[Any, dict[str, Any]] | None = None
+
+    def host(self) -> dict[str, Any]:
+        """Facts under the names of ``kinds.host``; ``kvm`` as known now."""
+        facts = dict(self.connection.call("describe the host", self._of))
+        kvm = self.probe.seen()
+        offered = facts.pop("domain_types")
+        facts["virt_types"] = [word for word in ("kvm", "qemu") if word in offered and (word != "kvm" or kvm["usable"])]
+        facts.pop("qemu_group")
+        return {**facts, "kvm": kvm}
+
+    def kvm(self) -> dict[str, Any]:
+        """Waits for the probe, which takes some seconds after the first start of the agent on a host."""
+        return self.probe.wait()
+
+    def qemu_group(self) -> int:
+        """The group in libvirt's DAC label; where libvirt has none, the group of the machine that is meant for it."""
+        group = self.connection.call("describe the host", self._of)["qemu_group"]
+        if group is None:
+            for name in ("libvirt-qemu", "qemu", "kvm"):
+                try:
+                    return grp.getgrnam(name).gr_gid
+                except KeyError:
+                    continue
+            raise HypervisorError("libvirt does not say as which user QEMU runs, and there is no group libvirt-qemu. "
+                                  "Install libvirt's QEMU driver, or set security_driver in qemu.conf.")
+        return int(group)
+
+    def _of(self, conn: Any) -> dict[str, Any]:
+        if self._facts is None or self._facts[0] is not conn:
+            self._facts = (conn, _ask(conn))
+        return self._facts[1]
+
+
+def _ask(conn: Any) -> dict[str, Any]:
+    root = ElementTree.fromstring(conn.getCapabilities())
+    info = conn.getInfo()
+    model = root.findtext("host/cpu/model")
+    return {
+        "id": root.findtext("host/uuid", ""),
+        "name": conn.getHostname(),
+        "hypervisor_type": conn.getType(),
+        "hypervisor_version": _version(conn.getVersion()),
+        "libvirt_version": _version(conn.getLibVersion()),
+        "cpu_model": _processor() or model or str(info[0]),
+        "memory_mb": int(info[1]),
+        "vcpus": int(info[2]),
+        "domain_types": {domain.get("type") for domain in root.iterfind("guest/arch/domain")},
+        "qemu_group": _dac_group(root),
+    }
+
+
+def _version(number: int) -> str:
+    return f"{number // 1000000}.{number // 1000 % 1000}.{number % 1000}"
+
+
+def _processor() -> str:
+    """The model in /proc/cpuinfo: libvirt's is only the nearest that it knows by name."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return ""
+
+
+def _dac_group(root: ElementTree.Element) -> int | None:
+    """``+64055:+64055`` is user and group of QEMU."""
+    for model in root.iterfind("host/secmodel"):
+        label = model.findtext("baselabel", "")
+        if model.findtext("model") == "dac" and ":+" in label:
+            return int(label.rpartition(":+")[2])
+    return None
+

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The connection to libvirt: opened in the background, kept alive, opened again when libvirtd comes back.
+
+``Connection.call`` is the one way to libvirt. It never waits for a connection and turns libvirt's errors into ours.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import libvirt  # type: ignore[import-untyped]
+
+from magnetar_core.errors import Conflict, HypervisorDown, HypervisorError, MagnetarError
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+#: Seconds between attempts to connect: doubled from the first to the last.
+BACK_OFF = (0.2, 5.0)
+#: libvirtd is gone when it leaves this many keep-alive questions, this many seconds apart, without an answer.
+KEEPALIVE_SECONDS, KEEPALIVE_COUNT = 5, 3
+
+#: Errors which say that the connection is of no use any more.
+_DOWN = frozenset({libvirt.VIR_ERR_INVALID_CONN, libvirt.VIR_ERR_NO_CONNECT, libvirt.VIR_ERR_RPC})
+#: Errors which say that what was asked about went away, or appeared, in the meantime.
+_GONE = frozenset({libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_NO_NETWORK})
+_EXISTS = frozenset({libvirt.VIR_ERR_DOM_EXIST, libvirt.VIR_ERR_NETWORK_EXIST})
+
+libvirt.registerErrorHandler(lambda _context, _error: None, None)  # it would print every error to stderr
+
+
+class EventLoop:
+    """libvirt's event loop, which is one per process, in a thread that runs while somebody needs it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._registered = False
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def take(self) -> None:
+        """Make sure that the loop runs; to be called before a connection is opened."""
+        with self._lock:
+            if not self._registered:
+                libvirt.virEventRegisterDefaultImpl()
+                # Without something to wake it up, the loop would never see that it is to stop.
+                libvirt.virEventAddTimeout(500, lambda _timer, _opaque: None, None)
+                self._registered = True
+            self._users += 1
+            if self._users == 1:
+                self._stop.clear()
+                self._thread = threading.Thread(target=self._run, name="libvirt-events", daemon=True)
+                self._thread.start()
+
+    def give(self) -> None:
+        """The loop is not needed any more by one of its users."""
+        with self._lock:
+            self._users -= 1
+            if self._users or self._thread is None:
+                return
+            self._stop.set()
+            self._thread.join(timeout=5)
+            self._thread = None
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            libvirt.virEventRunDefaultImpl()
+
+
+LOOP = EventLoop()
+
+
+class Connection:
+    """A connection to *uri* that comes back by itself. *prepare* is called with each new ``virConnect``."""
+
+    def __init__(self, uri: str, prepare: Callable[[Any], None], wait: float = 10.0) -> None:
+        self.uri = uri
+        self._prepare = prepare
+        self._listeners: list[Callable[[], None]] = []
+        self._lock = threading.Lock()
+        self._conn: Any = None
+        self._why = "the agent has not connected to it yet"
+        self._closing = False
+        self._wake = threading.Event()
+        self._first = threading.Event()
+        LOOP.take()
+        self._thread = threading.Thread(target=self._keep, name="libvirt-connect", daemon=True)
+        self._thread.start()
+        self._first.wait(wait)
+
+    def on_connect(self, listener: Callable[[], None]) -> None:
+        """Call *listener* after each connection made from now on, from a thread of its own."""
+        self._listeners.append(listener)
+
+    def up(self) -> bool:
+        """Whether libvirt answers now."""
+        try:
+            self.call("answer", lambda conn: conn.getLibVersion())
+        except MagnetarError:
+            return False
+        return True
+
+    def call(self, what: str, function: Callable[[Any], T]) -> T:
+        """The result of *function* on the connection; *what* completes "libvirt could not …" in errors."""
+        conn = self._conn
+        if conn is None:
+            self._wake.set()
+            raise HypervisorDown(f"libvirt at {self.uri} does not answer: {self._why}. The agent keeps trying to "
+                                 "connect; see that libvirtd runs on this host, then repeat the call.")
+        try:
+            return function(conn)
+        except libvirt.libvirtError as error:
+            raise self._translate(what, conn, error) from None
+
+    def close(self) -> None:
+        """Close the connection and end its thread."""
+        self._closing = True
+        self._wake.set()
+        self._thread.join(timeout=15)
+        self._drop(self._conn, "the agent is stopping")
+        LOOP.give()
+
+    def _translate(self, what: str, conn: Any, error: Any) -> MagnetarError:
+        code, text = error.get_error_code(), _text(error)
+        if code in _DOWN or not _alive(conn):
+            self._drop(conn, text)
+            return HypervisorDown(f"libvirt could not {what}: the connection to it broke ({text}). The agent connects "
+                                  "again by itself; repeat the call in a few seconds.")
+        if code in _GONE:
+            return Conflict(f"libvirt could not {what}: it was removed from outside in the meantime. Repeat the call.")
+        if code in _EXISTS:
+            return Conflict(f"libvirt could not {what}: {text}. Choose another name, or remove what has it.")
+        return HypervisorError(f"libvirt could not {what}: {text}.", libvirt_code=code)
+
+    def _drop(self, conn: Any, why: str) -> None:
+        with self._lock:
+            if conn is None or conn is not self._conn:
+                return
+            self._conn, self._why = None, why
+        if not self._closing:
+            log.warning("the connection to libvirt is lost: %s", why)
+        self._wake.set()
+        try:
+            conn.close()
+        except libvirt.libvirtError:
+            pass  # it is gone already, which is why it is dropped
+
+    def _keep(self) -> None:
+        pause = BACK_OFF[0]
+        while not self._closing:
+            if self._conn is not None:
+                self._wake.wait()
+            elif self._open():
+                pause = BACK_OFF[0]
+            else:
+                self._wake.clear()
+                self._wake.wait(pause)
+                pause = min(pause * 2, BACK_OFF[1])
+                continue
+            self._wake.clear()
+
+    def _open(self) -> bool:
+        try:
+            conn = libvirt.open(self.uri)
+            _keep_alive(conn)
+            conn.registerCloseCallback(lambda conn, reason, _opaque: self._lost(conn, reason), None)
+            self._prepare(conn)
+        except libvirt.libvirtError as error:
+            why = _text(error)
+            if why != self._why:
+                log.warning("no connection to libvirt at %s: %s", self.uri, why)
+            self._why = why
+            self._first.set()
+            return False
+        with self._lock:
+            self._conn = conn
+        self._first.set()
+        log.info("connected to libvirt at %s", self.uri)
+        for listener in list(self._listeners):
+            threading.Thread(target=listener, name="libvirt-connected", daemon=True).start()
+        return True
+
+    def _lost(self, conn: Any, reason: int) -> None:
+        """Called by libvirt in the event thread, where closing would wait for itself: another thread does it."""
+        words = {libvirt.VIR_CONNECT_CLOSE_REASON_ERROR: "an I/O error",
+                 libvirt.VIR_CONNECT_CLOSE_REASON_EOF: "libvirtd closed it",
+                 libvirt.VIR_CONNECT_CLOSE_REASON_KEEPALIVE: "libvirtd left questions without an answer"}
+        if reason != libvirt.VIR_CONNECT_CLOSE_REASON_CLIENT:
+            held = self._conn
+            threading.Thread(target=self._drop, args=(held, words.get(reason, "it broke")), daemon=True).start()
+
+
+def _keep_alive(conn: Any) -> None:
+    try:
+        conn.setKeepAlive(KEEPALIVE_SECONDS, KEEPALIVE_COUNT)
+    except libvirt.libvirtError:
+        pass  # drivers inside the process, such as test:///, have nothing to keep alive
+
+
+def _alive(conn: Any) -> bool:
+    try:
+        return conn.isAlive() == 1
+    except libvirt.libvirtError:
+        return False
+
+
+def _text(error: Any) -> str:
+    """libvirt's words, one line, without a full stop."""
+    return " ".join(str(error.get_error_message() or error).split()).rstrip(".")

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Disk files: made beside their place as ``.part``, flushed, then renamed, so that a file is complete or not there."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from magnetar_agent.hypervisor import DiskSeen, Progress
+from magnetar_core.errors import HypervisorError, NoSpace
+
+from . import iso
+from .process import follow, run
+
+#: Ends the name of a file that is not complete.
+PART = ".part"
+
+
+class Disks:
+    """The disk part of ``Hypervisor``; it needs no libvirt."""
+
+    def disk(self, path: Path) -> DiskSeen | None:
+        """``qemu-img info``, also of a disk in use."""
+        if not path.exists():
+            return None
+        answer = json.loads(run(["qemu-img", "info", "--force-share", "--output=json", "--", _plain(path)],
+                                f"read the disk {path}"))
+        backing = answer.get("full-backing-filename") or answer.get("backing-filename")
+        return DiskSeen(answer["format"], answer["virtual-size"], Path(backing) if backing else None)
+
+    def make_disk(self, path: Path, format: str, size: int, backing: Path | None = None,
+                  backing_format: str | None = None, label: str | None = None) -> None:
+        """An empty disk, an overlay on *backing*, or a disk that holds nothing but a swap area or an ext4."""
+        with complete(path) as part:
+            if label is not None:
+                _labelled(part, format, size, label)
+            elif format == "raw" and backing is None:
+                _sparse(part, size)
+            else:
+                overlay = ["-b", _plain(backing), "-F", backing_format or "qcow2"] if backing else []
+                run(["qemu-img", "create", "-q", "-f", format, *overlay, "--", _plain(part), str(size)],
+                    f"make the disk {path}")
+
+    def copy_disk(self, source: Path, source_format: str, path: Path, format: str, progress: Progress) -> None:
+        """``qemu-img convert``; *progress* may end it by raising."""
+        seen = self.disk(source)
+        if seen is None:
+            raise HypervisorError(f"The disk {source} cannot be copied: it does not exist.")
+        total = seen.virtual_size
+        with complete(path) as part:
+            follow(["qemu-img", "convert", "-p", "-f", source_format, "-O", format, "--", _plain(source), _plain(part)],
+                   f"copy the disk {source}", lambda percent: progress(int(total * percent / 100), total))
+        progress(total, total)
+
+    def grow_disk(self, path: Path, format: str, size: int) -> None:
+        """``qemu-img resize``; never shrinks."""
+        seen = self.disk(path)
+        if seen is None:
+            raise HypervisorError(f"The disk {path} cannot be grown: it does not exist.")
+        if seen.virtual_size > size:
+            raise HypervisorError(f"The disk {path} has {seen.virtual_size} bytes already; it is not shrunk to {size}.")
+        if seen.virtual_size < size:
+            run(["qemu-img", "resize", "-q", "-f", format, "--", _plain(path), str(size)], f"grow the disk {path}")
+            _flush(path)
+
+    def make_iso(self, path: Path, label: str, files: Mapping[str, bytes]) -> None:
+        """See ``iso.write``."""
+        with complete(path) as part, open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640), "wb") as target:
+            iso.write(target, label, files)
+
+    def permit(self, paths: Iterable[Path]) -> None:
+        """Give folders and files under *paths* to QEMU's group, which may then read them."""
+        group = self.qemu_group()
+        for top in paths:
+            for path in [top, *(top.rglob("*") if top.is_dir() else ())]:
+                if not path.is_symlink():
+                    _open_to(path, group)
+
+    def qemu_group(self) -> int:
+        """The group that QEMU runs with."""
+        raise NotImplementedError
+
+
+@contextmanager
+def complete(path: Path) -> Iterator[Path]:
+    """A file to be written; it is flushed and gets the name *path* at the end, or is removed after an error.
+
+    What an interrupted attempt left under that name is removed first, so that whoever may still write to it cannot
+    spoil this one.
+    """
+    part = path.with_name(path.name + PART)
+    part.unlink(missing_ok=True)
+    try:
+        yield part
+        _flush(part)
+        part.rename(path)
+        _flush(path.parent)
+    except BaseException as error:
+        part.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise _refused(path, error) from error
+        raise
+
+
+def direct_io(folder: Path) -> bool:
+    """Whether files in *folder* can be used with O_DIRECT, which QEMU's cache mode none needs."""
+    try:
+        return _direct_io(folder.stat().st_dev, folder)
+    except OSError:
+        return True
+
+
+_SEEN: dict[int, bool] = {}
+
+
+def _direct_io(device: int, folder: Path) -> bool:
+    if device not in _SEEN:
+        probe = folder / f".direct-{os.getpid()}-{threading.get_ident()}{PART}"
+        try:
+            os.close(os.open(probe, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_DIRECT, 0o600))
+            _SEEN[device] = True
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            _SEEN[device] = False
+        finally:
+            probe.unlink(missing_ok=True)
+    return _SEEN[device]
+
+
+def _labelled(part: Path, format: str, size: int, label: str) -> None:
+    """mkswap or mke2fs writes into a raw file, which is then turned into *format*."""
+    raw = part if format == "raw" else part.with_name(part.name + ".raw")
+    raw.unlink(missing_ok=True)
+    try:
+        _sparse(raw, size)
+        if label == "swap":
+            run(["mkswap", "--label", "swap", "--", str(raw)], f"make the swap disk {part.stem}")
+        else:
+            run(["mkfs.ext4", "-q", "-F", "-E", "nodiscard", "-L", label.encode()[:16].decode(errors="ignore"),
+                 "--", str(raw)], f"make the file system of {part.stem}")
+        if raw != part:
+            run(["qemu-img", "convert", "-f", "raw", "-O", format, "--", str(raw), _plain(part)],
+                f"make the disk {part.stem}")
+    finally:
+        if raw != part:
+            raw.unlink(missing_ok=True)
+
+
+def _sparse(path: Path, size: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
+    try:
+        os.ftruncate(descriptor, size)
+    finally:
+        os.close(descriptor)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _open_to(path: Path, group: int) -> None:
+    seen = path.lstat()
+    mode = seen.st_mode & 0o7777 | (0o050 if path.is_dir() else 0o040)
+    if seen.st_gid != group:
+        os.chown(path, -1, group)
+    if mode != seen.st_mode & 0o7777:
+        path.chmod(mode)
+
+
+def _plain(path: Path | None) -> str:
+    """The path for qemu-img, which takes what does not begin with a slash for a protocol or an option."""
+    if path is None or not path.is_absolute():
+        raise HypervisorError(f"The path {path} of a disk is not absolute.")
+    return str(path)
+
+
+def _refused(path: Path, error: OSError) -> HypervisorError | NoSpace:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return NoSpace(f"The host has no room left to make {path}. Free some, then repeat the call.")
+    return HypervisorError(f"The agent could not make {path}: {error.strerror}.")

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""DomainSpec to libvirt's XML, and libvirt's XML and state to Domain. Pure: no call to libvirt is made here."""
+
+from __future__ import annotations
+
+import platform
+import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import libvirt  # type: ignore[import-untyped]
+
+from magnetar_agent.hypervisor import CRASHED, OFF, PAUSED, RUNNING, SUSPENDED, Disk, Domain, DomainSpec, Nic
+
+from .templates import FOLDER, NAMESPACE, fill
+
+#: (state, reason) of virDomainGetState to state and reason; the reason None stands for any other.
+STATES: dict[tuple[int, int | None], tuple[str, str]] = {
+    (libvirt.VIR_DOMAIN_RUNNING, None): (RUNNING, "unknown"),
+    (libvirt.VIR_DOMAIN_BLOCKED, None): (RUNNING, "unknown"),
+    (libvirt.VIR_DOMAIN_SHUTDOWN, None): (RUNNING, "guest"),
+    (libvirt.VIR_DOMAIN_PMSUSPENDED, None): (PAUSED, "guest"),
+    (libvirt.VIR_DOMAIN_PAUSED, None): (PAUSED, "unknown"),
+    (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_IOERROR): (PAUSED, "io-error"),
+    (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_CRASHED): (CRASHED, "panic"),
+    (libvirt.VIR_DOMAIN_CRASHED, None): (CRASHED, "failed"),
+    (libvirt.VIR_DOMAIN_CRASHED, libvirt.VIR_DOMAIN_CRASHED_PANICKED): (CRASHED, "panic"),
+    (libvirt.VIR_DOMAIN_SHUTOFF, None): (OFF, "unknown"),
+    (libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_SHUTDOWN): (OFF, "guest"),
+    (libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_DESTROYED): (OFF, "outside"),
+    (libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_SAVED): (OFF, "saved"),
+    (libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_FAILED): (OFF, "failed"),  # it never started
+    (libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_CRASHED): (CRASHED, "failed"),
+    (libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_DAEMON): (CRASHED, "failed"),
+}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """State of a domain as libvirt says it, beside its XML."""
+
+    state: int
+    reason: int
+    saved: bool = False
+    persistent: bool = True
+
+
+def state(seen: Seen) -> tuple[str, str]:
+    """State and reason in the words of ``hypervisor.Domain``."""
+    found = STATES.get((seen.state, seen.reason)) or STATES.get((seen.state, None), (OFF, "unknown"))
+    if seen.saved and seen.state == libvirt.VIR_DOMAIN_SHUTOFF:
+        return SUSPENDED, "saved"
+    return found
+
+
+def render(spec: DomainSpec, cache: str = "none", folder: Path = FOLDER) -> str:
+    """The domain XML of *spec*; *cache* is the cache mode of its disks: none, or writeback without O_DIRECT."""
+    tags = [(device, tag) for device, tag in
+            [*((d.target, d.tag) for d in spec.disks), *((n.mac, n.tag) for n in spec.nics)] if tag]
+    return fill("domain.xml.j2", {"spec": spec, "arch": platform.machine(), "cache": cache, "tags": tags}, folder)
+
+
+def owner(root: ElementTree.Element, noun: str) -> ElementTree.Element | None:
+    """What Magnetar noted in a domain or network, when it is about this very uuid (a clone carries a copy)."""
+    note = root.find(f"metadata/{{{NAMESPACE}}}{noun}")
+    return note if note is not None and note.get("uuid") == root.findtext("uuid") else None
+
+
+def parse(xml: str) -> Domain:
+    """The facts of a domain in its inactive XML; its state is for ``seen`` to tell."""
+    root = ElementTree.fromstring(xml)
+    note = owner(root, "server")
+    tags = {} if note is None else {t.get("of", ""): t.text for t in note.findall(f"{{{NAMESPACE}}}tag")}
+    kind = root.find("os/type")
+    return Domain(
+        uuid=root.findtext("uuid", ""),
+        name=root.findtext("name", ""),
+        state=OFF,
+        owned=note is not None,
+        vcpus=int(root.findtext("vcpu", "1")),
+        ram_mib=_mib(root.find("memory")),
+        machine="" if kind is None else kind.get("machine", ""),
+        virt_type=root.get("type", ""),
+        nics=tuple(_nic(nic, tags) for nic in root.iterfind("devices/interface")),
+        disks=tuple(_disk(disk, tags) for disk in root.iterfind("devices/disk")),
+        description=root.findtext("description", ""),
+        title=root.findtext("title", ""),
+    )
+
+
+def with_state(domain: Domain, seen: Seen) -> Domain:
+    """*domain* in the state that was *seen*."""
+    word, reason = state(seen)
+    return replace(domain, state=word, reason=reason, persistent=seen.persistent)
+
+
+def _nic(nic: ElementTree.Element, tags: dict[str, str | None]) -> Nic:
+    mac, model, source = nic.find("mac"), nic.find("model"), nic.find("source")
+    address = "" if mac is None else mac.get("address", "")
+    return Nic(
+        mac=address,
+        model="" if model is None else model.get("type", ""),
+        network=None if source is None else source.get("network"),
+        bridge=None if source is None or source.get("network") else source.get("bridge"),
+        tag=tags.get(address),
+    )
+
+
+def _disk(disk: ElementTree.Element, tags: dict[str, str | None]) -> Disk:
+    driver, source, target = disk.find("driver"), disk.find("source"), disk.find("target")
+    device = "" if target is None else target.get("dev", "")
+    where = "" if source is None else source.get("file") or source.get("dev") or source.get("name") or ""
+    return Disk(
+        path=Path(where),
+        target=device,
+        format="raw" if driver is None else driver.get("type", "raw"),
+        device=disk.get("device", "disk"),
+        bus="" if target is None else target.get("bus", ""),
+        readonly=disk.find("readonly") is not None,
+        tag=tags.get(device),
+    )
+
+
+_UNITS = {"b": 1, "bytes": 1, "KB": 10**3, "k": 2**10, "KiB": 2**10, "MB": 10**6, "M": 2**20, "MiB": 2**20,
+          "GB": 10**9, "G": 2**30, "GiB": 2**30, "TB": 10**12, "T": 2**40, "TiB": 2**40}
+
+
+def _mib(memory: ElementTree.Element | None) -> int:
+    if memory is None or not memory.text:
+        return 0
+    return int(memory.text) * _UNITS.get(memory.get("unit", "KiB"), 2**10) // 2**20

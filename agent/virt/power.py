@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Domains on libvirt: seen, defined, started, stopped. What does not carry Magnetar's metadata is only looked at."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import libvirt  # type: ignore[import-untyped]
+
+from magnetar_agent.hypervisor import Domain as DomainSeen
+from magnetar_agent.hypervisor import DomainSpec
+from magnetar_core.errors import Conflict, HypervisorError
+
+from .connection import Connection
+from .disks import direct_io
+from .domain import Seen, parse, render, with_state
+
+T = TypeVar("T")
+_INACTIVE = libvirt.VIR_DOMAIN_XML_INACTIVE
+_FORGET = (libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE | libvirt.VIR_DOMAIN_UNDEFINE_NVRAM
+           | libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA | libvirt.VIR_DOMAIN_UNDEFINE_CHECKPOINTS_METADATA)
+_RUNS = (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_BLOCKED, libvirt.VIR_DOMAIN_SHUTDOWN)
+
+
+class Domains:
+    """The domain part of ``Hypervisor``."""
+
+    connection: Connection
+    templates: Path
+
+    def __init__(self) -> None:
+        #: What was parsed in the last pass by the XML itself, so nothing in it can be out of date.
+        self._parsed: dict[str, DomainSeen] = {}
+
+    def domains(self) -> dict[str, DomainSeen]:
+        """Three calls for all domains and one for the XML of each."""
+        return self.connection.call("list the domains", self._domains)
+
+    def domain(self, uuid: str) -> DomainSeen | None:
+        """The domain with this uuid."""
+        def see(conn: Any) -> DomainSeen | None:
+            found = _lookup(conn, uuid)
+            return None if found is None else self._see(found)
+        return self.connection.call(f"read the domain {uuid}", see)
+
+    def render(self, spec: DomainSpec) -> str:
+        """See ``domain.render``; the cache mode is what the file system of the disks can do."""
+        direct = all(direct_io(disk.path.parent) for disk in spec.disks if disk.device != "cdrom")
+        return render(spec, "none" if direct else "writeback", self.templates)
+
+    def define(self, spec: DomainSpec) -> None:
+        """Define; refused where somebody else's domain has the uuid or the name."""
+        def define(conn: Any) -> None:
+            for there in (_lookup(conn, spec.uuid), _named(conn, spec.name)):
+                if there is not None and not (self._parse(there).owned and there.UUIDString() == spec.uuid):
+                    raise _foreign(there.name(), there.UUIDString())
+            conn.defineXMLFlags(self.render(spec), libvirt.VIR_DOMAIN_DEFINE_VALIDATE)
+        self.connection.call(f"define the domain {spec.name}", define)
+
+    def undefine(self, uuid: str) -> None:
+        """Undefine with managed save, NVRAM and the metadata of snapshots and checkpoints."""
+        def undefine(conn: Any, domain: Any) -> None:
+            if domain.isActive():
+                if domain.state()[0] != libvirt.VIR_DOMAIN_CRASHED:
+                    raise HypervisorError(f"The domain {domain.name()} runs, so it is not undefined. Stop it first.")
+                domain.destroy()
+            if domain.isPersistent():
+                domain.undefineFlags(_FORGET)
+        self._with("undefine", uuid, undefine, missing_is_fine=True)
+
+    def start(self, uuid: str, paused: bool = False) -> None:
+        """virDomainCreate: boots, or restores the managed save. A crashed one is cleared away first."""
+        def start(conn: Any, domain: Any) -> None:
+            if domain.isActive():
+                if domain.state()[0] != libvirt.VIR_DOMAIN_CRASHED:
+                    return
+                domain.destroy()
+            domain.createWithFlags(libvirt.VIR_DOMAIN_START_PAUSED if paused else 0)
+        self._with("start", uuid, start)
+
+    def shutdown(self, uuid: str) -> None:
+        """virDomainShutdownFlags, by the ACPI power button."""
+        def shutdown(conn: Any, domain: Any) -> None:
+            if domain.isActive():
+                domain.shutdownFlags(libvirt.VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN)
+        self._with("shut down", uuid, shutdown)
+
+    def destroy(self, uuid: str) -> None:
+        """virDomainDestroy; whether it fails because it is off already is seen afterwards."""
+        def destroy(conn: Any, domain: Any) -> None:
+            try:
+                domain.destroy()
+            except libvirt.libvirtError:
+                if domain.isActive():
+                    raise
+        self._with("stop", uuid, destroy, missing_is_fine=True)
+
+    def pause(self, uuid: str) -> None:
+        """virDomainSuspend."""
+        def pause(conn: Any, domain: Any) -> None:
+            if domain.state()[0] != libvirt.VIR_DOMAIN_PAUSED:
+                domain.suspend()
+        self._with("pause", uuid, pause)
+
+    def resume(self, uuid: str) -> None:
+        """virDomainResume; from the guest's own sleep virDomainPMWakeup."""
+        def resume(conn: Any, domain: Any) -> None:
+            now = domain.state()[0]
+            if now == libvirt.VIR_DOMAIN_PMSUSPENDED:
+                domain.pMWakeup()
+            elif now not in _RUNS:
+                domain.resume()
+        self._with("resume", uuid, resume)
+
+    def save(self, uuid: str) -> None:
+        """virDomainManagedSave; the guest runs again after the next start, also when it was paused."""
+        def save(conn: Any, domain: Any) -> None:
+            if domain.isActive() or not domain.hasManagedSaveImage():
+                domain.managedSave(libvirt.VIR_DOMAIN_SAVE_RUNNING)
+        self._with("suspend", uuid, save)
+
+    def discard_save(self, uuid: str) -> None:
+        """virDomainManagedSaveRemove."""
+        def discard(conn: Any, domain: Any) -> None:
+            if domain.hasManagedSaveImage():
+                domain.managedSaveRemove()
+        self._with("drop the saved state of", uuid, discard, missing_is_fine=True)
+
+    def reboot(self, uuid: str) -> None:
+        """virDomainReboot by ACPI."""
+        self._with("reboot", uuid, lambda conn, domain: domain.reboot(libvirt.VIR_DOMAIN_REBOOT_ACPI_POWER_BTN))
+
+    def reset(self, uuid: str) -> None:
+        """virDomainReset."""
+        self._with("reset", uuid, lambda conn, domain: domain.reset())
+
+    def _domains(self, conn: Any) -> dict[str, DomainSeen]:
+        states = {domain.UUIDString(): (domain, facts["state.state"], facts["state.reason"])
+                  for domain, facts in conn.getAllDomainStats(libvirt.VIR_DOMAIN_STATS_STATE)}
+        saved = {d.UUIDString() for d in conn.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_MANAGEDSAVE)}
+        passing = {d.UUIDString() for d in conn.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_TRANSIENT)}
+        found, parsed = {}, {}
+        for uuid, (domain, state, reason) in states.items():
+            with contextlib.suppress(_Gone):
+                xml = _gone_is_gone(lambda domain=domain: domain.XMLDesc(_INACTIVE))
+                parsed[xml] = self._parsed.get(xml) or parse(xml)
+                found[uuid] = with_state(parsed[xml], Seen(state, reason, uuid in saved, uuid not in passing))
+        self._parsed = parsed
+        return found
+
+    def _see(self, domain: Any) -> DomainSeen | None:
+        with contextlib.suppress(_Gone):
+            state, reason = _gone_is_gone(domain.state)
+            saved, persistent = _gone_is_gone(domain.hasManagedSaveImage), _gone_is_gone(domain.isPersistent)
+            seen = Seen(state, reason, bool(saved), bool(persistent))
+            return with_state(_gone_is_gone(lambda: self._parse(domain)), seen)
+        return None
+
+    def _parse(self, domain: Any) -> DomainSeen:
+        xml = domain.XMLDesc(_INACTIVE)
+        return self._parsed.get(xml) or parse(xml)
+
+    def _with(self, what: str, uuid: str, act: Callable[[Any, Any], None], missing_is_fine: bool = False) -> None:
+        """Call *act* with the domain, if it is ours."""
+        def run(conn: Any) -> None:
+            domain = _lookup(conn, uuid)
+            if domain is None:
+                if missing_is_fine:
+                    return
+                raise Conflict(f"libvirt could not {what} the domain {uuid}: it was undefined from outside. "
+                               "Repeat the call, and the agent makes it again.")
+            if not self._parse(domain).owned:
+                raise _foreign(domain.name(), uuid)
+            if missing_is_fine:
+                with contextlib.suppress(_Gone):
+                    _gone_is_gone(lambda: act(conn, domain))
+            else:
+                act(conn, domain)
+        self.connection.call(f"{what} the domain {uuid}", run)
+
+
+class _Gone(Exception):
+    """The domain vanished while it was looked at."""
+
+
+def _gone_is_gone(call: Callable[[], T]) -> T:
+    try:
+        return call()
+    except libvirt.libvirtError as error:
+        if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
+            raise _Gone from None
+        raise
+
+
+def _lookup(conn: Any, uuid: str) -> Any:
+    with contextlib.suppress(_Gone):
+        return _gone_is_gone(lambda: conn.lookupByUUIDString(uuid))
+    return None
+
+
+def _named(conn: Any, name: str) -> Any:
+    with contextlib.suppress(_Gone):
+        return _gone_is_gone(lambda: conn.lookupByName(name))
+    return None
+
+
+def _foreign(name: str, uuid: str) -> Conflict:
+    return Conflict(f"The libvirt domain {name} ({uuid}) was not made by Magnetar, so it is not touched. "
+                    "Rename or remove it, or choose another uuid.")

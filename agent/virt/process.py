@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Programs of the host such as qemu-img: argument lists, no shell, plain C messages, never left behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+
+from magnetar_core.errors import HypervisorError, NoSpace
+
+#: Seconds that a program without progress may take.
+TIMEOUT = 60.0
+_PERCENT = re.compile(rb"\(([0-9.]+)/100%\)")
+_FULL = ("No space left on device", "Disk quota exceeded")
+
+
+def run(arguments: Sequence[str], what: str, timeout: float = TIMEOUT) -> str:
+    """What the program prints. *what* completes "could not …"."""
+    return _finish(_start(arguments, what), arguments[0], what, time.monotonic() + timeout, None)
+
+
+def follow(arguments: Sequence[str], what: str, progress: Callable[[float], None]) -> None:
+    """Run for as long as it takes; *progress* gets percent, several times a second, and may raise to end it."""
+    _finish(_start(arguments, what), arguments[0], what, None, progress)
+
+
+def _start(arguments: Sequence[str], what: str) -> subprocess.Popen[bytes]:
+    # setpriv: the program dies with the thread that waits for it, so a killed agent leaves nothing writing.
+    try:
+        return subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "--", *arguments], stdin=subprocess.DEVNULL,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+                                env={**os.environ, "LC_ALL": "C"})
+    except OSError as error:
+        raise HypervisorError(f"The agent could not {what}: {error.strerror}. Install setpriv (util-linux).") from None
+
+
+def _finish(process: subprocess.Popen[bytes], program: str, what: str, deadline: float | None,
+            progress: Callable[[float], None] | None) -> str:
+    """Read both outputs to their end; whatever happens, the program is over afterwards."""
+    read: dict[int, bytearray] = {pipe.fileno(): bytearray() for pipe in (process.stdout, process.stderr) if pipe}
+    out, err = list(read)
+    open_pipes, percent = [out, err], 0.0
+    try:
+        while open_pipes:
+            for pipe in select.select(open_pipes, [], [], 0.2)[0]:
+                piece = os.read(pipe, 65536)
+                if not piece:
+                    open_pipes.remove(pipe)
+                read[pipe] += piece
+            if progress:
+                found = _PERCENT.findall(bytes(read[out][-200:]))
+                percent = max(percent, float(found[-1])) if found else percent
+                del read[out][:-200]
+                progress(percent)
+            if deadline and time.monotonic() > deadline:
+                raise HypervisorError(f"{program} could not {what}: it took too long and was ended. "
+                                      "See whether the storage of the host answers, then repeat the call.")
+        process.wait(5)
+    finally:
+        _end(process)
+    if process.returncode:
+        raise _failed(program, what, process.returncode, read[err].decode(errors="replace"))
+    return read[out].decode(errors="replace")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    for pipe in (process.stdout, process.stderr):
+        if pipe:
+            pipe.close()
+
+
+def _failed(program: str, what: str, code: int, words: str) -> HypervisorError | NoSpace:
+    """An error with the last line of what the program said."""
+    lines = [line.strip() for line in words.splitlines() if line.strip()]
+    said = (lines[-1] if lines else f"exit status {code}").removeprefix(f"{program}: ").rstrip(".")
+    if any(full in words for full in _FULL):
+        return NoSpace(f"The host has no room left to {what}. Free some, then repeat the call.")
+    if code == 127 and "setpriv" in words:
+        return HypervisorError(f"The agent could not {what}: {program} is not installed.")
+    return HypervisorError(f"{program} could not {what}: {said}.")
