@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""flavor: a document. Servers keep the sizes that they were made with, so a flavor may always go."""
+
+from __future__ import annotations
+
+from magnetar_core.kinds import Flavor
+
+from .document import DocumentDriver
+
+
+class FlavorDriver(DocumentDriver):
+    """Flavors are what they say."""
+
+    def __init__(self) -> None:
+        super().__init__(Flavor)

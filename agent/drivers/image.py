@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""image: content that servers boot from, taken in once, checked, and kept read-only.
+
+``document.state`` holds what is known of the content: ``status``, ``size``, ``virtual_size``, ``disk_format``,
+``digests`` (sha256 and sha512), ``file`` (its path), ``source`` (where it came from), ``origin`` (what identifies the
+file it was read from) and ``pinned`` (the checksum was given by a user, not found). ``want["source"]`` is there only
+until the content is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from io import BufferedReader
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from magnetar_core.errors import Conflict, ImageRefused, Immutable, InUse, InvalidField, NotFound
+from magnetar_core.fields import SHOW
+from magnetar_core.kinds import Image
+from magnetar_core.plan import Result, Step, diff
+
+from magnetar_agent.documents import now
+from magnetar_agent.images import content, sources
+from magnetar_agent.images.store import Part, Store
+
+from . import Fields, Task, Verb
+from .document import DocumentDriver
+
+if TYPE_CHECKING:
+    from magnetar_agent.documents import Document
+    from magnetar_agent.operations import Operation
+    from magnetar_agent.reconcile import Agent
+
+UPLOAD = {"upload": True}
+
+
+class ImageDriver(DocumentDriver):
+    """Takes content in, and gives servers its path. See the module's text for the state that it keeps."""
+
+    def __init__(self) -> None:
+        super().__init__(Image)
+        self.verbs: Mapping[str, Verb] = {"fetch": _fetch, "drop": _drop}
+
+    def complete(self, agent: Agent, want: Fields, document: Document | None) -> Fields:
+        """Look at a local source, and resolve kernel and ramdisk to uuids."""
+        want = dict(want)
+        if document and _stored(document):
+            _same(agent, want, document)
+        else:
+            _new(agent, want, document)
+        for name, format in (("kernel", "aki"), ("ramdisk", "ari")):
+            if want.get(name) and not (document and document.want.get(name) == want[name]):
+                want[name] = _part(agent, name, want[name], format)
+        _check_boot(want, want.get("disk_format"))
+        return want
+
+    def release(self, agent: Agent, document: Document) -> None:
+        """Refused while another image boots with this one. Servers keep what they need of it by themselves."""
+        users = [other.name for other in agent.documents.list("image")
+                 if document.id in (other.want.get("kernel"), other.want.get("ramdisk")) and other.id != document.id]
+        if users:
+            raise InUse(f"Image {document.name!r} is the kernel or ramdisk of {', '.join(users)}. Remove "
+                        f"{'these' if len(users) > 1 else 'that'} first.", users=users)
+
+    def observe(self, agent: Agent, document: Document, snapshot: Any = None) -> Fields | None:
+        """The document, *stored* (is the content there?) and the *origin* from which it can be had again."""
+        return {**document.want, "stored": _stored(document), "origin": document.state.get("source")}
+
+    def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
+        """Take content in that is not there; uploads wait for theirs."""
+        if want is None:
+            if have and have["stored"]:
+                yield Step("drop", "remove the content")
+        elif not (have and have["stored"]):
+            source = want.get("source") or (have or {}).get("origin") or UPLOAD
+            if source != UPLOAD:
+                kind = "path" if "path" in source else "url"
+                yield Step("fetch", f"take in the content from {source[kind]}", source=source)
+
+    def show(self, agent: Agent, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
+        """Status, and sizes once the content is there."""
+        state = document.state
+        waits = (document.want.get("source") or state.get("source") or UPLOAD) == UPLOAD
+        absent = "queued" if waits else "error" if state.get("fault") else "saving" if state else "active"
+        known = {**document.want, **{key: state.get(key) for key in ("size", "virtual_size")},
+                 "status": "active" if _stored(document) else absent, "id": document.id, "name": document.name,
+                 "created_at": document.created_at, "updated_at": document.updated_at}
+        return {f.name: known.get(f.name) for f in self.kind.fields if f.at(None, SHOW)}
+
+    def sweep(self, agent: Agent) -> list[str]:
+        """Remove content that no document knows and parts that a crash left."""
+        files = [document.state.get("file") for document in agent.documents.list("image")]
+        _store(agent).sweep([Path(file) for file in files if file])
+        return []
+
+    def base(self, agent: Agent, id: str) -> tuple[Path, str]:
+        """Path and format (raw, qcow2, iso, aki, ari) of the content of the image with uuid *id*. The file never
+        changes; whoever needs it for longer than the image holds on to it by a hard link. Raises ``Conflict``."""
+        document = agent.documents.get("image", id)
+        if not document or document.deleting or not _stored(document):
+            name = document.name if document else id
+            raise Conflict(f"Image {name!r} has no content on this host yet. Upload it, or wait until it is active.")
+        return Path(document.state["file"]), str(document.state["disk_format"])
+
+    def receive(self, agent: Agent, key: str, chunks: Iterable[bytes], length: int | None,
+                operation: Operation) -> Result:
+        """Take in the content of an image that waits for its upload. Anything wrong leaves the image as it was, so the
+        upload can be repeated; what is there already is compared with what comes."""
+        document = agent.documents.find("image", key)
+        if document is None or document.deleting:
+            raise NotFound(f"There is no image {key!r} on this host. Make it first, with source {{upload: true}}.",
+                           kind="image", key=key)
+        if not _stored(document) and (document.want.get("source") or document.state.get("source")) != UPLOAD:
+            raise Conflict(f"Image {document.name!r} takes its content from its source, not from an upload. Remove it "
+                           "and make it with source {upload: true}.")
+        advance = partial(_advance, operation, length, "upload")
+        with _store(agent).part(document.id, length) as part:
+            part.fill(chunks, length, agent.settings.image_max_bytes, advance)
+            with agent.locks.hold("image", document.id):
+                again = agent.documents.get("image", document.id)
+                if again is None or again.deleting:
+                    raise Conflict(f"Image {document.name!r} was removed during the upload.")
+                return self._settle(agent, again, part)
+
+    def _settle(self, agent: Agent, document: Document, part: Part) -> Result:
+        before = self.show(agent, document, None)
+        if _stored(document):
+            if part.digests != document.state["digests"]:
+                raise Immutable(f"Image {document.name!r} has other content already (sha256:"
+                                f"{document.state['digests']['sha256']}; this is sha256:{part.digests['sha256']}). "
+                                "Remove it first, or use another name.", fields=["checksum"])
+            return Result([], [], before)
+        _take(agent, document, part, UPLOAD, None)
+        document.updated_at = now()
+        document.state.pop("fault", None)
+        agent.documents.write(document)
+        after = self.show(agent, document, None)
+        compared = {f.name for f in self.kind.settable() if f.compared} | {"status"}
+        return Result([Step("receive", "take in the uploaded content")],
+                      diff({n: before[n] for n in compared}, {n: after[n] for n in compared}), after)
+
+
+def _store(agent: Agent) -> Store:
+    return Store(agent.settings.state_dir / "images")
+
+
+def _stored(document: Document) -> bool:
+    """Whether the content is there: a file of that name is complete, since it was flushed before it got the name."""
+    file = document.state.get("file")
+    return file is not None and Path(file).is_file()
+
+
+def _advance(operation: Operation, total: int | None, phase: str, done: int) -> None:
+    operation.advance(done, total, "bytes", phase)
+
+
+def _fetch(task: Task, source: dict[str, Any]) -> None:
+    """Copy a file, or load a URL."""
+    settings = task.agent.settings
+    with sources.open_source(source, settings.image_paths, settings.image_max_bytes) as opened, \
+            _store(task.agent).part(task.document.id, opened.length) as part:
+        advance = partial(_advance, task.operation, opened.length, "download" if "url" in source else "copy")
+        part.fill(opened.chunks, opened.length, settings.image_max_bytes, advance)
+        _take(task.agent, task.document, part, source, opened.origin)
+
+
+def _take(agent: Agent, document: Document, part: Part, source: dict[str, Any], origin: dict[str, Any] | None) -> None:
+    """Check what was written and make it the image's content. Changes nothing before all checks have passed."""
+    want, claimed = document.want, document.want.get("checksum")
+    part.check(claimed)
+    facts = content.inspect(part.head(), part.size, agent.settings.image_max_virtual_bytes, want.get("disk_format"))
+    _check_boot(want, facts.format)
+    part.settle()
+    store = _store(agent)
+    file = store.path(document.id, part.digests["sha256"])
+    want.update(checksum=claimed or f"sha256:{part.digests['sha256']}", disk_format=facts.format)
+    document.state.update(
+        file=str(file), size=part.size, virtual_size=facts.virtual_size, disk_format=facts.format,
+        digests=part.digests, source=source, origin=origin, pinned=claimed is not None, status="active")
+    want.pop("source", None)
+    agent.hypervisor.permit([part.path])
+    agent.documents.write(document)  # before the file has its name, so that no sweep takes it for an orphan
+    store.commit(document.id, part)
+
+
+def _drop(task: Task) -> None:
+    """Remove the content. Servers that were made from it hold it by their own links."""
+    file = Path(task.document.state["file"])
+    file.unlink(missing_ok=True)
+    with suppress(OSError):
+        file.parent.rmdir()
+
+
+def _new(agent: Agent, want: Fields, document: Document | None) -> None:
+    """Check the source of content that is not there yet."""
+    source = want.get("source") or (document.state.get("source") if document else None)
+    if source is None:
+        raise InvalidField("source", "is required to make an image: {path: …}, {url: …} or {upload: true}")
+    want["source"] = source
+    if "url" in source:
+        sources.check_url(source["url"])
+        if not want.get("checksum"):
+            raise InvalidField("checksum", "is required with source.url, as sha256:HEX or sha512:HEX")
+    elif "path" in source:
+        with sources.open_file(source["path"], agent.settings.image_paths) as file:
+            _look(agent, file, want.get("disk_format"))
+    elif source["upload"] is not True:
+        raise InvalidField("source.upload", "must be true; give a path or a url otherwise")
+
+
+def _look(agent: Agent, file: BufferedReader, claimed: str | None) -> content.Facts:
+    head = file.read(content.HEAD)
+    size = file.seek(0, 2)
+    file.seek(0)
+    return content.inspect(head, size, agent.settings.image_max_virtual_bytes, claimed)
+
+
+def _same(agent: Agent, want: Fields, document: Document) -> None:
+    """Bring *want* to the words of *document* where it means the content that is there; else let it differ.
+
+    A source says nothing more once its content is there, except that a local file may have changed since."""
+    state = document.state
+    source = want.pop("source", None)
+    name, _, digest = want["checksum"].partition(":")
+    if state["digests"][name] == digest:
+        want["checksum"] = document.want["checksum"]
+        if source and "path" in source:
+            _compare(agent, want, document, source)
+    if want["checksum"] != document.want["checksum"]:
+        want["source"] = source or state["source"]
+
+
+def _compare(agent: Agent, want: Fields, document: Document, source: dict[str, Any]) -> None:
+    state = document.state
+    with sources.open_file(source["path"], agent.settings.image_paths) as file:
+        if sources.origin(source["path"], file) == state["origin"]:
+            return
+        facts = _look(agent, file, None)
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found == state["digests"]["sha256"]:
+        return
+    if state["pinned"]:
+        raise ImageRefused(f"source.path: {source['path']} has sha256:{found}, and the checksum of image "
+                           f"{document.name!r} is {document.want['checksum']}. Give the checksum of the new content.",
+                           field="checksum", expected=document.want["checksum"], found=f"sha256:{found}")
+    want["checksum"] = f"sha256:{found}"
+    if want["disk_format"] == document.want["disk_format"]:
+        want["disk_format"] = facts.format
+
+
+def _part(agent: Agent, field: str, reference: str, format: str) -> str:
+    """The uuid of the image *reference*, which must be of *format* and have its content."""
+    found = agent.documents.find("image", reference)
+    if found is None:
+        raise InvalidField(field, "must name an image of this host", reference)
+    if not _stored(found):
+        raise InvalidField(field, "must name an image that is active; send its content first", reference)
+    if found.state["disk_format"] != format:
+        raise InvalidField(field, f"must name an image of format {format}, and this one is "
+                                  f"{found.state['disk_format']}", reference)
+    return found.id
+
+
+def _check_boot(want: Fields, format: str | None) -> None:
+    """Kernel, ramdisk and command line belong together. *format* ``None``: not known yet."""
+    if want.get("kernel") and format in ("iso", "aki", "ari"):
+        raise InvalidField("kernel", f"is for disks only, and this image is {format}")
+    if want.get("ramdisk") and not want.get("kernel") and format != "aki" and format is not None:
+        raise InvalidField("ramdisk", "needs a kernel")
+    if want.get("cmdline") and not want.get("kernel") and format not in ("aki", None):
+        raise InvalidField("cmdline", "needs a kernel, or an image of format aki")
+
+

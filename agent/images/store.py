@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Where the content of images is kept: ``<state_dir>/images/<image uuid>/<sha256>``, read-only.
+
+The name is the digest, and a file never changes its content: servers hold on to it by hard links, and what they stand on
+stays right when the image is removed, or made anew with other content under the same uuid. Content is written into a ``.part`` file, which its writer locks;
+a part that nobody locks was left by a crash.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from magnetar_core.errors import ImageRefused, InvalidRequest, NoSpace, TooLarge
+
+from magnetar_agent.documents import sync_folder
+from magnetar_agent.images.content import HEAD
+from magnetar_agent.images.sources import CHUNK
+
+#: Digests that are kept of all content, so that either tells whether it is the same.
+ALGORITHMS = ("sha256", "sha512")
+_ZEROS = bytes(CHUNK)
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+#: Readable by QEMU's user through its group; written by nobody.
+MODE = 0o440
+
+
+class Part:
+    """Content that is being written. *digests* are ready once ``fill`` has returned."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path, self.descriptor = path, descriptor
+        self.size = 0
+        self.digests: dict[str, str] = {}
+
+    def fill(self, chunks: Iterable[bytes], length: int | None, limit: int, advance: Callable[[int], None]) -> None:
+        """Write all of *chunks*, sparsely. *length* is what was promised; *advance* is told the bytes done."""
+        hashes = {name: hashlib.new(name) for name in ALGORITHMS}
+        for chunk in chunks:
+            self.size += len(chunk)
+            if self.size > limit:
+                raise TooLarge(f"The content is longer than {limit} bytes, which is all that this host takes in. Raise "
+                               "image_max_bytes in the agent's settings if that is too little.")
+            if length is not None and self.size > length:
+                raise InvalidRequest(f"More content came than the {length} bytes that were announced.")
+            for digest in hashes.values():
+                digest.update(chunk)
+            self._write(chunk)
+            advance(self.size)
+        if length is not None and self.size < length:
+            raise InvalidRequest(f"The content ended after {self.size} of {length} bytes. Send it again.")
+        os.ftruncate(self.descriptor, self.size)
+        self.digests = {name: digest.hexdigest() for name, digest in hashes.items()}
+
+    def _write(self, chunk: bytes) -> None:
+        for at in range(0, len(chunk), CHUNK):
+            view = memoryview(chunk)[at:at + CHUNK]
+            if view == _ZEROS[:len(view)]:
+                os.lseek(self.descriptor, len(view), os.SEEK_CUR)
+                continue
+            while view:
+                view = view[os.write(self.descriptor, view):]
+
+    def head(self) -> bytes:
+        """The first bytes, as ``content.inspect`` wants them."""
+        return os.pread(self.descriptor, HEAD, 0)
+
+    def check(self, checksum: str | None) -> None:
+        """Raise ``ImageRefused`` unless the content has *checksum* (``sha256:…`` or ``sha512:…``)."""
+        if checksum is None:
+            return
+        name, _, wanted = checksum.partition(":")
+        if self.digests[name] != wanted:
+            raise ImageRefused(f"checksum: the content has {name}:{self.digests[name]}, and {checksum} was asked for. "
+                               "It was damaged on its way, or is another version.",
+                               field="checksum", expected=checksum, found=f"{name}:{self.digests[name]}")
+
+    def settle(self) -> None:
+        """Flush to disk and make read-only: ready for ``Store.commit``."""
+        os.fchmod(self.descriptor, MODE)
+        os.fsync(self.descriptor)
+
+
+class Store:
+    """The content of all images of a host."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def path(self, image: str, digest: str) -> Path:
+        """Where content of image *image* with this sha256 is, or would be."""
+        return self.root / image / digest
+
+    @contextmanager
+    def part(self, image: str, length: int | None) -> Iterator[Part]:
+        """A part to fill; it is gone afterwards unless it was committed. A full disk raises ``NoSpace``."""
+        folder = self.root / image
+        part = None
+        try:
+            part = _create(folder)
+            free = shutil.disk_usage(folder).free
+            if length is not None and length > free:
+                raise NoSpace(f"The image needs up to {length} bytes, and {free} are free under {self.root}.")
+            yield part
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            raise NoSpace(f"No room is left for the image under {self.root} ({error.strerror}); nothing of it was "
+                          "kept. Free some, and try again.") from error
+        finally:
+            if part:
+                part.path.unlink(missing_ok=True)
+                os.close(part.descriptor)
+            with suppress(OSError):
+                folder.rmdir()  # only when nothing is in it
+
+    def commit(self, image: str, part: Part) -> Path:
+        """Put a settled part in place, for good. Note its path in the document first: ``sweep`` knows it by that."""
+        path = self.path(image, part.digests["sha256"])
+        part.path.rename(path)
+        sync_folder(path.parent)
+        sync_folder(self.root)
+        return path
+
+    def sweep(self, keep: Iterable[Path]) -> None:
+        """Remove all content but *keep*, and parts that nobody writes."""
+        kept = set(keep)
+        for folder in list(self.root.iterdir()) if self.root.is_dir() else []:
+            for path in folder.iterdir():
+                if path not in kept and not _locked(path):
+                    path.unlink(missing_ok=True)
+            with suppress(OSError):
+                folder.rmdir()
+
+
+def _create(folder: Path) -> Part:
+    while True:
+        try:
+            folder.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
+            folder.mkdir(mode=0o711, exist_ok=True)
+            path = folder / f"{uuid.uuid4()}.part"
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:
+            continue  # a sweep took the empty folder away in between
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.fstat(descriptor).st_nlink:
+            return Part(path, descriptor)
+        os.close(descriptor)  # a sweep took it before it was locked
+
+
+def _locked(path: Path) -> bool:
+    if path.suffix != ".part":
+        return False
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True  # done with meanwhile
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
