@@ -143,8 +143,8 @@ class Store:
 def _create(folder: Path) -> Part:
     while True:
         try:
-            folder.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
-            folder.mkdir(mode=0o711, exist_ok=True)
+            folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, exist_ok=True)
             path = folder / f"{uuid.uuid4()}.part"
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except FileNotFoundError:
