@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import grp
-import xml.etree.ElementTree as ElementTree
+from xml.etree import ElementTree
 from pathlib import Path
 from typing import Any
 

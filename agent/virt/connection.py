@@ -203,7 +203,7 @@ def _keep_alive(conn: Any) -> None:
 
 def _alive(conn: Any) -> bool:
     try:
-        return conn.isAlive() == 1
+        return bool(conn.isAlive() == 1)
     except libvirt.libvirtError:
         return False
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import platform
-import xml.etree.ElementTree as ElementTree
+from xml.etree import ElementTree
 from dataclasses import dataclass, replace
 from pathlib import Path
 

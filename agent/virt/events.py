@@ -37,4 +37,8 @@ def listen(conn: Any, tell: Callable[[Event], None]) -> None:
         if found:
             tell(Event(domain.UUIDString(), *found))
 
+    def rebooted(_conn: Any, domain: Any, _opaque: Any) -> None:
+        tell(Event(domain.UUIDString(), "rebooted"))
+
     conn.domainEventRegisterAny(None, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, happened, None)
+    conn.domainEventRegisterAny(None, libvirt.VIR_DOMAIN_EVENT_ID_REBOOT, rebooted, None)

@@ -7,7 +7,7 @@ import io
 from collections.abc import Mapping
 from typing import BinaryIO
 
-import pycdlib  # type: ignore[import-untyped]
+import pycdlib
 
 
 def write(target: BinaryIO, label: str, files: Mapping[str, bytes]) -> None:

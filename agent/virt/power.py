@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -145,7 +146,7 @@ class Domains:
         found, parsed = {}, {}
         for uuid, (domain, state, reason) in states.items():
             with contextlib.suppress(_Gone):
-                xml = _gone_is_gone(lambda domain=domain: domain.XMLDesc(_INACTIVE))
+                xml = _gone_is_gone(partial(domain.XMLDesc, _INACTIVE))
                 parsed[xml] = self._parsed.get(xml) or parse(xml)
                 found[uuid] = with_state(parsed[xml], Seen(state, reason, uuid in saved, uuid not in passing))
         self._parsed = parsed
