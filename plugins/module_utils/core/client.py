@@ -19,6 +19,8 @@ ENDPOINT = "unix:///run/magnetar/agent.sock"
 HTTPS_PORT = 6553
 #: Seconds that one request may ask the agent to wait, so that proxies and dead peers are noticed.
 WAIT_SLICE = 20.0
+#: Seconds that a call which does not wait gives the agent, so that "unchanged" and quick changes are told as such.
+BRIEFLY = 1.0
 #: Seconds beyond the asked wait after which an answer is missing.
 ANSWER_MARGIN = 30.0
 #: Seconds for which an agent that restarts, or a libvirt that restarts below it, is asked again.
@@ -62,8 +64,8 @@ class Client:
         """``{host, api, kinds, version}`` of the agent."""
         return self._call("GET", "/v1")
 
-    def get(self, noun, key):
-        """The resource; raises ``NotFound``."""
+    def get(self, noun, key=None):
+        """The resource; raises ``NotFound``. Without *key*: the only one of its kind, as of ``host``."""
         return _resource(self._call("GET", _route(noun, key)), noun)
 
     def list(self, noun, **query):
@@ -127,8 +129,10 @@ class Client:
         request_id = request_id or new_request_id()
         deadline = time.monotonic() + (timeout or self.timeout)
 
+        wait = wait or query.get("dry_run", False)
+
         def ask():
-            asked = dict(query, wait=_slice(deadline) if wait else 0)
+            asked = dict(query, wait=_slice(deadline) if wait else BRIEFLY)
             return self._call(method, route, asked, body, deadline, request_id)
 
         answer = ask()
@@ -136,24 +140,26 @@ class Client:
 
     def _finish(self, answer, deadline, request_id, progress, again):
         """Follow the operation of a 202 *answer* to its end. *again* asks anew if the agent has forgotten it."""
-        pause = 0.05
-        while "operation" in answer and "changed" not in answer:
+        pause, asked = 0.0, 0.0
+        while set(answer) <= {"operation", "request_id"} and answer:
             operation = answer["operation"]
             if progress:
                 progress(operation)
             if operation.get("status") != "running":
                 return _outcome(operation, request_id)
-            if time.monotonic() + pause > deadline:
+            if time.monotonic() >= deadline:
                 raise _identified(_too_late(operation), request_id)
             time.sleep(pause)
-            pause = min(pause * 1.5, 1.0)
+            pause = 0.5 if time.monotonic() - asked < 0.5 else 0.0  # an agent that does not wait is not flooded
+            asked = time.monotonic()
             answer = self._look(operation["id"], deadline, request_id, again)
         return answer
 
     def _look(self, operation_id, deadline, request_id, again):
         try:
             route = _route("operations", operation_id)
-            return {"operation": self._call("GET", route, None, None, deadline, request_id)}
+            query = {"wait": _slice(deadline)}
+            return {"operation": self._call("GET", route, query, None, deadline, request_id)}
         except MagnetarError as error:
             if error.code != "not-found" or again is None:
                 raise
@@ -347,7 +353,8 @@ def _outcome(operation, request_id):
     """The answer that a finished operation stands for."""
     status = operation.get("status")
     if status == "succeeded":
-        return dict(operation.get("result") or {}, request_id=request_id)
+        found = operation.get("result") or {}
+        return dict({"results": found} if isinstance(found, list) else found, request_id=request_id)
     if operation.get("error"):
         raise _identified(from_dict(operation["error"]), request_id)
     kind = Cancelled if status == "cancelled" else MagnetarError

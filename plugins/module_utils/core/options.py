@@ -21,6 +21,13 @@ class Option(Field):
         self.env = env
 
 
+class File(Text):
+    """The path of a file on the machine where the module runs."""
+
+    def option(self):
+        return {"type": "path"}
+
+
 def collect(**options):
     """Give each option its name; returns them in order."""
     return tuple(option.named(name) for name, option in options.items())
@@ -30,11 +37,11 @@ CONNECTION = collect(
     endpoint=Option(Text(), "The agent to ask, as V(unix:///PATH) on the host itself, or V(https://HOST[:PORT]).",
                     env="MAGNETAR_ENDPOINT", default=ENDPOINT),
     token=Option(Text(), "Bearer token for an C(https) endpoint.", env="MAGNETAR_TOKEN", secret=True),
-    ca_cert=Option(Text(), "File with the CA certificates that the server's certificate is checked against. "
+    ca_cert=Option(File(), "File with the CA certificates that the server's certificate is checked against. "
                    "Without it the system's are used.", env="MAGNETAR_CA_CERT", aliases=("cacert",)),
-    client_cert=Option(Text(), "File with a client certificate, in place of a token.", env="MAGNETAR_CLIENT_CERT",
+    client_cert=Option(File(), "File with a client certificate, in place of a token.", env="MAGNETAR_CLIENT_CERT",
                        aliases=("cert",)),
-    client_key=Option(Text(), "File with the key of O(client_cert); not needed when that file has it too.",
+    client_key=Option(File(), "File with the key of O(client_cert); not needed when that file has it too.",
                       env="MAGNETAR_CLIENT_KEY", aliases=("key",)),
     validate_certs=Option(Boolean(), "Whether the server's certificate is checked. Without it anybody on the way can "
                           "read and change everything.", env="MAGNETAR_VALIDATE_CERTS", default=True,

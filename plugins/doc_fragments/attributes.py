@@ -1,0 +1,69 @@
+# Copyright: (c) 2026, Magnetar contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What modules can do: of modules that change (DOCUMENTATION), report (INFO), and do one-shots (ACTION)."""
+
+from __future__ import annotations
+
+COMMON = r"""
+  action_group:
+    description: Use C(group/magnetar.compute.all) in C(module_defaults) to set options for all modules at once.
+    support: full
+    membership:
+      - magnetar.compute.all
+  direct:
+    description: Runs inside of the Ansible process when the endpoint is reachable from there, without a module process.
+    support: full
+    details: See the variable V(magnetar_direct) in the notes.
+"""
+
+
+class ModuleDocFragment:
+    DOCUMENTATION = r"""
+options: {}
+attributes:
+  check_mode:
+    description: Can run in check mode and return the predicted object without changing anything.
+    support: full
+    details: The agent plans with the same code that a real run uses.
+  diff_mode:
+    description: Returns what has changed, or would in check mode, when diff mode is on.
+    support: full
+  idempotent:
+    description: Run again with the same options and no change from outside, it changes nothing.
+    support: full
+""" + COMMON
+
+    INFO = r"""
+options: {}
+attributes:
+  check_mode:
+    description: Can run in check mode and return the same.
+    support: full
+    details: This module changes nothing.
+  diff_mode:
+    description: Returns what has changed when diff mode is on.
+    support: N/A
+    details: This module changes nothing.
+  idempotent:
+    description: Run again with the same options and no change from outside, it changes nothing.
+    support: full
+    details: This module changes nothing.
+""" + COMMON
+
+    ACTION = r"""
+options: {}
+attributes:
+  check_mode:
+    description: Can run in check mode and return the predicted object without changing anything.
+    support: full
+    details: Checks that the server exists.
+  diff_mode:
+    description: Returns what has changed when diff mode is on.
+    support: none
+    details: What it does leaves no difference.
+  idempotent:
+    description: Run again with the same options and no change from outside, it changes nothing.
+    support: none
+    details: Each run does it again. A connection that fails in between never makes it happen twice.
+""" + COMMON

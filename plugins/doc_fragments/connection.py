@@ -1,0 +1,22 @@
+# Copyright: (c) 2026, Magnetar contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The options of the connection to the agent, which all modules have; computed from their declaration."""
+
+from __future__ import annotations
+
+import json
+
+from ansible_collections.magnetar.compute.plugins.module_utils.core.options import CONNECTION, documentation
+
+NOTES = [
+    "With the unix socket (the default) the module runs on the host itself, over Ansible's own connection, as a user of "
+    "the group C(magnetar) or with C(become).",
+    "The variable C(magnetar_direct) (also E(MAGNETAR_DIRECT), and C(direct) in section C([magnetar]) of "
+    "C(ansible.cfg)) says where the work is done. V(auto) (the default) does it in the Ansible process where that is "
+    "the same, V(never) always starts a module process, V(always) fails where direct execution is not possible.",
+]
+
+
+class ModuleDocFragment:
+    DOCUMENTATION = json.dumps({"options": documentation(CONNECTION), "notes": NOTES})

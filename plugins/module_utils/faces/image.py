@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""image, image_info."""
+
+from __future__ import annotations
+
+import hashlib
+
+from ..core.errors import InvalidField
+from ..core.kinds.image import Image
+from ..core.options import File, Option, collect
+from ..core.values import Text
+from .resource import InfoFace, ResourceFace
+
+_PIECE = 1 << 20
+
+
+class ImageFace(ResourceFace):
+    kind = Image
+    own = collect(
+        filename=Option(
+            File(), "File with the content, on the machine where the module runs. Its digest is taken first, and "
+            "content that the agent has is not sent again.", aliases=("path",)),
+        url=Option(Text(), "URL from which the agent loads the content; needs O(checksum)."),
+        host_path=Option(Text(), "File with the content on the agent's host, in one of the agent's C(image_paths). It "
+                         "is not sent through the module."),
+    )
+    files = ("filename",)
+
+    @property
+    def rules(self):
+        return dict(super().rules, mutually_exclusive=[["filename", "url", "host_path"]])
+
+    def want(self, params):
+        want = super().want(params)
+        if params.get("url"):
+            if not params.get("checksum"):
+                raise InvalidField("checksum", "is required with url, as sha256:HEX or sha512:HEX of the content")
+            want["source"] = {"url": params["url"]}
+        elif params.get("host_path"):
+            want["source"] = {"path": params["host_path"]}
+        elif params.get("filename"):
+            found = digest(params["filename"], (params.get("checksum") or "sha256:").partition(":")[0])
+            if params.get("checksum") not in (None, found):
+                raise InvalidField("checksum", "does not fit %s, whose content has %s" % (params["filename"], found),
+                                   params["checksum"])
+            want.update(source={"upload": True}, checksum=found)
+        return want
+
+    def ensure(self, client, key, params, waiting):
+        answer = super().ensure(client, key, params, waiting)
+        if not params.get("filename") or waiting["dry_run"] or not _empty(answer):
+            return answer
+        sent = client.upload(self.kind.noun, answer["resource"].get("id") or key, params["filename"],
+                             timeout=waiting["timeout"], request_id=answer.get("request_id"))
+        return _both(answer, sent)
+
+
+def _empty(answer):
+    return (answer.get("resource") or {}).get("status") == "queued"
+
+
+def _both(recorded, sent):
+    """One answer out of the one that recorded the image and the one that took its content."""
+    if "changed" not in sent:
+        return sent
+    content = [leaf for leaf in sent.get("diff") or [] if leaf["path"] not in {d["path"] for d in recorded["diff"]}]
+    last = {leaf["path"]: leaf["new"] for leaf in sent.get("diff") or []}
+    earlier = [dict(leaf, new=last.get(leaf["path"], leaf["new"])) for leaf in recorded["diff"]]
+    return dict(
+        sent, changed=True, steps=recorded["steps"] + sent["steps"], diff=earlier + content,
+        warnings=(recorded.get("warnings") or []) + (sent.get("warnings") or []))
+
+
+def digest(path, algorithm):
+    """``sha256:HEX`` (or sha512) of the file's content."""
+    if algorithm not in ("sha256", "sha512"):
+        raise InvalidField("checksum", "must begin with sha256: or sha512:", algorithm)
+    found = hashlib.new(algorithm)
+    try:
+        with open(path, "rb") as stream:
+            for piece in iter(lambda: stream.read(_PIECE), b""):
+                found.update(piece)
+    except OSError as error:
+        raise InvalidField("filename", "cannot be read: %s" % error.strerror, path) from None
+    return "%s:%s" % (algorithm, found.hexdigest())
+
+
+MODULES = {"image": ImageFace(), "image_info": InfoFace(Image)}

@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""server, server_info, server_action."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+from ..core.errors import InvalidField
+from ..core.kinds.flavor import Flavor
+from ..core.kinds.server import Server
+from ..core.options import WAITING, Option, collect
+from ..core.values import Boolean, Choices, ListOf, Text, Value
+from . import results
+from .resource import ABSENT, PRESENT, Face, InfoFace, ResourceFace, find
+
+SIZES = ("vcpus", "ram", "disk", "ephemeral", "swap")
+NIC_KEYS = ("network", "bridge", "mac", "model", "tag")
+#: openstack.cloud's words in ``nics`` -> ours.
+NIC_WORDS = {"net-name": "network", "net-id": "network", "tag": "tag", "bridge": "bridge", "mac": "mac",
+             "model": "model"}
+
+
+class Record(Value):
+    """The items of ``servers``: the options of one server."""
+
+    def __init__(self, fields):
+        self.fields = fields
+
+    def option(self):
+        return {"type": "dict"}
+
+
+def _size(name):
+    declared = Flavor.field(name)
+    return Option(declared.value, declared.doc + " In place of O(flavor).")
+
+
+SPECIFIC = collect(
+    flavor=Option(Text(), "Flavor by name or uuid. The server keeps the sizes it was made with until another flavor is "
+                  "asked for; a smaller disk is refused."),
+    **{name: _size(name) for name in SIZES},
+    networks=Option(
+        ListOf(Value()), "NICs in order. Each is the name of a network, or a mapping with V(network) (also V(name)) or "
+        "V(bridge), and V(mac), V(model), V(tag). A MAC address is drawn once when it is omitted."),
+    nics=Option(
+        ListOf(Value()), "NICs in the words of C(openstack.cloud.server), a string such as "
+        "V(net-name=lan,tag=front) or a mapping with V(net-name) or V(net-id), V(tag)."),
+    network=Option(Text(), "The only network, by name or uuid."),
+    userdata=Option(
+        Value(), "Data for the guest's first boot: text as it is, or a mapping, which is sent as C(#cloud-config). At "
+        "most 65535 bytes in base64. Fixed once made, and not compared afterwards.", secret=True,
+        aliases=("user_data",)),
+    purge_metadata=Option(Boolean(), "Whether keys missing in O(metadata) are removed, when O(metadata) is given.",
+                          default=True),
+    purge_tags=Option(Boolean(), "Whether tags missing in O(tags) are removed, when O(tags) is given.", default=True),
+)
+
+
+class ServerFace(ResourceFace):
+    kind = Server
+    replaced = ("flavor", "networks", "user_data")
+    states = {
+        PRESENT: {},
+        "running": {"power": "running"},
+        "stopped": {"power": "off"},
+        "paused": {"power": "paused"},
+        "suspended": {"power": "suspended"},
+    }
+    state_doc = (
+        "V(present) makes the server be as described and leaves its power as it is; a new server runs. V(running), "
+        "V(stopped), V(paused) and V(suspended) are V(present) with that power state. V(absent) removes the server "
+        "with its disks.")
+    own = SPECIFIC
+    masked = ("userdata",)
+
+    def __init__(self):
+        super().__init__()
+        item = tuple(_without_default(f) for f in self.taken + self.own + self.common())
+        self.item_options = item
+        self.options = self.options + collect(
+            servers=Option(
+                ListOf(Record(item), 10000), "Many servers in one call. Items have the options of one server; options "
+                "beside this list are the defaults of its items. Items do not depend on each other."),
+            continue_on_error=Option(
+                Boolean(), "With O(servers), every item is always tried. If items failed, the task fails when this is "
+                "V(false); when V(true), it fails only if all failed, and RV(failed_ids) names them.", default=False),
+        )
+
+    @property
+    def rules(self):
+        return {
+            "required_one_of": [["name", "id", "servers"]],
+            "mutually_exclusive": [["name", "servers"], ["id", "servers"], ["flavor", "vcpus"], ["flavor", "ram"],
+                                   ["networks", "nics", "network"]],
+        }
+
+    def want(self, params):
+        want = super().want(params)
+        flavor = _flavor(params)
+        if flavor is not None:
+            want["flavor"] = flavor
+        networks = _networks(params)
+        if networks is not None:
+            want["networks"] = networks
+        if params.get("userdata") is not None:
+            want["user_data"] = encoded(params["userdata"])
+        return want
+
+    def execute(self, params, check_mode, diff_mode, client):
+        if params.get("servers") is None:
+            return super().execute(params, check_mode, diff_mode, client)
+        return self._batch(params, check_mode, diff_mode, client)
+
+    def _batch(self, params, check_mode, diff_mode, client):
+        """Items that are wrong before the call is made fail alone; the rest goes on."""
+        items = [self._item(params, given) for given in params["servers"]]
+        labels = [item.get("name") or item.get("id") or "servers[%d]" % at for at, item in enumerate(items)]
+        answers, asked = [None] * len(items), []
+        for at, item in enumerate(items):
+            try:
+                asked.append((at, self._asked(item)))
+            except InvalidField as error:
+                answers[at] = {"error": error.as_dict()}
+        answer = {"results": []}
+        if asked:
+            answer = client.ensure_many(self.kind.noun, [body for _at, body in asked], dry_run=check_mode,
+                                        wait=params["wait"], timeout=params["timeout"])
+        if "results" not in answer:
+            return results.changed(self.kind.noun, "", answer, diff_mode)
+        for (at, _body), found in zip(asked, answer["results"]):
+            answers[at] = found
+        result = results.batch(self.kind.noun, labels, answers, diff_mode, params["continue_on_error"])
+        return dict(result, request_id=answer.get("request_id"))
+
+    def _item(self, params, given):
+        known = [option.option for option in self.item_options if option.option not in ("name", "id")]
+        item = {name: params.get(name) for name in known}
+        item.update((name, value) for name, value in given.items() if value is not None)
+        return item
+
+    def _asked(self, item):
+        key = item.get("id") or item.get("name")
+        if not key:
+            raise InvalidField("name", "or id is required in each item")
+        want = None if item["state"] == ABSENT else self.want(item)
+        return {"key": key, "want": want, "on_immutable": item["on_immutable"], "merge": self.merge(item)}
+
+
+def _without_default(field):
+    """The option as part of an item, where omission means the value beside the list."""
+    if not isinstance(field, Option):
+        return field
+    return Option(field.value, field.doc, secret=field.secret, aliases=field.aliases).named(field.name)
+
+
+def _flavor(params):
+    sizes = {name: params[name] for name in SIZES if params.get(name) is not None}
+    if params.get("flavor") is None:
+        return sizes or None
+    if sizes:
+        raise InvalidField("flavor", "cannot be combined with %s; give one or the other" % ", ".join(sizes))
+    return params["flavor"]
+
+
+def _networks(params):
+    named = [name for name in ("networks", "nics", "network") if params.get(name) is not None]
+    if not named:
+        return None
+    if len(named) > 1:
+        raise InvalidField(named[0], "cannot be combined with %s; give one of them" % named[1])
+    if named[0] == "network":
+        return [{"network": params["network"]}]
+    reader = _network if named[0] == "networks" else _nic
+    return [reader(item, "%s[%d]" % (named[0], at)) for at, item in enumerate(params[named[0]])]
+
+
+def _network(item, where):
+    if isinstance(item, str):
+        return {"network": item}
+    if not isinstance(item, dict):
+        raise InvalidField(where, "must be the name of a network, or a mapping", item)
+    found = dict(item)
+    if "name" in found:
+        found["network"] = found.pop("name")
+    return _checked(found, NIC_KEYS, where)
+
+
+def _nic(item, where):
+    if isinstance(item, str):
+        pairs = [part.partition("=") for part in item.split(",") if part.strip()]
+        item = {key.strip(): value.strip() for key, _sign, value in pairs}
+    if not isinstance(item, dict):
+        raise InvalidField(where, "must be a text such as net-name=lan, or a mapping", item)
+    _checked(item, NIC_WORDS, where)
+    return {NIC_WORDS[key]: value for key, value in item.items()}
+
+
+def _checked(item, known, where):
+    for key in item:
+        if key not in known:
+            raise InvalidField("%s.%s" % (where, key), "is not known here; known are %s" % ", ".join(known))
+    return {key: value for key, value in item.items() if value is not None}
+
+
+def encoded(data):
+    """User data in base64: text as it is; a mapping or list as ``#cloud-config``, in JSON, which is YAML."""
+    if not isinstance(data, str):
+        data = "#cloud-config\n" + json.dumps(data, indent=1, ensure_ascii=False) + "\n"
+    return base64.b64encode(data.encode("utf-8", "surrogateescape")).decode("ascii")
+
+
+class ServerActionFace(Face):
+    """One-shots on a server."""
+
+    name = "server_action"
+    rules = {"required_one_of": [["name", "id"]]}
+    options = collect(
+        name=Option(Text(), "Name or uuid of the server.", aliases=("server",)),
+        id=Option(Text(), "Uuid of the server, in place of O(name)."),
+        action=Option(
+            Choices("reboot", "reboot_soft", "reboot_hard"), "V(reboot_soft) asks the guest to restart; V(reboot_hard) "
+            "restarts its machine. V(reboot) does what O(reboot_type) says.", required=True),
+        reboot_type=Option(Choices("soft", "hard"), "Kind of O(action=reboot).", default="soft"),
+    ) + (WAITING[1],)
+
+    def execute(self, params, check_mode, diff_mode, client):
+        key = params["id"] or params["name"]
+        kind = params["reboot_type"] if params["action"] == "reboot" else params["action"][len("reboot_"):]
+        server = find(client, "server", key)
+        result = {"changed": True, "server": server, "actions": ["reboot_" + kind]}
+        if check_mode:
+            return result
+        answer = client.event("server", server.get("id", key), "reboot", {"type": kind}, timeout=params["timeout"])
+        result["server"] = answer.get("resource") or server
+        result["request_id"] = answer.get("request_id")
+        return result
+
+
+MODULES = {"server": ServerFace(), "server_info": InfoFace(Server), "server_action": ServerActionFace()}

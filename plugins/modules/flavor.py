@@ -1,0 +1,120 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, Magnetar contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: flavor
+version_added: "0.1.0"
+short_description: Manage flavors, the sizes of servers
+description:
+  - Makes a flavor be present as described, or absent.
+  - Sizes are fixed once the flavor is made. Servers keep the sizes they were made with, whatever becomes of the flavor.
+author:
+  - Magnetar contributors (@magnetar)
+extends_documentation_fragment:
+  - magnetar.compute.flavor
+  - magnetar.compute.connection
+  - magnetar.compute.attributes
+seealso:
+  - module: magnetar.compute.flavor_info
+  - module: magnetar.compute.server
+"""
+
+EXAMPLES = r"""
+- name: Make a flavor
+  magnetar.compute.flavor:
+    name: small
+    vcpus: 1
+    ram: 512
+
+- name: Make a flavor with everything
+  magnetar.compute.flavor:
+    name: large
+    description: for databases
+    vcpus: 8
+    ram: 16384
+    disk: 100
+    ephemeral: 50
+    swap: 1024
+    extra_specs:
+      hw:cpu_policy: shared
+
+- name: Change its description
+  magnetar.compute.flavor:
+    name: large
+    description: for databases and caches
+
+- name: Remove it
+  magnetar.compute.flavor:
+    name: large
+    state: absent
+"""
+
+RETURN = r"""
+flavor:
+  description:
+    - The flavor as it is afterwards, or as it would be in check mode.
+    - With O(state=absent) it is the last that was known of it, or V(null) if there was none.
+  returned: on success, unless a list or a running operation is returned
+  type: dict
+  sample:
+    id: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
+    name: web1
+    description: for the shop
+    created_at: '2026-11-20T20:00:00Z'
+    updated_at: '2026-11-20T20:00:00Z'
+    vcpus: 1
+    ram: 512
+    disk: 10
+    ephemeral: 0
+    swap: 0
+    extra_specs:
+      hw:cpu_policy: shared
+actions:
+  description: What was done, or would be in check mode, in order.
+  returned: on success
+  type: list
+  elements: str
+  sample: [write]
+changes:
+  description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden.
+  returned: on success
+  type: dict
+  sample: {ram: {old: null, new: 512}}
+operation:
+  description: The work that goes on, when it was not waited for.
+  returned: when O(wait=false) and the work takes longer than a moment
+  type: dict
+  sample:
+    id: 0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10
+    status: running
+request_id:
+  description: Name of the request in the agent's logs.
+  returned: when the agent has answered
+  type: str
+  sample: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+error:
+  description: "For programs: RV(error.code) says what kind of failure it is, RV(error.details) has the values."
+  returned: on failure
+  type: dict
+  sample:
+    code: invalid-field
+    details:
+      field: name
+      rule: is required
+    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+"""
+
+from ansible_collections.magnetar.compute.plugins.module_utils.faces.flavor import MODULES
+from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+
+
+def main():
+    run(MODULES["flavor"])
+
+
+if __name__ == "__main__":
+    main()

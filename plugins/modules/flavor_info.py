@@ -1,0 +1,86 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, Magnetar contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: flavor_info
+version_added: "0.1.0"
+short_description: Report flavors
+description:
+  - Reports the flavors that an agent knows. That there are none is no failure.
+author:
+  - Magnetar contributors (@magnetar)
+extends_documentation_fragment:
+  - magnetar.compute.flavor.info
+  - magnetar.compute.connection
+  - magnetar.compute.attributes.info
+seealso:
+  - module: magnetar.compute.flavor
+"""
+
+EXAMPLES = r"""
+- name: All flavors
+  magnetar.compute.flavor_info:
+  register: all
+
+- name: One flavor
+  magnetar.compute.flavor_info:
+    name: one
+
+- name: Some flavors, by pattern and field
+  magnetar.compute.flavor_info:
+    name: o*
+    filters:
+      vcpus: 1
+
+- name: Names only, sorted
+  magnetar.compute.flavor_info:
+    fields: [id, name]
+    sort: name
+    limit: 100
+"""
+
+RETURN = r"""
+flavors:
+  description: The flavors that fit; empty when there are none.
+  returned: on success
+  type: list
+  elements: dict
+  sample:
+    - id: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
+      name: web1
+      description: for the shop
+      created_at: '2026-11-20T20:00:00Z'
+      updated_at: '2026-11-20T20:00:00Z'
+      vcpus: 1
+      ram: 512
+      disk: 10
+      ephemeral: 0
+      swap: 0
+      extra_specs:
+        hw:cpu_policy: shared
+error:
+  description: "For programs: RV(error.code) says what kind of failure it is, RV(error.details) has the values."
+  returned: on failure
+  type: dict
+  sample:
+    code: invalid-field
+    details:
+      field: name
+      rule: is required
+    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+"""
+
+from ansible_collections.magnetar.compute.plugins.module_utils.faces.flavor import MODULES
+from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+
+
+def main():
+    run(MODULES["flavor_info"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, Magnetar contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: image_info
+version_added: "0.1.0"
+short_description: Report images
+description:
+  - Reports the images that an agent knows. That there are none is no failure.
+author:
+  - Magnetar contributors (@magnetar)
+extends_documentation_fragment:
+  - magnetar.compute.image.info
+  - magnetar.compute.connection
+  - magnetar.compute.attributes.info
+seealso:
+  - module: magnetar.compute.image
+"""
+
+EXAMPLES = r"""
+- name: All images
+  magnetar.compute.image_info:
+  register: all
+
+- name: One image
+  magnetar.compute.image_info:
+    name: one
+
+- name: Some images, by pattern and field
+  magnetar.compute.image_info:
+    name: o*
+    filters:
+      disk_format: qcow2
+
+- name: Names only, sorted
+  magnetar.compute.image_info:
+    fields: [id, name]
+    sort: name
+    limit: 100
+"""
+
+RETURN = r"""
+images:
+  description: The images that fit; empty when there are none.
+  returned: on success
+  type: list
+  elements: dict
+  sample:
+    - id: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
+      name: web1
+      description: for the shop
+      created_at: '2026-11-20T20:00:00Z'
+      updated_at: '2026-11-20T20:00:00Z'
+      checksum: sha256:0000000000000000000000000000000000000000000000000000000000000000
+      disk_format: qcow2
+      kernel: null
+      ramdisk: null
+      cmdline: null
+      min_disk: 1
+      min_ram: 64
+      properties:
+        os_distro: debian
+      status: active
+      size: 20971520
+      virtual_size: 1073741824
+error:
+  description: "For programs: RV(error.code) says what kind of failure it is, RV(error.details) has the values."
+  returned: on failure
+  type: dict
+  sample:
+    code: invalid-field
+    details:
+      field: name
+      rule: is required
+    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+"""
+
+from ansible_collections.magnetar.compute.plugins.module_utils.faces.image import MODULES
+from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+
+
+def main():
+    run(MODULES["image_info"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, Magnetar contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: keypair
+version_added: "0.1.0"
+short_description: Manage keypairs, the public SSH keys that servers are given
+description:
+  - Makes a keypair be present as described, or absent.
+  - Private keys are never made or kept; make a pair with C(ssh-keygen) and give the public key.
+author:
+  - Magnetar contributors (@magnetar)
+extends_documentation_fragment:
+  - magnetar.compute.keypair
+  - magnetar.compute.connection
+  - magnetar.compute.attributes
+seealso:
+  - module: magnetar.compute.keypair_info
+  - module: magnetar.compute.server
+"""
+
+EXAMPLES = r"""
+- name: Give a public key
+  magnetar.compute.keypair:
+    name: me
+    public_key: "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIO0VvMS9bZk0jSAlPS4gCcVmXkGQhWeS3VUN0Zz5bBNJ me@example"
+
+- name: Give a file with a public key
+  magnetar.compute.keypair:
+    name: me
+    description: key of the operator
+    public_key_file: /home/me/.ssh/id_ed25519.pub
+
+- name: Put another key in its place
+  magnetar.compute.keypair:
+    name: me
+    public_key_file: /home/me/.ssh/id_new.pub
+    on_immutable: recreate
+
+- name: Remove it
+  magnetar.compute.keypair:
+    name: me
+    state: absent
+"""
+
+RETURN = r"""
+keypair:
+  description:
+    - The keypair as it is afterwards, or as it would be in check mode.
+    - With O(state=absent) it is the last that was known of it, or V(null) if there was none.
+  returned: on success, unless a list or a running operation is returned
+  type: dict
+  sample:
+    id: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
+    name: web1
+    description: for the shop
+    created_at: '2026-11-20T20:00:00Z'
+    updated_at: '2026-11-20T20:00:00Z'
+    public_key: ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ... me@example
+    type: ssh
+    fingerprint: SHA256:uJ0r...
+    fingerprint_md5: 35:9d:d0:c3:4a:80:d3:d8:86:f1:ca:f7:df:c4:f9:d8
+actions:
+  description: What was done, or would be in check mode, in order.
+  returned: on success
+  type: list
+  elements: str
+  sample: [write]
+changes:
+  description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden.
+  returned: on success
+  type: dict
+  sample: {name: {old: null, new: me}}
+operation:
+  description: The work that goes on, when it was not waited for.
+  returned: when O(wait=false) and the work takes longer than a moment
+  type: dict
+  sample:
+    id: 0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10
+    status: running
+request_id:
+  description: Name of the request in the agent's logs.
+  returned: when the agent has answered
+  type: str
+  sample: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+error:
+  description: "For programs: RV(error.code) says what kind of failure it is, RV(error.details) has the values."
+  returned: on failure
+  type: dict
+  sample:
+    code: invalid-field
+    details:
+      field: name
+      rule: is required
+    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+"""
+
+from ansible_collections.magnetar.compute.plugins.module_utils.faces.keypair import MODULES
+from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+
+
+def main():
+    run(MODULES["keypair"])
+
+
+if __name__ == "__main__":
+    main()

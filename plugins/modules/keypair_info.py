@@ -1,0 +1,83 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, Magnetar contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: keypair_info
+version_added: "0.1.0"
+short_description: Report keypairs
+description:
+  - Reports the keypairs that an agent knows. That there are none is no failure.
+author:
+  - Magnetar contributors (@magnetar)
+extends_documentation_fragment:
+  - magnetar.compute.keypair.info
+  - magnetar.compute.connection
+  - magnetar.compute.attributes.info
+seealso:
+  - module: magnetar.compute.keypair
+"""
+
+EXAMPLES = r"""
+- name: All keypairs
+  magnetar.compute.keypair_info:
+  register: all
+
+- name: One keypair
+  magnetar.compute.keypair_info:
+    name: one
+
+- name: Some keypairs, by pattern and field
+  magnetar.compute.keypair_info:
+    name: o*
+    filters:
+      type: ssh
+
+- name: Names only, sorted
+  magnetar.compute.keypair_info:
+    fields: [id, name]
+    sort: name
+    limit: 100
+"""
+
+RETURN = r"""
+keypairs:
+  description: The keypairs that fit; empty when there are none.
+  returned: on success
+  type: list
+  elements: dict
+  sample:
+    - id: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
+      name: web1
+      description: for the shop
+      created_at: '2026-11-20T20:00:00Z'
+      updated_at: '2026-11-20T20:00:00Z'
+      public_key: ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ... me@example
+      type: ssh
+      fingerprint: SHA256:uJ0r...
+      fingerprint_md5: 35:9d:d0:c3:4a:80:d3:d8:86:f1:ca:f7:df:c4:f9:d8
+error:
+  description: "For programs: RV(error.code) says what kind of failure it is, RV(error.details) has the values."
+  returned: on failure
+  type: dict
+  sample:
+    code: invalid-field
+    details:
+      field: name
+      rule: is required
+    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+"""
+
+from ansible_collections.magnetar.compute.plugins.module_utils.faces.keypair import MODULES
+from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+
+
+def main():
+    run(MODULES["keypair_info"])
+
+
+if __name__ == "__main__":
+    main()

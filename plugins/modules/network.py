@@ -1,0 +1,129 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, Magnetar contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: network
+version_added: "0.1.0"
+short_description: Manage networks, which servers plug into
+description:
+  - Makes a network be present as described, or absent.
+  - V(mode=bridge) names a bridge that exists on the host. V(mode=nat) and V(mode=isolated) make a libvirt network, with DHCP if wanted.
+author:
+  - Magnetar contributors (@magnetar)
+extends_documentation_fragment:
+  - magnetar.compute.network
+  - magnetar.compute.connection
+  - magnetar.compute.attributes
+seealso:
+  - module: magnetar.compute.network_info
+  - module: magnetar.compute.server
+"""
+
+EXAMPLES = r"""
+- name: A network with DHCP and a way out by address translation
+  magnetar.compute.network:
+    name: lan
+    cidr: 192.168.100.0/24
+
+- name: A network of guests only, with everything
+  magnetar.compute.network:
+    name: back
+    description: between the servers
+    mode: isolated
+    bridge: magback
+    cidr: 10.20.0.0/24
+    dhcp: true
+    dhcp_start: 10.20.0.100
+    dhcp_end: 10.20.0.199
+    domain: back.example
+    mtu: 9000
+
+- name: A bridge that exists on the host
+  magnetar.compute.network:
+    name: office
+    mode: bridge
+    bridge: br0
+
+- name: Change its description
+  magnetar.compute.network:
+    name: office
+    description: the office's own network
+
+- name: Remove it; the bridge stays
+  magnetar.compute.network:
+    name: office
+    state: absent
+"""
+
+RETURN = r"""
+network:
+  description:
+    - The network as it is afterwards, or as it would be in check mode.
+    - With O(state=absent) it is the last that was known of it, or V(null) if there was none.
+  returned: on success, unless a list or a running operation is returned
+  type: dict
+  sample:
+    id: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
+    name: lan
+    description: for the shop
+    created_at: '2026-11-20T20:00:00Z'
+    updated_at: '2026-11-20T20:00:00Z'
+    mode: nat
+    bridge: magbr0
+    cidr: 192.168.100.0/24
+    dhcp: true
+    dhcp_start: 192.168.100.2
+    dhcp_end: 192.168.100.254
+    domain: lab.example
+    mtu: 1500
+    active: true
+    managed: true
+actions:
+  description: What was done, or would be in check mode, in order.
+  returned: on success
+  type: list
+  elements: str
+  sample: [define, start]
+changes:
+  description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden.
+  returned: on success
+  type: dict
+  sample: {mode: {old: null, new: nat}}
+operation:
+  description: The work that goes on, when it was not waited for.
+  returned: when O(wait=false) and the work takes longer than a moment
+  type: dict
+  sample:
+    id: 0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10
+    status: running
+request_id:
+  description: Name of the request in the agent's logs.
+  returned: when the agent has answered
+  type: str
+  sample: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+error:
+  description: "For programs: RV(error.code) says what kind of failure it is, RV(error.details) has the values."
+  returned: on failure
+  type: dict
+  sample:
+    code: invalid-field
+    details:
+      field: name
+      rule: is required
+    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+"""
+
+from ansible_collections.magnetar.compute.plugins.module_utils.faces.network import MODULES
+from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+
+
+def main():
+    run(MODULES["network"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,246 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, Magnetar contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: server
+version_added: "0.1.0"
+short_description: Manage servers, the virtual machines of a host
+description:
+  - Makes a server be present as described, running, stopped, paused, suspended, or absent.
+  - Options that are left out stay as they are. An option that cannot change on an existing server never passes in silence, see O(on_immutable).
+  - O(servers) makes many servers be as described with one call.
+author:
+  - Magnetar contributors (@magnetar)
+extends_documentation_fragment:
+  - magnetar.compute.server
+  - magnetar.compute.connection
+  - magnetar.compute.attributes
+seealso:
+  - module: magnetar.compute.server_info
+  - module: magnetar.compute.server_action
+  - module: magnetar.compute.flavor
+  - module: magnetar.compute.image
+"""
+
+EXAMPLES = r"""
+- name: Make a server from an image
+  magnetar.compute.server:
+    name: web1
+    flavor: small
+    image: debian
+    networks: [lan]
+
+- name: Make a server with all that a guest can be given
+  magnetar.compute.server:
+    name: web2
+    description: second web server
+    vcpus: 2
+    ram: 2048
+    disk: 20
+    image: debian
+    networks:
+      - name: lan
+        mac: 52:54:00:12:34:56
+        tag: front
+      - bridge: br1
+    key_name: me
+    userdata:
+      packages: [nginx]
+    metadata:
+      role: web
+    tags: [shop]
+    timeout: 300
+
+- name: Change its description and add one key to its metadata
+  magnetar.compute.server:
+    name: web2
+    description: serves the shop
+    metadata:
+      owner: me
+    purge_metadata: false
+
+- name: Stop it
+  magnetar.compute.server:
+    name: web2
+    state: stopped
+
+- name: Many servers in one call, sharing what is given beside the list
+  magnetar.compute.server:
+    flavor: small
+    image: debian
+    networks: [lan]
+    servers:
+      - name: web3
+      - name: web4
+        metadata:
+          role: spare
+      - name: web5
+        state: absent
+
+- name: Remove a server with its disks
+  magnetar.compute.server:
+    name: web2
+    state: absent
+"""
+
+RETURN = r"""
+server:
+  description:
+    - The server as it is afterwards, or as it would be in check mode.
+    - With O(state=absent) it is the last that was known of it, or V(null) if there was none.
+  returned: on success, unless a list or a running operation is returned
+  type: dict
+  sample:
+    id: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
+    name: web1
+    description: for the shop
+    created_at: '2026-11-20T20:00:00Z'
+    updated_at: '2026-11-20T20:00:00Z'
+    flavor:
+      name: small
+      vcpus: 1
+      ram: 512
+      disk: 10
+      ephemeral: 0
+      swap: 0
+    image:
+      id: 0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11
+      name: debian
+    networks:
+      - network: lan
+        mac: '52:54:00:12:34:56'
+        model: virtio
+    key_name: me
+    metadata:
+      role: web
+    tags:
+      - shop
+    availability_zone: nova
+    config_drive: true
+    power: running
+    restart_on_crash: false
+    resume_on_host_boot: true
+    root_format: qcow2
+    virt_type: qemu
+    machine: q35
+    status: ACTIVE
+    power_state: running
+    status_reason: the guest shut itself down
+    fault: null
+    host: kvm1
+    addresses:
+      lan:
+        - addr: 192.168.100.57
+          version: 4
+          mac: '52:54:00:12:34:56'
+          source: lease
+    instance_name: magnetar-8c7d3c0e
+    console_log: /var/lib/magnetar/servers/8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d/console.log
+actions:
+  description: What was done, or would be in check mode, in order.
+  returned: on success
+  type: list
+  elements: str
+  sample: [create_disk, define, start]
+changes:
+  description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden.
+  returned: on success
+  type: dict
+  sample: {description: {old: "", new: for the shop}}
+operation:
+  description: The work that goes on, when it was not waited for.
+  returned: when O(wait=false) and the work takes longer than a moment
+  type: dict
+  sample:
+    id: 0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10
+    status: running
+request_id:
+  description: Name of the request in the agent's logs.
+  returned: when the agent has answered
+  type: str
+  sample: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+error:
+  description: "For programs: RV(error.code) says what kind of failure it is, RV(error.details) has the values."
+  returned: on failure
+  type: dict
+  sample:
+    code: invalid-field
+    details:
+      field: name
+      rule: is required
+    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+results:
+  description: One entry for each item of O(servers), in their order.
+  returned: with O(servers)
+  type: list
+  elements: dict
+  contains:
+    name:
+      description: Name of the item, or its uuid where it has no name.
+      type: str
+      returned: always
+      sample: web1
+    changed:
+      description: Whether this item changed.
+      type: bool
+      returned: always
+      sample: true
+    failed:
+      description: Whether this item failed.
+      type: bool
+      returned: always
+      sample: false
+    msg:
+      description: Why it failed; empty otherwise.
+      type: str
+      returned: always
+      sample: ""
+    server:
+      description: As RV(server).
+      type: dict
+      returned: when the item has not failed
+      sample: {id: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d, name: web1, status: ACTIVE}
+    actions:
+      description: As RV(actions).
+      type: list
+      elements: str
+      returned: when the item has not failed
+      sample: [start]
+    changes:
+      description: As RV(changes).
+      type: dict
+      returned: when the item has not failed
+      sample: {power: {old: "off", new: running}}
+    error:
+      description: As RV(error).
+      type: dict
+      returned: when the item has failed
+      sample: {code: not-found, details: {}}
+changed_ids:
+  description: Uuids of the items that changed; the name where there is no uuid.
+  returned: with O(servers)
+  type: list
+  elements: str
+  sample: [8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d]
+failed_ids:
+  description: Uuids of the items that failed; the name where there is no uuid.
+  returned: with O(servers)
+  type: list
+  elements: str
+  sample: []
+"""
+
+from ansible_collections.magnetar.compute.plugins.module_utils.faces.server import MODULES
+from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+
+
+def main():
+    run(MODULES["server"])
+
+
+if __name__ == "__main__":
+    main()
