@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, Optional
+
 from .errors import InvalidField
 from .fields import Field, Kind
 from .values import Choices, ListOf, MapOf, Nullable, Text, Value
@@ -30,12 +33,12 @@ class Ensure(Permissions):
     want = Field(Nullable(MapOf(Text(1, 64), Value())), "The desired document; null for absent.", required=True)
 
 
-def permissions(given):
+def permissions(given: Mapping[str, Any]) -> dict[str, Any]:
     """Check *given* and fill in what is left out: ``{"on_immutable": str, "merge": [str]}``."""
-    return dict(Permissions.defaults(), **Permissions.check(given))
+    return dict(Permissions.defaults(), **Permissions.check(dict(given)))
 
 
-def batch(items):
+def batch(items: Any) -> list[tuple[str, Optional[dict[str, Any]], dict[str, Any]]]:
     """Check the body of a batch; returns a list of ``(key, want, permissions)``. ``want`` itself is not checked."""
     if not isinstance(items, list):
         raise InvalidField("body", "must be a list of {key, want} objects")

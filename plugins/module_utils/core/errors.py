@@ -7,6 +7,8 @@ A message says what happened, why, and what to do.
 
 from __future__ import annotations
 
+from typing import Any, Mapping, Optional
+
 
 class MagnetarError(Exception):
     """Something failed inside Magnetar; the agent's log has the cause under the request id."""
@@ -14,13 +16,13 @@ class MagnetarError(Exception):
     code = "internal"
     status = 500
 
-    def __init__(self, message=None, **details):
+    def __init__(self, message: Optional[str] = None, **details: Any) -> None:
         """*details* are JSON values that a program can use: ``field``, ``rule``, ``uuids`` and the like."""
         self.message = message or " ".join((type(self).__doc__ or "").split())
         self.details = details
         super().__init__(self.message)
 
-    def as_dict(self):
+    def as_dict(self) -> dict[str, Any]:
         """Shape of the answer: ``{"code": str, "message": str, "details": {...}}``."""
         return {"code": self.code, "message": self.message, "details": self.details}
 
@@ -31,7 +33,7 @@ class InvalidField(MagnetarError):
     code = "invalid-field"
     status = 400
 
-    def __init__(self, field, rule, value=None):
+    def __init__(self, field: str, rule: str, value: Any = None) -> None:
         shown = "" if value is None else " (got %s)" % _short(value)
         super().__init__("%s: %s%s." % (field, rule, shown), field=field, rule=rule)
 
@@ -158,14 +160,14 @@ ERRORS = {
 }
 
 
-def from_dict(answer):
+def from_dict(answer: Mapping[str, Any]) -> MagnetarError:
     """The error that an agent's answer *answer* (see ``MagnetarError.as_dict``) stands for."""
-    cls = ERRORS.get(answer.get("code"), MagnetarError)
+    cls = ERRORS.get(str(answer.get("code")), MagnetarError)
     error = cls.__new__(cls)
     MagnetarError.__init__(error, answer.get("message"), **(answer.get("details") or {}))
     return error
 
 
-def _short(value, limit=60):
+def _short(value: Any, limit: int = 60) -> str:
     text = repr(value)
     return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Optional, Union
 
 from .errors import InvalidField
 from .values import Value
-from .versions import Range
+from .versions import Range, Version
 
 CREATE, UPDATE, SHOW, LIST = "create", "update", "show", "list"
 SETTABLE = frozenset((CREATE, UPDATE))
@@ -19,10 +21,10 @@ READ = "show list"
 
 
 class _Unset:
-    def __repr__(self):
+    def __repr__(self) -> str:
         return "UNSET"
 
-    def __bool__(self):
+    def __bool__(self) -> bool:
         return False
 
 
@@ -39,37 +41,39 @@ class Field:
     resource, not what it is, so a difference in it is none.
     """
 
-    def __init__(self, value, doc, wire=None, since=None, until=None, on=ALWAYS, required=False, default=UNSET,
-                 secret=False, option=None, aliases=(), sample=None, compared=True):
+    def __init__(self, value: Value, doc: str, wire: Optional[str] = None, since: Optional[str] = None,
+                 until: Optional[str] = None, on: str = ALWAYS, required: bool = False, default: Any = UNSET,
+                 secret: bool = False, option: Union[str, bool, None] = None, aliases: Iterable[str] = (),
+                 sample: Any = None, compared: bool = True) -> None:
         self.value, self.doc, self.on = value, doc, frozenset(on.split())
         self.range = Range(since, until)
         self.required, self.default, self.secret = required, default, secret
         self.option, self.aliases, self.sample = option, tuple(aliases), sample
         self.compared = compared
-        self.name, self.wire = None, wire
+        self.name, self.wire = "", wire or ""
 
-    def named(self, name):
+    def named(self, name: str) -> Field:
         """Give the field the name under which it was declared."""
         self.name, self.wire = name, self.wire or name
         if self.option is None:
             self.option = name
         return self
 
-    def at(self, version, operation):
+    def at(self, version: Optional[Version], operation: str) -> bool:
         """True when the field is part of *operation* at *version* (``None``: newest)."""
         return operation in self.on and self.range.holds(version)
 
     @property
-    def settable(self):
+    def settable(self) -> bool:
         return bool(self.on & SETTABLE)
 
     @property
-    def fixed(self):
+    def fixed(self) -> bool:
         """Set at creation only."""
         return CREATE in self.on and UPDATE not in self.on
 
 
-def overlaps(fields):
+def overlaps(fields: Sequence[Field]) -> list[tuple[str, str]]:
     """Pairs of fields that claim one wire name in one version and operation: a mistake in the declaration."""
     return [
         (one.name, two.name)
@@ -83,7 +87,7 @@ class _Fields:
     """A list of fields that checks a document; shared by ``Kind`` and ``Record``."""
 
     @staticmethod
-    def collect(namespace):
+    def collect(namespace: Mapping[str, Any]) -> tuple[Field, ...]:
         fields = tuple(value.named(name) for name, value in namespace.items() if isinstance(value, Field))
         clash = overlaps(fields)
         if clash:
@@ -91,7 +95,8 @@ class _Fields:
         return fields
 
     @staticmethod
-    def check(fields, document, path, version, operation, partial=False):
+    def check(fields: Sequence[Field], document: Any, path: str, version: Optional[Version], operation: str,
+              partial: bool = False) -> dict[str, Any]:
         if not isinstance(document, dict):
             raise InvalidField(path or "document", "must be an object with fields", document)
         known = {f.name: f for f in fields if f.at(version, operation)}
@@ -105,9 +110,9 @@ class _Fields:
         return {name: known[name].value.check(value, prefix + name, version) for name, value in document.items()}
 
     @staticmethod
-    def schema(fields, version, operation):
+    def schema(fields: Sequence[Field], version: Optional[Version], operation: str) -> dict[str, Any]:
         used = [f for f in fields if f.at(version, operation)]
-        found = {
+        found: dict[str, Any] = {
             "type": "object",
             "properties": {f.name: dict(f.value.schema(version), description=f.doc) for f in used},
             "additionalProperties": False,
@@ -116,7 +121,7 @@ class _Fields:
         return dict(found, required=required) if required else found
 
 
-def _unknown(name, known, fields):
+def _unknown(name: Any, known: Mapping[str, Field], fields: Sequence[Field]) -> str:
     if any(f.name == name for f in fields):
         return "cannot be set here; it is reported only, or fixed when the resource is made"
     near = difflib.get_close_matches(str(name), list(known), 1)
@@ -126,31 +131,28 @@ def _unknown(name, known, fields):
 class Record(Value):
     """An object value with fields of its own: ``Record(vcpus=Field(...), ram=Field(...))``."""
 
-    def __init__(self, **fields):
+    def __init__(self, **fields: Field) -> None:
         self.fields = _Fields.collect(fields)
 
-    def check(self, value, path, version=None):
+    def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
         return _Fields.check(self.fields, value, path, version, CREATE)
 
-    def schema(self, version=None):
+    def schema(self, version: Optional[Version] = None) -> dict[str, Any]:
         return _Fields.schema(self.fields, version, CREATE)
 
-    def option(self):
+    def option(self) -> dict[str, Any]:
         return {"type": "dict"}
 
 
 class Kind:
     """A noun of the system. Subclasses list fields; ``noun`` and ``plural`` name it in routes and modules."""
 
-    noun = ""
-    plural = ""
-    fields = ()
-    #: True when a resource of this kind is found by uuid as well as by name.
-    by_uuid = True
-    #: Shape number of the kind's documents; a later agent reads earlier numbers.
-    schema_number = 1
+    noun: ClassVar[str] = ""
+    plural: ClassVar[str] = ""
+    fields: ClassVar[tuple[Field, ...]] = ()
+    own: ClassVar[tuple[Field, ...]] = ()
 
-    def __init_subclass__(cls, **kwargs):
+    def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         merged = {f.name: f for base in cls.__mro__[-1:0:-1] for f in vars(base).get("own", ())}
         cls.own = _Fields.collect(vars(cls))
@@ -160,7 +162,8 @@ class Kind:
             raise TypeError("%s: fields overlap: %s" % (cls.__name__, overlaps(cls.fields)))
 
     @classmethod
-    def check(cls, document, operation=CREATE, version=None, partial=False):
+    def check(cls, document: Any, operation: str = CREATE, version: Optional[Version] = None,
+              partial: bool = False) -> dict[str, Any]:
         """Return *document* in normal form; raise ``InvalidField`` naming the field and the rule.
 
         *partial* lets required fields be missing: the document says only what is to differ.
@@ -168,12 +171,12 @@ class Kind:
         return _Fields.check(cls.fields, document, "", version, operation, partial)
 
     @classmethod
-    def schema(cls, operation=CREATE, version=None):
+    def schema(cls, operation: str = CREATE, version: Optional[Version] = None) -> dict[str, Any]:
         """JSON Schema of a document of this kind for *operation*."""
         return _Fields.schema(cls.fields, version, operation)
 
     @classmethod
-    def field(cls, name):
+    def field(cls, name: str) -> Field:
         """The newest field called *name*; ``KeyError`` when there is none."""
         for field in reversed(cls.fields):
             if field.name == name:
@@ -181,16 +184,16 @@ class Kind:
         raise KeyError(name)
 
     @classmethod
-    def settable(cls):
+    def settable(cls) -> tuple[Field, ...]:
         """The fields a user may set, newest shape."""
         return tuple(f for f in cls.fields if f.settable and f.range.until is None)
 
     @classmethod
-    def defaults(cls):
+    def defaults(cls) -> dict[str, Any]:
         """What omitted fields mean when a resource is made."""
         return {f.name: f.default for f in cls.settable() if f.default is not UNSET}
 
     @classmethod
-    def secrets(cls):
+    def secrets(cls) -> frozenset[str]:
         """Names of fields whose values are never shown."""
         return frozenset(f.name for f in cls.fields if f.secret)

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+from typing import Any, Optional
+
 MASK = "(hidden)"
 
 
@@ -11,30 +14,30 @@ class Step:
 
     __slots__ = ("verb", "args", "text")
 
-    def __init__(self, verb, text, **args):
+    def __init__(self, verb: str, text: str, **args: Any) -> None:
         self.verb, self.text, self.args = verb, text, args
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         return isinstance(other, Step) and (self.verb, self.args) == (other.verb, other.args)
 
-    def __hash__(self):
-        return hash((self.verb, self.text))
+    def __hash__(self) -> int:
+        return hash(self.verb)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return "Step(%r, %r)" % (self.verb, self.args)
 
-    def as_dict(self):
+    def as_dict(self) -> dict[str, str]:
         """``{"verb": str, "text": str}``: what answers and audit lines show."""
         return {"verb": self.verb, "text": self.text}
 
 
-def diff(before, after, secrets=(), path=""):
+def diff(before: Any, after: Any, secrets: Collection[str] = (), path: str = "") -> list[dict[str, Any]]:
     """Leaves that differ: a list of ``{"path", "old", "new"}`` in order of path; a missing side is ``None``.
 
     Mappings are compared key by key, everything else as a whole. Values of *secrets* (top-level names) are masked.
     """
     if isinstance(before, dict) and isinstance(after, dict):
-        found = []
+        found: list[dict[str, Any]] = []
         for key in sorted(set(before) | set(after), key=str):
             where = "%s.%s" % (path, key) if path else str(key)
             if path == "" and key in secrets:
@@ -54,14 +57,15 @@ class Result:
 
     __slots__ = ("steps", "diff", "resource", "warnings")
 
-    def __init__(self, steps, diff, resource, warnings=()):
+    def __init__(self, steps: Iterable[Step], diff: list[dict[str, Any]], resource: Optional[dict[str, Any]],
+                 warnings: Iterable[str] = ()) -> None:
         self.steps, self.diff, self.resource, self.warnings = list(steps), diff, resource, list(warnings)
 
     @property
-    def changed(self):
+    def changed(self) -> bool:
         return bool(self.steps)
 
-    def as_dict(self):
+    def as_dict(self) -> dict[str, Any]:
         return {
             "changed": self.changed,
             "steps": [step.as_dict() for step in self.steps],

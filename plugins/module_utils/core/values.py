@@ -10,32 +10,33 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from typing import Any, Optional, Union
 
 from .errors import InvalidField
-from .versions import Range
+from .versions import Range, Version
 
 
 class Value:
     """Any JSON value."""
 
-    def check(self, value, path, version=None):
+    def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
         return value
 
-    def schema(self, version=None):
+    def schema(self, version: Optional[Version] = None) -> dict[str, Any]:
         return {}
 
-    def option(self):
+    def option(self) -> dict[str, Any]:
         return {"type": "raw"}
 
 
 class Text(Value):
     """A string of *min* to *max* characters that matches *pattern* (whole), said in words by *rule*."""
 
-    def __init__(self, min=0, max=255, pattern=None, rule=None):
+    def __init__(self, min: int = 0, max: int = 255, pattern: Optional[str] = None, rule: Optional[str] = None) -> None:
         self.min, self.max, self.rule = min, max, rule
         self.pattern = re.compile(pattern) if pattern else None
 
-    def check(self, value, path, version=None):
+    def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
         if not isinstance(value, str):
             raise InvalidField(path, "must be a string", value)
         if not self.min <= len(value) <= self.max:
@@ -47,50 +48,50 @@ class Text(Value):
             raise InvalidField(path, self.rule or "must match %s" % self.pattern.pattern, value)
         return value
 
-    def schema(self, version=None):
-        found = {"type": "string", "minLength": self.min, "maxLength": self.max}
+    def schema(self, version: Optional[Version] = None) -> dict[str, Any]:
+        found: dict[str, Any] = {"type": "string", "minLength": self.min, "maxLength": self.max}
         if self.pattern:
             found["pattern"] = "^(?:%s)$" % self.pattern.pattern
         return found
 
-    def option(self):
+    def option(self) -> dict[str, Any]:
         return {"type": "str"}
 
 
 class Uuid(Text):
     """A UUID; the normal form is lower case with hyphens."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__(
             32, 36, "[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{12}",
             "must be a UUID such as 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d")
 
-    def check(self, value, path, version=None):
-        digits = super().check(value, path, version).replace("-", "").lower()
+    def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
+        digits: str = super().check(value, path, version).replace("-", "").lower()
         return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
-    def schema(self, version=None):
+    def schema(self, version: Optional[Version] = None) -> dict[str, Any]:
         return {"type": "string", "format": "uuid"}
 
 
 class Mac(Text):
     """A unicast MAC address; the normal form is lower case."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__(17, 17, "[0-9a-fA-F][02468aceACE](:[0-9a-fA-F]{2}){5}",
                          "must be a unicast MAC address such as 52:54:00:12:34:56")
 
-    def check(self, value, path, version=None):
+    def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
         return super().check(value, path, version).lower()
 
 
 class Base64(Text):
     """Base64 text of at most *max* characters as sent (MD-51: the limit counts the encoded form)."""
 
-    def __init__(self, max):
+    def __init__(self, max: int) -> None:
         super().__init__(0, max)
 
-    def check(self, value, path, version=None):
+    def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
         text = "".join(super().check(value, path, version).split())
         try:
             base64.b64decode(text.encode("ascii"), validate=True)
@@ -98,98 +99,98 @@ class Base64(Text):
             raise InvalidField(path, "must be valid base64") from None
         return text
 
-    def schema(self, version=None):
+    def schema(self, version: Optional[Version] = None) -> dict[str, Any]:
         return {"type": "string", "maxLength": self.max, "contentEncoding": "base64"}
 
 
 class Integer(Value):
     """A whole number from *min* to *max*."""
 
-    def __init__(self, min=0, max=2**31 - 1):
+    def __init__(self, min: int = 0, max: int = 2**31 - 1) -> None:
         self.min, self.max = min, max
 
-    def check(self, value, path, version=None):
+    def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
         if isinstance(value, bool) or not isinstance(value, int):
             raise InvalidField(path, "must be a whole number", value)
         if not self.min <= value <= self.max:
             raise InvalidField(path, "must be from %d to %d" % (self.min, self.max), value)
         return value
 
-    def schema(self, version=None):
+    def schema(self, version: Optional[Version] = None) -> dict[str, Any]:
         return {"type": "integer", "minimum": self.min, "maximum": self.max}
 
-    def option(self):
+    def option(self) -> dict[str, Any]:
         return {"type": "int"}
 
 
 class Boolean(Value):
     """true or false."""
 
-    def check(self, value, path, version=None):
+    def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
         if not isinstance(value, bool):
             raise InvalidField(path, "must be true or false", value)
         return value
 
-    def schema(self, version=None):
+    def schema(self, version: Optional[Version] = None) -> dict[str, Any]:
         return {"type": "boolean"}
 
-    def option(self):
+    def option(self) -> dict[str, Any]:
         return {"type": "bool"}
 
 
 class Choice:
     """One word of a ``Choices``, valid from *since* to *until*."""
 
-    def __init__(self, word, since=None, until=None):
+    def __init__(self, word: str, since: Optional[str] = None, until: Optional[str] = None) -> None:
         self.word, self.range = word, Range(since, until)
 
 
 class Choices(Value):
     """One word out of a list; words are strings or ``Choice`` objects."""
 
-    def __init__(self, *choices):
+    def __init__(self, *choices: Union[str, Choice]) -> None:
         self.choices = tuple(c if isinstance(c, Choice) else Choice(c) for c in choices)
 
-    def words(self, version=None):
+    def words(self, version: Optional[Version] = None) -> list[str]:
         """The words valid at *version*, in order."""
         return [c.word for c in self.choices if c.range.holds(version)]
 
-    def check(self, value, path, version=None):
+    def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
         words = self.words(version)
         if value not in words:
             raise InvalidField(path, "must be one of %s" % ", ".join(words), value)
         return value
 
-    def schema(self, version=None):
+    def schema(self, version: Optional[Version] = None) -> dict[str, Any]:
         return {"enum": self.words(version)}
 
-    def option(self):
+    def option(self) -> dict[str, Any]:
         return {"type": "str", "choices": self.words()}
 
 
 class Nullable(Value):
     """*value* or null; null means "none"."""
 
-    def __init__(self, value):
+    def __init__(self, value: Value) -> None:
         self.value = value
 
-    def check(self, value, path, version=None):
+    def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
         return None if value is None else self.value.check(value, path, version)
 
-    def schema(self, version=None):
+    def schema(self, version: Optional[Version] = None) -> dict[str, Any]:
         return {"anyOf": [self.value.schema(version), {"type": "null"}]}
 
-    def option(self):
+    def option(self) -> dict[str, Any]:
         return self.value.option()
 
 
 class ListOf(Value):
     """A list of at most *max* items; ``unique`` refuses equal items and sorts (a set has no order)."""
 
-    def __init__(self, item, max=100, unique=False):
+    def __init__(self, item: Value, max: int = 100, unique: bool = False) -> None:
         self.item, self.max, self.unique = item, max, unique
 
-    def check(self, value, path, version=None):
+    def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
         if not isinstance(value, (list, tuple)):
             raise InvalidField(path, "must be a list", value)
         if len(value) > self.max:
@@ -197,11 +198,11 @@ class ListOf(Value):
         found = [self.item.check(item, "%s[%d]" % (path, at), version) for at, item in enumerate(value)]
         return sorted(set(found)) if self.unique else found
 
-    def schema(self, version=None):
+    def schema(self, version: Optional[Version] = None) -> dict[str, Any]:
         found = {"type": "array", "items": self.item.schema(version), "maxItems": self.max}
         return dict(found, uniqueItems=True) if self.unique else found
 
-    def option(self):
+    def option(self) -> dict[str, Any]:
         inner = self.item.option()
         found = {"type": "list", "elements": inner.pop("type")}
         found.update(inner)
@@ -211,10 +212,10 @@ class ListOf(Value):
 class MapOf(Value):
     """An object with at most *max* free keys; *key* and *value* are value types."""
 
-    def __init__(self, key, value, max=128):
+    def __init__(self, key: Value, value: Value, max: int = 128) -> None:
         self.key, self.value, self.max = key, value, max
 
-    def check(self, value, path, version=None):
+    def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
         if not isinstance(value, dict):
             raise InvalidField(path, "must be a mapping of keys to values", value)
         if len(value) > self.max:
@@ -224,22 +225,22 @@ class MapOf(Value):
             for key, item in value.items()
         }
 
-    def schema(self, version=None):
+    def schema(self, version: Optional[Version] = None) -> dict[str, Any]:
         return {"type": "object", "propertyNames": self.key.schema(version), "maxProperties": self.max,
                 "additionalProperties": self.value.schema(version)}
 
-    def option(self):
+    def option(self) -> dict[str, Any]:
         return {"type": "dict"}
 
 
 class OneOf(Value):
     """The first of several value types that takes the value."""
 
-    def __init__(self, *values):
+    def __init__(self, *values: Value) -> None:
         self.values = values
 
-    def check(self, value, path, version=None):
-        refused = []
+    def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
+        refused: list[InvalidField] = []
         for choice in self.values:
             try:
                 return choice.check(value, path, version)
@@ -248,23 +249,23 @@ class OneOf(Value):
         fitting = [e for e in refused if e.details["field"] != path]
         raise (fitting or refused)[-1 if fitting else 0]
 
-    def schema(self, version=None):
+    def schema(self, version: Optional[Version] = None) -> dict[str, Any]:
         return {"anyOf": [choice.schema(version) for choice in self.values]}
 
-    def option(self):
+    def option(self) -> dict[str, Any]:
         return {"type": "raw"}
 
 
 class Const(Value):
     """Exactly *value*."""
 
-    def __init__(self, value):
+    def __init__(self, value: Any) -> None:
         self.value = value
 
-    def check(self, value, path, version=None):
+    def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
         if value != self.value or isinstance(value, bool) != isinstance(self.value, bool):
             raise InvalidField(path, "must be %r" % (self.value,), value)
         return value
 
-    def schema(self, version=None):
+    def schema(self, version: Optional[Version] = None) -> dict[str, Any]:
         return {"const": self.value}

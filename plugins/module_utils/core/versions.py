@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from functools import total_ordering
+from typing import Optional
 
 _FORM = re.compile(r"^([1-9][0-9]*)\.(0|[1-9][0-9]*)$")
 
@@ -15,25 +16,25 @@ class Version:
 
     __slots__ = ("major", "minor")
 
-    def __init__(self, text):
+    def __init__(self, text: str) -> None:
         match = _FORM.match(text)
         if not match:
             raise ValueError("%r is not a version of the form 2.1" % (text,))
         self.major, self.minor = int(match.group(1)), int(match.group(2))
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         return isinstance(other, Version) and (self.major, self.minor) == (other.major, other.minor)
 
-    def __lt__(self, other):
+    def __lt__(self, other: Version) -> bool:
         return (self.major, self.minor) < (other.major, other.minor)
 
-    def __hash__(self):
+    def __hash__(self) -> int:
         return hash((self.major, self.minor))
 
-    def __str__(self):
+    def __str__(self) -> str:
         return "%d.%d" % (self.major, self.minor)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return "Version('%s')" % self
 
 
@@ -45,19 +46,19 @@ class Range:
 
     __slots__ = ("since", "until")
 
-    def __init__(self, since=None, until=None):
+    def __init__(self, since: Optional[str] = None, until: Optional[str] = None) -> None:
         self.since = Version(since) if since else FIRST
         self.until = Version(until) if until else None
         if self.until is not None and self.until < self.since:
             raise ValueError("a range cannot end (%s) before it begins (%s)" % (self.until, self.since))
 
-    def holds(self, version):
+    def holds(self, version: Optional[Version]) -> bool:
         """True when *version* lies inside. ``None`` asks for the newest shape: only an open range holds it."""
         if version is None:
             return self.until is None
         return self.since <= version and (self.until is None or version <= self.until)
 
-    def overlaps(self, other):
+    def overlaps(self, other: Range) -> bool:
         """True when some version lies in both ranges."""
         return (self.until is None or other.since <= self.until) and (
             other.until is None or self.since <= other.until

@@ -13,7 +13,7 @@ DISK = Integer(0, 2**20)
 SWAP = Integer(0, 2**26)
 
 
-def sizes(on=FIXED):
+def sizes(on: str = FIXED) -> dict[str, Field]:
     """The size fields, alike in a flavor and in a server's inline flavor."""
     return {
         "vcpus": Field(VCPUS, "Number of virtual CPUs.", required=True, on=on, sample=1),

@@ -18,7 +18,7 @@ TAG = Text(1, 60, r"[^,/]+", "must not contain a comma or a slash")
 META = Text(0, 255)
 
 
-def _nic():
+def _nic() -> Record:
     return Record(
         network=Field(REFERENCE, "A network known to the agent, or a libvirt network."),
         bridge=Field(DEVICE, "A bridge of the host, in place of network."),
