@@ -120,7 +120,7 @@ def _remove(task: Task) -> None:
 def _renewed(want: Fields, old: Fields) -> Fields:
     """*want* without what was only computed for another mode or other addresses."""
     want = dict(want)
-    follow = ("cidr", "bridge", "dhcp") if want["mode"] != old["mode"] else ()
+    follow: tuple[str, ...] = ("cidr", "bridge", "dhcp") if want["mode"] != old["mode"] else ()
     if follow or want.get("cidr") != old.get("cidr") or want.get("dhcp") != old.get("dhcp"):
         follow += ("dhcp_start", "dhcp_end")
     for name in follow:
@@ -194,7 +194,7 @@ def host_networks() -> list[tuple[str, IPv4Network]]:
     found = []
     for line in lines:
         device, to, gateway, _, _, _, _, mask = line.split()[:8]
-        net, bits = (struct.unpack("<I", bytes.fromhex(text)[::-1])[0] for text in (to, mask))
+        net, bits = (int.from_bytes(bytes.fromhex(text), "little") for text in (to, mask))
         if int(gateway, 16) == 0 and bits:
             found.append((device, IPv4Network((net, bits.bit_count()))))
     return found
