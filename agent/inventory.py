@@ -12,6 +12,7 @@ from magnetar_core.kinds import Host
 
 from magnetar_agent import hypervisor as hv
 from magnetar_agent.servers import GIB
+from magnetar_agent.version import version
 
 if TYPE_CHECKING:
     from magnetar_agent.reconcile import Agent
@@ -22,14 +23,14 @@ def host(agent: Agent) -> dict[str, Any]:
     documents = agent.documents.list("server")
     disk = shutil.disk_usage(agent.settings.state_dir)
     found: dict[str, Any] = {
-        "name": agent.host_name, "connected": agent.hypervisor.connected(), "servers": len(documents),
+        "name": agent.host_name, "agent_version": version(), "connected": agent.hypervisor.connected(), "servers": len(documents),
         "disk_gb": disk.total // GIB, "disk_gb_free": disk.free // GIB,
     }
     try:
         domains = agent.hypervisor.domains()
         kvm = agent.hypervisor.kvm()
         active = [d for d in documents if d.id in domains and domains[d.id].state in (hv.RUNNING, hv.PAUSED)]
-        found |= agent.hypervisor.host()
+        found = agent.hypervisor.host() | found
         found |= {
             "kvm": kvm, "virt_types": (["kvm"] if kvm["usable"] else []) + ["qemu"],
             "running": sum(domains[d.id].state == hv.RUNNING for d in active),

@@ -44,7 +44,8 @@ def domain(agent: Agent, document: Document) -> DomainSpec:
     if state.get("iso"):
         disks.append(Disk(place / "base", "sda", "raw", "cdrom", "sata", True))
     if want["config_drive"]:
-        disks.append(Disk(place / "config.iso", "sdb", "raw", "cdrom", "sata", True))
+        # A virtio disk, not a CD: the kernels of cloud images have virtio and often no AHCI (MD-76 mounts /dev/vdb).
+        disks.append(Disk(place / "config.iso", "vdz", "raw", readonly=True))
     boot = state.get("boot") or {}
     return DomainSpec(
         uuid=document.id, name=domain_name(document.id), title=want["name"], description=want["description"],

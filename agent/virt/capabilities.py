@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import grp
 from xml.etree import ElementTree
 from pathlib import Path
@@ -66,7 +67,7 @@ def _ask(conn: Any) -> dict[str, Any]:
         "hypervisor_version": _version(conn.getVersion()),
         "libvirt_version": _version(conn.getLibVersion()),
         "cpu_model": _processor() or model or str(info[0]),
-        "memory_mb": int(info[1]),
+        "memory_mb": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2**20,  # libvirt misses hot-plugged memory
         "vcpus": int(info[2]),
         "domain_types": {domain.get("type") for domain in root.iterfind("guest/arch/domain")},
         "qemu_group": _dac_group(root),

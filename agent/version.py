@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The version of what is installed."""
+
+from __future__ import annotations
+
+import functools
+
+
+@functools.cache
+def version() -> str:
+    """Version of the distribution ``magnetar``; a bare checkout has none."""
+    from importlib import metadata  # here: it is slow to load
+
+    try:
+        return metadata.version("magnetar")
+    except metadata.PackageNotFoundError:
+        return "0+checkout"
