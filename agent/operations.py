@@ -13,12 +13,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from magnetar_agent.documents import now
-from magnetar_core.errors import Cancelled, Conflict, HypervisorDown, InvalidRequest, MagnetarError, NotFound
+from magnetar_core.errors import Cancelled, Conflict, HypervisorDown, MagnetarError, NotFound
 
 log = logging.getLogger(__name__)
 
 RUNNING, SUCCEEDED, FAILED, CANCELLED = "running", "succeeded", "failed", "cancelled"
 KEPT = 1000
+#: How many clients may send content at once; more of them wait, unread.
+STREAMS = 8
 
 
 class Operation:
@@ -66,6 +68,10 @@ class Operation:
     def cancelling(self) -> bool:
         """Whether somebody asked it to stop."""
         return self._cancelled.is_set()
+
+    def forget(self) -> None:
+        """Drop the result once the caller has it, so that a thousand ended batches do not fill the memory."""
+        self.result = None
 
     def wait(self, seconds: float | None) -> bool:
         """Wait at most *seconds* (``None``: as long as it takes); True when it has ended."""
@@ -117,10 +123,11 @@ class Operation:
 
 
 class Operations:
-    """All operations of an agent: those that run, in a bounded pool of threads, and the last *kept* that ended."""
+    """All operations of an agent: those that run, in bounded pools of threads, and the last *kept* that ended."""
 
-    def __init__(self, parallel: int, kept: int = KEPT) -> None:
-        self._pool = ThreadPoolExecutor(parallel, thread_name_prefix="operation")
+    def __init__(self, workers: int, kept: int = KEPT) -> None:
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="operation")
+        self._streams = ThreadPoolExecutor(STREAMS, thread_name_prefix="stream")
         self._running: OrderedDict[str, Operation] = OrderedDict()
         self._ended: OrderedDict[str, Operation] = OrderedDict()
         self._kept = kept
@@ -128,17 +135,18 @@ class Operations:
         self._listeners: list[Callable[[Operation], None]] = []
         self._closed = False
 
-    def start(self, name: str, function: Callable[[Operation], Any], **labels: Any) -> Operation:
+    def start(self, name: str, function: Callable[[Operation], Any], stream: bool = False, **labels: Any) -> Operation:
         """Run *function(operation)* in the pool. *labels*: ``kind``, ``key``, ``request_id``, ``caller``.
 
-        It waits for a free thread when all are busy; until then its progress says ``waiting``."""
+        It waits for a free thread when all are busy; until then its progress says ``waiting``. *stream*: it follows
+        a client's pace, so it gets a thread of another pool and holds nobody up."""
         operation = Operation(name, **labels)
         operation.progress["phase"] = "waiting"
         with self._lock:
             if self._closed:
                 raise HypervisorDown("The agent is shutting down and takes no new work. Try again when it is back.")
             self._running[operation.id] = operation
-        self._pool.submit(self._run, operation, function)
+        (self._streams if stream else self._pool).submit(self._run, operation, function)
         return operation
 
     def _run(self, operation: Operation, function: Callable[[Operation], Any]) -> None:
@@ -204,19 +212,7 @@ class Operations:
             operation.cancel()
         _wait_all(left, max(grace, 1.0))
         self._pool.shutdown(wait=False, cancel_futures=True)
-
-
-def seconds(text: str | None, otherwise: float, name: str = "wait") -> float:
-    """A number of seconds from a query string; *otherwise* when it is left out."""
-    if text is None:
-        return otherwise
-    try:
-        found = float(text)
-    except ValueError:
-        found = -1.0
-    if not 0 <= found <= 86400:
-        raise InvalidRequest(f"{name} must be a number of seconds from 0 to 86400 (got {text!r}).", field=name)
-    return found
+        self._streams.shutdown(wait=False, cancel_futures=True)
 
 
 def _wait_all(operations: list[Operation], seconds: float) -> None:

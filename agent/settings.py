@@ -53,7 +53,7 @@ class Settings:
                                         "certificate that is not listed is refused.", default_factory=dict)
     parallel: int = _doc("How many operations run at once. Default: twice the number of CPUs.",
                          default_factory=_parallel, metadata={"min": 1, "max": 512})
-    wait: float = _doc("How long a PUT or DELETE waits before it answers 202 with an operation, unless the caller says.",
+    wait: float = _doc("How long a PUT or DELETE waits before it answers 202 with an operation, unless told.",
                        default=60.0, metadata={"min": 0, "max": 86400})
     grace: float = _doc("How long running operations may go on when the agent is told to stop.", default=20.0,
                         metadata={"min": 0, "max": 3600})
@@ -200,8 +200,8 @@ CHECKS = {
 }
 
 
-def describe() -> list[dict[str, Any]]:
-    """Name, default and documentation of each setting, for ``--help`` and the documentation."""
-    default = Settings()
-    return [{"key": key.name, "default": getattr(default, key.name), "doc": key.metadata["doc"]}
+def describe(settings: Settings | None = None) -> list[dict[str, Any]]:
+    """``{"key", "value", "doc"}`` of each setting; the values are the defaults unless *settings* are given."""
+    shown = settings or Settings()
+    return [{"key": key.name, "value": getattr(shown, key.name), "doc": key.metadata["doc"]}
             for key in dataclasses.fields(Settings)]

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The HTTP application: its front (request ids, admission, errors, figures), its table of routes, and its docs."""
+
+from __future__ import annotations
+
+import logging
+import re
+import socket
+import time
+import uuid
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+from fastapi import FastAPI, Request
+from fastapi.responses import HTMLResponse, Response
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from magnetar_agent import access, audit, openapi, reconcile
+from magnetar_agent.metrics import Metrics
+from magnetar_agent.reconcile import Agent
+from magnetar_agent.routes import Json, Resources, Tasks, query
+from magnetar_agent.streams import Feed, Streams
+from magnetar_agent.version import version
+from magnetar_core.errors import InvalidRequest, MagnetarError, NotFound
+from magnetar_core.kinds import KINDS, Host, Image, Server
+
+log = logging.getLogger(__name__)
+
+#: Number of the agent's API; it counts up when something is taken away.
+API = 1
+_NEVER = re.compile(r"(?!)")
+REQUEST_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+class MethodNotAllowed(MagnetarError):
+    """This route exists, and does not know that method."""
+
+    code = "method-not-allowed"
+    status = 405
+
+
+def failure(error: MagnetarError, request_id: str) -> Json:
+    """The answer for *error*."""
+    headers = {"www-authenticate": 'Bearer realm="magnetar"'} if error.status == 401 else {}
+    headers.update({"allow": error.details["allow"]} if "allow" in error.details else {})
+    return Json({"error": {**error.as_dict(), "request_id": request_id}}, error.status, headers)
+
+
+class Front:
+    """Around the application: gives each request its id, admits its caller, and turns whatever is raised into an
+    answer. A trace goes to the log, never to the caller."""
+
+    def __init__(self, app: ASGIApp, agent: Agent, tokens: access.Tokens, metrics: Metrics) -> None:
+        self.app, self.agent, self.tokens, self.metrics = app, agent, tokens, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        began, status = time.perf_counter(), 500
+        headers = dict(scope["headers"])
+        given = headers.get(b"x-request-id", b"").decode("latin-1")
+        request_id = given if REQUEST_ID.fullmatch(given) else f"req-{uuid.uuid4()}"
+        token = audit.request_id.set(request_id)
+
+        async def answer(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
+            await send(message)
+
+        try:
+            await self._admitted(scope, headers, request_id, receive, answer)
+        finally:
+            audit.request_id.reset(token)
+            route = getattr(scope.get("route"), "path", "other")
+            self.metrics.request(scope["method"], route, status, time.perf_counter() - began)
+
+    async def _admitted(self, scope: Scope, headers: dict[bytes, bytes], request_id: str, receive: Receive,
+                        send: Send) -> None:
+        state = scope.setdefault("state", {})
+        state["request_id"] = request_id
+        caller = state.get("peer", access.NOBODY)
+        try:
+            scope["path"] = path(scope)
+            if scope["path"] != "/healthz" or caller.via != "socket":
+                caller = access.admit(caller, scope["method"], headers, self.tokens)
+            state["caller"] = caller.name
+        except MagnetarError as error:
+            if scope["method"] not in access.SAFE:
+                audit.record(scope["method"], None, scope["path"].replace("\x00", "/"), caller.name, request_id,
+                             "refused", error={"code": error.code, "message": error.message})
+            await failure(error, request_id)(scope, receive, send)
+            return
+        try:
+            await self.app(scope, receive, send)
+        except Exception:  # FastAPI has answered by now, through `unexpected`
+            log.exception("%s %s failed", scope["method"], scope["path"])
+
+
+def path(scope: Scope) -> str:
+    """The decoded path in which a slash inside of a segment (%2F) is NUL: names may have slashes."""
+    raw = scope.get("raw_path") or scope["path"].encode()
+    if b"%00" in raw or b"\x00" in raw:
+        raise InvalidRequest("The path has a NUL character, which no name may have.")
+    if b"%2f" not in raw.lower():
+        return str(scope["path"])
+    parts = (unquote_to_bytes(part).decode("utf-8", "replace").replace("/", "\x00") for part in raw.split(b"/"))
+    return "/".join(parts)
+
+
+async def refused(request: Request, error: Any) -> Json:
+    """Answer for what Magnetar raised."""
+    return failure(error, request.state.request_id)
+
+
+async def unexpected(request: Request, error: Exception) -> Json:
+    """Answer for what nobody expected; `Front` logs it."""
+    return failure(MagnetarError(), request.state.request_id)
+
+
+async def unknown(request: Request, error: Any) -> Json:
+    """Answer for a path or a method that is not there."""
+    if error.status_code == 405:
+        known = {method for route in request.app.routes if getattr(route, "path_regex", _NEVER).match(request.scope["path"])
+                 for method in route.methods}
+        allow = ", ".join(sorted(known))
+        found: MagnetarError = MethodNotAllowed(f"{request.url.path} does not know {request.method}; it knows {allow}.",
+                                                allow=allow)
+    elif error.status_code == 404:
+        nouns = ", ".join(kind.noun for kind in KINDS)
+        found = NotFound(f"There is no {request.url.path}. Resources are at /v1/KIND and /v1/KIND/KEY, where KIND is "
+                         f"one of {nouns}; /docs shows all routes.")
+    else:
+        found = InvalidRequest(str(error.detail))
+    return failure(found, request.state.request_id)
+
+
+class Pages:
+    """The routes about the agent itself."""
+
+    def __init__(self, agent: Agent, metrics: Metrics) -> None:
+        self.agent, self.metrics, self.version = agent, metrics, version()
+
+    async def root(self, request: Request) -> Json:
+        """What this is: host, API number, kinds and version."""
+        query(request)
+        return Json({"host": socket.gethostname(), "api": API, "kinds": [kind.noun for kind in KINDS],
+                     "version": self.version})
+
+    async def host(self, request: Request) -> Json:
+        """The host: what it is, what it has, what is used, and what no document knows."""
+        query(request)
+        return Json(await run_in_threadpool(reconcile.host, self.agent))
+
+    async def health(self, request: Request) -> Json:
+        """200 while libvirt answers, else 503."""
+        connected = await run_in_threadpool(self.agent.hypervisor.connected)
+        return Json({"status": "ok" if connected else "libvirt does not answer", "libvirt": connected},
+                    200 if connected else 503)
+
+    async def figures(self, request: Request) -> Response:
+        """Figures in Prometheus' text format."""
+        return Response(await run_in_threadpool(self.metrics.text), media_type="text/plain; version=0.0.4")
+
+    async def docs(self, request: Request) -> HTMLResponse:
+        """This page: all routes for people, made here and complete without other sites."""
+        return HTMLResponse(openapi.page(request.app.openapi()))
+
+
+class Application(Front):
+    """The agent's HTTP application, an ASGI callable; *feed* and *tokens* are for the server around it."""
+
+    def __init__(self, agent: Agent) -> None:
+        tokens, metrics = access.Tokens(agent.settings.tokens_file), Metrics(agent)
+        self.feed = Feed(agent)
+        api = FastAPI(title="Magnetar host agent", version=version(), docs_url=None, redoc_url=None,
+                      description="Makes one libvirt host be what its documents say.")
+        self._routes(api, agent, metrics)
+        api.add_exception_handler(MagnetarError, refused)
+        api.add_exception_handler(HTTPException, unknown)
+        api.add_exception_handler(Exception, unexpected)
+        openapi.complete(api)
+        super().__init__(api, agent, tokens, metrics)
+        self.api = api
+
+    def _routes(self, api: FastAPI, agent: Agent, metrics: Metrics) -> None:
+        pages, tasks, streams = Pages(agent, metrics), Tasks(agent), Streams(agent)
+        for method, where, endpoint, extra in (
+            ("GET", "/v1", pages.root, {}),
+            ("GET", "/healthz", pages.health, {}),
+            ("GET", "/metrics", pages.figures, openapi.text("Prometheus' text format")),
+            ("GET", "/docs", pages.docs, {"include_in_schema": False}),
+            ("GET", "/v1/host", pages.host, openapi.shows(Host)),
+            ("GET", "/v1/watch", self.feed.watch, openapi.text("Server-sent events", "text/event-stream")),
+            ("GET", "/v1/operations", tasks.list, openapi.operations()),
+            ("GET", "/v1/operations/{key}", tasks.show, openapi.operation("wait")),
+            ("DELETE", "/v1/operations/{key}", tasks.cancel, openapi.operation()),
+            ("PUT", f"/v1/{Image.noun}/{{key}}/data", streams.upload, openapi.uploads(Image)),
+            ("GET", f"/v1/{Server.noun}/{{key}}/console", streams.console, openapi.console()),
+        ):
+            api.add_api_route(where, endpoint, methods=[method], response_class=Json, **{"tags": ["agent"], **extra})
+        for kind in KINDS:
+            if kind is Host:
+                continue
+            one = Resources(agent, kind)
+            for method, where, endpoint, extra in (
+                ("GET", f"/v1/{kind.noun}", one.list, openapi.lists(kind, one.filters)),
+                ("PUT", f"/v1/{kind.noun}", one.ensure_many, openapi.batches(kind)),
+                ("GET", f"/v1/{kind.noun}/{{key}}", one.show, openapi.shows(kind)),
+                ("PUT", f"/v1/{kind.noun}/{{key}}", one.ensure, openapi.ensures(kind)),
+                ("DELETE", f"/v1/{kind.noun}/{{key}}", one.remove, openapi.removes(kind)),
+                ("POST", f"/v1/{kind.noun}/{{key}}/events", one.event, openapi.events(kind)),
+            ):
+                api.add_api_route(where, endpoint, methods=[method], response_class=Json, **extra,
+                                  operation_id=f"{endpoint.__name__}_{kind.noun}")

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Logs: JSON lines on stderr (journald keeps them), and one audit line for each change that somebody asked for."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Callable
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any
+
+from magnetar_agent.operations import SUCCEEDED, Operation
+
+#: The request that the present thread or task works for; every log line of it carries the id.
+request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
+
+audit = logging.getLogger("magnetar.audit")
+_PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message", "taskName"}
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object per line: time, level, logger, message, what was given as ``extra``, and the trace if any."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line; what JSON cannot hold is shown as text."""
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(), "logger": record.name, "message": record.getMessage(),
+        }
+        if request_id.get():
+            line["request_id"] = request_id.get()
+        line.update((key, value) for key, value in vars(record).items() if key not in _PLAIN)
+        if record.exc_info:
+            line["trace"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str, ensure_ascii=False)
+
+
+def configure(level: str) -> None:
+    """Send all logs to stderr as JSON lines. The audit log is always on."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    audit.setLevel(logging.INFO)
+    for noisy in ("uvicorn", "uvicorn.error", "asyncio"):
+        logging.getLogger(noisy).setLevel(max(logging.WARNING, root.level))
+
+
+def record(what: str, kind: str | None, key: str | None, caller: str | None, request: str | None, result: str,
+           changed: bool | None = None, seconds: float | None = None, **more: Any) -> None:
+    """Write one audit line. *result* is ``succeeded``, ``failed``, ``cancelled`` or ``refused``; *more* holds no
+    document content: names of steps, an error's code and message."""
+    audit.info("%s %s %s: %s", what, kind, key, result, extra={
+        "audit": True, "what": what, "kind": kind, "key": key, "caller": caller, "request_id": request,
+        "result": result, "changed": changed, **({} if seconds is None else {"seconds": round(seconds, 4)}), **more})
+
+
+def follow(operation: Operation) -> None:
+    """Write the audit lines of *operation* once it has ended; a batch gets one line per changed or failed item."""
+    operation.then(_ended)
+
+
+def _ended(operation: Operation) -> None:
+    more: dict[str, Any] = {"operation": operation.id}
+    result = operation.result
+    changed: bool | None = None
+    if operation.error:
+        more["error"] = {"code": operation.error["code"], "message": operation.error["message"]}
+    elif isinstance(result, list):
+        changed = any(item.get("changed") for item in result)
+        more.update(items=len(result), failed=sum("error" in item for item in result))
+        _items(operation, result)
+    elif operation.status == SUCCEEDED:
+        changed, steps = _outcome(result)
+        more["steps"] = steps
+    record(operation.name, operation.kind, operation.key, operation.caller, operation.request_id, operation.status,
+           changed, operation.seconds, **more)
+
+
+def _outcome(result: Any) -> tuple[bool | None, list[str]]:
+    if isinstance(result, dict):
+        return result.get("changed", True), [step["verb"] for step in result.get("steps", ())]
+    return getattr(result, "changed", None), [step.verb for step in getattr(result, "steps", ())]
+
+
+def _items(operation: Operation, results: list[dict[str, Any]]) -> None:
+    for item in results:
+        error = item.get("error")
+        if error:
+            record(operation.name, operation.kind, item["key"], operation.caller, operation.request_id, "failed",
+                   error={"code": error["code"], "message": error["message"]})
+        elif item.get("changed"):
+            record(operation.name, operation.kind, item["key"], operation.caller, operation.request_id, SUCCEEDED,
+                   True, steps=[step["verb"] for step in item.get("steps", ())])
+
+
+def within(request: str | None, function: Callable[[Operation], Any]) -> Callable[[Operation], Any]:
+    """*function*, with every log line of its thread carrying the id of *request*."""
+
+    def labelled(operation: Operation) -> Any:
+        token = request_id.set(request)
+        try:
+            return function(operation)
+        finally:
+            request_id.reset(token)
+
+    return labelled

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The command ``magnetar``: run an agent, keep its tokens, complete the shell."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from magnetar_agent import settings as configuration
+from magnetar_agent.completion import SHELLS, script
+from magnetar_core.errors import MagnetarError
+
+if TYPE_CHECKING:
+    from magnetar_agent.access import Tokens
+
+Command = Callable[[argparse.Namespace], int]
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    top = argparse.ArgumentParser(
+        prog="magnetar", description="Runs virtual machines on this host.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="Examples:\n  magnetar agent --check-config\n  magnetar token create awx --scope operate\n"
+               "  source <(magnetar completion bash)")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    _agent(_command(commands, "agent", run_agent, "Run the host agent until it is told to stop.",
+                    "magnetar agent\n  magnetar agent --config /etc/magnetar/agent.yml --check-config\n"
+                    "  magnetar agent --fake --state-dir /tmp/m --socket /tmp/m/agent.sock   (no libvirt needed)"))
+    _token(_command(commands, "token", None, "Make, list and revoke bearer tokens for HTTPS.",
+                    "magnetar token create awx --scope operate\n  magnetar token list\n  magnetar token revoke awx"))
+    shell = _command(commands, "completion", run_completion, "Print a completion script for the shell.",
+                     "source <(magnetar completion bash)\n  magnetar completion zsh > ~/.zfunc/_magnetar")
+    shell.add_argument("shell", choices=SHELLS)
+    _command(commands, "version", run_version, "Print the version.", "magnetar version")
+    return top
+
+
+def _command(commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, run: Command | None,
+             text: str, examples: str) -> argparse.ArgumentParser:
+    found = commands.add_parser(name, help=text, description=text, epilog=f"Examples:\n  {examples}",
+                                formatter_class=argparse.RawDescriptionHelpFormatter)
+    if run:
+        found.set_defaults(run=run)
+    return found
+
+
+def _agent(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--config", type=Path, metavar="FILE",
+                         help=f"settings (default: {configuration.FILE} when it exists)")
+    command.add_argument("--socket", type=Path, metavar="PATH", help="unix socket, in place of the setting")
+    command.add_argument("--state-dir", type=Path, metavar="DIR", help="folder of the state, in place of the setting")
+    command.add_argument("--libvirt-uri", metavar="URI", help="libvirt connection, in place of the setting")
+    command.add_argument("--fake", action="store_true", help="manage an imaginary host in memory: for trying and tests")
+    command.add_argument("--check-config", action="store_true", help="check the settings, show them, and end")
+
+
+def _token(command: argparse.ArgumentParser) -> None:
+    actions = command.add_subparsers(dest="action", metavar="ACTION", required=True)
+    create = _command(actions, "create", create_token, "Make a token and print it, this once.",
+                      "magnetar token create awx --scope operate\n  magnetar token create prometheus --scope read")
+    revoke = _command(actions, "revoke", revoke_token, "Forget a token; it stops working at once.",
+                      "magnetar token revoke awx")
+    shown = _command(actions, "list", list_tokens, "List the names and scopes of the tokens.", "magnetar token list")
+    for one in (create, revoke):
+        one.add_argument("name", help="what the audit log calls its bearer")
+    create.add_argument("--scope", choices=configuration.SCOPES, default=configuration.SCOPES[0],
+                        help="read: look only; operate: everything (default: read)")
+    for one in (create, revoke, shown):
+        one.add_argument("--config", type=Path, metavar="FILE", help="settings that name the tokens_file")
+        one.add_argument("--tokens-file", type=Path, metavar="FILE", help="file of the tokens, in place of the setting")
+
+
+def run_agent(given: argparse.Namespace) -> int:
+    """``magnetar agent``."""
+    settings = configuration.load(given.config, socket=given.socket and given.socket.absolute(),
+                                  state_dir=given.state_dir and given.state_dir.absolute(),
+                                  libvirt_uri=given.libvirt_uri)
+    from magnetar_agent import audit, serve  # here: the other commands need none of it and should be quick
+
+    if given.check_config:
+        for line in configuration.describe(settings):
+            print(f"{line['key']}: {line['value']}")
+        for warning in serve.check(settings):
+            print(f"warning: {warning}", file=sys.stderr)
+        return 0
+    audit.configure(settings.log_level)
+    if given.fake:
+        from magnetar_agent.fake import FakeHypervisor
+
+        serve.run(settings, FakeHypervisor)
+    else:
+        from magnetar_agent.virt import LibvirtHypervisor
+
+        serve.run(settings, lambda: LibvirtHypervisor(settings.libvirt_uri, settings.state_dir))
+    _end()
+    return 0
+
+
+def _end() -> None:
+    """End now, even if a thread hangs in a call to libvirt; all that matters is on disk."""
+    logging.shutdown()
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(0)
+
+
+def create_token(given: argparse.Namespace) -> int:
+    """``magnetar token create``: the token goes to stdout, advice to stderr."""
+    tokens = _tokens(given)
+    print(tokens.create(given.name, given.scope))
+    print(f"Keep it now; only its hash is kept in {tokens.path}. Send it as 'Authorization: Bearer …'.",
+          file=sys.stderr)
+    return 0
+
+
+def revoke_token(given: argparse.Namespace) -> int:
+    """``magnetar token revoke``."""
+    _tokens(given).revoke(given.name)
+    return 0
+
+
+def list_tokens(given: argparse.Namespace) -> int:
+    """``magnetar token list``."""
+    for token in _tokens(given).list():
+        print(f"{token.name}\t{token.scope}\t{token.created_at}")
+    return 0
+
+
+def run_completion(given: argparse.Namespace) -> int:
+    """``magnetar completion``."""
+    print(script(parser(), given.shell), end="")
+    return 0
+
+
+def run_version(given: argparse.Namespace) -> int:
+    """``magnetar version``."""
+    from magnetar_agent.version import version
+
+    print(version())
+    return 0
+
+
+def _tokens(given: argparse.Namespace) -> Tokens:
+    from magnetar_agent.access import Tokens
+
+    return Tokens(given.tokens_file or configuration.load(given.config).tokens_file)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The console command. Failures are one sentence on stderr and status 1."""
+    given = parser().parse_args(arguments)
+    try:
+        return int(given.run(given))
+    except MagnetarError as error:
+        print(f"magnetar: {error.message}", file=sys.stderr)
+        return 1
+    except PermissionError as error:
+        print(f"magnetar: {error.filename}: {error.strerror}. Run it as root.", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Shell completion for bash and zsh, made from the argument parser, so that it knows what the command knows."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+
+SHELLS = ("bash", "zsh")
+
+_BASH = r"""# bash completion for {name}; load it with: source <({name} completion bash)
+_{name}() {{
+    local current="${{COMP_WORDS[COMP_CWORD]}}" path="" word at
+    for ((at = 1; at < COMP_CWORD; at++)); do
+        word="${{COMP_WORDS[at]}}"
+        case " $(_{name}_words "$path") " in
+            *" $word "*) [[ "$word" == -* ]] || path="${{path:+$path }}$word" ;;
+        esac
+    done
+    case "${{COMP_WORDS[COMP_CWORD-1]}}" in
+{values}
+    esac
+    COMPREPLY=($(compgen -W "$(_{name}_words "$path")" -- "$current"))
+}}
+_{name}_words() {{
+    case "$1" in
+{words}
+    esac
+}}
+complete -F _{name} {name}
+"""
+
+
+def script(parser: argparse.ArgumentParser, shell: str) -> str:
+    """The completion script for *shell*; zsh runs bash's through bashcompinit."""
+    words, values = [], []
+    for path, command in _commands(parser):
+        words.append(f'        "{path}") echo "{" ".join(_words(command))}" ;;')
+        for action in command._actions:
+            if action.choices and action.option_strings:
+                values.append((action.option_strings, " ".join(map(str, action.choices)), "-W"))
+            elif action.type is not None and getattr(action.type, "__name__", "") == "Path":
+                values.append((action.option_strings, "", "-f"))
+    cases = [f'        {"|".join(options)}) COMPREPLY=($(compgen {flag} '
+             + (f'"{chosen}" ' if flag == "-W" else "") + '-- "$current")); return ;;'
+             for options, chosen, flag in dict.fromkeys((tuple(o), c, f) for o, c, f in values if o)]
+    text = _BASH.format(name=parser.prog, words="\n".join(words), values="\n".join(cases))
+    if shell == "zsh":
+        return "autoload -U +X bashcompinit && bashcompinit\n" + text
+    return text
+
+
+def _commands(parser: argparse.ArgumentParser, path: str = "") -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    yield path, parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, command in action.choices.items():
+                yield from _commands(command, f"{path} {name}".strip())
+
+
+def _words(parser: argparse.ArgumentParser) -> Iterator[str]:
+    for action in parser._actions:
+        yield from action.option_strings
+        if not action.option_strings and action.choices:
+            yield from map(str, action.choices)

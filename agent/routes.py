@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The routes of the resources: list, show, ensure, ensure many, remove and one-shot events, alike for every kind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import Response
+from starlette.concurrency import run_in_threadpool
+
+from magnetar_agent import audit, reconcile
+from magnetar_agent.operations import RUNNING, Operation
+from magnetar_agent.reconcile import Agent
+from magnetar_core.ensure import batch, permissions
+from magnetar_core.errors import InvalidField, InvalidRequest, MagnetarError, TooLarge
+from magnetar_core.fields import SHOW, Field, Kind
+from magnetar_core.values import Boolean, Choices, Integer, MapOf, Nullable, Text, Value
+
+#: Most resources that one list answer holds.
+LIMIT = 10000
+
+
+class Json(Response):
+    """An answer of any JSON value."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        """Compact UTF-8."""
+        return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+class Event(Kind):
+    """Body of ``POST /v1/{kind}/{key}/events``: something done once, such as a reboot."""
+
+    noun, plural = "event", "events"
+
+    event = Field(Text(1, 64), "What to do: reboot.", required=True, sample="reboot")
+    args = Field(MapOf(Text(1, 64), Value()), "Arguments of the event; reboot takes type: soft or hard.", default={},
+                 sample={"type": "soft"})
+    request_id = Field(Text(1, 128, r"[\w.-]+", "may have letters, digits and . _ - only"),
+                       "Key of the event: sent again with the same key, it is not done again. The "
+                                     "request's X-Request-Id when it is left out.", sample="deploy-42-reboot-web1")
+
+
+# Reading requests -----------------------------------------------------------------------------------------------
+def boolean(name: str, text: str) -> bool:
+    """true or false of a query string."""
+    if text not in ("true", "false"):
+        raise InvalidField(name, "must be true or false", text)
+    return text == "true"
+
+
+def seconds(name: str, text: str) -> float:
+    """A time span of a query string."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found <= 86400:
+        raise InvalidField(name, "must be a number of seconds from 0 to 86400", text)
+    return found
+
+
+def number(name: str, text: str) -> int:
+    """A whole number of a query string."""
+    if not text.isascii() or not text.isdigit() or len(text) > 18:
+        raise InvalidField(name, "must be a whole number", text)
+    return int(text)
+
+
+def words(name: str, text: str) -> list[str]:
+    """A list separated by commas."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def plain(name: str, text: str) -> str:
+    """The text itself."""
+    return text
+
+
+def query(request: Request, **known: Callable[[str, str], Any]) -> dict[str, Any]:
+    """The parameters of the query string, each read by its function. Others, and repeated ones, are refused."""
+    found: dict[str, Any] = {}
+    for name, text in request.query_params.multi_items():
+        if name not in known:
+            raise InvalidRequest(f"{name} is not a parameter of this route; known are: "
+                                 f"{', '.join(known) or 'none'}.", field=name)
+        if name in found:
+            raise InvalidRequest(f"{name} is given more than once.", field=name)
+        found[name] = known[name](name, text)
+    return found
+
+
+async def body(request: Request, limit: int) -> Any:
+    """The JSON body. Raises ``TooLarge``, or ``InvalidRequest`` saying where it is wrong."""
+    length = request.headers.get("content-length", "")
+    if length.isdigit() and int(length) > limit:
+        raise TooLarge(f"The body has {length} bytes, and the agent takes {limit}. Send fewer items per request.")
+    content = bytearray()
+    async for chunk in request.stream():
+        content += chunk
+        if len(content) > limit:
+            raise TooLarge(f"The body has more than the {limit} bytes that the agent takes. Send fewer items per "
+                           "request.")
+    return parse(bytes(content))
+
+
+def parse(content: bytes) -> Any:
+    """*content* as JSON; numbers that are none, half surrogates and endless nesting are refused."""
+    try:
+        found = json.loads(content, parse_constant=_constant)
+        if b"\\ud" in content or b"\\uD" in content:
+            json.dumps(found, ensure_ascii=False).encode()
+    except json.JSONDecodeError as error:
+        raise InvalidRequest(f"The body is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}.",
+                             line=error.lineno, column=error.colno) from None
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"The body is not UTF-8 text: byte {error.start} fits nowhere.") from None
+    except UnicodeEncodeError:
+        raise InvalidRequest("The body has half a surrogate pair (\\ud800 to \\udfff), which is no character.") from None
+    except RecursionError:
+        raise InvalidRequest("The body is nested too deeply.") from None
+    except ValueError as error:
+        raise InvalidRequest(f"The body is not valid JSON: {error}.") from None
+    return found
+
+
+def _constant(word: str) -> Any:
+    raise ValueError(f"{word} is not a JSON number")
+
+
+# Answers --------------------------------------------------------------------------------------------------------
+async def until(operation: Operation, wait: float) -> bool:
+    """Wait at most *wait* seconds for *operation* without holding a thread; True when it has ended."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[None] = loop.create_future()
+
+    def wake() -> None:
+        if not future.done():
+            future.set_result(None)
+
+    def ended(_: Operation) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits any more
+            loop.call_soon_threadsafe(wake)
+
+    operation.then(ended)
+    try:
+        await asyncio.wait_for(future, wait)
+    except TimeoutError:
+        return False
+    return True
+
+
+def outcome(operation: Operation, ended: bool, shape: Callable[[Any], dict[str, Any]]) -> Json:
+    """200 with the result in *shape*, 202 with the operation when it still runs; raises what the operation raised."""
+    if not ended:
+        return Json({"operation": operation.as_dict(), "request_id": operation.request_id}, 202,
+                    {"location": f"/v1/operations/{operation.id}"})
+    if isinstance(operation.exception, MagnetarError):
+        raise operation.exception
+    if operation.exception is not None:
+        raise MagnetarError()  # its trace is in the log already
+    answer = {**shape(operation.result), "request_id": operation.request_id}
+    operation.forget()
+    return Json(answer)
+
+
+def result(found: Any) -> dict[str, Any]:
+    """Shape of the answer to an ensure."""
+    return {"warnings": getattr(found, "warnings", []), **found.as_dict()}
+
+
+class Resources:
+    """The routes of one kind."""
+
+    def __init__(self, agent: Agent, kind: type[Kind]) -> None:
+        self.agent, self.kind = agent, kind
+        self.shown = {field.name: field for field in kind.fields if field.at(None, SHOW)}
+        self.filters = {name: read for name, field in self.shown.items() if (read := _filter(field.value))}
+
+    async def list(self, request: Request) -> Json:
+        """All resources of the kind, or those whose fields equal the filters, page by page if asked."""
+        page = {"fields": words, "limit": number, "marker": plain, "sort": words}
+        given = query(request, **{**self.filters, **page})
+        wanted = {name: given.pop(name, None) for name in page}
+        filters = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}
+        found = await run_in_threadpool(reconcile.collection, self.agent, self.kind, filters)
+        found = _page(self._sorted(found, wanted["sort"]), wanted["marker"], wanted["limit"])
+        if wanted["fields"] is not None:
+            self._known("fields", wanted["fields"])
+            found = [{name: item.get(name) for name in wanted["fields"]} for item in found]
+        return Json({self.kind.plural: found})
+
+    def _sorted(self, found: list[dict[str, Any]], keys: Any) -> list[dict[str, Any]]:
+        self._known("sort", [key.lstrip("-") for key in keys or ()])
+        for key in reversed(keys or ()):
+            name = key.lstrip("-")
+            have = [item for item in found if item.get(name) is not None]
+            have.sort(key=lambda item: _rank(item[name]), reverse=key.startswith("-"))  # noqa: B023 - used at once
+            found = have + [item for item in found if item.get(name) is None]
+        return found
+
+    def _known(self, parameter: str, names: Any) -> None:
+        for name in names:
+            if name not in self.shown:
+                raise InvalidField(parameter, f"{self.kind.noun} has no field {name}; it has "
+                                              f"{', '.join(self.shown)}")
+
+    async def show(self, request: Request) -> Json:
+        """One resource, by uuid or name."""
+        query(request)
+        return Json(await run_in_threadpool(reconcile.show, self.agent, self.kind, key(request)))
+
+    async def ensure(self, request: Request) -> Json:
+        """Make the resource be as the body says; fields that are left out stay as they are."""
+        given = query(request, dry_run=boolean, wait=seconds, on_immutable=plain, merge=words)
+        dry, wait = given.pop("dry_run", False), given.pop("wait", self.agent.settings.wait)
+        allowed = permissions(given)
+        want = await body(request, self.agent.settings.body_max_bytes)
+        if not isinstance(want, dict):
+            raise InvalidField("body", "must be an object with the fields of the resource; to remove it, use DELETE")
+        name = key(request)
+        return await self._work(request, "ensure", name, wait, dry, lambda operation: reconcile.ensure(
+            self.agent, self.kind, name, want, allowed, dry, operation))
+
+    async def ensure_many(self, request: Request) -> Json:
+        """Ensure a list of resources, each for itself; the results come in the order of the list."""
+        given = query(request, dry_run=boolean, wait=seconds)
+        dry, wait = given.get("dry_run", False), given.get("wait", self.agent.settings.wait)
+        items = batch(await body(request, self.agent.settings.body_max_bytes))
+        return await self._work(request, "ensure", None, wait, dry, lambda operation: reconcile.ensure_many(
+            self.agent, self.kind, items, dry, operation), lambda found: {"results": found})
+
+    async def remove(self, request: Request) -> Json:
+        """Make the resource be absent, with all that belongs to it."""
+        given = query(request, dry_run=boolean, wait=seconds)
+        dry, wait, name = given.get("dry_run", False), given.get("wait", self.agent.settings.wait), key(request)
+        return await self._work(request, "remove", name, wait, dry, lambda operation: reconcile.ensure(
+            self.agent, self.kind, name, None, permissions({}), dry, operation))
+
+    async def event(self, request: Request) -> Json:
+        """Do something once, keyed by request id."""
+        given = query(request, wait=seconds)
+        sent = {**Event.defaults(), **Event.check(await body(request, self.agent.settings.body_max_bytes))}
+        once, name = sent.get("request_id", request.state.request_id), key(request)
+        return await self._work(
+            request, str(sent["event"]), name, given.get("wait", self.agent.settings.wait), False,
+            lambda operation: reconcile.event(self.agent, self.kind, name, sent["event"], sent["args"], once, operation),
+            dict)
+
+    async def _work(self, request: Request, what: str, name: str | None, wait: float, dry: bool,
+                    function: Callable[[Operation], Any], shape: Callable[[Any], dict[str, Any]] = result) -> Json:
+        operation = self.agent.operations.start(
+            what, audit.within(request.state.request_id, function), kind=self.kind.noun, key=name,
+            request_id=request.state.request_id, caller=request.state.caller)
+        if not dry:
+            audit.follow(operation)
+        return outcome(operation, await until(operation, wait), shape)
+
+
+class Tasks:
+    """The routes of operations."""
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+
+    async def list(self, request: Request) -> Json:
+        """The operations that run and the last ones that ended, newest first, without their results."""
+        given = query(request, status=plain, kind=plain, key=plain, name=plain, limit=number)
+        limit = given.pop("limit", LIMIT)
+        found = [operation for operation in reversed(self.agent.operations.list())
+                 if all(getattr(operation, name) == value for name, value in given.items())]
+        return Json({"operations": [operation.as_dict(False) for operation in found[:limit]]})
+
+    async def show(self, request: Request) -> Json:
+        """One operation with its progress, and its result or error when it has ended."""
+        wait = query(request, wait=seconds).get("wait", 0.0)
+        operation = self.agent.operations.get(key(request))
+        if wait:
+            await until(operation, wait)
+        return Json(operation.as_dict())
+
+    async def cancel(self, request: Request) -> Json:
+        """Ask an operation to stop at its next safe point."""
+        query(request)
+        operation = self.agent.operations.cancel(key(request))
+        audit.record("cancel", "operation", operation.id, request.state.caller, request.state.request_id, "succeeded")
+        return Json(operation.as_dict(), 202 if operation.status == RUNNING else 200)
+
+
+def key(request: Request) -> str:
+    """The key in the path. The front hands a slash inside of a key on as NUL, which no name has."""
+    return str(request.path_params["key"]).replace("\x00", "/")
+
+
+def _filter(value: Value) -> Callable[[str, str], Any] | None:
+    """How a filter on a field of type *value* is read; ``None`` for lists and objects."""
+    if isinstance(value, Nullable):
+        return _filter(value.value)
+    for kind, read in ((Boolean, boolean), (Integer, number), (Text, plain), (Choices, plain)):
+        if isinstance(value, kind):
+            return read
+    return None
+
+
+def _rank(value: Any) -> Any:
+    return value if isinstance(value, (int, float, str)) else json.dumps(value, sort_keys=True)
+
+
+def _page(found: list[dict[str, Any]], marker: str | None, limit: int | None) -> list[dict[str, Any]]:
+    """What follows the resource with the id (or name) *marker*, *limit* of it at most."""
+    if marker is not None:
+        at = next((at for at, item in enumerate(found) if marker in (item.get("id"), item.get("name"))), None)
+        if at is None:
+            raise InvalidField("marker", "must be the id of a resource of the list", marker)
+        found = found[at + 1:]
+    return found[:min(LIMIT, LIMIT if limit is None else limit)]

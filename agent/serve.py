@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Run an agent: one per state folder, uvicorn on the unix socket and, if allowed, on TCP, and a graceful end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import signal
+import socket
+import ssl
+import stat
+import threading
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from magnetar_agent import access
+from magnetar_agent.app import Application
+from magnetar_agent.hypervisor import Hypervisor
+from magnetar_agent.reconcile import Agent
+from magnetar_agent.settings import InvalidSettings, Settings
+from magnetar_core.errors import MagnetarError
+
+log = logging.getLogger(__name__)
+
+#: How long an idle connection is kept; clients keep theirs for the length of a playbook task.
+KEEP_ALIVE = 75
+
+
+class CannotStart(MagnetarError):
+    """The agent cannot start."""
+
+    code = "cannot-start"
+
+
+@contextlib.contextmanager
+def only_one(state_dir: Path) -> Iterator[None]:
+    """Hold the lock of *state_dir*; the kernel drops it when the process ends, however it ends."""
+    try:
+        state_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
+        descriptor = os.open(state_dir / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise CannotStart(f"The state folder {state_dir} cannot be used: {error.strerror}.") from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            raise CannotStart(f"Another agent (process {holder}) works in {state_dir}. Stop it, or give this one "
+                              "another folder with --state-dir.") from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def unix_socket(path: Path, group: str) -> socket.socket:
+    """Listen on *path*, mode 0660, for *group*. A socket that nobody answers on is replaced."""
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise CannotStart(f"{path} exists and is not a socket. Remove it, or set another socket.")
+        with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(ConnectionRefusedError):
+            probe.connect(str(path))
+            raise CannotStart(f"Somebody answers on {path} already. Stop that agent, or set another socket.")
+        path.unlink()
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        before = os.umask(0o177)
+        try:
+            listener.bind(str(path))
+        finally:
+            os.umask(before)
+        gid = access.group_id(group)
+        if gid is None:
+            log.warning("There is no group %s; only root can use %s. Make it: groupadd --system %s", group, path, group)
+        elif gid != os.getegid():
+            os.chown(path, -1, gid)
+        path.chmod(0o660)
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        raise CannotStart(f"The agent cannot listen on {path}: {error.strerror or error}.") from error
+    return listener
+
+
+def tcp_socket(address: tuple[str, int]) -> socket.socket:
+    """Listen on *address*."""
+    try:
+        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        return socket.create_server(address, family=family, backlog=128)
+    except OSError as error:
+        raise CannotStart(f"The agent cannot listen on {address[0]}:{address[1]}: {error.strerror or error}. "
+                          "Correct the setting listen.") from error
+
+
+class Server(uvicorn.Server):
+    """A uvicorn server without signal handlers: ``run`` has them, for both listeners."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Leave signals alone."""
+        yield
+
+
+def listener(application: Application, settings: Settings, tls: ssl.SSLContext | None) -> Server:
+    """A server for *application*; each of its connections knows its caller."""
+
+    class Protocol(H11Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:  # type: ignore[override]
+            super().connection_made(transport)  # type: ignore[arg-type]
+            self.app_state = {**self.app_state, "peer": access.of_connection(transport, settings)}
+
+    config = uvicorn.Config(
+        application, http=Protocol, ws="none", loop="asyncio", lifespan="off", log_config=None, access_log=False,
+        server_header=False, proxy_headers=False, timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=int(2 * settings.grace) + 2)
+    config.load()
+    config.ssl = tls
+    return Server(config)
+
+
+async def _serve(agent: Agent, application: Application, servers: list[tuple[Server, socket.socket]]) -> None:
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        log.info("stopping; running operations have %s s", agent.settings.grace)
+        application.feed.close()
+        threading.Thread(target=agent.operations.close, args=(agent.settings.grace,), daemon=True).start()
+        for server, _ in servers:
+            server.should_exit = True
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    tell_systemd("READY=1")
+    await asyncio.gather(*(server.serve(sockets=[sock]) for server, sock in servers))
+    tell_systemd("STOPPING=1")
+
+
+def run(settings: Settings, connect: Callable[[], Hypervisor]) -> None:
+    """Serve until a signal says stop; *connect* makes the hypervisor once the state folder is ours. Raises ``CannotStart`` or another ``MagnetarError`` that says what to do."""
+    with only_one(settings.state_dir), contextlib.ExitStack() as ending:
+        hypervisor = connect()
+        ending.callback(hypervisor.close)
+        agent = Agent(settings, hypervisor)
+        ending.callback(agent.close)
+        application = Application(agent)
+        unix = unix_socket(settings.socket, settings.socket_group)
+        ending.callback(settings.socket.unlink, missing_ok=True)
+        servers = [(listener(application, settings, None), unix)]
+        if settings.address:
+            tls = access.tls(settings, application.tokens)
+            if tls is None:
+                log.warning(NO_TCP)
+            else:
+                servers.append((listener(application, settings, tls), tcp_socket(settings.address)))
+        agent.start()
+        log.info("serving", extra={"socket": str(settings.socket), "listen": settings.listen, "pid": os.getpid()})
+        asyncio.run(_serve(agent, application, servers))
+        log.info("stopped", extra={"left": agent.operations.running()})
+
+
+NO_TCP = ("listen is set, and there is neither tls_client_ca nor a token, so nobody could be told apart: the agent does "
+          "not listen on TCP. Make a token with `magnetar token create NAME --scope operate` and start it again.")
+
+
+def check(settings: Settings) -> list[str]:
+    """What is worth saying about *settings* before an agent runs with them. Raises when it could not start."""
+    said = []
+    tokens = access.Tokens(settings.tokens_file)
+    if settings.address and access.tls(settings, tokens) is None:
+        said.append(NO_TCP)
+    if access.group_id(settings.socket_group) is None:
+        said.append(f"There is no group {settings.socket_group}; only root could use the socket. "
+                    f"Make it: groupadd --system {settings.socket_group}")
+    if settings.client_certs and not settings.tls_client_ca:
+        raise InvalidSettings("client_certs needs tls_client_ca, or no certificate could be believed.")
+    said.extend(f"{path} is not a folder yet; nothing can be imported from it."
+                for path in settings.image_paths if not path.is_dir())
+    return said
+
+
+def tell_systemd(state: str) -> None:
+    """Tell systemd (unit of Type=notify) how we are; nobody else is told."""
+    where: Any = os.environ.get("NOTIFY_SOCKET")
+    if where:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock, contextlib.suppress(OSError):
+            sock.connect("\0" + where[1:] if where.startswith("@") else where)
+            sock.sendall(state.encode())

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Routes that stream: image content in, console logs out, and the feed of events."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import stat
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import Response, StreamingResponse
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
+
+from magnetar_agent import audit, reconcile
+from magnetar_agent.documents import now
+from magnetar_agent.hypervisor import Event
+from magnetar_agent.operations import Operation
+from magnetar_agent.reconcile import Agent
+from magnetar_agent.routes import Json, key, number, outcome, query, result, seconds, until
+from magnetar_core.errors import InvalidRequest, MagnetarError, NotFound, TimedOut, TooLarge
+from magnetar_core.kinds import Image, Server
+
+#: The body is handed to the thread that stores it in pieces of about this size.
+PIECE = 2**20
+#: A client that sends nothing for so long has gone.
+SILENCE = 120.0
+CONSOLE_BYTES = 2**16
+
+
+class Upload:
+    """The body of a request as an iterator for a thread: it asks for the next piece, so nothing piles up here."""
+
+    def __init__(self, request: Request, operation_limit: int) -> None:
+        self._body = request.stream()
+        self._loop = asyncio.get_running_loop()
+        self._limit = operation_limit
+        self.received = 0
+        #: Set when the last byte has come, or nobody wants more.
+        self.read = asyncio.Event()
+
+    def pieces(self, operation: Operation) -> Iterator[bytes]:
+        """Yield the body. Raises ``InvalidRequest`` when it breaks off, ``TimedOut`` when the client falls silent,
+        ``TooLarge``, or ``Cancelled``."""
+        while piece := self._wait(asyncio.run_coroutine_threadsafe(self._piece(), self._loop), operation):
+            self.received += len(piece)
+            if self.received > self._limit:
+                raise TooLarge(f"The content has more than the {self._limit} bytes that the agent's setting "
+                               "image_max_bytes allows.")
+            yield piece
+        self.finish()
+
+    def finish(self) -> None:
+        """Say that nothing more is read."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self.read.set)
+
+    async def _piece(self) -> bytes:
+        piece = bytearray()
+        async for chunk in self._body:
+            piece += chunk
+            if len(piece) >= PIECE:
+                break
+        return bytes(piece)
+
+    def _wait(self, future: Future[bytes], operation: Operation) -> bytes:
+        waited = 0.0
+        try:
+            while True:
+                operation.check()
+                try:
+                    return future.result(0.5)
+                except TimeoutError:
+                    waited += 0.5
+                    if waited >= SILENCE:
+                        raise TimedOut(f"Nothing came for {SILENCE:.0f} s after {self.received} bytes; nothing is "
+                                       "kept. Send the content again.") from None
+        except ClientDisconnect:
+            raise InvalidRequest(f"The upload broke off after {self.received} bytes; nothing is kept. "
+                                 "Send it again.") from None
+        finally:
+            future.cancel()
+
+
+class Streams:
+    """Routes of image content and console logs."""
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+
+    async def upload(self, request: Request) -> Json:
+        """Take the content of an image that was ensured with source {upload: true}."""
+        wait = query(request, wait=seconds).get("wait", self.agent.settings.wait)
+        limit = self.agent.settings.image_max_bytes
+        told = request.headers.get("content-length", "")
+        length = int(told) if told.isdigit() else None
+        if length is not None and length > limit:
+            raise TooLarge(f"The content has {length} bytes, and the agent's setting image_max_bytes allows {limit}.")
+        name, upload = key(request), Upload(request, limit)
+
+        def receive(operation: Operation) -> Any:
+            driver: Any = self.agent.drivers["image"]
+            return driver.receive(self.agent, name, upload.pieces(operation), length, operation)
+
+        operation = self.agent.operations.start(
+            "upload", audit.within(request.state.request_id, receive), stream=True, kind=Image.noun, key=name,
+            request_id=request.state.request_id, caller=request.state.caller)
+        audit.follow(operation)
+        operation.then(lambda _: upload.finish())
+        await upload.read.wait()
+        return outcome(operation, await until(operation, wait), result)
+
+    async def console(self, request: Request) -> Response:
+        """The end of a server's console log as text: the last `bytes` (65536) or the last `lines` of it."""
+        given = query(request, bytes=number, lines=number)
+        most = self.agent.settings.console_log_bytes
+        shown = await run_in_threadpool(reconcile.show, self.agent, Server, key(request))
+        path = console_path(self.agent.settings.state_dir, str(shown["id"]))
+        lines = given.get("lines")
+        size = min(most, given.get("bytes", CONSOLE_BYTES if lines is None else most))
+        text = await run_in_threadpool(tail, path, size, lines)
+        return Response(text, media_type="text/plain; charset=utf-8", headers={"x-content-type-options": "nosniff"})
+
+
+def console_path(state_dir: Path, id: str) -> Path:
+    """Where the console log of server *id* is; made from its uuid alone, never from what a caller sends."""
+    return state_dir / "servers" / id / "console.log"
+
+
+def tail(path: Path, size: int, lines: int | None) -> bytes:
+    """The last *size* bytes of a log and of its predecessor ``.0``, and of these the last *lines* lines.
+
+    Symbolic links and anything but plain files are not followed: only virtlogd's own files are shown."""
+    content = b""
+    for part in (path, path.with_name(path.name + ".0")):
+        if len(content) < size:
+            content = _end(part, size - len(content)) + content
+    if lines is not None:
+        content = b"".join(content.splitlines(keepends=True)[-lines:] if lines else ())
+    return content.decode("utf-8", "replace").encode()
+
+
+def _end(path: Path, size: int) -> bytes:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return b""  # not started yet, or no earlier part: an empty log
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise NotFound(f"{path.name} is not a plain file; the agent does not read it.")
+        file.seek(max(0, found.st_size - size))
+        return file.read(size)
+
+
+# The feed -------------------------------------------------------------------------------------------------------
+class Feed:
+    """Server-sent events for everybody who watches: heartbeat, states of our domains, ended operations."""
+
+    #: A watcher that is so many events behind is sent away; it reads the lists again when it is back.
+    BEHIND = 1000
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+        self._watchers: dict[asyncio.Queue[bytes | None], asyncio.AbstractEventLoop] = {}
+        agent.hypervisor.on_event(self._domain)
+        agent.operations.listen(self._operation)
+
+    async def watch(self, request: Request) -> StreamingResponse:
+        """Server-sent events until the client goes: heartbeat, domain, operation."""
+        query(request)
+        return StreamingResponse(self._events(), media_type="text/event-stream",
+                                 headers={"cache-control": "no-store"})
+
+    def close(self) -> None:
+        """Send all watchers away; they come back to the next agent."""
+        self._send(None)
+
+    async def _events(self) -> AsyncIterator[bytes]:
+        queue: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._watchers[queue] = asyncio.get_running_loop()
+        try:
+            yield await run_in_threadpool(self._heartbeat)
+            beat = asyncio.get_running_loop().time() + self.agent.settings.heartbeat
+            while True:
+                left = beat - asyncio.get_running_loop().time()
+                try:
+                    event = await asyncio.wait_for(queue.get(), max(0.0, left))
+                except TimeoutError:
+                    beat += self.agent.settings.heartbeat
+                    event = await run_in_threadpool(self._heartbeat)
+                if event is None or queue.qsize() > self.BEHIND:
+                    return
+                yield event
+        finally:
+            self._watchers.pop(queue, None)
+
+    def _heartbeat(self) -> bytes:
+        try:
+            seen = reconcile.host(self.agent)
+        except MagnetarError as error:
+            seen = {"connected": False, "error": error.as_dict()}
+        return _frame("heartbeat", {"time": now(), "host": seen, "operations": self.agent.operations.running()})
+
+    def _domain(self, event: Event) -> None:
+        if not self._watchers:
+            return
+        document = self.agent.documents.get("server", event.uuid)
+        if document is not None:  # domains that are not ours are nobody's business here
+            self._send(_frame("domain", {"time": now(), "id": event.uuid, "name": document.name, "what": event.what,
+                                         "reason": event.reason}))
+
+    def _operation(self, operation: Operation) -> None:
+        if self._watchers:
+            self._send(_frame("operation", operation.as_dict(False)))
+
+    def _send(self, event: bytes | None) -> None:
+        for queue, loop in list(self._watchers.items()):
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(queue.put_nowait, event)
+
+
+def _frame(event: str, data: dict[str, Any]) -> bytes:
+    return f"event: {event}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n".encode()
+
+
