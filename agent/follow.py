@@ -72,6 +72,7 @@ class Follower:
         self.agent = agent
         self._todo: queue.SimpleQueue[hv.Event | str | None] = queue.SimpleQueue()
         self._crashes: dict[str, deque[float]] = {}
+        self._busy = False
         self._thread = threading.Thread(target=self._run, name="follow", daemon=True)
         #: Set when the documents were put right once after the start.
         self.settled = threading.Event()
@@ -96,6 +97,7 @@ class Follower:
 
     def _run(self) -> None:
         while (todo := self._todo.get()) is not None:
+            self._busy = True
             try:
                 if isinstance(todo, hv.Event):
                     self.follow(todo.uuid, todo.reason)
@@ -105,6 +107,11 @@ class Follower:
                 log.warning("following %s: %s", todo, error)
             except Exception:
                 log.exception("following %s", todo)
+            self._busy = not self._todo.empty()
+
+    def idle(self) -> bool:
+        """Whether every event so far has been followed."""
+        return not self._busy and self._todo.empty()
 
     # One domain ---------------------------------------------------------------------------------------------------
     def follow(self, id: str, reason: str) -> None:
@@ -118,6 +125,8 @@ class Follower:
                 return
             if document.state.get("unfinished"):
                 return
+            if domain.reason != "unknown":
+                reason = domain.reason  # what is true now; the event may be an old one
             crashed = domain.state == hv.CRASHED or (domain.state == hv.OFF and reason in CRASHED_BY)
             if domain.state == document.want["power"] and not crashed:
                 self._forget_reason(document, domain, reason)
@@ -163,29 +172,30 @@ class Follower:
     def settle(self) -> None:
         """After a start of agent, libvirt or host: finish what a crash cut short, then follow or restore power."""
         rebooted = self._rebooted()
-        self._finish_deletions()
+        self._finish()
         if rebooted:
             for network in self.agent.documents.list("network"):
                 self._again(Network, network, {})
         for document in self.agent.documents.list("server"):
-            if document.state.get("unfinished"):
-                self._again(Server, document, {})
-            elif rebooted:
+            if rebooted:
                 self._after_reboot(document)
             else:
-                domain = self.agent.hypervisor.domain(document.id)
-                if domain is not None:
-                    self.follow(document.id, domain.reason)
+                self.follow(document.id, "unknown")
         for driver in self.agent.drivers.values():
             driver.sweep(self.agent)
         self._remember_boot()
         self.settled.set()
 
-    def _finish_deletions(self) -> None:
-        for kind in self.agent.drivers.values():
-            for document in self.agent.documents.list(kind.kind.noun):
+    def _finish(self) -> None:
+        """What a crash cut short: deletions first, then what was being made or changed."""
+        for driver in reversed(self.agent.drivers.values()):
+            for document in self.agent.documents.list(driver.kind.noun):
                 if document.deleting:
-                    self._again(kind.kind, document, None)
+                    self._again(driver.kind, document, None)
+        for driver in self.agent.drivers.values():
+            for document in self.agent.documents.list(driver.kind.noun):
+                if document.state.get("unfinished"):
+                    self._again(driver.kind, document, {})
 
     def _after_reboot(self, document: Document) -> None:
         wanted = document.want["power"]

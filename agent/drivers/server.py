@@ -88,7 +88,7 @@ def _there(want: Fields, have: Fields) -> Iterator[str]:
                            f"and it is {power}. Stop it first, or ask for power off in the same call.", fields=differs)
         yield from POWER[power, hv.OFF]
         power = hv.OFF
-    if "disk" in have["todo"]:
+    if set(have["todo"]) - {"config.iso"}:
         yield "disks"
     if "config.iso" in have["todo"] and want["config_drive"]:
         yield "drive"
@@ -129,15 +129,14 @@ class ServerDriver:
         """The server's fields as domain and files show them."""
         domain = snapshot.domains.get(document.id) if snapshot else agent.hypervisor.domain(document.id)
         if domain is not None and not domain.owned:
-            raise Conflict(f"A domain with the uuid {document.id} exists that Magnetar did not make ({domain.name}). "
-                           "It is left alone; use another uuid.", uuids=[document.id])
+            domain = None  # somebody else's: left alone, and defining ours is refused
         folder = servers.folder(agent, document.id)
         needed = spec.files(document.want)
         absent = [name for name in needed if not (folder / name).exists()]
         made = document.state.get("made", [])
         have: Fields = {
             "power": MISSING,
-            "todo": tuple(name for name in absent if name not in made),
+            "todo": tuple(name for name in needed if name not in made),
             "lost": tuple(name for name in absent if name in made and name != "config.iso"),
             "root_bytes": document.state.get("root_bytes", 0),
         }

@@ -26,6 +26,8 @@ def complete(agent: Agent, want: Fields, document: Document | None) -> Fields:
     """See ``Driver.complete``. Raises ``InvalidField`` naming the field, or ``Conflict`` for a MAC that is taken."""
     old = document.want if document else {}
     found = dict(want)
+    if document is None and want.get("id"):
+        _uuid_is_free(agent, want["id"])
     found["flavor"] = _flavor(agent, want["flavor"], old.get("flavor"))
     image = _image(agent, want.get("image"), document)
     found["image"] = image.id if image else want.get("image")
@@ -36,6 +38,13 @@ def complete(agent: Agent, want: Fields, document: Document | None) -> Fields:
     found["networks"] = _networks(agent, want["networks"], document)
     found["virt_type"] = _virt_type(agent, want["virt_type"], old.get("virt_type"))
     return found
+
+
+def _uuid_is_free(agent: Agent, id: str) -> None:
+    domain = agent.hypervisor.domain(id)
+    if domain is not None and not domain.owned:
+        raise Conflict(f"The uuid {id} belongs to the libvirt domain {domain.name!r}, which Magnetar did not make and "
+                       "does not touch. Use another uuid.", uuids=[id])
 
 
 def _flavor(agent: Agent, given: Any, old: Fields | None) -> Fields:

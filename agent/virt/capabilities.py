@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import os
 import grp
-from xml.etree import ElementTree
+import os
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 from magnetar_core.errors import HypervisorError
 
@@ -67,7 +67,8 @@ def _ask(conn: Any) -> dict[str, Any]:
         "hypervisor_version": _version(conn.getVersion()),
         "libvirt_version": _version(conn.getLibVersion()),
         "cpu_model": _processor() or model or str(info[0]),
-        "memory_mb": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2**20,  # libvirt misses hot-plugged memory
+        # libvirt does not count memory that was plugged in later.
+        "memory_mb": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2**20,
         "vcpus": int(info[2]),
         "domain_types": {domain.get("type") for domain in root.iterfind("guest/arch/domain")},
         "qemu_group": _dac_group(root),

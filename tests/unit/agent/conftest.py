@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""An agent on a fake host, and short words for what tests ask of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from magnetar_agent import reconcile
+from magnetar_agent.fake import FakeHypervisor
+from magnetar_agent.operations import Operation
+from magnetar_agent.reconcile import Agent
+from magnetar_agent.settings import Settings
+from magnetar_core.ensure import permissions
+from magnetar_core.kinds import BY_NOUN
+from magnetar_core.plan import Result
+
+SMALL = {"vcpus": 1, "ram": 64}
+
+
+class Host:
+    """A fake host with its agent; ``restart`` is a new agent over the same state, as after ``kill -9``."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        (root / "libvirt").mkdir(parents=True)
+        self.fake = FakeHypervisor(root / "libvirt")
+        self.agent = self._agent()
+
+    def _agent(self) -> Agent:
+        return Agent(Settings(state_dir=self.root / "state", image_paths=(self.root,), shutdown_timeout=0.2, grace=0.1,
+                              parallel=4), self.fake)
+
+    def start(self) -> None:
+        """Start the agent and wait until it has put things right."""
+        self.agent.start()
+        assert self.agent.follower.settled.wait(10)
+
+    def restart(self) -> None:
+        """A new process: nothing is left of the old one but what it wrote."""
+        self.agent.close()
+        self.fake = FakeHypervisor(self.root / "libvirt")
+        self.agent = self._agent()
+        self.start()
+
+    def ensure(self, noun: str, key: str, want: dict[str, Any] | None, dry_run: bool = False, **allowed: Any) -> Result:
+        """One ensure."""
+        return reconcile.ensure(self.agent, BY_NOUN[noun], key, want, permissions(allowed), dry_run, Operation("test"))
+
+    def many(self, noun: str, items: list[tuple[str, dict[str, Any] | None]], dry_run: bool = False) -> list[dict[str, Any]]:
+        """A batch."""
+        return reconcile.ensure_many(self.agent, BY_NOUN[noun], [(k, w, permissions({})) for k, w in items], dry_run,
+                                     Operation("test"))
+
+    def server(self, name: str = "web1", **want: Any) -> Result:
+        """Ensure a small server."""
+        return self.ensure("server", name, {"flavor": SMALL, **want})
+
+    def show(self, name: str = "web1") -> dict[str, Any]:
+        """The server as a reader sees it."""
+        return reconcile.show(self.agent, BY_NOUN["server"], name)
+
+    def settled(self) -> None:
+        """Wait until the follower has taken all events so far."""
+        import time
+
+        deadline = time.monotonic() + 5
+        while not self.agent.follower.idle() and time.monotonic() < deadline:
+            time.sleep(0.005)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    """A fresh fake host with a started agent."""
+    found = Host(tmp_path)
+    found.start()
+    yield found
+    found.agent.close()

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The agent dies at any line: after its next start, or after the call is repeated, everything is right.
+
+Death is simulated exactly: from call N to hypervisor or documents on, every call fails, and neither undoing nor noting
+runs. A new agent then starts on what was left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from magnetar_agent.documents import Documents
+from magnetar_agent.fake import FakeHypervisor
+
+from .conftest import SMALL, Host
+
+CHANGES = ("define", "undefine", "start", "shutdown", "destroy", "pause", "resume", "save", "make_disk", "copy_disk",
+           "grow_disk", "make_iso", "make_network", "remove_network")
+
+
+class Dead(BaseException):
+    """The process is gone; nothing catches this."""
+
+
+class Reaper:
+    """Lets the agent live for *lives* changes; *late* dies after the change was made, else before it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, lives: int, late: bool) -> None:
+        self.lives, self.late, self.dead, self.armed = lives, late, False, True
+        for owner, names in ((FakeHypervisor, CHANGES), (Documents, ("write", "remove"))):
+            for name in names:
+                monkeypatch.setattr(owner, name, self._wrapped(getattr(owner, name)))
+
+    def _wrapped(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not self.armed:
+                return method(*args, **kwargs)
+            if self.dead:
+                raise Dead
+            self.lives -= 1
+            if self.lives < 0 and not self.late:
+                self.dead = True
+                raise Dead
+            found = method(*args, **kwargs)
+            if self.lives < 0:
+                self.dead = True
+                raise Dead
+            return found
+
+        return call
+
+
+STORIES: dict[str, tuple[list[tuple[str, str, Any]], tuple[str, str, Any]]] = {
+    "create": ([], ("server", "web1", {"flavor": {**SMALL, "disk": 1, "swap": 1}, "networks": [{"bridge": "br0"}]})),
+    "delete": ([("server", "web1", {"flavor": SMALL})], ("server", "web1", None)),
+    "stop and reshape": ([("server", "web1", {"flavor": {**SMALL, "disk": 1}})],
+                         ("server", "web1", {"power": "off", "flavor": {"vcpus": 2, "ram": 128, "disk": 2}})),
+    "suspend": ([("server", "web1", {"flavor": SMALL})], ("server", "web1", {"power": "suspended"})),
+    "network": ([], ("network", "lan", {"mode": "nat", "cidr": "10.99.0.0/24"})),
+    "network away": ([("network", "lan", {"mode": "nat", "cidr": "10.99.0.0/24"})], ("network", "lan", None)),
+}
+
+
+@pytest.mark.parametrize("repeat", [True, False], ids=["repeated", "left alone"])
+@pytest.mark.parametrize("late", [True, False], ids=["after", "before"])
+@pytest.mark.parametrize("story", STORIES)
+def test_death_at_every_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, story: str, late: bool, repeat: bool) -> None:
+    before, asked = STORIES[story]
+    for lives in range(40):
+        with monkeypatch.context() as patch:
+            host = Host(tmp_path / str(lives))
+            host.start()
+            for noun, key, want in before:
+                host.ensure(noun, key, want)
+            reaper = Reaper(patch, lives, late)
+            try:
+                host.ensure(*asked)
+                survived = True
+            except Dead:
+                survived = False
+            reaper.armed = False
+            host.restart()
+            if repeat:
+                host.ensure(*asked)
+            _nothing_is_half(host, asked, repeat)
+            host.agent.close()
+        if survived:
+            assert lives > 1
+            return
+    pytest.fail("the story never ends")
+
+
+def _nothing_is_half(host: Host, asked: tuple[str, str, Any], repeated: bool) -> None:
+    noun, key, want = asked
+    documents = host.agent.documents.list("server")
+    domains = host.fake.domains()
+    assert {d.id for d in documents} == set(domains)
+    for document in documents:
+        assert not document.deleting
+        assert domains[document.id].state == document.want["power"]
+        assert not document.state.get("unfinished")
+    folders = {path.name for path in (host.root / "state" / "servers").glob("*")}
+    assert folders == {d.id for d in documents}
+    assert not list((host.root / "state").rglob("*.part"))
+    assert {d.name for d in host.agent.documents.list("network")} == set(host.fake.networks())
+    if repeated:
+        assert host.ensure(*asked).steps == []
+        assert (host.agent.documents.find(noun, key) is None) == (want is None)

@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Images from files, URLs and uploads: what is taken in, what is refused, and that nothing half stays."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import http.server
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from magnetar_agent.drivers.image import ImageDriver
+from magnetar_agent.operations import Operation
+from magnetar_core.errors import (
+    Cancelled,
+    Conflict,
+    ImageRefused,
+    Immutable,
+    InUse,
+    InvalidField,
+    InvalidRequest,
+    MagnetarError,
+    NoSpace,
+    NotFound,
+    TooLarge,
+    Unreachable,
+)
+
+from .conftest import Host
+from .test_image_content import CPIO, iso, kernel, qcow2, vmdk
+
+GOOD = qcow2()
+OTHER = qcow2(size=2**30)
+
+
+def digest(data: bytes, name: str = "sha256") -> str:
+    return f"{name}:{hashlib.new(name, data).hexdigest()}"
+
+
+def kept(host: Host) -> list[str]:
+    """What lies in the folder of images."""
+    root = host.root / "state" / "images"
+    return sorted(path.relative_to(root).as_posix() for path in root.rglob("*"))
+
+
+def put(host: Host, data: bytes = GOOD, name: str = "image.qcow2") -> str:
+    (host.root / name).write_bytes(data)
+    return str(host.root / name)
+
+
+def file(host: Host, data: bytes = GOOD, **want: Any) -> dict[str, Any]:
+    return {"source": {"path": put(host, data)}, **want}
+
+
+def receive(host: Host, data: bytes, key: str = "img", pieces: Any = None, length: int | None = None) -> Any:
+    driver = host.agent.drivers["image"]
+    assert isinstance(driver, ImageDriver)
+    chunks = pieces if pieces is not None else [data[at:at + 7000] for at in range(0, len(data), 7000)]
+    return driver.receive(host.agent, key, chunks, len(data) if length is None else length, Operation("upload"))
+
+
+def test_a_file_is_taken_in(host: Host) -> None:
+    want = file(host)
+    done = host.ensure("image", "img", want)
+    shown = done.resource
+    assert done.changed and shown["status"] == "active"
+    assert (shown["disk_format"], shown["size"], shown["virtual_size"]) == ("qcow2", len(GOOD), 10 * 2**20)
+    assert shown["checksum"] == digest(GOOD)
+    path, format = host.agent.drivers["image"].base(host.agent, shown["id"])  # type: ignore[attr-defined]
+    assert path.read_bytes() == GOOD and format == "qcow2" and path.stat().st_mode & 0o777 == 0o440
+    assert len(kept(host)) == 2
+    assert not host.ensure("image", "img", want).changed
+    assert not host.ensure("image", "img", want, dry_run=True).changed
+    assert not host.ensure("image", "img", {"checksum": digest(GOOD, "sha512")}).changed
+    assert host.ensure("image", "img", None).changed and kept(host) == []
+
+
+def test_a_changed_file_never_passes_in_silence(host: Host) -> None:
+    want = file(host)
+    host.ensure("image", "img", want)
+    put(host, OTHER)
+    assert host.ensure("image", "img", {"properties": {"os": "x"}}).changed  # says nothing about the content
+    with pytest.raises(Immutable, match="checksum"):
+        host.ensure("image", "img", want)
+    assert host.ensure("image", "img", want, on_immutable="ignore").warnings
+    with pytest.raises(Immutable, match="checksum"):
+        host.ensure("image", "img", want)
+    made = host.ensure("image", "img", want, on_immutable="recreate").resource
+    assert made["checksum"] == digest(OTHER) and made["virtual_size"] == 2**30 and len(kept(host)) == 2
+    assert not host.ensure("image", "img", want).changed
+
+
+def test_a_touched_file_is_the_same(host: Host) -> None:
+    want = file(host)
+    host.ensure("image", "img", want)
+    put(host, GOOD)
+    assert not host.ensure("image", "img", want).changed
+
+
+def test_a_given_checksum_binds(host: Host) -> None:
+    with pytest.raises(ImageRefused, match="checksum"):
+        host.ensure("image", "img", file(host, checksum=digest(OTHER)))
+    assert kept(host) == [] and host.agent.documents.list("image") == []
+    host.ensure("image", "img", file(host, checksum=digest(GOOD, "sha512")))
+    with pytest.raises(ImageRefused, match="Give the checksum of the new content"):
+        host.ensure("image", "img", file(host, OTHER))
+
+
+@pytest.mark.parametrize("bad", [
+    qcow2(backing=512, backing_length=11)[:512] + b"/etc/passwd".ljust(262144, b"\0"), qcow2(size=2**62),
+    vmdk("/etc/shadow"), b""], ids=["backing", "huge", "vmdk", "empty"])
+def test_hostile_content_leaves_nothing(host: Host, bad: bytes) -> None:
+    for dry_run in (True, False):
+        with pytest.raises(ImageRefused):
+            host.ensure("image", "img", file(host, bad), dry_run=dry_run)
+    host.ensure("image", "img", {"source": {"upload": True}})
+    with pytest.raises(ImageRefused):
+        receive(host, bad)
+    assert kept(host) == [] and host.agent.documents.list("image")[0].state.get("file") is None
+
+
+def test_files_elsewhere_are_refused(host: Host, tmp_path_factory: pytest.TempPathFactory) -> None:
+    outside = tmp_path_factory.mktemp("outside") / "secret"
+    outside.write_bytes(GOOD)
+    (host.root / "link").symlink_to(outside)
+    os.mkfifo(host.root / "fifo")
+    for path in (outside, host.root / "link", host.root / "fifo", host.root / "none", host.root, Path("relative"),
+                 host.root / ".." / outside.parent.name / "secret"):
+        with pytest.raises(InvalidField, match="source.path"):
+            host.ensure("image", "img", {"source": {"path": str(path)}})
+    assert host.agent.documents.list("image") == []
+
+
+def test_what_is_missing_is_named(host: Host) -> None:
+    for want, field in (({}, "source"), ({"source": {"url": "http://127.0.0.1:1/x"}}, "checksum"),
+                        ({"source": {"url": "http://u:p@127.0.0.1/x"}, "checksum": digest(b"")}, "user name"),
+                        ({"source": {"upload": False}}, "source.upload"),
+                        (file(host, disk_format="raw"), "disk_format says raw, and the content is qcow2"),
+                        (file(host, kernel="none"), "kernel"), (file(host, cmdline="x", disk_format="qcow2"), "cmdline")):
+        with pytest.raises(MagnetarError, match=field):
+            host.ensure("image", "img", want)
+    assert host.agent.documents.list("image") == [] and kept(host) == []
+
+
+def test_an_upload_is_taken_in_and_may_be_repeated(host: Host) -> None:
+    assert host.ensure("image", "img", {"source": {"upload": True}}).resource["status"] == "queued"
+    assert not host.ensure("image", "img", {"source": {"upload": True}}).changed
+    done = receive(host, GOOD)
+    assert done.changed and done.resource["status"] == "active" and done.resource["checksum"] == digest(GOOD)
+    assert not receive(host, GOOD).changed
+    with pytest.raises(Immutable, match="other content"):
+        receive(host, OTHER)
+    assert not host.ensure("image", "img", {"source": {"upload": True}}).changed
+    with pytest.raises(NotFound):
+        receive(host, GOOD, key="none")
+    host.ensure("image", "file", file(host))
+    assert len(kept(host)) == 4
+
+
+def test_a_broken_upload_leaves_the_image_queued(host: Host) -> None:
+    def breaks() -> Iterator[bytes]:
+        yield GOOD[:100000]
+        raise Cancelled
+
+    host.ensure("image", "img", {"source": {"upload": True}, "checksum": digest(GOOD)})
+    for error, arguments in ((ImageRefused, {"data": OTHER}), (Cancelled, {"data": GOOD, "pieces": breaks()}),
+                             (InvalidRequest, {"data": GOOD[:1000], "length": 2000}),
+                             (InvalidRequest, {"data": GOOD, "length": 2000})):
+        with pytest.raises(error):
+            receive(host, **arguments)
+        assert kept(host) == []
+    assert receive(host, GOOD).resource["status"] == "active"
+
+
+def test_a_killed_upload_is_swept_and_repeated(host: Host) -> None:
+    made = host.ensure("image", "img", {"source": {"upload": True}}).resource
+    folder = host.root / "state" / "images" / made["id"]
+    folder.mkdir(parents=True)
+    (folder / "left.part").write_bytes(GOOD[:5000])  # its writer is dead: nobody locks it
+    (folder / ("0" * 64)).write_bytes(GOOD)  # in place, but killed before the document knew it
+    host.agent.drivers["image"].sweep(host.agent)
+    assert kept(host) == []
+    receive(host, GOOD)
+    host.agent.drivers["image"].sweep(host.agent)
+    assert len(kept(host)) == 2
+
+
+def test_a_sweep_leaves_running_uploads_alone(host: Host) -> None:
+    def pieces() -> Iterator[bytes]:
+        yield GOOD[:100000]
+        host.agent.drivers["image"].sweep(host.agent)
+        yield GOOD[100000:]
+
+    host.ensure("image", "img", {"source": {"upload": True}})
+    assert receive(host, GOOD, pieces=pieces()).resource["status"] == "active"
+
+
+def test_an_image_removed_during_its_upload_stays_removed(host: Host) -> None:
+    def pieces() -> Iterator[bytes]:
+        yield GOOD[:100000]
+        host.ensure("image", "img", None)
+        yield GOOD[100000:]
+
+    host.ensure("image", "img", {"source": {"upload": True}})
+    with pytest.raises(Conflict, match="removed during the upload"):
+        receive(host, GOOD, pieces=pieces())
+    assert kept(host) == []
+
+
+def test_a_full_disk_leaves_nothing(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    import magnetar_agent.images.store as store
+
+    real, left = os.write, [100000]
+
+    def write(descriptor: int, data: Any) -> int:
+        left[0] -= len(data)
+        if left[0] < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(descriptor, data)
+
+    noise = os.urandom(512 * 1024)
+    host.ensure("image", "img", {"source": {"upload": True}})
+    with monkeypatch.context() as patch:
+        patch.setattr(store.os, "write", write)
+        with pytest.raises(NoSpace, match="nothing of it was kept"):
+            receive(host, noise)
+        left[0] = 100000
+        with pytest.raises(NoSpace):
+            host.ensure("image", "other", file(host, noise))
+    assert kept(host) == [] and [d.name for d in host.agent.documents.list("image")] == ["img"]
+    with pytest.raises(NoSpace, match="are free"):
+        receive(host, noise, length=2**60)
+    assert receive(host, noise).resource["disk_format"] == "raw"
+
+
+def test_content_is_limited(host: Host) -> None:
+    object.__setattr__(host.agent.settings, "image_max_bytes", 2**20)
+    host.ensure("image", "img", {"source": {"upload": True}})
+    with pytest.raises(TooLarge, match="image_max_bytes"):
+        receive(host, bytes(2**20 + 512))
+    with pytest.raises(TooLarge, match="image_max_bytes"):
+        host.ensure("image", "big", file(host, bytes(2**20 + 512)))
+
+
+def test_zeros_are_not_written(host: Host) -> None:
+    host.ensure("image", "img", file(host, bytes(8 * 2**20) + b"x" * 512))
+    path = next((host.root / "state" / "images").glob("*/*"))
+    assert path.stat().st_blocks * 512 < 2**20 and path.stat().st_size == 8 * 2**20 + 512
+
+
+def test_kernels_are_held_by_images_that_boot_with_them(host: Host) -> None:
+    host.ensure("image", "vmlinuz", {"source": {"path": put(host, kernel(), "k")}})
+    host.ensure("image", "initrd", {"source": {"path": put(host, CPIO, "r")}})
+    host.ensure("image", "cd", {"source": {"path": put(host, iso(), "i")}})
+    with pytest.raises(InvalidField, match="format aki"):
+        host.ensure("image", "img", file(host, kernel="initrd"))
+    with pytest.raises(InvalidField, match="disks only"):
+        host.ensure("image", "img", {"source": {"path": put(host, iso(), "i")}, "kernel": "vmlinuz"})
+    want = file(host, kernel="vmlinuz", ramdisk="initrd", cmdline="quiet")
+    assert host.ensure("image", "img", want).changed
+    assert not host.ensure("image", "img", want).changed
+    with pytest.raises(InUse, match="img"):
+        host.ensure("image", "vmlinuz", None)
+    host.ensure("image", "img", None)
+    assert host.ensure("image", "vmlinuz", None).changed
+
+
+def test_a_lost_file_is_taken_in_again(host: Host) -> None:
+    host.ensure("image", "img", file(host))
+    next((host.root / "state" / "images").glob("*/*")).unlink()
+    assert host.ensure("image", "img", {}).changed
+    assert not host.ensure("image", "img", {}).changed and len(kept(host)) == 2
+
+
+class Web(http.server.BaseHTTPRequestHandler):
+    """Answers by path."""
+
+    def do_GET(self) -> None:
+        if self.path.startswith("/to/"):
+            self.send_response(302)
+            self.send_header("Location", {"/to/good": "/good", "/to/loop": "/to/loop", "/to/file": "file:///etc/passwd",
+                                          "/to/ftp": "ftp://127.0.0.1/x"}[self.path])
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        if self.path == "/none":
+            self.send_error(404)
+            return
+        self.send_response(200)
+        if self.path != "/endless":
+            length = {"/short": len(GOOD) + 5, "/huge": 2**50}.get(self.path, len(GOOD))
+            self.send_header("Content-Length", str(length))
+        self.end_headers()
+        try:
+            self.wfile.write(GOOD)
+            while self.path == "/endless":
+                self.wfile.write(bytes(65536))
+        except OSError:
+            pass  # the agent has had enough
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def web() -> Iterator[str]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Web)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize("path", ["/good", "/to/good"])
+def test_a_url_is_taken_in(host: Host, web: str, path: str) -> None:
+    want = {"source": {"url": web + path}, "checksum": digest(GOOD)}
+    assert host.ensure("image", "img", want).resource["status"] == "active"
+    assert not host.ensure("image", "img", want).changed
+
+
+@pytest.mark.parametrize(("path", "error", "why"), [
+    ("/to/loop", InvalidField, "302"), ("/to/file", InvalidField, "http or https"),
+    ("/to/ftp", InvalidField, "http or https"), ("/none", InvalidField, "404"),
+    ("/short", (InvalidRequest, Unreachable), "ended after|broke"), ("/huge", TooLarge, "image_max_bytes"),
+    ("/endless", TooLarge, "image_max_bytes")])
+def test_a_bad_url_leaves_nothing(host: Host, web: str, path: str, error: Any, why: str) -> None:
+    object.__setattr__(host.agent.settings, "image_max_bytes", 8 * 2**20)
+    with pytest.raises(error, match=why):
+        host.ensure("image", "img", {"source": {"url": web + path}, "checksum": digest(GOOD)})
+    assert kept(host) == [] and host.agent.documents.list("image") == []
+
+
+def test_nobody_answers(host: Host) -> None:
+    with pytest.raises(Unreachable, match="cannot be loaded"):
+        host.ensure("image", "img", {"source": {"url": "http://127.0.0.1:1/x"}, "checksum": digest(GOOD)})

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Golden XML: ``tests/cases/xml/*.yml`` (a spec) against ``*.xml``; and how libvirt's words become ours.
+
+After a change of a template: ``UPDATE_GOLDEN=1 pytest tests/unit/agent/test_xml.py``, and read the difference.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import libvirt
+import pytest
+import yaml
+from jinja2 import UndefinedError
+
+from magnetar_agent.hypervisor import Disk, DomainSpec, NetworkSpec, Nic
+from magnetar_agent.virt.domain import Seen, parse, render, state
+from magnetar_agent.virt.probe import PROVED, firmware, probe
+from magnetar_agent.virt.templates import NAMESPACE, fill
+
+CASES = sorted(Path(__file__).parents[2].glob("cases/xml/*.yml"))
+SCHEMAS = Path("/usr/share/libvirt/schemas")
+HOSTILE = "</title><devices/>&amp;<>\"'"
+
+
+def spec_of(case: dict[str, Any]) -> DomainSpec:
+    """The DomainSpec that a case writes down."""
+    paths = {f.name for f in fields(DomainSpec) if "Path" in str(f.type)}
+    disks = tuple(Disk(**{**disk, "path": Path(disk["path"])}) for disk in case.pop("disks", ()))
+    nics = tuple(Nic(**nic) for nic in case.pop("nics", ()))
+    return DomainSpec(disks=disks, nics=nics, **{k: Path(v) if k in paths else v for k, v in case.items()})
+
+
+def xml_of(path: Path) -> str:
+    """What the template makes of a case."""
+    case = yaml.safe_load(path.read_text())
+    if "network" in case:
+        return fill("network.xml.j2", {"spec": NetworkSpec(**case["network"])})
+    cache = case.pop("cache", "none")
+    return render(spec_of(case), cache).replace(f'arch="{platform.machine()}"', 'arch="x86_64"')
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+def test_golden(path: Path) -> None:
+    golden, made = path.with_suffix(".xml"), xml_of(path)
+    if os.environ.get("UPDATE_GOLDEN"):
+        golden.write_text(made)
+    assert made == golden.read_text()
+
+
+if SCHEMAS.is_dir() and shutil.which("xmllint"):
+
+    @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+    def test_libvirts_schema_accepts_it(path: Path) -> None:
+        made = xml_of(path)
+        schema = SCHEMAS / ("network.rng" if made.startswith("<network") else "domain.rng")
+        checked = subprocess.run(["xmllint", "--noout", "--relaxng", str(schema), "-"], input=made.encode(),
+                                 capture_output=True, check=False)
+        assert checked.returncode == 0, checked.stderr.decode()
+
+
+def hostile() -> DomainSpec:
+    path = Path("/images") / HOSTILE.replace("/", "_")
+    return DomainSpec(
+        uuid="8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d", name=HOSTILE, title=HOSTILE, vcpus=1, ram_mib=64,
+        virt_type="kvm", machine="q35", disks=(Disk(path, "vda", tag=HOSTILE),),
+        nics=(Nic("52:54:00:00:00:01", network=HOSTILE, tag=HOSTILE),), console_log=path, description=HOSTILE,
+        kernel=path, ramdisk=path, cmdline=HOSTILE, metadata={HOSTILE: HOSTILE})
+
+
+def test_hostile_names_stay_text() -> None:
+    root, spec = ElementTree.fromstring(render(hostile())), hostile()
+    assert len(root.findall("devices")) == 1
+    assert [root.findtext(path) for path in ("name", "title", "description", "os/cmdline")] == [HOSTILE] * 4
+    assert root.findtext("os/kernel") == str(spec.kernel)
+    note = root.find(f"metadata/{{{NAMESPACE}}}server/{{{NAMESPACE}}}note")
+    assert note is not None and (note.get("name"), note.text) == (HOSTILE, HOSTILE)
+
+
+def test_what_is_rendered_is_read_back() -> None:
+    spec, seen = hostile(), parse(render(hostile()))
+    assert seen.owned and seen.disks == spec.disks and seen.nics == spec.nics
+    assert (seen.uuid, seen.name, seen.title, seen.vcpus, seen.ram_mib, seen.virt_type, seen.machine) == (
+        spec.uuid, spec.name, spec.title, 1, 64, "kvm", "q35")
+
+
+def test_a_template_cannot_use_what_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "x.j2").write_text("{{ nothing }}")
+    with pytest.raises(UndefinedError):
+        fill("x.j2", {}, tmp_path)
+
+
+@pytest.mark.parametrize(("unit", "mib"), [("KiB", 2), ("b", 0), ("MiB", 2048), ("GiB", 2097152), (None, 2)])
+def test_memory_units(unit: str | None, mib: int) -> None:
+    attribute = f' unit="{unit}"' if unit else ""
+    assert parse(f"<domain><memory{attribute}>2048</memory></domain>").ram_mib == mib
+
+
+def test_other_peoples_domains_are_read() -> None:
+    seen = parse("<domain type='lxc'><name>x</name><uuid>u</uuid><devices><disk type='network'><source name='pool/i'/>"
+                 "</disk><disk device='cdrom'/><interface type='user'/></devices></domain>")
+    assert (seen.name, seen.owned, seen.virt_type, len(seen.disks), len(seen.nics)) == ("x", False, "lxc", 2, 1)
+
+
+@pytest.mark.parametrize(("seen", "words"), [
+    (Seen(libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_BOOTED), ("running", "unknown")),
+    (Seen(libvirt.VIR_DOMAIN_SHUTDOWN, 1), ("running", "guest")),
+    (Seen(libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER), ("paused", "unknown")),
+    (Seen(libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_IOERROR), ("paused", "io-error")),
+    (Seen(libvirt.VIR_DOMAIN_CRASHED, libvirt.VIR_DOMAIN_CRASHED_PANICKED), ("crashed", "panic")),
+    (Seen(libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_SHUTDOWN), ("off", "guest")),
+    (Seen(libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_DESTROYED), ("off", "outside")),
+    (Seen(libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_CRASHED), ("crashed", "failed")),
+    (Seen(libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_FAILED), ("off", "failed")),
+    (Seen(libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_UNKNOWN), ("off", "unknown")),
+    (Seen(libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_SAVED, saved=True), ("suspended", "saved")),
+    (Seen(libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_UNKNOWN, saved=True), ("suspended", "saved")),
+    (Seen(libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_SAVED), ("off", "saved")),
+    (Seen(99, 99), ("off", "unknown")),
+])
+def test_states(seen: Seen, words: tuple[str, str]) -> None:
+    assert state(seen) == words
+
+
+def test_the_firmware_of_the_kvm_probe() -> None:
+    assert len(firmware()) == 0x10000 and PROVED == 99
+
+
+if platform.machine() == "x86_64" and shutil.which("qemu-system-x86_64"):
+
+    def test_the_guest_of_the_kvm_probe_runs_under_emulation() -> None:
+        usable, reason = probe("tcg", limit=30)
+        assert usable, reason
