@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import guest
+import hosts
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -21,3 +24,12 @@ def pytest_configure(config: pytest.Config) -> None:
 def guest_image() -> dict[str, Path]:
     """The tiny guest's files: keys disk, kernel, ramdisk."""
     return guest.build()
+
+
+@pytest.fixture(scope="module")
+def lab_host() -> Iterator[hosts.LabHost]:
+    """A running lab host with systemd and libvirt, thrown away after the module."""
+    if os.geteuid() != 0:
+        pytest.skip("lab hosts need root (systemd-nspawn, overlay mounts, a bridge)")
+    with hosts.LabHost("lab1") as host:
+        yield host

@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Lab hosts: Debian systems with systemd and libvirt beside the machine itself, on one bridge, each made in seconds.
+
+A host is a systemd-nspawn container over a throw-away overlay of one base image. The base (debootstrap plus the
+packages of bindep.txt's profile `agent`) is built once into ``.cache/lab``. Root is needed. Hosts have no route out.
+
+    with LabHost("lab1", binds={checkout: "/srv/magnetar"}) as host:
+        host.run(["virsh", "-c", "qemu:///system", "list"])
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import io
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+CACHE = CHECKOUT / ".cache" / "lab"
+BINDEP = CHECKOUT / "bindep.txt"
+
+RELEASE = "bookworm"
+# What makes a container a host; libvirt, QEMU and Python's venv come with the agent's packages.
+SYSTEM = (
+    "systemd", "systemd-sysv", "dbus", "udev", "openssh-server", "iproute2", "iputils-ping", "ca-certificates",
+    "python3", "python3-venv",
+)  # fmt: skip
+
+BRIDGE = "maglab0"
+NETWORK = "10.77.0"
+MACHINE_ADDRESS = f"{NETWORK}.1"
+# Every host knows every other by name: with a name that nobody answers for, libvirt waits long for each lookup.
+ADDRESSES = {f"lab{number}": f"{NETWORK}.{10 + number}" for number in range(1, 9)}
+
+# A container has no cgroups of its own to give away, and no security driver; QEMU's private /dev would lack /dev/net/tun.
+QEMU_CONF = 'security_driver = "none"\nremember_owner = 0\nnamespaces = []\ncgroup_controllers = []\n'
+BOOT_LIMIT = 90.0  # seconds
+STOP_LIMIT = 20.0
+PATH = "/opt/magnetar/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class LabError(RuntimeError):
+    """A lab host could not be made or did not do what it was told; the message says what it said."""
+
+
+def command(*words: str | Path, **options: object) -> str:
+    """Runs a command of the machine and returns its output."""
+    arguments = [str(word) for word in words]
+    done = subprocess.run(  # type: ignore[call-overload]
+        arguments, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options
+    )
+    if done.returncode:
+        raise LabError(f"{' '.join(arguments)} ended with {done.returncode}:\n{done.stdout[-4000:]}")
+    return str(done.stdout)
+
+
+@contextmanager
+def locked(name: str) -> Iterator[None]:
+    """One process at a time changes what all hosts share (the base image, the bridge)."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / f"{name}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+# The base image
+
+
+def packages(profile: str) -> list[str]:
+    """The OS packages of a profile in bindep.txt: lines `name [platform:dpkg PROFILE …]`."""
+    if not BINDEP.exists():
+        raise LabError(f"{BINDEP} is missing: it lists the packages of a lab host (profile {profile})")
+    found = []
+    for line in BINDEP.read_text().splitlines():
+        entry = re.match(r"([^\s#\[]+)\s*(?:\[([^\]]*)\])?", line)
+        words = (entry[2] or "").split() if entry else []
+        if entry and profile in words and ("platform:dpkg" in words or not any(":" in word for word in words)):
+            found.append(entry[1])
+    return found
+
+
+def base() -> Path:
+    """The folder of the base image, built when it is missing or its list of packages has changed."""
+    wanted = sorted({*SYSTEM, *packages("agent")})
+    recipe = hashlib.sha256(f"{RELEASE} {wanted} {CONFIGURE}".encode()).hexdigest()
+    folder, stamp = CACHE / "base", CACHE / "base.key"
+    with locked("base"):
+        if not (stamp.exists() and stamp.read_text() == recipe):
+            stamp.unlink(missing_ok=True)
+            shutil.rmtree(folder, ignore_errors=True)
+            build_base(folder, wanted)
+            stamp.write_text(recipe)
+    return folder
+
+
+def sources() -> list[tuple[str, str]]:
+    """Debian's package archives as this machine has them: (address, suite)."""
+    lines = command("apt-get", "indextargets", "--format", "$(ORIGIN)|$(REPO_URI)|$(RELEASE)", "Created-By: Packages")
+    found = [line.split("|") for line in lines.splitlines() if line.startswith("Debian|")]
+    unique = list(dict.fromkeys((address, suite) for _, address, suite in found if suite.startswith(RELEASE)))
+    if not any(suite == RELEASE for _, suite in unique):
+        raise LabError(f"apt on this machine has no list of Debian {RELEASE}: run `apt-get update`")
+    return unique
+
+
+# Runs inside the new base, in a mount namespace that ends with it.
+CONFIGURE = """
+set -e
+mount -t proc proc "$1/proc"
+mount --rbind /dev "$1/dev"
+export DEBIAN_FRONTEND=noninteractive LC_ALL=C
+exec chroot "$1" sh -ec '
+    printf "#!/bin/sh\\nexit 101\\n" >/usr/sbin/policy-rc.d
+    chmod +x /usr/sbin/policy-rc.d
+    apt-get -q update
+    shift
+    apt-get -q -y --no-install-recommends install "$@"
+    apt-get clean
+    rm -rf /var/lib/apt/lists/* /usr/sbin/policy-rc.d
+    systemctl enable systemd-networkd
+    systemctl disable ssh.service || true
+    systemctl enable ssh.socket
+    systemctl mask apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer e2scrub_reap.service fstrim.timer \
+        systemd-networkd-wait-online.service
+' chroot "$@"
+"""
+
+
+def build_base(folder: Path, wanted: Sequence[str]) -> None:
+    """Debootstrap, then the packages by apt in a chroot, without starting anything."""
+    main = next(address for address, suite in sources() if suite == RELEASE)
+    command("debootstrap", "--variant=minbase", RELEASE, folder, main)
+    lines = "".join(f"deb {address} {suite} main\n" for address, suite in sources())
+    (folder / "etc/apt/sources.list").write_text(lines)
+    (folder / "etc/dpkg/dpkg.cfg.d/lab").write_text("force-unsafe-io\npath-exclude=/usr/share/man/*\n")
+    for path in Path("/etc/apt/apt.conf.d").glob("*proxy*"):
+        shutil.copy(path, folder / "etc/apt/apt.conf.d")
+    command("unshare", "--mount", "sh", "-c", CONFIGURE, "sh", folder, *wanted)
+
+
+# A host
+
+
+class LabHost:
+    """One running lab host; a context manager, everything of it is gone afterwards.
+
+    `name` is one of `ADDRESSES`. `binds` maps folders of the machine to paths in the host, read-only.
+    """
+
+    def __init__(self, name: str, binds: Mapping[Path | str, str] | None = None, agent_of_machine: bool = False):
+        if name not in ADDRESSES:
+            raise ValueError(f"{name!r} is not a lab host; there are {', '.join(ADDRESSES)}")
+        self.name = name
+        self.address = ADDRESSES[name]
+        self.host_uuid = str(uuid.uuid4())
+        self.binds = {str(source): target for source, target in (binds or {}).items()}
+        if agent_of_machine:
+            self.binds["/opt/magnetar"] = "/opt/magnetar"
+        self.leader = 0  # process id of the host's systemd
+        self._undo = ExitStack()
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self._undo.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._undo.close()
+
+    def run(
+        self, words: Sequence[str | Path], check: bool = True, input: bytes | None = None, timeout: float = 300
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs a command as root in the host; output and error output come together, as text."""
+        if not self.leader:
+            raise LabError(f"lab host {self.name} is not running")
+        arguments = [str(word) for word in words]
+        enter = ["nsenter", "-t", str(self.leader), "-m", "-p", "-u", "-i", "-n", "--"]
+        clean = ["env", "-i", f"PATH={PATH}", "HOME=/root", "LC_ALL=C.UTF-8", *arguments]
+        done = subprocess.run(
+            [*enter, *clean], check=False, input=input or b"", timeout=timeout,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        text = done.stdout.decode(errors="replace")
+        if check and done.returncode:
+            raise LabError(f"{self.name}: {' '.join(arguments)} ended with {done.returncode}:\n{text[-4000:]}")
+        return subprocess.CompletedProcess(arguments, done.returncode, text)
+
+    def put(self, source: Path | str, target: str) -> None:
+        """Copies a file or a folder of the machine to the path `target` in the host."""
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w") as archive:
+            archive.add(source, arcname=target.lstrip("/"))
+        self.run(["tar", "-x", "-f", "-", "-C", "/", "--no-same-owner"], input=packed.getvalue())
+
+    def _start(self) -> None:
+        lower = base()
+        folder = Path(tempfile.mkdtemp(prefix=f"{self.name}-", dir=CACHE))
+        self._undo.callback(shutil.rmtree, folder)
+        root = folder / "root"
+        for part in ("root", "upper", "work"):
+            (folder / part).mkdir()
+        layers = f"lowerdir={lower},upperdir={folder}/upper,workdir={folder}/work"
+        command("mount", "-t", "overlay", f"lab-{self.name}", "-o", layers, root)
+        self._undo.callback(command, "umount", root)
+        self._configure(root)
+        self._undo.callback(release_bridge)
+        claim_bridge()
+        self._boot(root, folder / "console.log")
+
+    def _configure(self, root: Path) -> None:
+        """What makes this host another one than its siblings."""
+        known = "".join(f"{address} {name}\n" for name, address in ADDRESSES.items())
+        files = {
+            "etc/hostname": f"{self.name}\n",
+            "etc/machine-id": f"{uuid.uuid4().hex}\n",
+            "etc/hosts": f"127.0.0.1 localhost\n{MACHINE_ADDRESS} machine\n{known}",
+            "etc/resolv.conf": "",
+            "etc/systemd/network/10-host0.network": f"[Match]\nName=host0\n[Network]\nAddress={self.address}/24\n"
+            "LinkLocalAddressing=no\nIPv6AcceptRA=no\n",
+            "etc/libvirt/qemu.conf": QEMU_CONF,
+        }
+        for name, text in files.items():
+            path = root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)
+            path.write_text(text)
+        # Without it hosts of one machine have one DMI identity, and libvirt refuses to migrate "to itself".
+        with (root / "etc/libvirt/libvirtd.conf").open("a") as file:
+            file.write(f'\nhost_uuid = "{self.host_uuid}"\n')
+
+    def _boot(self, root: Path, log: Path) -> None:
+        words = [
+            "systemd-nspawn", "--quiet", "--register=no", "--keep-unit", f"--directory={root}", "--boot",
+            f"--machine={self.name}", "--console=passive", "--capability=all", f"--network-bridge={BRIDGE}",
+            "--bind=/dev/net/tun", "--kill-signal=SIGKILL", "--private-users=no", "--system-call-filter=@known",
+            "--link-journal=no", "--resolv-conf=off", "--timezone=off",
+            *(f"--bind-ro={source}:{target}" for source, target in self.binds.items()),
+        ]  # fmt: skip
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            )
+        self._undo.callback(self._stop, process)
+        deadline = time.monotonic() + BOOT_LIMIT
+        state = "no systemd yet"
+        while state not in ("running", "degraded"):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise LabError(
+                    f"lab host {self.name} did not start ({state}):\n{log.read_text(errors='replace')[-4000:]}"
+                )
+            time.sleep(0.1)
+            self.leader = self.leader or child(process.pid)
+            if self.leader:
+                state = self.run(["systemctl", "is-system-running"], check=False).stdout.strip()
+        if state == "degraded":
+            failed = self.run(["systemctl", "--failed", "--no-legend"], check=False).stdout
+            raise LabError(f"lab host {self.name} started with failed units:\n{failed}")
+
+    def _stop(self, process: subprocess.Popen[bytes]) -> None:
+        """Ends the host at once: the kernel ends all of its processes with its first one."""
+        leader, self.leader = self.leader, 0
+        process.terminate()
+        try:
+            process.wait(STOP_LIMIT)
+        except subprocess.TimeoutExpired:
+            if leader:
+                os.kill(leader, signal.SIGKILL)
+            process.kill()
+            process.wait(STOP_LIMIT)
+
+
+def child(pid: int) -> int:
+    """The process id of a container's systemd, 0 while nspawn has not come that far."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return next((int(one) for one in children if Path(f"/proc/{one}/comm").read_text() == "systemd\n"), 0)
+    except OSError:
+        return 0
+
+
+def claim_bridge() -> None:
+    """Makes the bridge between the machine and its hosts, when it is not there yet."""
+    with locked("bridge"):
+        if not Path(f"/sys/class/net/{BRIDGE}").exists():
+            command("ip", "link", "add", BRIDGE, "type", "bridge")
+            command("ip", "address", "add", f"{MACHINE_ADDRESS}/24", "dev", BRIDGE)
+            command("ip", "link", "set", BRIDGE, "up")
+
+
+def release_bridge() -> None:
+    """Deletes the bridge when no host is left on it."""
+    with locked("bridge"):
+        ports = Path(f"/sys/class/net/{BRIDGE}/brif")
+        if ports.exists() and not any(ports.iterdir()):
+            command("ip", "link", "delete", BRIDGE)
+
+
+def main() -> int:
+    """Builds the base image, so that a later test finds it ready."""
+    start = time.monotonic()
+    try:
+        folder = base()
+    except (OSError, LabError) as error:
+        print(f"hosts: {error}", file=sys.stderr)
+        return 1
+    print(f"base\t{folder}\nready in {time.monotonic() - start:.1f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
