@@ -49,7 +49,8 @@ class LibvirtHypervisor(Capabilities, Domains, Networks, Disks):
         self.connection.on_connect(listener)
 
     def close(self) -> None:
-        """Close the connection; events end."""
+        """Close the connection, end the probe; events end."""
+        self.probe.close()
         self.connection.close()
 
     def _prepare(self, conn: Any) -> None:

@@ -25,8 +25,7 @@ KEEPALIVE_SECONDS, KEEPALIVE_COUNT = 5, 3
 
 #: Errors which say that the connection is of no use any more.
 _DOWN = frozenset({libvirt.VIR_ERR_INVALID_CONN, libvirt.VIR_ERR_NO_CONNECT, libvirt.VIR_ERR_RPC})
-#: Errors which say that what was asked about went away, or appeared, in the meantime.
-_GONE = frozenset({libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_NO_NETWORK})
+#: Errors which say that somebody else has the name or the uuid.
 _EXISTS = frozenset({libvirt.VIR_ERR_DOM_EXIST, libvirt.VIR_ERR_NETWORK_EXIST})
 
 libvirt.registerErrorHandler(lambda _context, _error: None, None)  # it would print every error to stderr
@@ -130,7 +129,7 @@ class Connection:
             self._drop(conn, text)
             return HypervisorDown(f"libvirt could not {what}: the connection to it broke ({text}). The agent connects "
                                   "again by itself; repeat the call in a few seconds.")
-        if code in _GONE:
+        if code == libvirt.VIR_ERR_NO_DOMAIN:
             return Conflict(f"libvirt could not {what}: it was removed from outside in the meantime. Repeat the call.")
         if code in _EXISTS:
             return Conflict(f"libvirt could not {what}: {text}. Choose another name, or remove what has it.")

@@ -55,8 +55,8 @@ def qemu() -> str | None:
     return shutil.which(f"qemu-system-{platform.machine()}") or shutil.which("qemu-kvm", path="/usr/libexec:/usr/bin")
 
 
-def probe(accel: str = "kvm", limit: float = LIMIT) -> tuple[bool, str]:
-    """Run the guest under *accel*: whether it ran, and why or why not."""
+def probe(accel: str = "kvm", limit: float = LIMIT, stop: threading.Event | None = None) -> tuple[bool, str]:
+    """Run the guest under *accel*: whether it ran, and why or why not. *stop* ends it early."""
     program = qemu()
     if platform.machine() != "x86_64":
         return False, f"only x86_64 hosts are probed, and this is {platform.machine()}"
@@ -75,11 +75,14 @@ def probe(accel: str = "kvm", limit: float = LIMIT) -> tuple[bool, str]:
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
                 env={"PATH": os.environ.get("PATH", ""), "LC_ALL": "C"}) as guest:
             try:
-                said = guest.communicate(timeout=limit)[1].decode(errors="replace").strip().splitlines()
-            except subprocess.TimeoutExpired:
-                return False, f"a guest under {accel} started but hung for {limit:g} s"
+                while guest.poll() is None and time.monotonic() < started + limit and not (stop and stop.is_set()):
+                    time.sleep(0.01)
+                hung = guest.poll() is None
             finally:
                 _end(guest)
+            said = guest.communicate()[1].decode(errors="replace").strip().splitlines()
+    if hung:
+        return False, f"a guest under {accel} started but hung for {limit:g} s"
     if guest.returncode == PROVED:
         return True, f"a guest ran under {accel} in {time.monotonic() - started:.1f} s"
     return False, f"a guest under {accel} failed: {said[-1][:200] if said else f'exit status {guest.returncode}'}"
@@ -91,8 +94,10 @@ class Kvm:
     def __init__(self, folder: Path) -> None:
         self._file = folder / "kvm.json"
         self._known = threading.Event()
+        self._stop = threading.Event()
         self._answer: dict[str, Any] = {"usable": False, "reason": "being probed", "checked_at": None}
-        threading.Thread(target=self._find_out, name="kvm-probe", daemon=True).start()
+        self._thread = threading.Thread(target=self._find_out, name="kvm-probe", daemon=True)
+        self._thread.start()
 
     def seen(self) -> dict[str, Any]:
         """``{"usable", "reason", "checked_at"}`` as known now."""
@@ -103,6 +108,11 @@ class Kvm:
         self._known.wait(LIMIT + 5)
         return self.seen()
 
+    def close(self) -> None:
+        """End the probe; an outcome that it has not found by now is not kept."""
+        self._stop.set()
+        self._thread.join(LIMIT)
+
     def _find_out(self) -> None:
         try:
             circumstances = {"boot": Path("/proc/sys/kernel/random/boot_id").read_text().strip(), "qemu": _stamp(),
@@ -111,7 +121,9 @@ class Kvm:
             if kept.get("circumstances") == circumstances:
                 self._answer = kept["answer"]
                 return
-            usable, reason = probe()
+            usable, reason = probe(stop=self._stop)
+            if self._stop.is_set():
+                return
             self._answer = {"usable": usable, "reason": reason, "checked_at": now()}
             log.info("kvm is %s: %s", "usable" if usable else "not usable", reason)
             self._file.parent.mkdir(parents=True, exist_ok=True)

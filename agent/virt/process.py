@@ -78,9 +78,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _failed(program: str, what: str, code: int, words: str) -> HypervisorError | NoSpace:
-    """An error with the last line of what the program said."""
-    lines = [line.strip() for line in words.splitlines() if line.strip()]
-    said = (lines[-1] if lines else f"exit status {code}").removeprefix(f"{program}: ").rstrip(".")
+    """An error with what the program said, on one line."""
+    said = " ".join(words.replace(f"{program}: ", "").split())[:500].rstrip(".") or f"exit status {code}"
     if any(full in words for full in _FULL):
         return NoSpace(f"The host has no room left to {what}. Free some, then repeat the call.")
     if code == 127 and "setpriv" in words:

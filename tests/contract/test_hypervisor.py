@@ -1,0 +1,386 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What every ``Hypervisor`` does: the same cases against the fake and, marked ``lab``, against the libvirt of this host.
+
+The guests have nothing to boot; cases which need a guest that answers are in ``tests/lab/test_hypervisor.py``.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+import threading
+import time
+import uuid as uuids
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from magnetar_agent.fake import FakeHypervisor
+from magnetar_agent.hypervisor import CRASHED, OFF, PAUSED, RUNNING, SUSPENDED, Disk, DomainSpec, Event, NetworkSpec, Nic
+from magnetar_core.errors import Cancelled, Conflict, HypervisorError
+
+MIB = 2**20
+HOSTILE = "<&>\"' ]]> ünï \N{SNOWMAN}"
+
+
+class FakeOutside:
+    """Somebody else on the fake's host."""
+
+    def __init__(self, hypervisor: FakeHypervisor) -> None:
+        self.hypervisor = hypervisor
+        self.define = hypervisor.defined_outside
+        self.destroy = hypervisor.destroyed_outside
+        self.undefine = hypervisor.undefined_outside
+        self.network = hypervisor.network_outside
+
+    def clean(self, prefix: str) -> None:
+        """Nothing outlives the fake."""
+
+
+class LibvirtOutside:
+    """Somebody else on this host: plain libvirt."""
+
+    def __init__(self, uri: str) -> None:
+        import libvirt
+
+        self.conn = libvirt.open(uri)
+
+    def define(self, xml: str) -> None:
+        self.conn.defineXML(xml)
+
+    def destroy(self, uuid: str) -> None:
+        self.conn.lookupByUUIDString(uuid).destroy()
+
+    def undefine(self, uuid: str) -> None:
+        self.destroy(uuid)
+        self.conn.lookupByUUIDString(uuid).undefine()
+
+    def network(self, name: str) -> None:
+        self.conn.networkDefineXML(f"<network><name>{name}</name><bridge name='{name[:14]}'/></network>")
+
+    def clean(self, prefix: str) -> None:
+        for domain in self.conn.listAllDomains():
+            if domain.name().startswith(prefix):
+                if domain.isActive():
+                    domain.destroy()
+                domain.undefineFlags(1)
+        for network in self.conn.listAllNetworks():
+            if network.name().startswith(prefix):
+                if network.isActive():
+                    network.destroy()
+                network.undefine()
+        self.conn.close()
+
+
+class Place:
+    """A hypervisor, what happened on it, somebody else on it, and a folder that QEMU can reach."""
+
+    def __init__(self, hypervisor: Any, outside: Any, folder: Path) -> None:
+        self.hypervisor, self.outside, self.folder = hypervisor, outside, folder
+        self.prefix = "mt" + uuids.uuid4().hex[:8]
+        self.events: list[Event] = []
+        hypervisor.on_event(self.events.append)
+
+    def spec(self, **changes: Any) -> DomainSpec:
+        """A small domain whose disk exists."""
+        uuid = str(uuids.uuid4())
+        folder = self.folder / uuid
+        folder.mkdir(mode=0o750)
+        disk = Disk(folder / "disk", "vda", tag="root <disk>")
+        self.hypervisor.make_disk(disk.path, "qcow2", 16 * MIB)
+        self.hypervisor.permit([folder])
+        made = DomainSpec(uuid=uuid, name=f"{self.prefix}-{uuid[:8]}", title=HOSTILE, vcpus=1, ram_mib=32,
+                          virt_type="qemu", machine="q35", disks=(disk,), nics=(), console_log=folder / "console.log",
+                          description=HOSTILE, metadata={"name": HOSTILE, HOSTILE: "x"})
+        return replace(made, **changes)
+
+    def defined(self, **changes: Any) -> str:
+        """The uuid of a domain of ours."""
+        spec = self.spec(**changes)
+        self.hypervisor.define(spec)
+        return spec.uuid
+
+    def foreign(self, spec: DomainSpec) -> None:
+        """Somebody else defines *spec*, without our metadata."""
+        self.outside.define(re.sub("(?s)<metadata>.*</metadata>", "", self.hypervisor.render(spec)))
+
+    def state(self, uuid: str) -> str:
+        domain = self.hypervisor.domain(uuid)
+        assert domain == self.hypervisor.domains().get(uuid)
+        return str(domain.state) if domain else "missing"
+
+    def happened(self, uuid: str, what: str) -> Event:
+        return eventually(lambda: next((e for e in self.events if e.uuid == uuid and e.what == what), None))
+
+
+def eventually(find: Callable[[], Any], seconds: float = 10) -> Any:
+    """What *find* gives, as soon as it gives something."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        found = find()
+        if found:
+            return found
+        time.sleep(0.02)
+    raise AssertionError("it did not happen in time")
+
+
+@pytest.fixture(params=["fake", pytest.param("libvirt", marks=pytest.mark.lab)])
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    folder = Path(tempfile.mkdtemp(prefix="magnetar-contract-", dir="/var/tmp"))
+    folder.chmod(0o711)
+    if request.param == "fake":
+        fake = FakeHypervisor(folder)
+        made = Place(fake, FakeOutside(fake), folder)
+    else:
+        from magnetar_agent.virt import LibvirtHypervisor
+
+        made = Place(LibvirtHypervisor("qemu:///system", folder), LibvirtOutside("qemu:///system"), folder)
+    try:
+        yield made
+    finally:
+        made.outside.clean(made.prefix)
+        made.hypervisor.close()
+        shutil.rmtree(folder)
+    assert not any(thread.name.startswith("libvirt-") for thread in threading.enumerate())
+
+
+def test_host(place: Place) -> None:
+    assert place.hypervisor.connected()
+    facts = place.hypervisor.host()
+    assert {"id", "name", "hypervisor_type", "hypervisor_version", "libvirt_version", "cpu_model", "vcpus", "memory_mb",
+            "virt_types", "kvm"} <= set(facts)
+    assert facts["vcpus"] > 0 and facts["memory_mb"] > 0 and "qemu" in facts["virt_types"]
+    kvm = place.hypervisor.kvm()
+    assert set(kvm) == {"usable", "reason", "checked_at"} and kvm["checked_at"]
+    assert ("kvm" in place.hypervisor.host()["virt_types"]) == kvm["usable"]
+
+
+def test_a_defined_domain_is_seen_as_it_was_asked_for(place: Place) -> None:
+    spec = place.spec(nics=(Nic("52:54:00:00:00:01", network="no-such-net", tag="a&b"),
+                            Nic("52:54:00:00:00:02", "e1000e", bridge="br0")))
+    place.hypervisor.define(spec)
+    seen = place.hypervisor.domain(spec.uuid)
+    assert seen is not None
+    assert (seen.uuid, seen.name, seen.title, seen.description) == (spec.uuid, spec.name, HOSTILE, HOSTILE)
+    assert (seen.state, seen.owned, seen.persistent) == (OFF, True, True)
+    assert (seen.vcpus, seen.ram_mib, seen.virt_type) == (1, 32, "qemu") and "q35" in seen.machine
+    assert seen.disks == spec.disks and seen.nics == spec.nics
+    assert place.happened(spec.uuid, "defined")
+
+
+def test_defining_again_changes_it(place: Place) -> None:
+    spec = place.spec()
+    for _ in range(2):
+        place.hypervisor.define(spec)
+    place.hypervisor.define(replace(spec, vcpus=2, title="other"))
+    seen = place.hypervisor.domain(spec.uuid)
+    assert seen is not None and (seen.vcpus, seen.title) == (2, "other")
+
+
+def test_control_characters_and_line_breaks_pass(place: Place) -> None:
+    uuid = place.defined(title="a\nb\x01", description="c\x00d\n\ud800", metadata={"k\x02": "v\x03\ufffe"})
+    seen = place.hypervisor.domain(uuid)
+    assert seen is not None and seen.title == "a b\ufffd" and seen.description == "c\ufffdd\n\ufffd"
+
+
+def test_power(place: Place) -> None:
+    hypervisor, uuid = place.hypervisor, place.defined()
+    steps = [(hypervisor.start, RUNNING), (hypervisor.pause, PAUSED), (hypervisor.resume, RUNNING),
+             (hypervisor.reset, RUNNING), (hypervisor.save, SUSPENDED), (hypervisor.start, RUNNING),
+             (hypervisor.save, SUSPENDED), (hypervisor.discard_save, OFF), (hypervisor.start, RUNNING),
+             (hypervisor.destroy, OFF)]
+    for act, state in steps:
+        act(uuid)
+        assert place.state(uuid) == state, act
+        if act != hypervisor.reset:
+            act(uuid)  # what is as it was asked for is no error
+            assert place.state(uuid) == state, act
+    for what in ("started", "suspended", "resumed", "rebooted", "stopped"):
+        assert place.happened(uuid, what)
+    hypervisor.undefine(uuid)
+    assert place.state(uuid) == "missing" and place.happened(uuid, "undefined")
+
+
+def test_start_paused_also_from_a_save(place: Place) -> None:
+    uuid = place.defined()
+    place.hypervisor.start(uuid, paused=True)
+    assert place.state(uuid) == PAUSED
+    place.hypervisor.resume(uuid)
+    place.hypervisor.save(uuid)
+    place.hypervisor.start(uuid, paused=True)
+    assert place.state(uuid) == PAUSED
+
+
+def test_undefine_forgets_a_save_and_refuses_a_running_domain(place: Place) -> None:
+    uuid = place.defined()
+    place.hypervisor.start(uuid)
+    with pytest.raises(HypervisorError, match="runs"):
+        place.hypervisor.undefine(uuid)
+    assert place.state(uuid) == RUNNING
+    place.hypervisor.save(uuid)
+    place.hypervisor.undefine(uuid)
+    place.hypervisor.undefine(uuid)
+    assert place.state(uuid) == "missing"
+
+
+def test_what_is_off_cannot_be_paused(place: Place) -> None:
+    uuid = place.defined()
+    for act in (place.hypervisor.pause, place.hypervisor.resume, place.hypervisor.save, place.hypervisor.reset,
+                place.hypervisor.reboot):
+        with pytest.raises(HypervisorError, match="not running"):
+            act(uuid)
+    place.hypervisor.shutdown(uuid)
+    place.hypervisor.destroy(uuid)
+    assert place.state(uuid) == OFF
+
+
+def test_a_missing_disk_is_named(place: Place) -> None:
+    spec = place.spec()
+    place.hypervisor.define(spec)
+    spec.disks[0].path.unlink()
+    with pytest.raises(HypervisorError, match=re.escape(str(spec.disks[0].path))):
+        place.hypervisor.start(spec.uuid)
+    assert place.state(spec.uuid) in (OFF, CRASHED)
+
+
+def test_a_missing_network_is_named(place: Place) -> None:
+    uuid = place.defined(nics=(Nic("52:54:00:00:00:03", network="no-such-net"),))
+    with pytest.raises(HypervisorError, match="no-such-net"):
+        place.hypervisor.start(uuid)
+
+
+def test_killed_from_outside(place: Place) -> None:
+    uuid = place.defined()
+    place.hypervisor.start(uuid)
+    place.outside.destroy(uuid)
+    assert place.state(uuid) == OFF and place.hypervisor.domain(uuid).reason == "outside"
+    assert place.happened(uuid, "stopped").reason == "outside"
+
+
+def test_undefined_from_outside(place: Place) -> None:
+    uuid = place.defined()
+    place.hypervisor.start(uuid)
+    place.outside.undefine(uuid)
+    assert place.state(uuid) == "missing" and place.happened(uuid, "undefined")
+    with pytest.raises(Conflict, match="from outside"):
+        place.hypervisor.start(uuid)
+    place.hypervisor.destroy(uuid)
+    place.hypervisor.undefine(uuid)
+
+
+def test_other_peoples_domains_are_not_touched(place: Place) -> None:
+    spec = place.spec()
+    place.foreign(spec)
+    before = place.hypervisor.domain(spec.uuid)
+    assert before is not None and not before.owned
+    hypervisor = place.hypervisor
+    with pytest.raises(Conflict, match=spec.name):
+        hypervisor.define(spec)
+    with pytest.raises(Conflict, match=spec.name):
+        hypervisor.define(replace(place.spec(), name=spec.name))
+    for act in (hypervisor.undefine, hypervisor.start, hypervisor.shutdown, hypervisor.destroy, hypervisor.pause,
+                hypervisor.resume, hypervisor.save, hypervisor.discard_save, hypervisor.reboot, hypervisor.reset):
+        with pytest.raises(Conflict):
+            act(spec.uuid)
+    assert hypervisor.domain(spec.uuid) == before
+
+
+def test_a_clone_with_a_copy_of_our_metadata_is_not_ours(place: Place) -> None:
+    spec = place.spec()
+    other = str(uuids.uuid4())
+    xml = place.hypervisor.render(spec).replace(f"<uuid>{spec.uuid}", f"<uuid>{other}")
+    place.outside.define(xml)
+    assert not place.hypervisor.domain(other).owned
+    with pytest.raises(Conflict):
+        place.hypervisor.undefine(other)
+
+
+def test_networks(place: Place) -> None:
+    hypervisor, name = place.hypervisor, place.prefix
+    spec = NetworkSpec(str(uuids.uuid4()), name, "isolated", name[:14], "192.168.219.1", 24, "192.168.219.2",
+                       "192.168.219.99", "lab.example", 1400)
+    for _ in range(2):
+        hypervisor.make_network(spec)
+    seen = hypervisor.networks()[name]
+    assert (seen.uuid, seen.active, seen.autostart, seen.bridge, seen.owned) == (spec.uuid, True, True, spec.bridge, True)
+    assert hypervisor.leases(name) == [] and hypervisor.leases("no-such-net") == []
+    with pytest.raises(Conflict, match=name):
+        hypervisor.make_network(replace(spec, uuid=str(uuids.uuid4())))
+    uuid = place.defined(nics=(Nic("52:54:00:00:00:04", network=name),))
+    hypervisor.start(uuid)
+    assert place.state(uuid) == RUNNING
+    hypervisor.destroy(uuid)
+    for _ in range(2):
+        hypervisor.remove_network(name)
+    assert name not in hypervisor.networks()
+
+
+def test_other_peoples_networks_are_not_touched(place: Place) -> None:
+    name = place.prefix
+    place.outside.network(name)
+    assert not place.hypervisor.networks()[name].owned
+    with pytest.raises(Conflict, match=name):
+        place.hypervisor.make_network(NetworkSpec(str(uuids.uuid4()), name, "nat", name, "192.168.218.1", 24))
+    with pytest.raises(Conflict, match=name):
+        place.hypervisor.remove_network(name)
+    assert name in place.hypervisor.networks()
+
+
+@pytest.mark.parametrize("format", ["raw", "qcow2"])
+def test_disks(place: Place, format: str) -> None:
+    hypervisor, path = place.hypervisor, place.folder / "a disk, -with --odd:name"
+    assert hypervisor.disk(path) is None
+    path.with_name(path.name + ".part").write_bytes(b"left by an interrupted attempt")
+    hypervisor.make_disk(path, format, 10 * MIB)
+    assert (hypervisor.disk(path).format, hypervisor.disk(path).virtual_size) == (format, 10 * MIB)
+    hypervisor.grow_disk(path, format, 20 * MIB)
+    hypervisor.grow_disk(path, format, 20 * MIB)
+    assert hypervisor.disk(path).virtual_size == 20 * MIB
+    with pytest.raises(HypervisorError, match="shrunk"):
+        hypervisor.grow_disk(path, format, 10 * MIB)
+    overlay = place.folder / "overlay"
+    hypervisor.make_disk(overlay, "qcow2", 30 * MIB, backing=path, backing_format=format)
+    assert (hypervisor.disk(overlay).virtual_size, hypervisor.disk(overlay).backing) == (30 * MIB, path)
+    assert not list(place.folder.glob("*.part*"))
+
+
+def test_an_overlay_needs_its_base(place: Place) -> None:
+    with pytest.raises(HypervisorError, match="nothing-here"):
+        place.hypervisor.make_disk(place.folder / "o", "qcow2", MIB, place.folder / "nothing-here", "raw")
+    assert not list(place.folder.glob("o*"))
+
+
+def test_copies(place: Place) -> None:
+    hypervisor, source, copy = place.hypervisor, place.folder / "source", place.folder / "copy"
+    source.write_bytes(b"magnetar" * 131072)
+    told: list[tuple[int, int]] = []
+    hypervisor.copy_disk(source, "raw", copy, "raw", lambda done, total: told.append((done, total)))
+    assert copy.read_bytes() == source.read_bytes()
+    assert told[-1] == (MIB, MIB) and told == sorted(told)
+    hypervisor.copy_disk(source, "raw", place.folder / "other", "qcow2", lambda done, total: None)
+    assert hypervisor.disk(place.folder / "other").format == "qcow2"
+
+
+def test_a_cancelled_copy_leaves_nothing(place: Place) -> None:
+    source = place.folder / "source"
+    source.write_bytes(b"x" * 4 * MIB)
+
+    def cancel(done: int, total: int) -> None:
+        raise Cancelled
+
+    with pytest.raises(Cancelled):
+        place.hypervisor.copy_disk(source, "raw", place.folder / "copy", "qcow2", cancel)
+    with pytest.raises(HypervisorError, match="nothing-here"):
+        place.hypervisor.copy_disk(place.folder / "nothing-here", "raw", place.folder / "copy", "raw", cancel)
+    assert not list(place.folder.glob("copy*"))
+
+
+def test_iso(place: Place) -> None:
+    path = place.folder / "config.iso"
+    place.hypervisor.make_iso(path, "config-2", {"openstack/latest/meta_data.json": b"{}"})
+    assert path.read_bytes()[0x8001:0x8006] == b"CD001" and b"config-2" in path.read_bytes()[:0x9000]
+    assert not list(place.folder.glob("*.part"))
