@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Networks and images: their plans (tests/cases/plans). Networks: addresses, bridges, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from magnetar_agent.drivers import network
+from magnetar_agent.drivers.image import ImageDriver
+from magnetar_agent.drivers.network import NetworkDriver
+from magnetar_agent.hypervisor import NetworkSpec
+from magnetar_core.errors import Conflict, Immutable, InUse, InvalidField
+
+from .conftest import SMALL, Host
+
+PLANS = Path(__file__).parents[2] / "cases/plans"
+CASES = [pytest.param(driver, case, id=f"{driver.kind.noun}: {case['name']}")
+         for driver in (ImageDriver(), NetworkDriver())
+         for case in yaml.safe_load((PLANS / f"{driver.kind.noun}.yml").read_text())]
+ROUTES = ("Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
+          "eth0\t00000000\t0100000A\t0003\t0\t0\t0\t00000000\t0\t0\t0\n"
+          "eth0\t0000000A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n"
+          "eth1\t0001A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n"
+          "eth1\t0002A8C0\t0101A8C0\t0003\t0\t0\t0\t00FFFFFF\t0\t0\t0\n")
+NAT = {"mode": "nat", "cidr": "192.168.100.0/24"}
+
+
+@pytest.fixture(autouse=True)
+def routes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A host on 10.0.0.0/16 (with its mask as the kernel writes it) and 192.168.1.0/24."""
+    path = tmp_path / "route"
+    path.write_text(ROUTES.replace("00FFFFFF", "0000FFFF", 1))
+    monkeypatch.setattr(network, "ROUTES", path)
+    return path
+
+
+@pytest.mark.parametrize(("driver", "case"), CASES)
+def test_plan(driver: Any, case: dict[str, Any]) -> None:
+    assert [step.verb for step in driver.plan(case["want"], case["have"])] == case["steps"]
+
+
+def test_routes_of_the_host() -> None:
+    assert [(device, str(net)) for device, net in network.host_networks()] == [
+        ("eth0", "10.0.0.0/16"), ("eth1", "192.168.1.0/24")]
+
+
+def test_a_nat_network_is_made_and_goes(host: Host) -> None:
+    predicted = host.ensure("network", "lan", NAT, dry_run=True)
+    done = host.ensure("network", "lan", NAT)
+    shown = done.resource
+    assert [s.as_dict() for s in predicted.steps] == [s.as_dict() for s in done.steps]
+    assert (shown["bridge"], shown["dhcp"], shown["dhcp_start"], shown["dhcp_end"], shown["active"],
+            shown["managed"]) == ("magbr0", True, "192.168.100.2", "192.168.100.254", True, True)
+    assert host.fake.networks()["lan"].uuid == shown["id"]
+    assert not host.ensure("network", "lan", NAT).changed
+    assert not host.ensure("network", "lan", {"cidr": "192.168.100.7/24"}).changed
+    assert host.ensure("network", "lab", {"cidr": "192.168.101.0/30"}).resource["bridge"] == "magbr1"
+    assert host.ensure("network", "lan", None).changed and "lan" not in host.fake.networks()
+    assert not host.ensure("network", "lan", None).changed
+
+
+def test_one_removed_outside_is_made_again(host: Host) -> None:
+    host.ensure("network", "lan", NAT)
+    host.fake.remove_network("lan")
+    assert host.ensure("network", "lan", NAT, dry_run=True).changed
+    assert host.ensure("network", "lan", NAT).changed
+    assert not host.ensure("network", "lan", NAT).changed
+
+
+def test_new_addresses_make_it_anew(host: Host) -> None:
+    host.ensure("network", "lan", NAT)
+    with pytest.raises(Immutable, match="cidr"):
+        host.ensure("network", "lan", {"cidr": "192.168.102.0/24"})
+    again = host.ensure("network", "lan", {"cidr": "192.168.102.0/24"}, on_immutable="recreate").resource
+    assert again["dhcp_start"] == "192.168.102.2" and again["bridge"] == "magbr0"
+    bridge = host.ensure("network", "lan", {"mode": "bridge", "bridge": "br0"}, on_immutable="recreate").resource
+    assert bridge["cidr"] is None and not bridge["managed"] and "lan" not in host.fake.networks()
+
+
+def test_a_bridge_of_the_host(host: Host) -> None:
+    shown = host.ensure("network", "wan", {"mode": "bridge", "bridge": "br0"}).resource
+    assert shown["active"] and not shown["managed"] and not shown["dhcp"]
+    assert not host.ensure("network", "wan", {"mode": "bridge", "bridge": "br0"}).changed
+    assert host.ensure("network", "wan", None).changed
+
+
+@pytest.mark.parametrize(("want", "why"), [
+    ({"mode": "bridge", "bridge": "br7"}, "bridge: must be an existing bridge of the host, which has br0"),
+    ({"mode": "bridge"}, "bridge: is required"),
+    ({"mode": "bridge", "bridge": "br0", "cidr": "192.168.100.0/24"}, "cidr: is for the modes"),
+    ({"mode": "nat"}, "cidr: is required"),
+    ({**NAT, "cidr": "192.168.300.0/24"}, "cidr: must be an IPv4 network"),
+    ({**NAT, "cidr": "192.168.100.0/31"}, "cidr: must have a prefix from /8 to /30"),
+    ({**NAT, "cidr": "127.1.0.0/16"}, "loopback"),
+    ({**NAT, "cidr": "10.0.200.0/24"}, "overlaps with 10.0.0.0/16, which the host has on eth0"),
+    ({**NAT, "cidr": "192.168.0.0/16"}, "overlaps with 192.168.1.0/24"),
+    ({**NAT, "bridge": "br0"}, "bridge: must be a name that no bridge"),
+    ({**NAT, "dhcp": False, "dhcp_start": "192.168.100.9"}, "dhcp_start: needs dhcp"),
+    ({**NAT, "dhcp_start": "192.168.100.1"}, "dhcp_start: must lie in"),
+    ({**NAT, "dhcp_end": "192.168.101.1"}, "dhcp_end: must lie in"),
+    ({**NAT, "dhcp_start": "192.168.100.9", "dhcp_end": "192.168.100.8"}, "must not come after"),
+    ({**NAT, "domain": "a_b"}, "domain: must be a DNS domain"),
+    ({**NAT, "mtu": 100}, "mtu: must be"),
+], ids=str)
+def test_refused(host: Host, want: dict[str, Any], why: str) -> None:
+    with pytest.raises(InvalidField, match=why):
+        host.ensure("network", "lan", want)
+    assert host.agent.documents.list("network") == [] and host.fake.networks() == {}
+
+
+def test_networks_do_not_overlap(host: Host) -> None:
+    host.ensure("network", "lan", NAT)
+    with pytest.raises(InvalidField, match="overlaps with 192.168.100.0/24 of network 'lan'"):
+        host.ensure("network", "two", {"cidr": "192.168.100.128/25"})
+
+
+def test_a_network_of_somebody_else_is_not_adopted(host: Host) -> None:
+    host.fake.make_network(NetworkSpec("8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d", "default", "nat", "virbr0",
+                                       "192.168.122.1", 24))
+    with pytest.raises(Conflict, match="not adopted"):
+        host.ensure("network", "default", {"cidr": "192.168.123.0/24"})
+    assert "default" in host.fake.networks()
+
+
+def test_a_stopped_network_is_started_again(host: Host) -> None:
+    host.ensure("network", "lan", NAT)
+    kept = host.fake._networks["lan"]
+    kept.seen = replace(kept.seen, active=False)
+    assert [s.verb for s in host.ensure("network", "lan", NAT).steps] == ["make"]
+
+
+def test_a_network_in_use_stays(host: Host) -> None:
+    host.ensure("network", "lan", NAT)
+    host.ensure("flavor", "small", SMALL)
+    host.server(networks=[{"network": "lan"}])
+    with pytest.raises(InUse, match="web1"):
+        host.ensure("network", "lan", None)
+    assert host.ensure("flavor", "small", None).changed
+    host.ensure("server", "web1", None)
+    assert host.ensure("network", "lan", None).changed
