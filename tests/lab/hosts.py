@@ -15,6 +15,7 @@ import hashlib
 import io
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -224,7 +225,11 @@ class LabHost:
         self._configure(root)
         self._undo.callback(release_bridge)
         claim_bridge()
-        self._boot(root, folder / "console.log")
+        groups = [hierarchy / f"maglab-{folder.name}" for hierarchy in hierarchies()]
+        for group in groups:
+            self._undo.callback(remove_group, group)
+            group.mkdir()
+        self._boot(root, folder / "console.log", groups)
 
     def _configure(self, root: Path) -> None:
         """What makes this host another one than its siblings."""
@@ -247,8 +252,10 @@ class LabHost:
         with (root / "etc/libvirt/libvirtd.conf").open("a") as file:
             file.write(f'\nhost_uuid = "{self.host_uuid}"\n')
 
-    def _boot(self, root: Path, log: Path) -> None:
+    def _boot(self, root: Path, log: Path, groups: Sequence[Path]) -> None:
+        join = "".join(f"echo $$ >{shlex.quote(str(group))}/cgroup.procs && " for group in groups)
         words = [
+            "sh", "-c", f'{join}exec "$@"', "sh",
             "systemd-nspawn", "--quiet", "--register=no", "--keep-unit", f"--directory={root}", "--boot",
             f"--machine={self.name}", "--console=passive", "--capability=all", f"--network-bridge={BRIDGE}",
             "--bind=/dev/net/tun", "--kill-signal=SIGKILL", "--private-users=no", "--system-call-filter=@known",
@@ -295,6 +302,29 @@ def child(pid: int) -> int:
         return next((int(one) for one in children if Path(f"/proc/{one}/comm").read_text() == "systemd\n"), 0)
     except OSError:
         return 0
+
+
+def hierarchies() -> list[Path]:
+    """Where systemd keeps control groups of processes: cgroup2, and on older layouts version 1's tree named systemd."""
+    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    return [Path(m[1]) for m in mounts if m[2] == "cgroup2" or (m[2] == "cgroup" and "name=systemd" in m[3].split(","))]
+
+
+def remove_group(group: Path) -> None:
+    """Removes a control group of ended processes with all groups in it.
+
+    Each host needs its own: two systemds in one group would end each other's services.
+    """
+    deadline = time.monotonic() + STOP_LIMIT
+    while group.exists():
+        folders = [Path(path) for path, _, _ in os.walk(group, topdown=False)]
+        try:
+            for folder in folders:
+                folder.rmdir()
+        except OSError as error:  # its last processes are still on their way out
+            if time.monotonic() > deadline:
+                raise LabError(f"control group {group} is still in use: {error}") from error
+            time.sleep(0.05)
 
 
 def claim_bridge() -> None:

@@ -40,7 +40,7 @@ def remains() -> dict[str, set[str]]:
         "links": {path.name for path in Path("/sys/class/net").iterdir() if path.name.startswith(("vb-", "mag"))},
         "processes": commands,
         "folders": {path.name for path in hosts.CACHE.glob("lab1-*")},
-        "groups": {str(path) for path in Path("/sys/fs/cgroup").glob("*/*")},
+        "groups": {str(path) for tree in hosts.hierarchies() for path in tree.iterdir() if path.is_dir()},
     }
 
 
