@@ -17,6 +17,7 @@ import ssl
 import stat
 import struct
 import threading
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -228,7 +229,7 @@ class Tokens:
             raise NotFound(f"There is no token called {name!r}; there are: {known}.")
         self._write(left)
 
-    def _write(self, tokens: list[Token]) -> None:
+    def _write(self, tokens: Iterable[Token]) -> None:
         content = yaml.safe_dump({"tokens": [asdict(token) for token in sorted(tokens, key=lambda t: t.name)]})
         self.path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         write_atomically(self.path, content.encode())

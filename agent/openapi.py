@@ -182,12 +182,12 @@ def complete(api: FastAPI) -> None:
     """Make *api* tell the schemas of the kinds in its OpenAPI document."""
     generate: Callable[[], Extra] = api.openapi
 
-    def openapi() -> Extra:
+    def openapi() -> Extra:  # FastAPI's documented way to extend the document
         document = generate()
         document.setdefault("components", {})["schemas"] = _schemas()
         return document
 
-    api.openapi = openapi  # type: ignore[method-assign] - FastAPI's documented way
+    api.openapi = openapi  # type: ignore[method-assign]
 
 
 def page(document: Extra) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fastapi import Request
@@ -21,6 +21,8 @@ from magnetar_core.errors import InvalidField, InvalidRequest, MagnetarError, To
 from magnetar_core.fields import SHOW, Field, Kind
 from magnetar_core.values import Boolean, Choices, Integer, MapOf, Nullable, Text, Value
 
+Found = list[dict[str, Any]]
+Items = list[tuple[str, dict[str, Any] | None, Mapping[str, Any]]]
 #: Most resources that one list answer holds.
 LIMIT = 10000
 
@@ -197,7 +199,7 @@ class Resources:
             found = [{name: item.get(name) for name in wanted["fields"]} for item in found]
         return Json({self.kind.plural: found})
 
-    def _sorted(self, found: list[dict[str, Any]], keys: Any) -> list[dict[str, Any]]:
+    def _sorted(self, found: Found, keys: Any) -> Found:
         self._known("sort", [key.lstrip("-") for key in keys or ()])
         for key in reversed(keys or ()):
             name = key.lstrip("-")
@@ -233,7 +235,7 @@ class Resources:
         """Ensure a list of resources, each for itself; the results come in the order of the list."""
         given = query(request, dry_run=boolean, wait=seconds)
         dry, wait = given.get("dry_run", False), given.get("wait", self.agent.settings.wait)
-        items = batch(await body(request, self.agent.settings.body_max_bytes))
+        items: Items = [*batch(await body(request, self.agent.settings.body_max_bytes))]
         return await self._work(request, "ensure", None, wait, dry, lambda operation: reconcile.ensure_many(
             self.agent, self.kind, items, dry, operation), lambda found: {"results": found})
 

@@ -114,7 +114,7 @@ def listener(application: Application, settings: Settings, tls: ssl.SSLContext |
     """A server for *application*; each of its connections knows its caller."""
 
     class Protocol(H11Protocol):
-        def connection_made(self, transport: asyncio.BaseTransport) -> None:  # type: ignore[override]
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
             super().connection_made(transport)  # type: ignore[arg-type]
             self.app_state = {**self.app_state, "peer": access.of_connection(transport, settings)}
 

@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The HTTP face over a real unix socket: answers, errors, lists, waiting, operations, streams and the feed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from magnetar_agent import reconcile, serve
+from magnetar_agent.app import REQUEST_ID, path
+from magnetar_agent.streams import tail
+from magnetar_core.errors import HypervisorError, InvalidRequest
+
+from .serving import Client, Unix, served
+
+CASES = yaml.safe_load((Path(__file__).parents[2] / "cases" / "http" / "errors.yml").read_text())
+SMALL = {"vcpus": 1, "ram": 64}
+
+
+@pytest.fixture
+def client(host: Any, tmp_path: Path) -> Iterator[Client]:
+    """A client of the host's agent."""
+    where = tmp_path / "agent.sock"
+    with served(host.agent, serve.unix_socket(where, "no-such-group")):
+        found = Client(Unix(where))
+        yield found
+        found.connection.close()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['method']} {case['path']} {case['code']}")
+def test_failures(client: Client, case: dict[str, Any]) -> None:
+    content = case["raw"] if "raw" in case else json.dumps(case["body"]) if "body" in case else None
+    status, answer = client.raw(case["method"], case["path"], content)
+    error = json.loads(answer)["error"]
+    assert (status, error["code"]) == (case["status"], case["code"])
+    assert case["says"] in error["message"]
+    assert error["request_id"] == client.headers["x-request-id"]
+    assert client.call("GET", "/v1/flavor") == (200, {"flavors": []})
+
+
+def test_root_host_and_health(client: Client, host: Any) -> None:
+    status, root = client.call("GET", "/v1")
+    assert status == 200 and root["api"] == 1 and "server" in root["kinds"]
+    assert client.call("GET", "/v1/host")[1]["connected"] is True
+    assert client.call("GET", "/healthz") == (200, {"status": "ok", "libvirt": True})
+
+
+def test_request_ids(client: Client) -> None:
+    given = "req-8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d"
+    client.call("GET", "/v1", X_Request_Id=given)
+    assert client.headers["x-request-id"] == given
+    client.call("GET", "/v1", X_Request_Id="mine; DROP")
+    assert REQUEST_ID.fullmatch(client.headers["x-request-id"])
+
+
+def test_ensure_show_remove(client: Client) -> None:
+    status, dry = client.call("PUT", "/v1/flavor/f?dry_run=true", SMALL)
+    assert status == 200 and dry["changed"] and client.call("GET", "/v1/flavor")[1] == {"flavors": []}
+    made = client.call("PUT", "/v1/flavor/f", SMALL)[1]
+    assert made["changed"] and made["warnings"] == [] and made["resource"]["ram"] == 64 and made["request_id"]
+    again = client.call("PUT", "/v1/flavor/f", SMALL)[1]
+    assert (again["changed"], again["steps"], again["diff"]) == (False, [], [])
+    assert client.call("GET", "/v1/flavor/f")[1] == made["resource"]
+    assert client.call("DELETE", "/v1/flavor/f")[1]["changed"] is True
+    assert client.call("DELETE", "/v1/flavor/f")[1]["changed"] is False
+
+
+def test_names_with_slashes_and_letters(client: Client) -> None:
+    for name, quoted in (("a/b", "a%2Fb"), ("ä b", "%C3%A4%20b"), ("50%2F", "50%252F")):
+        assert client.call("PUT", f"/v1/flavor/{quoted}", SMALL)[1]["resource"]["name"] == name
+        assert client.call("GET", f"/v1/flavor/{quoted}")[1]["name"] == name
+
+
+def test_path_of_the_front() -> None:
+    assert path({"path": "/v1/x/a/b", "raw_path": b"/v1/x/a%2Fb"}) == "/v1/x/a\x00b"
+    with pytest.raises(InvalidRequest):
+        path({"path": "/v1/x/\x00", "raw_path": b"/v1/x/%00"})
+
+
+def test_lists(client: Client) -> None:
+    for ram, name in ((64, "b"), (32, "a"), (64, "c")):
+        client.call("PUT", f"/v1/flavor/{name}", {"vcpus": 1, "ram": ram})
+
+    def names(query: str) -> list[str]:
+        status, found = client.call("GET", f"/v1/flavor{query}")
+        assert status == 200, found
+        return [item["name"] for item in found["flavors"]]
+
+    assert names("") == ["a", "b", "c"]
+    assert names("?ram=64") == ["b", "c"]
+    assert names("?name=b") == ["b"]
+    assert names("?sort=-ram,-name") == ["c", "b", "a"]
+    assert names("?limit=2") == ["a", "b"]
+    assert names("?marker=a&limit=1") == ["b"]
+    assert client.call("GET", "/v1/flavor?fields=name,ram&name=a")[1] == {"flavors": [{"name": "a", "ram": 32}]}
+
+
+def test_batch(client: Client) -> None:
+    items = [{"key": "a", "want": SMALL}, {"key": "b", "want": {"vcpus": 0, "ram": 1}}, {"key": "c", "want": None}]
+    status, answer = client.call("PUT", "/v1/flavor", items)
+    results = answer["results"]
+    assert status == 200 and [item["key"] for item in results] == ["a", "b", "c"]
+    assert results[0]["changed"] and results[1]["error"]["code"] == "invalid-field" and not results[2]["changed"]
+
+
+def test_body_limit(client: Client, host: Any) -> None:
+    status, answer = client.call("PUT", "/v1/flavor", ["x" * (host.agent.settings.body_max_bytes + 1)])
+    assert (status, answer["error"]["code"]) == (413, "too-large")
+
+
+def test_deep_nesting(client: Client) -> None:
+    status, answer = client.raw("PUT", "/v1/flavor/f", "[" * 200_000)
+    assert (status, json.loads(answer)["error"]["code"]) == (400, "invalid-request")
+
+
+def test_waiting_and_operations(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    go = threading.Event()
+    ensure = reconcile.ensure
+    monkeypatch.setattr(reconcile, "ensure", lambda *args: (go.wait(10), ensure(*args))[1])
+    status, answer = client.call("PUT", "/v1/flavor/f?wait=0.05", SMALL)
+    where = client.headers["location"]
+    assert status == 202 and where == f"/v1/operations/{answer['operation']['id']}"
+    assert client.call("GET", where)[1]["status"] == "running"
+    assert client.call("GET", "/v1/operations?status=running")[1]["operations"][0]["key"] == "f"
+    go.set()
+    ended = client.call("GET", f"{where}?wait=5")[1]
+    assert ended["status"] == "succeeded" and ended["result"]["changed"] is True
+    status, refused = client.call("DELETE", where)
+    assert (status, refused["error"]["code"]) == (409, "conflict")
+
+
+def test_cancel(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(*args: Any) -> Any:
+        while True:
+            args[-1].check()
+            time.sleep(0.01)
+
+    monkeypatch.setattr(reconcile, "ensure", slow)
+    where = "/v1/operations/" + client.call("PUT", "/v1/flavor/f?wait=0", SMALL)[1]["operation"]["id"]
+    assert client.call("DELETE", where)[0] == 202
+    ended = client.call("GET", f"{where}?wait=5")[1]
+    assert (ended["status"], ended["error"]["code"]) == ("cancelled", "cancelled")
+
+
+def test_unexpected_failures_show_no_trace(client: Client, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("a secret detail")
+
+    for name, method, where, body in (("ensure", "PUT", "/v1/flavor/f", SMALL), ("collection", "GET", "/v1/flavor", ...)):
+        monkeypatch.setattr(reconcile, name, broken)
+        status, answer = client.call(method, where, body)
+        assert (status, answer["error"]["code"]) == (500, "internal")
+        assert "secret" not in json.dumps(answer)
+    deadline = time.monotonic() + 5  # the log line of the second follows its answer
+    while caplog.text.count("RuntimeError: a secret detail") < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert caplog.text.count("RuntimeError: a secret detail") == 2
+
+
+def test_audit_has_one_line_per_change_and_no_secrets(client: Client, caplog: Any) -> None:
+    caplog.set_level(logging.INFO, "magnetar.audit")
+    client.call("PUT", "/v1/flavor/f?dry_run=true", SMALL)
+    client.call("PUT", "/v1/server/s", {"flavor": SMALL, "user_data": "c2VjcmV0"})
+    lines = [record for record in caplog.records if record.name == "magnetar.audit"]
+    assert [(line.what, line.kind, line.key, line.result, line.changed) for line in lines] == [
+        ("ensure", "server", "s", "succeeded", True)]
+    assert lines[0].caller == "root" or lines[0].caller
+    assert "c2VjcmV0" not in str(vars(lines[0]))
+
+
+def test_hypervisor_failure(client: Client, host: Any) -> None:
+    host.fake.fail_next("define", HypervisorError("libvirt says no"))
+    status, answer = client.call("PUT", "/v1/server/s", {"flavor": SMALL})
+    assert (status, answer["error"]["code"], answer["error"]["message"]) == (500, "hypervisor-error", "libvirt says no")
+
+
+def test_upload(client: Client) -> None:
+    content = os.urandom(3 * 2**20)
+    want = {"source": {"upload": True}, "disk_format": "raw",
+            "checksum": "sha256:" + hashlib.sha256(content).hexdigest()}
+    assert client.call("PUT", "/v1/image/i", want)[1]["resource"]["status"] == "queued"
+    status, answer = client.raw("PUT", "/v1/image/i/data", content)
+    assert status == 200, answer
+    assert json.loads(answer)["resource"]["status"] == "active"
+    assert client.call("GET", "/v1/image/i")[1]["size"] == len(content)
+
+
+def test_upload_that_breaks_off(client: Client, tmp_path: Path) -> None:
+    client.call("PUT", "/v1/image/i", {"source": {"upload": True}})
+    broken = Unix(tmp_path / "agent.sock")
+    broken.putrequest("PUT", "/v1/image/i/data")
+    broken.putheader("Content-Length", "1000000")
+    broken.endheaders(b"x" * 1000)
+    broken.close()
+    deadline = time.monotonic() + 5
+    while not (found := client.call("GET", "/v1/operations?name=upload")[1]["operations"]) or \
+            found[0]["status"] == "running":
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert found[0]["status"] == "failed" and "broke off" in found[0]["error"]["message"]
+    assert client.call("GET", "/v1/image/i")[1]["status"] in ("queued", "error")
+
+
+def test_console(client: Client, host: Any) -> None:
+    made = client.call("PUT", "/v1/server/s", {"flavor": SMALL})[1]["resource"]
+    log = Path(made["console_log"])
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_bytes(b"one\ntwo\nthree\n")
+    assert client.raw("GET", "/v1/server/s/console") == (200, b"one\ntwo\nthree\n")
+    assert client.raw("GET", "/v1/server/s/console?lines=1")[1] == b"three\n"
+    assert client.raw("GET", "/v1/server/s/console?bytes=5")[1] == b"hree\n"
+    log.with_name("console.log.0").write_bytes(b"zero\n")
+    assert client.raw("GET", "/v1/server/s/console?lines=9")[1] == b"zero\none\ntwo\nthree\n"
+    log.unlink()
+    log.symlink_to("/etc/passwd")
+    assert client.raw("GET", "/v1/server/s/console?lines=9") == (200, b"zero\n")
+    assert client.raw("GET", "/v1/server/%2E%2E%2Fx/console")[0] == 404
+
+
+def test_tail_of_nothing(tmp_path: Path) -> None:
+    assert tail(tmp_path / "console.log", 10, None) == b""
+    (tmp_path / "console.log").write_bytes(b"\xff\xfe")
+    assert tail(tmp_path / "console.log", 10, 0) == b""
+    assert tail(tmp_path / "console.log", 10, None).decode()
+
+
+def test_watch(client: Client, tmp_path: Path) -> None:
+    watcher = Unix(tmp_path / "agent.sock")
+    watcher.request("GET", "/v1/watch")
+    stream = watcher.getresponse()
+
+    def event() -> tuple[str, Any]:
+        lines = []
+        while line := stream.readline().strip():
+            lines.append(line.decode().partition(": ")[2])
+        return lines[0], json.loads(lines[1])
+
+    name, data = event()
+    assert name == "heartbeat" and data["host"]["connected"] is True
+    client.call("PUT", "/v1/server/s", {"flavor": SMALL})
+    seen = []
+    while not seen or seen[-1][0] != "operation":
+        seen.append(event())
+    assert {"defined", "started"} <= {data["what"] for name, data in seen if name == "domain"}
+    assert seen[-1][1]["key"] == "s" and "result" not in seen[-1][1]
+    watcher.close()
+
+
+def test_metrics(client: Client) -> None:
+    client.call("PUT", "/v1/server/s", {"flavor": SMALL})
+    text = client.raw("GET", "/metrics")[1].decode()
+    assert re.search(r'magnetar_requests_total\{method="PUT",route="/v1/server/\{key\}",status="200"\} 1.0', text)
+    assert 'magnetar_servers{state="running"} 1.0' in text
+    assert "magnetar_libvirt_up 1.0" in text
+    assert 'magnetar_operations_total{name="ensure",status="succeeded"} 1.0' in text
+
+
+def test_docs(client: Client) -> None:
+    document = client.call("GET", "/openapi.json")[1]
+    assert "/v1/server/{key}" in document["paths"] and "user_data" in document["components"]["schemas"]["ServerWanted"]["properties"]
+    assert "user_data" not in document["components"]["schemas"]["Server"]["properties"]
+    status, page = client.raw("GET", "/docs")
+    assert status == 200 and b"/v1/image/{key}/data" in page and b"<script" not in page and b"http://" not in page
