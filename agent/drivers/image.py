@@ -17,14 +17,13 @@ from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from magnetar_agent.documents import now
+from magnetar_agent.images import content, sources
+from magnetar_agent.images.store import Part, Store
 from magnetar_core.errors import Conflict, ImageRefused, Immutable, InUse, InvalidField, NotFound
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import Image
 from magnetar_core.plan import Result, Step, diff
-
-from magnetar_agent.documents import now
-from magnetar_agent.images import content, sources
-from magnetar_agent.images.store import Part, Store
 
 from . import Fields, Task, Verb
 from .document import DocumentDriver

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import ipaddress
 import re
-import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from magnetar_agent.hypervisor import NetworkSeen, NetworkSpec
 from magnetar_core.errors import Conflict, InUse, InvalidField
 from magnetar_core.kinds import Network
 from magnetar_core.plan import Step
-
-from magnetar_agent.hypervisor import NetworkSeen, NetworkSpec
 
 from . import Fields, Task, Verb
 from .document import DocumentDriver
@@ -131,8 +129,8 @@ def _renewed(want: Fields, old: Fields) -> Fields:
 
 def _check_name(name: str, networks: Mapping[str, NetworkSeen]) -> None:
     if name in networks:
-        raise Conflict(f"The host has a libvirt network {name!r} already, which is no document of this agent; it is not "
-                       "adopted. Servers can use it by its name as it is; for a network of your own choose another "
+        raise Conflict(f"The host has a libvirt network {name!r} already, which is no document of this agent; it is "
+                       "not adopted. Servers can use it by its name as it is; for a network of your own choose another "
                        "name, or remove that one with virsh net-destroy and net-undefine.")
 
 

@@ -17,9 +17,8 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from oslo_utils.imageutils import format_inspector
-
 from magnetar_core.errors import ImageRefused
+from oslo_utils.imageutils import format_inspector
 
 #: How much of the beginning ``inspect`` wants: every header that it reads ends before this.
 HEAD = 2 * 2**20
@@ -58,8 +57,8 @@ def inspect(head: bytes, size: int, max_virtual: int, claimed: str | None = None
             f"The image claims a virtual size of {facts.virtual_size} bytes, and this host takes images up to "
             f"{max_virtual} bytes. If the claim is right, raise image_max_virtual_bytes in the agent's settings.")
     if claimed not in (None, facts.format):
-        raise ImageRefused(f"disk_format says {claimed}, and the content is {facts.format}. Give the right disk_format, "
-                           "or leave it out: it is found from the content.")
+        raise ImageRefused(f"disk_format says {claimed}, and the content is {facts.format}. Give the right "
+                           "disk_format, or leave it out: it is found from the content.")
     return facts
 
 

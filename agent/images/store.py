@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Where the content of images is kept: ``<state_dir>/images/<image uuid>/<sha256>``, read-only.
 
-The name is the digest, and a file never changes its content: servers hold on to it by hard links, and what they stand on
-stays right when the image is removed, or made anew with other content under the same uuid. Content is written into a ``.part`` file, which its writer locks;
+The name is the digest, and a file never changes its content: servers hold on to it by hard links, and what they stand
+on stays right when the image is removed, or made anew with other content under the same uuid. Content is written into a
+``.part`` file, which its writer locks;
 a part that nobody locks was left by a crash.
 """
 
@@ -18,11 +19,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from magnetar_core.errors import ImageRefused, InvalidRequest, NoSpace, TooLarge
-
 from magnetar_agent.documents import sync_folder
 from magnetar_agent.images.content import HEAD
 from magnetar_agent.images.sources import CHUNK
+from magnetar_core.errors import ImageRefused, InvalidRequest, NoSpace, TooLarge
 
 #: Digests that are kept of all content, so that either tells whether it is the same.
 ALGORITHMS = ("sha256", "sha512")

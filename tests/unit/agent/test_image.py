@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from magnetar_agent.drivers.image import ImageDriver
 from magnetar_agent.operations import Operation
 from magnetar_core.errors import (
@@ -141,7 +140,8 @@ def test_what_is_missing_is_named(host: Host) -> None:
                         ({"source": {"url": "http://u:p@127.0.0.1/x"}, "checksum": digest(b"")}, "user name"),
                         ({"source": {"upload": False}}, "source.upload"),
                         (file(host, disk_format="raw"), "disk_format says raw, and the content is qcow2"),
-                        (file(host, kernel="none"), "kernel"), (file(host, cmdline="x", disk_format="qcow2"), "cmdline")):
+                        (file(host, kernel="none"), "kernel"),
+                        (file(host, cmdline="x", disk_format="qcow2"), "cmdline")):
         with pytest.raises(MagnetarError, match=field):
             host.ensure("image", "img", want)
     assert host.agent.documents.list("image") == [] and kept(host) == []

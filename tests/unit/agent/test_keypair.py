@@ -10,7 +10,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
 from magnetar_agent.drivers.keypair import normal
 from magnetar_core.errors import Immutable, InvalidField
 
