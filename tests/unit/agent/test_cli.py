@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The command: help, tokens, completion, and an agent process that starts once, serves, and ends when told."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from magnetar_agent.cli import main
+
+from .serving import Client, Unix
+
+
+@pytest.mark.parametrize("words", [[], ["agent"], ["token"], ["token", "create"], ["token", "list"],
+                                   ["token", "revoke"], ["completion"], ["version"]])
+def test_help_has_examples(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--help"])
+    assert ended.value.code == 0 and "Examples:\n  " in capsys.readouterr().out
+
+
+def test_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["--tokens-file", str(tmp_path / "tokens.yml")]
+    assert main(["token", "create", "awx", "--scope", "operate", *where]) == 0
+    assert capsys.readouterr().out.startswith("mag_")
+    assert main(["token", "create", "awx", *where]) == 1
+    assert "already" in capsys.readouterr().err
+    assert main(["token", "list", *where]) == 0
+    assert capsys.readouterr().out.startswith("awx\toperate\t")
+    assert main(["token", "revoke", "awx", *where]) == 0
+    assert main(["token", "revoke", "awx", *where]) == 1
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["version"]) == 0 and capsys.readouterr().out.strip()
+
+
+def test_check_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "agent.yml"
+    file.write_text("wait: 7\n")
+    assert main(["agent", "--config", str(file), "--check-config", "--state-dir", str(tmp_path)]) == 0
+    shown = capsys.readouterr()
+    assert "wait: 7.0" in shown.out and f"state_dir: {tmp_path}" in shown.out
+    file.write_text("wiat: 7\n")
+    assert main(["agent", "--config", str(file), "--check-config"]) == 1
+    assert "Did you mean wait?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("typed", "offered"), [
+    ("magnetar ", {"agent", "token", "completion", "version"}), ("magnetar tok", {"token"}),
+    ("magnetar token ", {"create", "list", "revoke"}), ("magnetar agent --ch", {"--check-config"}),
+    ("magnetar token create x --scope ", {"read", "operate"}), ("magnetar completion ", {"bash", "zsh"}),
+])
+def test_completion(typed: str, offered: set[str], capsys: pytest.CaptureFixture[str]) -> None:
+    main(["completion", "bash"])
+    words = typed.split(" ")
+    asked = f"COMP_WORDS=({' '.join(words[:-1])} \"{words[-1]}\"); COMP_CWORD={len(words) - 1}; _magnetar; " \
+            "printf '%s\\n' \"${COMPREPLY[@]}\""
+    found = subprocess.run(["bash", "-c", capsys.readouterr().out + asked], capture_output=True, text=True, check=True)
+    assert offered <= set(found.stdout.split()), found.stderr
+    main(["completion", "zsh"])
+    assert "bashcompinit" in capsys.readouterr().out
+
+
+def test_an_agent_process(tmp_path: Path) -> None:
+    where = tmp_path / "agent.sock"
+    command = [sys.executable, "-m", "magnetar_agent", "agent", "--fake", "--state-dir", str(tmp_path / "state"),
+               "--socket", str(where)]
+    with (tmp_path / "log").open("w") as log:
+        agent = subprocess.Popen(command, stderr=log)
+        try:
+            deadline = time.monotonic() + 20
+            while not where.exists() and time.monotonic() < deadline:
+                time.sleep(0.02)
+            client = Client(Unix(where))
+            assert client.call("PUT", "/v1/flavor/f", {"vcpus": 1, "ram": 64})[1]["changed"] is True
+            second = subprocess.run(command[:-1] + [str(tmp_path / "other")], capture_output=True, text=True)
+            assert second.returncode == 1 and f"Another agent (process {agent.pid}) works in" in second.stderr
+            assert _resident(agent.pid) <= 90 * 2**20
+            watcher = Unix(where)
+            watcher.request("GET", "/v1/watch")
+            watcher.getresponse()
+            agent.send_signal(signal.SIGTERM)
+            assert agent.wait(10) == 0 and not where.exists()
+        finally:
+            if agent.poll() is None:
+                agent.kill()
+                agent.wait()
+    assert '"message": "stopped"' in (tmp_path / "log").read_text()
+
+
+def _resident(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
