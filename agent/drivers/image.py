@@ -10,10 +10,8 @@ until the content is.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,13 +23,17 @@ from magnetar_core.fields import SHOW
 from magnetar_core.kinds import Image
 from magnetar_core.plan import Result, Step, diff
 
-from . import Fields, Task, Verb
 from .document import DocumentDriver
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from io import BufferedReader
+
     from magnetar_agent.documents import Document
     from magnetar_agent.operations import Operation
     from magnetar_agent.reconcile import Agent
+
+    from . import Fields, Task, Verb
 
 UPLOAD = {"upload": True}
 

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 from magnetar_core.errors import InvalidField
 from magnetar_core.kinds import Keypair
 
-from . import Fields
 from .document import DocumentDriver
 
 if TYPE_CHECKING:
     from magnetar_agent.documents import Document
     from magnetar_agent.reconcile import Agent
+
+    from . import Fields
 
 RSA_BITS = (1024, 16384)
 #: Size of the point of each curve, uncompressed.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
@@ -20,12 +19,15 @@ from magnetar_core.errors import Conflict, InUse, InvalidField
 from magnetar_core.kinds import Network
 from magnetar_core.plan import Step
 
-from . import Fields, Task, Verb
 from .document import DocumentDriver
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from magnetar_agent.documents import Document
     from magnetar_agent.reconcile import Agent
+
+    from . import Fields, Task, Verb
 
 ROUTES = Path("/proc/net/route")
 PREFIXES = (8, 30)

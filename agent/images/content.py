@@ -14,11 +14,14 @@ import logging
 import lzma
 import struct
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from magnetar_core.errors import ImageRefused
 from oslo_utils.imageutils import format_inspector
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 #: How much of the beginning ``inspect`` wants: every header that it reads ends before this.
 HEAD = 2 * 2**20

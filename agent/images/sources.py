@@ -8,15 +8,17 @@ import os
 import stat
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from io import BufferedReader
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 from magnetar_core.errors import InvalidField, TooLarge, Unreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from io import BufferedReader
 
 CHUNK = 256 * 1024
 TIMEOUT = 30.0  # seconds without a byte
@@ -58,7 +60,7 @@ def open_file(path: str, folders: tuple[Path, ...]) -> BufferedReader:
     What is checked is the open file, by its path in /proc: nobody can swap a link between check and use."""
     where = ", ".join(map(str, folders)) or "none"
     rule = f"must be a file in one of the agent's image_paths ({where})"
-    if not os.path.isabs(path) or not any(Path(os.path.realpath(path)).is_relative_to(_real(f)) for f in folders):
+    if not Path(path).is_absolute() or not any(Path(os.path.realpath(path)).is_relative_to(_real(f)) for f in folders):
         raise InvalidField("source.path", rule, path)
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
@@ -67,7 +69,7 @@ def open_file(path: str, folders: tuple[Path, ...]) -> BufferedReader:
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise InvalidField("source.path", "must be a regular file", path)
-        real = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        real = Path(f"/proc/self/fd/{descriptor}").readlink()
         if not any(real.is_relative_to(_real(folder)) for folder in folders):
             raise InvalidField("source.path", rule, path)
         return os.fdopen(descriptor, "rb")
@@ -122,7 +124,7 @@ def open_url(url: str) -> http.client.HTTPResponse:
         opener.add_handler(handler)
     request = urllib.request.Request(url, headers={"User-Agent": "magnetar", "Accept-Encoding": "identity"})
     try:
-        return cast(http.client.HTTPResponse, opener.open(request, timeout=TIMEOUT))
+        return cast("http.client.HTTPResponse", opener.open(request, timeout=TIMEOUT))
     except urllib.error.HTTPError as error:
         error.close()
         if error.code < 500:

@@ -15,14 +15,17 @@ import hashlib
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from magnetar_agent.documents import sync_folder
 from magnetar_agent.images.content import HEAD
 from magnetar_agent.images.sources import CHUNK
 from magnetar_core.errors import ImageRefused, InvalidRequest, NoSpace, TooLarge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
 
 #: Digests that are kept of all content, so that either tells whether it is the same.
 ALGORITHMS = ("sha256", "sha512")

@@ -8,9 +8,8 @@ import hashlib
 import http.server
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from magnetar_agent.drivers.image import ImageDriver
@@ -30,8 +29,12 @@ from magnetar_core.errors import (
     Unreachable,
 )
 
-from .conftest import Host
 from .test_image_content import CPIO, iso, kernel, qcow2, vmdk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .conftest import Host
 
 GOOD = qcow2()
 OTHER = qcow2(size=2**30)
@@ -213,7 +216,7 @@ def test_an_image_removed_during_its_upload_stays_removed(host: Host) -> None:
 
 
 def test_a_full_disk_leaves_nothing(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    import magnetar_agent.images.store as store
+    from magnetar_agent.images import store
 
     real, left = os.write, [100000]
 

@@ -10,12 +10,14 @@ import shutil
 import struct
 import subprocess
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from magnetar_agent.images.content import HEAD, Facts, inspect
 from magnetar_core.errors import ImageRefused
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MIB = 2**20
 LIMIT = 2 * 2**40

@@ -7,13 +7,16 @@ import base64
 import shutil
 import struct
 import subprocess
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from magnetar_agent.drivers.keypair import normal
 from magnetar_core.errors import Immutable, InvalidField
 
-from .conftest import Host
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .conftest import Host
 
 needs_ssh = pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="needs ssh-keygen")
 KINDS = [("ed25519", None), ("ecdsa", "256"), ("ecdsa", "384"), ("ecdsa", "521"), ("rsa", "1024"), ("rsa", "2048")]
