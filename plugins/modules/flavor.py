@@ -97,7 +97,7 @@ request_id:
   type: str
   sample: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
 error:
-  description: "For programs: RV(error.code) says what kind of failure it is, RV(error.details) has the values."
+  description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
   returned: on failure
   type: dict
   sample:

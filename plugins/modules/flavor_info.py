@@ -63,7 +63,7 @@ flavors:
       extra_specs:
         hw:cpu_policy: shared
 error:
-  description: "For programs: RV(error.code) says what kind of failure it is, RV(error.details) has the values."
+  description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
   returned: on failure
   type: dict
   sample:

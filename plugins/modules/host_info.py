@@ -75,7 +75,7 @@ hosts:
         domains: []
         files: []
 error:
-  description: "For programs: RV(error.code) says what kind of failure it is, RV(error.details) has the values."
+  description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
   returned: on failure
   type: dict
   sample:

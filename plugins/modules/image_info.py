@@ -68,7 +68,7 @@ images:
       size: 20971520
       virtual_size: 1073741824
 error:
-  description: "For programs: RV(error.code) says what kind of failure it is, RV(error.details) has the values."
+  description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
   returned: on failure
   type: dict
   sample:

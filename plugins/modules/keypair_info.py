@@ -60,7 +60,7 @@ keypairs:
       fingerprint: SHA256:uJ0r...
       fingerprint_md5: 35:9d:d0:c3:4a:80:d3:d8:86:f1:ca:f7:df:c4:f9:d8
 error:
-  description: "For programs: RV(error.code) says what kind of failure it is, RV(error.details) has the values."
+  description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
   returned: on failure
   type: dict
   sample:

@@ -66,7 +66,7 @@ networks:
       active: true
       managed: true
 error:
-  description: "For programs: RV(error.code) says what kind of failure it is, RV(error.details) has the values."
+  description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
   returned: on failure
   type: dict
   sample:

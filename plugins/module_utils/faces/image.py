@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 
 from ..core.errors import InvalidField
 from ..core.kinds.image import Image
@@ -48,26 +49,31 @@ class ImageFace(ResourceFace):
 
     def ensure(self, client, key, params, waiting):
         answer = super().ensure(client, key, params, waiting)
-        if not params.get("filename") or waiting["dry_run"] or not _empty(answer):
+        if not params.get("filename") or not _empty(answer):
             return answer
+        if waiting["dry_run"]:
+            return _predicted(answer, os.path.getsize(params["filename"]))
         sent = client.upload(self.kind.noun, answer["resource"].get("id") or key, params["filename"],
                              timeout=waiting["timeout"], request_id=answer.get("request_id"))
-        return _both(answer, sent)
+        return _both(answer, sent) if "changed" in sent else sent
 
 
 def _empty(answer):
     return (answer.get("resource") or {}).get("status") == "queued"
 
 
+def _predicted(recorded, size):
+    """What the answer will be when the content has been sent."""
+    sent = {"steps": [{"verb": "receive"}], "resource": dict(recorded["resource"], status="active", size=size)}
+    return _both(recorded, dict(recorded, **sent))
+
+
 def _both(recorded, sent):
     """One answer out of the one that recorded the image and the one that took its content."""
-    if "changed" not in sent:
-        return sent
-    content = [leaf for leaf in sent.get("diff") or [] if leaf["path"] not in {d["path"] for d in recorded["diff"]}]
-    last = {leaf["path"]: leaf["new"] for leaf in sent.get("diff") or []}
-    earlier = [dict(leaf, new=last.get(leaf["path"], leaf["new"])) for leaf in recorded["diff"]]
+    arrived = [{"path": "status", "old": "queued", "new": "active"}]
     return dict(
-        sent, changed=True, steps=recorded["steps"] + sent["steps"], diff=earlier + content,
+        sent, changed=True, steps=recorded["steps"] + sent["steps"],
+        diff=recorded["diff"] if recorded["changed"] else arrived,
         warnings=(recorded.get("warnings") or []) + (sent.get("warnings") or []))
 
 

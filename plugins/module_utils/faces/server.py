@@ -36,6 +36,9 @@ def _size(name):
     return Option(declared.value, declared.doc + " In place of O(flavor).")
 
 
+#: Options that exclude each other: one in an item takes the place of the others beside the list.
+ALTERNATIVES = tuple(({"flavor"}, {size}) for size in SIZES) + (({"networks"}, {"nics"}, {"network"}),)
+
 SPECIFIC = collect(
     flavor=Option(Text(), "Flavor by name or uuid. The server keeps the sizes it was made with until another flavor is "
                   "asked for; a smaller disk is refused."),
@@ -135,9 +138,9 @@ class ServerFace(ResourceFace):
 
     def _item(self, params, given):
         known = [option.option for option in self.item_options if option.option not in ("name", "id")]
-        item = {name: params.get(name) for name in known}
-        item.update((name, value) for name, value in given.items() if value is not None)
-        return item
+        own = {name: value for name, value in given.items() if value is not None}
+        passed = {name: params.get(name) for name in known if not _crowded_out(name, own)}
+        return dict(dict.fromkeys(known), **dict(passed, **own))
 
     def _asked(self, item):
         key = item.get("id") or item.get("name")
@@ -145,6 +148,12 @@ class ServerFace(ResourceFace):
             raise InvalidField("name", "or id is required in each item")
         want = None if item["state"] == ABSENT else self.want(item)
         return {"key": key, "want": want, "on_immutable": item["on_immutable"], "merge": self.merge(item)}
+
+
+def _crowded_out(name, own):
+    """True when an item's *own* options have an alternative to the option *name*."""
+    return any(
+        {name} in group and any(other & set(own) for other in group if other != {name}) for group in ALTERNATIVES)
 
 
 def _without_default(field):

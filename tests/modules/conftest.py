@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""An agent on a unix socket with a FakeHypervisor, and modules run in this process against it."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import sys
+import threading
+import time
+import types
+from pathlib import Path
+
+import pytest
+from ansible.module_utils.testing import patch_module_args
+
+from magnetar_agent import serve
+from magnetar_agent.app import Application
+from magnetar_agent.fake import FakeHypervisor
+from magnetar_agent.reconcile import Agent
+from magnetar_agent.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+COLLECTION = "ansible_collections.magnetar.compute"
+
+
+def _alias() -> None:
+    """Import the checkout under the collection's name."""
+    parts = COLLECTION.split(".")
+    for at in range(1, len(parts) + 1):
+        name = ".".join(parts[:at])
+        if name not in sys.modules:
+            sys.modules[name] = types.ModuleType(name)
+            sys.modules[name].__path__ = []
+    sys.modules[COLLECTION].__path__ = [str(ROOT)]
+
+
+_alias()
+
+
+class Running:
+    """An agent that runs: ``endpoint``, ``hypervisor``, ``folder``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.socket = folder / "agent.sock"
+        self.endpoint = f"unix://{self.socket}"
+        self.hypervisor = FakeHypervisor(folder)
+        self.settings = Settings(state_dir=folder / "state", socket=self.socket, image_paths=(folder,))
+        self.agent = Agent(self.settings, self.hypervisor)
+        self._listening = serve.unix_socket(self.socket, self.settings.socket_group)
+        self._server = serve.listener(Application(self.agent), self.settings, None)
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._listening]}, daemon=True)
+
+    def start(self) -> None:
+        self.agent.start()
+        self._thread.start()
+        until = time.monotonic() + 10
+        while not self._server.started and time.monotonic() < until:
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+        self._server.force_exit = True
+        self._thread.join(10)
+        self._listening.close()
+        self.agent.close()
+        self.hypervisor.close()
+
+
+@pytest.fixture
+def agent(tmp_path):
+    logging.getLogger("magnetar_agent").setLevel(logging.ERROR)
+    running = Running(tmp_path)
+    running.start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def module(agent, capsys, monkeypatch):
+    """``module(name, check=False, diff=True, **options)``: the result of the module, run in this process."""
+    def run(name, /, check=False, diff=True, **options):
+        options.setdefault("endpoint", agent.endpoint)
+        arguments = dict(options, _ansible_check_mode=check, _ansible_diff=diff, _ansible_remote_tmp="/tmp",
+                         _ansible_keep_remote_files=False)
+        main = importlib.import_module(f"{COLLECTION}.plugins.modules.{name}").main
+        capsys.readouterr()
+        with patch_module_args(arguments), pytest.raises(SystemExit):
+            main()
+        return json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+
+    for name in ("ENDPOINT", "TOKEN", "CA_CERT", "CLIENT_CERT", "CLIENT_KEY", "VALIDATE_CERTS"):
+        monkeypatch.delenv(f"MAGNETAR_{name}", raising=False)
+    return run
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A raw image of 3 MiB."""
+    path = tmp_path / "disk.raw"
+    with open(path, "wb") as stream:
+        stream.truncate(3 << 20)
+    return path
+
+
+@pytest.fixture
+def world(module, disk):
+    """A flavor, an image, a network and a keypair to make servers with."""
+    module("flavor", name="small", vcpus=1, ram=128)
+    module("image", name="img", filename=str(disk), disk_format="raw")
+    module("network", name="lan", cidr="192.168.99.0/24")
+    module("keypair", name="me", public_key=KEY)
+    return module
+
+
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIO0VvMS9bZk0jSAlPS4gCcVmXkGQhWeS3VUN0Zz5bBNJ me@example"

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Options of server, its batches, and what a wrong task is told."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIO0VvMS9bZk0jSAlPS4gCcVmXkGQhWeS3VUN0Zz5bBNJ me@example"
+
+
+def test_drop_in_words(world):
+    made = world("server", name="s", vcpus=1, ram=64, nics=["net-name=lan,tag=front", {"net-name": "lan"}])["server"]
+    assert [(nic["network"], nic.get("tag")) for nic in made["networks"]] == [("lan", "front"), ("lan", None)]
+    assert made["flavor"]["ram"] == 64
+    assert world("server", name="t", flavor="small", network="lan")["server"]["networks"][0]["network"] == "lan"
+    assert world("server", name="u", flavor="small", networks=[{"name": "lan"}, {"bridge": "br0"}])["changed"]
+
+
+def test_by_uuid(world):
+    made = world("server", name="s", flavor="small")["server"]
+    found = world("server", id=made["id"])
+    assert not found["changed"], found["changes"]
+    assert not world("server", name=made["id"])["changed"], "a name that is a uuid means that server"
+    assert world("server", id=made["id"], name="t")["server"]["name"] == "t"
+
+
+def test_on_immutable(world, disk):
+    world("server", name="s", flavor="small", image="img")
+    world("image", name="other", filename=str(disk), disk_format="raw")
+    failed = world("server", name="s", image="other")
+    assert failed["failed"] and failed["error"]["code"] == "immutable" and "image" in failed["msg"]
+    ignored = world("server", name="s", image="other", on_immutable="ignore")
+    assert not ignored["changed"] and any("image" in str(text) for text in ignored["warnings"])
+    assert world("server", name="s", image="other", on_immutable="recreate")["server"]["image"]["name"] == "other"
+
+
+def test_image_content(world, disk, tmp_path):
+    other = tmp_path / "other.raw"
+    other.write_bytes(b"x" * (2 << 20))
+    assert not world("image", name="img", filename=str(disk))["changed"]
+    assert world("image", name="img", filename=str(other))["error"]["code"] == "immutable"
+    wrong = world("image", name="new", filename=str(disk), checksum="sha256:" + "0" * 64)
+    assert wrong["failed"] and "sha256:" in wrong["msg"]
+    assert "checksum" in world("image", name="new", url="https://example.org/x")["msg"]
+    assert "cannot be read" in world("image", name="new", filename="/missing")["msg"]
+
+
+def test_keypair_file(world, tmp_path):
+    path = tmp_path / "id.pub"
+    path.write_text(KEY + "\n")
+    assert not world("keypair", name="me", public_key_file=str(path))["changed"]
+    path.write_text("-----BEGIN OPENSSH PRIVATE KEY-----\nsecret\n")
+    failed = world("keypair", name="me", public_key_file=str(path))
+    assert "private key" in failed["msg"] and "secret" not in json.dumps(failed)
+
+
+def test_batch(world):
+    items = [{"name": "a"}, {"name": "b", "state": "stopped"}, {"name": "c", "ram": 64, "vcpus": 1},
+             {"name": "gone", "state": "absent"}]
+    predicted = world("server", flavor="small", servers=items, check=True)
+    done = world("server", flavor="small", servers=items)
+    assert [item["name"] for item in done["results"]] == ["a", "b", "c", "gone"]
+    assert [item["changed"] for item in done["results"]] == [True, True, True, False]
+    assert [i["changes"] for i in done["results"]] == [i["changes"] for i in predicted["results"]]
+    assert len(done["changed_ids"]) == 3 and done["failed_ids"] == [] and len(done["diff"]) == 4
+    assert [item["server"]["power"] for item in done["results"][:3]] == ["running", "off", "running"]
+    assert done["results"][2]["server"]["flavor"]["ram"] == 64
+    assert not world("server", flavor="small", servers=items)["changed"]
+
+
+def test_batch_with_failures(world):
+    items = [{"name": "a"}, {"name": "b", "image": "missing"}, {"name": "c", "nics": ["port-id=x"]}]
+    failed = world("server", flavor="small", servers=items)
+    assert failed["failed"] and "2 of 3 failed" in failed["msg"] and "b: " in failed["msg"]
+    assert [item["failed"] for item in failed["results"]] == [False, True, True]
+    assert failed["failed_ids"] == ["b", "c"] and failed["changed"]
+    assert not world("server", flavor="small", servers=items, continue_on_error=True).get("failed")
+    assert world("server", flavor="small", servers=items[1:], continue_on_error=True)["failed"], "all have failed"
+
+
+@pytest.mark.parametrize("options, words", [
+    (dict(name="s", flavour="small"), "flavour"),
+    (dict(flavor="small"), "one of the following is required: name, id, servers"),
+    (dict(name="s", servers=[]), "mutually exclusive"),
+    (dict(name="s", flavor="small", disk=3), "cannot be combined"),
+    (dict(name="s", flavor="missing"), "missing"),
+    (dict(name="s", vcpus=0, ram=64), "vcpus"),
+    (dict(name="s", vcpus=1, ram=64, disk=-1), "disk"),
+    (dict(name="s", flavor="small", image="missing"), "missing"),
+    (dict(name="x" * 256, flavor="small"), "name"),
+    (dict(name="s", flavor="small", userdata="x" * 65535), "user_data"),
+    (dict(name="s", flavor="small", metadata={"k" * 256: "v"}), "metadata"),
+    (dict(name="s", flavor="small", networks=[{"bridge": "missing0"}]), "missing0"),
+    (dict(name="s", flavor="small", networks=[{"color": "x"}]), "networks[0].color"),
+    (dict(name="s", flavor="small", nics=["port-id=x"]), "port-id"),
+    (dict(name="s", flavor="small", endpoint="http://localhost:1"), "must not be http"),
+    (dict(name="s", flavor="small", endpoint="unix:///missing.sock"), "no such socket"),
+    (dict(name="s", flavor="small", endpoint="https://127.0.0.1:1", api_timeout=1, timeout=1), "refused"),
+])
+def test_wrong_tasks(options, words, world):
+    failed = world("server", **options)
+    assert failed["failed"] and words in failed["msg"] and "\n" not in failed["msg"], failed
+    assert "Traceback" not in json.dumps(failed)
+    assert world("server_info")["servers"] == [], "nothing is left"
+
+
+def test_userdata_is_hidden(world):
+    done = world("server", name="s", flavor="small", userdata={"password": "geheim", "hostname": "s", "n": 1})
+    shown = json.dumps(done)
+    assert "geheim" not in shown and done["server"]["name"] == "s"
+    assert done["changes"]["user_data"]["new"] == "(hidden)"
+    text = json.dumps(world("server", name="t", flavor="small", userdata="#!/bin/sh\necho geheim\n"))
+    assert "geheim" not in text
+    assert "geheim" not in json.dumps(world("server", servers=[{"name": "u", "userdata": {"p": "geheim"}}], vcpus=1,
+                                            ram=64))
+
+
+def test_libvirt_away(agent, world, monkeypatch):
+    from ansible_collections.magnetar.compute.plugins.module_utils.core import client
+    monkeypatch.setattr(client, "RETRY_FOR", 0.5)
+    agent.hypervisor.disconnect()
+    failed = world("server", name="s", flavor="small")
+    assert failed["error"]["code"] == "hypervisor-down"
+    agent.hypervisor.reconnect()
+    assert world("server", name="s", flavor="small")["changed"]

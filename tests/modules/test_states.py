@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Each module, in five steps: check, run, run again, check again, absent; what check mode predicts is what happens."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+COLLECTION = "ansible_collections.magnetar.compute"
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIO0VvMS9bZk0jSAlPS4gCcVmXkGQhWeS3VUN0Zz5bBNJ me@example"
+
+#: Drawn or noted at the moment of the change, so that a prediction cannot know them.
+DRAWN = {"id", "created_at", "updated_at", "instance_name", "console_log", "networks", "fingerprint", "virtual_size",
+         "request_id", "bridge", "addresses", "virt_type"}
+
+CASES = {
+    "flavor": dict(name="f", vcpus=2, ram=256, disk=1, extra_specs={"hw:cpu_policy": "shared"}),
+    "image": dict(name="i", filename="disk.raw", disk_format="raw", min_ram=64, properties={"os_distro": "debian"}),
+    "keypair": dict(name="k", public_key=KEY),
+    "network": dict(name="n", cidr="192.168.98.0/24"),
+    "server": dict(name="s", flavor="small", image="img", networks=["lan"], key_name="me", userdata={"hostname": "s"},
+                   metadata={"role": "web", "number": 1}, tags=["b", "a"]),
+}
+UPDATES = {
+    "flavor": dict(description="new"),
+    "image": dict(min_ram=128),
+    "keypair": dict(description="new"),
+    "network": dict(description="new"),
+    "server": dict(description="new", metadata={"more": "x"}, purge_metadata=False, tags=["c"]),
+}
+
+
+def comparable(resource):
+    return {name: value for name, value in resource.items() if name not in DRAWN}
+
+
+def documented(name, section):
+    module = __import__(f"{COLLECTION}.plugins.modules.{name}", fromlist=["x"])
+    return yaml.safe_load(getattr(module, section))
+
+
+@pytest.mark.parametrize("noun", CASES)
+def test_five_steps(noun, world, disk):
+    options = dict(CASES[noun])
+    if "filename" in options:
+        options["filename"] = str(disk)
+    predicted = world(noun, check=True, **options)
+    assert predicted["changed"], predicted
+    assert world(noun + "_info", name=options["name"])[noun + "s"] == [], "check mode has changed something"
+    done = world(noun, **options)
+    assert done["changed"] and done["actions"] == predicted["actions"]
+    assert done["diff"] == predicted["diff"] and done["changes"] == predicted["changes"]
+    assert comparable(done[noun]) == comparable(predicted[noun])
+    assert not world(noun, **options)["changed"]
+    again = world(noun, check=True, **options)
+    assert not again["changed"] and again["changes"] == {}
+    update = dict(UPDATES[noun], name=options["name"])
+    predicted = world(noun, check=True, **update)
+    updated = world(noun, **update)
+    assert updated["changed"] and updated["changes"] == predicted["changes"]
+    assert not world(noun, **update)["changed"]
+    assert world(noun, check=True, name=options["name"], state="absent")["changed"]
+    gone = world(noun, name=options["name"], state="absent")
+    assert gone["changed"] and gone[noun]["name"] == options["name"]
+    assert not world(noun, name=options["name"], state="absent")["changed"]
+
+
+@pytest.mark.parametrize("noun", CASES)
+def test_return_is_documented(noun, world, disk):
+    options = dict(CASES[noun])
+    if "filename" in options:
+        options["filename"] = str(disk)
+    done = world(noun, diff=False, **options)
+    told = documented(noun, "RETURN")
+    assert set(done) - {"changed", "invocation", "warnings"} <= set(told)
+    assert set(done[noun]) == set(told[noun]["sample"])
+    found = world(noun + "_info", id=done[noun]["id"])
+    assert set(found[noun + "s"][0]) == set(documented(noun + "_info", "RETURN")[noun + "s"]["sample"][0])
+
+
+def test_host_info(world):
+    found = world("host_info")
+    assert not found["changed"] and len(found["hosts"]) == 1
+    assert set(found["hosts"][0]) == set(documented("host_info", "RETURN")["hosts"]["sample"][0])
+
+
+@pytest.mark.parametrize("state, power", [
+    ("stopped", "off"), ("paused", "paused"), ("suspended", "suspended"), ("running", "running")])
+def test_server_power(state, power, world):
+    world("server", name="s", flavor="small", image="img")
+    for check in (True, False):
+        assert world("server", name="s", state=state, check=check)["changed"] is (state != "running")
+    assert world("server_info", name="s")["servers"][0]["power_state"] == power
+    assert not world("server", name="s", state=state)["changed"]
+    assert not world("server", name="s", state="present")["changed"], "present leaves the power as it is"
+
+
+def test_purge(world):
+    world("server", name="s", flavor="small", metadata={"a": "1"}, tags=["a"])
+    assert world("server", name="s", description="x")["server"]["metadata"] == {"a": "1"}, "omitted is untouched"
+    merged = world("server", name="s", metadata={"b": 2}, purge_metadata=False, tags=["b"], purge_tags=False)["server"]
+    assert merged["metadata"] == {"a": "1", "b": "2"} and merged["tags"] == ["a", "b"]
+    exact = world("server", name="s", metadata={"c": True}, tags=[])["server"]
+    assert exact["metadata"] == {"c": "true"} and exact["tags"] == []
+
+
+@pytest.mark.parametrize("action, kind", [
+    ({"action": "reboot"}, "soft"), ({"action": "reboot", "reboot_type": "hard"}, "hard"),
+    ({"action": "reboot_soft"}, "soft"), ({"action": "reboot_hard"}, "hard")])
+def test_server_action(action, kind, world):
+    world("server", name="s", flavor="small", image="img")
+    for check in (True, False):
+        done = world("server_action", server="s", check=check, **action)
+        assert done["changed"] and done["actions"] == ["reboot_" + kind] and done["server"]["name"] == "s"
+    missing = world("server_action", name="other", **action)
+    assert missing["failed"] and missing["error"]["code"] == "not-found" and "other" in missing["msg"]
+
+
+def test_info_selects(world):
+    for name in ("web1", "web2", "db1"):
+        world("server", name=name, flavor="small", state="stopped" if name == "web2" else "present")
+
+    def names(**options):
+        return [server["name"] for server in world("server_info", **options)["servers"]]
+
+    assert sorted(names()) == ["db1", "web1", "web2"]
+    assert names(name="web1") == ["web1"] and names(name="missing") == []
+    assert names(name="web*", sort="-name") == ["web2", "web1"]
+    assert names(filters={"status": "SHUTOFF"}) == ["web2"]
+    assert names(sort="name", limit=1) == ["db1"] and names(name="web*", sort="name", limit=1) == ["web1"]
+    assert world("server_info", name="w*", fields=["status"], sort="name")["servers"] == [
+        {"status": "ACTIVE"}, {"status": "SHUTOFF"}]
+    assert "known are" in world("server_info", filters={"colour": "red"})["msg"]
