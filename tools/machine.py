@@ -1,150 +1,326 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a machine needs: OS packages, virtual environments, libvirt, the agent. Every step may be done twice."""
+"""Steps that prepare this machine: OS packages, environments, libvirt, the agent; and the way back.
+
+Standard library only: it runs under a fresh Debian's ``/usr/bin/python3``. Each step may be repeated at no cost.
+"""
 
 from __future__ import annotations
 
+import grp
 import hashlib
+import http.client
 import os
 import re
 import shutil
+import signal
+import socket
 import subprocess
 import sys
-import tempfile
-import tomllib
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from tools.progress import Failed, run, step
-
 ROOT = Path(__file__).resolve().parents[1]
-CACHE = ROOT / ".cache"
-VENV = ROOT / ".venv"
-AGENT_VENV = Path("/opt/magnetar")
-PYTHON = Path("/usr/bin/python3")
-DIST_PACKAGES = Path("/usr/lib/python3/dist-packages")
-LIBVIRT = ("libvirt*.py", "libvirtmod*.so", "libvirt_python-*.egg-info")
-SOURCES = ("agent", "plugins/module_utils/core", "pyproject.toml", "README.md", "COPYING")
+CACHE, VENV, AGENT_VENV = ROOT / ".cache", ROOT / ".venv", Path("/opt/magnetar")
+RUN, SOCKET = Path("/run/magnetar"), Path("/run/magnetar/agent.sock")
+STATE = Path("/var/lib/magnetar")
+LOG = Path("/var/log/magnetar-agent.log")
+UNIT = Path("/etc/systemd/system/magnetar-agent.service")
+COLLECTION = CACHE / "ansible_collections" / "magnetar" / "compute"
+PYTHON = "/usr/bin/python3"
+LIBVIRT_FILES = ("libvirt.py", "libvirt_qemu.py", "libvirt_lxc.py", "libvirtaio.py", "libvirtmod*.so", "libvirt_python-*")
+SYSTEMD = Path("/run/systemd/system").is_dir()
+# The agent manages libvirt and disks: it stays root, without what it never needs.
+UNIT_TEXT = f"""[Unit]
+Description=Magnetar host agent
+After=network-online.target libvirtd.service
+Wants=network-online.target libvirtd.service
+
+[Service]
+ExecStart={AGENT_VENV}/bin/magnetar agent
+Restart=on-failure
+RuntimeDirectory=magnetar
+RuntimeDirectoryPreserve=yes
+StateDirectory=magnetar
+NoNewPrivileges=yes
+ProtectHome=read-only
+ProtectSystem=full
+ProtectKernelModules=yes
+ProtectControlGroups=yes
+RestrictSUIDSGID=yes
+LockPersonality=yes
+
+[Install]
+WantedBy=multi-user.target
+"""
 
 
-def root_only() -> None:
-    """Packages, libvirt and the agent need root."""
+class Failed(Exception):  # noqa: N818 - it is said to the user as it is
+    """A step failed; the text says why and what to do."""
+
+
+@contextmanager
+def step(name: str) -> Iterator[None]:
+    """Print the step's name, then how long it took (seconds)."""
+    started = time.monotonic()
+    print(f"==> {name} …", end=" ", flush=True)
+    try:
+        yield
+    except BaseException:
+        print("failed", flush=True)
+        raise
+    print(f"done ({time.monotonic() - started:.1f} s)", flush=True)
+
+
+def run(*words: object, **more: object) -> str:
+    """Output of the command; raises `Failed` with its last lines."""
+    arguments = [str(word) for word in words]
+    done = subprocess.run(arguments, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **more)  # type: ignore[call-overload]
+    if done.returncode:
+        tail = "\n".join(done.stdout.splitlines()[-15:])
+        raise Failed(f"`{' '.join(arguments)}` ended with status {done.returncode}:\n{tail}")
+    return str(done.stdout)
+
+
+def need_root() -> None:
+    """Refuse to go on as another user."""
     if os.geteuid():
-        raise Failed(f"This sets up packages and services, so it has to run as root. Try: sudo {' '.join(sys.argv)}")
+        raise Failed("This installs packages and starts services, so it needs root: run it with sudo.")
 
 
-# OS packages --------------------------------------------------------------------------------------------------------
-def listed(*profiles: str) -> list[str]:
-    """Packages of *profiles* in bindep.txt."""
+def os_packages(*profiles: str) -> list[str]:
+    """Names in bindep.txt which belong to one of *profiles*."""
     found = []
-    for line in (ROOT / "bindep.txt").read_text().splitlines():
-        match = re.fullmatch(r"(\S+) \[platform:dpkg (\w+)\]", line.strip())
-        if match and match[2] in profiles:
+    for line in (ROOT / "bindep.txt").read_text(encoding="utf-8").splitlines():
+        match = re.match(r"^(\S+) \[(.*)\]$", line)
+        if match and set(match[2].split()) & set(profiles):
             found.append(match[1])
     return found
 
 
-def packages(*profiles: str) -> None:
-    """Install what is missing of *profiles*."""
-    missing = [name for name in listed(*profiles) if not _installed(name)]
-    if not missing:
+def install_packages(*profiles: str) -> None:
+    """Install what is missing; apt's list is fetched only then."""
+    with step(f"OS packages ({', '.join(profiles)})"):
+        wanted = os_packages(*profiles)
+        shown = subprocess.run(
+            ["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n", *wanted],
+            check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        ).stdout  # fmt: skip
+        missing = [name for name in wanted if f"{name} installed" not in shown.splitlines()]
+        if missing:
+            environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+            run("apt-get", "update", "-q", env=environment)
+            run("apt-get", "install", "-y", "-q", "--no-install-recommends", *missing, env=environment)
+
+
+def _hash(files: Iterable[Path]) -> str:
+    total = hashlib.sha256()
+    for path in sorted(files):
+        total.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
+    return total.hexdigest()
+
+
+def _sources() -> list[Path]:
+    folders = (ROOT / "agent", ROOT / "plugins" / "module_utils" / "core")
+    found = [path for folder in folders for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    return [*found, ROOT / "pyproject.toml"]
+
+
+def _venv(folder: Path, stamp: str, install: Callable[[Path], None]) -> None:
+    """Make the environment *folder* unless its stamp says that it is as wanted."""
+    mark = folder / "magnetar.stamp"
+    if mark.exists() and mark.read_text(encoding="utf-8") == stamp:
         return
-    with step(f"Debian packages: {' '.join(missing)}"):
-        quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        run(["apt-get", "update", "-qq"], env=quiet)
-        run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing], env=quiet)
+    if not (folder / "bin" / "python").exists():
+        run(PYTHON, "-m", "venv", folder)
+    site = Path(run(folder / "bin" / "python", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
+    for pattern in LIBVIRT_FILES:
+        for source in Path("/usr/lib/python3/dist-packages").glob(pattern):
+            if not (site / source.name).exists():
+                (site / source.name).symlink_to(source)
+    install(folder)
+    mark.write_text(stamp, encoding="utf-8")
 
 
-def _installed(name: str) -> bool:
-    answer = subprocess.run(["dpkg-query", "-W", "-f", "${db:Status-Status}", name], capture_output=True, text=True,
-                            check=False)
-    return answer.stdout == "installed"
+def development_environment() -> None:
+    """``.venv``: what checks and playbooks run with; the sources are linked, not copied."""
+
+    def install(folder: Path) -> None:
+        needed = run(PYTHON, "-c", "import sys, tomllib; p = tomllib.load(open(sys.argv[1], 'rb'))['project'];"
+                     "e = p['optional-dependencies']; print('\\n'.join(e['agent'] + e['dev']))", ROOT / "pyproject.toml")  # fmt: skip
+        run(folder / "bin" / "pip", "install", "-q", "--disable-pip-version-check", *needed.splitlines())
+        site = next((folder / "lib").glob("python3*/site-packages"))
+        (site / "magnetar.pth").write_text(f"{CACHE / 'src'}\n", encoding="utf-8")
+
+    with step("Development environment (.venv)"):
+        _venv(VENV, _hash([ROOT / "pyproject.toml"]), install)
+        links()
 
 
-# Virtual environments -----------------------------------------------------------------------------------------------
-def digest(paths: Iterable[Path]) -> str:
-    """Digest of the content of files and folders; compiled files do not count."""
-    found = hashlib.sha256()
-    for path in paths:
-        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-            if file.is_file() and "__pycache__" not in file.parts:
-                found.update(str(file.relative_to(ROOT)).encode() + b"\0" + file.read_bytes() + b"\0")
-    return found.hexdigest()
-
-
-def requirements(*extras: str) -> list[str]:
-    """Requirements of *extras* in pyproject.toml."""
-    optional = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    return [name for extra in extras for name in optional[extra]]
-
-
-def _venv(path: Path) -> Path:
-    """A virtual environment of Debian's Python with Debian's libvirt-python in it; answers its site-packages."""
-    if not (path / "bin/pip").exists():
-        run([PYTHON, "-m", "venv", path])
-    site = next((path / "lib").glob("python3*/site-packages"))
-    for pattern in LIBVIRT:  # else pip would build it, with a compiler and libvirt's headers
-        for source in DIST_PACKAGES.glob(pattern):
-            link = site / source.name
-            if not link.exists():
-                link.symlink_to(source)
-    return site
-
-
-def development() -> None:
-    """``.venv``: what the tests and playbooks need, and the checkout's packages under their names."""
-    stamp = VENV / ".stamp"
-    wanted = digest([ROOT / "pyproject.toml"])
-    links = CACHE / "src"
-    links.mkdir(parents=True, exist_ok=True)
-    for name, target in (("magnetar_core", "plugins/module_utils/core"), ("magnetar_agent", "agent")):
-        _link(links / name, ROOT / target)
-    collection = CACHE / "ansible_collections/magnetar/compute"
-    collection.parent.mkdir(parents=True, exist_ok=True)
-    _link(collection, ROOT)
-    if stamp.exists() and stamp.read_text() == wanted:
-        return
-    with step("Python environment of the checkout (.venv)"):
-        site = _venv(VENV)
-        run([VENV / "bin/pip", "install", "-q", "--disable-pip-version-check", *requirements("agent", "dev")])
-        (site / "magnetar-checkout.pth").write_text(f"{links}\n")
-        command = VENV / "bin/magnetar"
-        command.write_text(f"#!{VENV}/bin/python\nimport sys\nfrom magnetar_agent.cli import main\nsys.exit(main())\n")
-        command.chmod(0o755)
-        stamp.write_text(wanted)
-
-
-def _link(link: Path, target: Path) -> None:
-    if link.is_symlink() and link.readlink() == target:
-        return
-    link.unlink(missing_ok=True)
-    link.symlink_to(target)
+def links() -> None:
+    """The checkout under the names by which it is imported: two packages, and the collection."""
+    core = ROOT / "plugins" / "module_utils" / "core"
+    for link, target in ((CACHE / "src" / "magnetar_agent", ROOT / "agent"), (CACHE / "src" / "magnetar_core", core),
+                         (COLLECTION, ROOT)):  # fmt: skip
+        link.parent.mkdir(parents=True, exist_ok=True)
+        if not link.is_symlink():
+            link.symlink_to(os.path.relpath(target, link.parent))
 
 
 def agent_environment() -> bool:
-    """``/opt/magnetar``: the distribution of this checkout with what an agent needs. True when it was changed."""
-    stamp = AGENT_VENV / ".stamp"
-    wanted = digest(ROOT / name for name in SOURCES)
-    if stamp.exists() and stamp.read_text() == wanted:
+    """``/opt/magnetar``: the agent from a wheel of this checkout. True when it was installed anew."""
+    stamp = _hash(_sources())
+    mark = AGENT_VENV / "magnetar.stamp"
+    fresh = not mark.exists() or mark.read_text(encoding="utf-8") != stamp
+
+    def install(folder: Path) -> None:
+        source = CACHE / "wheel"  # a copy: setuptools leaves build folders behind
+        shutil.rmtree(source, ignore_errors=True)
+        for path in [*_sources(), ROOT / "COPYING"]:
+            copy = source / path.relative_to(ROOT)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy)
+        run(folder / "bin" / "pip", "install", "-q", "--disable-pip-version-check", f"{source}[agent]")
+        run(folder / "bin" / "pip", "install", "-q", "--disable-pip-version-check", "--no-deps", "--force-reinstall", source)
+        shutil.rmtree(source)
+
+    with step(f"Agent environment ({AGENT_VENV})"):
+        _venv(AGENT_VENV, stamp, install)
+    return fresh
+
+
+def group() -> None:
+    """The group whose members may use the agent's socket."""
+    with step("Group magnetar"):
+        try:
+            grp.getgrnam("magnetar")
+        except KeyError:
+            run("groupadd", "--system", "magnetar")
+
+
+def _start(name: str, *words: str) -> None:
+    """Start a background process and keep its pid in /run/magnetar, so that `down` ends just this."""
+    RUN.mkdir(parents=True, exist_ok=True)
+    with LOG.open("ab") as log:
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/")
+    (RUN / f"{name}.pid").write_text(f"{process.pid} {_born(process.pid)}", encoding="utf-8")
+
+
+def _born(pid: int) -> str:
+    """When the process started (clock ticks), which tells it from a later one of the same number."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
+
+
+def _stop(name: str, limit: float = 30.0) -> None:
+    mark = RUN / f"{name}.pid"
+    if not mark.exists():
+        return
+    pid, _, born = mark.read_text(encoding="utf-8").partition(" ")
+    if born and _born(int(pid)) == born:
+        os.kill(int(pid), signal.SIGTERM)
+        end = time.monotonic() + limit
+        while _born(int(pid)) == born and time.monotonic() < end and not _ended(int(pid)):
+            time.sleep(0.1)
+    mark.unlink()
+
+
+def _ended(pid: int) -> bool:
+    """True for a process that only waits for its parent to take notice."""
+    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "Z"
+
+
+def _answers(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as client:
+        try:
+            client.connect(path)
+        except OSError:
+            return False
+        return True
+
+
+def _until(ready: Callable[[], bool], what: str, limit: float = 60.0) -> None:
+    end = time.monotonic() + limit
+    while not ready():
+        if time.monotonic() > end:
+            raise Failed(f"{what} did not answer within {limit:.0f} s. See {LOG} or `journalctl -u magnetar-agent`.")
+        time.sleep(0.1)
+
+
+def libvirt() -> None:
+    """libvirtd and virtlogd run."""
+    with step("libvirt"):
+        if SYSTEMD:
+            run("systemctl", "enable", "--now", "virtlogd.socket", "libvirtd.service")
+        else:
+            kvm = Path("/dev/kvm")
+            if kvm.exists() and kvm.stat().st_gid == 0:  # as Debian's udev sets it; else libvirt probes at every call
+                shutil.chown(kvm, group="kvm")
+                kvm.chmod(0o660)
+            if not _answers("/run/libvirt/virtlogd-sock"):
+                Path("/run/libvirt").mkdir(exist_ok=True)
+                _start("virtlogd", "tini", "-s", "--", "virtlogd")
+            if not _answers("/run/libvirt/libvirt-sock"):
+                _start("libvirtd", "tini", "-s", "--", "libvirtd")  # tini takes notice of ended children, which PID 1 may not
+        _until(lambda: _answers("/run/libvirt/libvirt-sock"), "libvirtd")
+
+
+def healthy() -> bool:
+    """True when the agent says that it is ready."""
+    connection = http.client.HTTPConnection("localhost", timeout=20)
+    connection.sock = socket.socket(socket.AF_UNIX)
+    try:
+        connection.sock.settimeout(20)
+        connection.sock.connect(str(SOCKET))
+        connection.request("GET", "/healthz")
+        return connection.getresponse().status == http.client.OK
+    except (OSError, http.client.HTTPException):
         return False
-    with step(f"Agent environment ({AGENT_VENV})"), tempfile.TemporaryDirectory() as folder:
-        _venv(AGENT_VENV)
-        copy = Path(folder) / "magnetar"
-        for name in SOURCES:  # a copy: building leaves files behind
-            source, target = ROOT / name, copy / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if source.is_dir():
-                shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
-            else:
-                shutil.copy(source, target)
-        pip = [AGENT_VENV / "bin/pip", "install", "-q", "--disable-pip-version-check"]
-        run([*pip, f"{copy}[agent]"])
-        run([*pip, "--force-reinstall", "--no-deps", copy])
-        stamp.write_text(wanted)
-    return True
+    finally:
+        connection.close()
 
 
-def clean_environments() -> None:
-    """Remove both environments."""
-    for path in (VENV, AGENT_VENV):
-        if path.exists():
-            shutil.rmtree(path)
+def agent(fresh: bool) -> None:
+    """The agent runs and is ready; it is started anew when it was installed anew (*fresh*)."""
+    with step("Agent"):
+        RUN.mkdir(parents=True, exist_ok=True)
+        if SYSTEMD:
+            if not UNIT.exists() or UNIT.read_text(encoding="utf-8") != UNIT_TEXT:
+                UNIT.write_text(UNIT_TEXT, encoding="utf-8")
+                run("systemctl", "daemon-reload")
+            run("systemctl", "enable", "magnetar-agent.service")
+            run("systemctl", "restart" if fresh else "start", "magnetar-agent.service")
+        elif fresh or not healthy():
+            _stop("agent")
+            _start("agent", f"{AGENT_VENV}/bin/magnetar", "agent")
+        _until(healthy, "The agent")
+
+
+def down() -> None:
+    """End what was started here and remove what was made; OS packages stay."""
+    with step("Agent, libvirt and environments: remove"):
+        if SYSTEMD and UNIT.exists():
+            run("systemctl", "disable", "--now", "magnetar-agent.service")
+            UNIT.unlink()
+            run("systemctl", "daemon-reload")
+        for name in ("agent", "libvirtd", "virtlogd"):
+            _stop(name)
+        for folder in (AGENT_VENV, STATE, RUN, VENV, CACHE):
+            shutil.rmtree(folder, ignore_errors=True)
+        LOG.unlink(missing_ok=True)
+        if subprocess.run(["getent", "group", "magnetar"], check=False, stdout=subprocess.DEVNULL).returncode == 0:
+            run("groupdel", "magnetar")
+
+
+def main(work: Callable[[], int]) -> int:
+    """Run *work*; a failure is said in plain words, with status 1."""
+    try:
+        return work()
+    except Failed as error:
+        print(f"{error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
