@@ -5,15 +5,19 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from typing import TYPE_CHECKING
+
 import guest
 import hosts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -5,9 +5,9 @@
 * ``disk.qcow2``: boots by itself from the BIOS (GRUB in the MBR gap, one ext4 partition with kernel and ramdisk);
 * ``vmlinuz`` and ``initrd``: the same kernel and ramdisk for a direct kernel boot (with `KERNEL_ARGS`).
 
-Machine: q35 or pc, virtio devices, 96 MiB of memory or more (the kernel itself needs 68). Its kernel, as that of Debian's
-cloud images, has no SATA: a config drive must be a virtio disk (or a CD-ROM at virtio-scsi, whose search costs the BIOS
-six seconds without KVM).
+Machine: q35 or pc, virtio devices, 96 MiB of memory or more (the kernel itself needs 68). Its kernel, as that of
+Debian's cloud images, has no SATA: a config drive must be a virtio disk (or a CD-ROM at virtio-scsi, whose search
+costs the BIOS six seconds without KVM).
 
 The guest runs from the ramdisk; what it does is in ``rootfs/`` beside this file. It speaks on its serial console in
 lines which begin with ``GUEST`` (see `markers` and `replies`). Only apt is asked for anything; root is not needed.
@@ -20,7 +20,6 @@ import fcntl
 import gzip
 import hashlib
 import json
-import os
 import re
 import shutil
 import stat
@@ -29,9 +28,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 HERE = Path(__file__).resolve().parent
 ROOTFS = HERE / "rootfs"
@@ -60,7 +62,7 @@ CJSON = "usr/lib/x86_64-linux-gnu/lua/5.4/cjson.so"
 # Kernel modules in the order of loading (what they need comes first by itself), with their options.
 MODULES = (
     "virtio_pci", "virtio_blk", "sr_mod", "sd_mod", "virtio_scsi", "isofs", "virtio_net", "virtio_console",
-    "virtio_balloon", "virtio-rng", "button", "evdev", "pvpanic-pci",
+    "virtio_balloon", "virtio-rng", "button", "evdev", "pvpanic-pci", "pvpanic-mmio",
 )  # fmt: skip
 MODULE_OPTIONS = {"scsi_mod": "scan=sync"}  # disks are there when the driver is loaded: nothing has to wait for them
 SIGNATURE = b"~Module signature appended~\n"
@@ -86,7 +88,7 @@ def build(out: Path | str | None = None, force: bool = False) -> dict[str, Path]
             stamp.unlink(missing_ok=True)
             with tempfile.TemporaryDirectory(dir=folder, prefix="build-") as work:
                 for name, made in build_files(Path(work)).items():
-                    os.replace(made, result[name])
+                    made.replace(result[name])
             stamp.write_text(key)
     return result
 
@@ -190,6 +192,7 @@ def busybox(tree: Path, root: Path) -> None:
     (root / "var/run").symlink_to("/run")
     for name in ("poweroff", "halt", "reboot", "shutdown"):
         (root / "sbin" / name).symlink_to("/lab/down")
+    (root / "sbin/chpasswd").symlink_to("/lab/chpasswd")
 
 
 def programs(tree: Path, root: Path) -> None:
@@ -247,7 +250,7 @@ def needs(module: Path) -> list[str]:
 def unsigned(module: bytes) -> bytes:
     """A kernel module without its signature, whose check would take as long as all else that loading does.
 
-    Layout from the end: the marker, 12 bytes `struct module_signature` (its last 4: length of the signature), signature.
+    Layout from the end: the marker, 12 bytes `struct module_signature` (the last 4: the signature's length), signature.
     """
     if not module.endswith(SIGNATURE):
         return module
@@ -261,14 +264,17 @@ def archive(root: Path) -> bytes:
     parts = [entry("dev/console", stat.S_IFCHR | 0o600, device=(5, 1), inode=1)]
     for inode, path in enumerate(sorted(root.rglob("*")), 2):
         name, mode = str(path.relative_to(root)), path.lstat().st_mode
-        if stat.S_ISLNK(mode):
-            data = os.readlink(path).encode()
-        else:
-            data = path.read_bytes() if stat.S_ISREG(mode) else b""
-        part = entry(name, mode, data, inode=inode)
+        part = entry(name, mode, content(path, mode), inode=inode)
         # A folder must come before what is in it, and /dev already has something.
         parts.insert(0, part) if name == "dev" else parts.append(part)
     return b"".join([*parts, entry("TRAILER!!!", 0)])
+
+
+def content(path: Path, mode: int) -> bytes:
+    """What an archive holds for a file: the target of a link, nothing for a folder."""
+    if stat.S_ISLNK(mode):
+        return str(path.readlink()).encode()
+    return path.read_bytes() if stat.S_ISREG(mode) else b""
 
 
 def entry(name: str, mode: int, data: bytes = b"", device: tuple[int, int] = (0, 0), inode: int = 0) -> bytes:
@@ -346,7 +352,7 @@ def markers(console: str) -> list[str]:
     return GUEST_LINE.findall(console)
 
 
-def replies(console: str) -> list[dict]:
+def replies(console: str) -> list[dict[str, Any]]:
     """The answers to commands typed into the serial console: `{"disks": […]}`, `{"code": 0, "output": "…"}`."""
     return [json.loads(line.removeprefix("reply ")) for line in markers(console) if line.startswith("reply ")]
 

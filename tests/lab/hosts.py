@@ -24,11 +24,13 @@ import tarfile
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from types import TracebackType
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 CACHE = CHECKOUT / ".cache" / "lab"
@@ -47,7 +49,7 @@ MACHINE_ADDRESS = f"{NETWORK}.1"
 # Every host knows every other by name: with a name that nobody answers for, libvirt waits long for each lookup.
 ADDRESSES = {f"lab{number}": f"{NETWORK}.{10 + number}" for number in range(1, 9)}
 
-# A container has no cgroups of its own to give away, and no security driver; QEMU's private /dev would lack /dev/net/tun.
+# A container has no security driver and no controllers to give away; QEMU's private /dev would lack /dev/net/tun.
 QEMU_CONF = 'security_driver = "none"\nremember_owner = 0\nnamespaces = []\ncgroup_controllers = []\n'
 BOOT_LIMIT = 90.0  # seconds
 STOP_LIMIT = 20.0
@@ -188,7 +190,7 @@ class LabHost:
         self._undo.close()
 
     def run(
-        self, words: Sequence[str | Path], check: bool = True, input: bytes | None = None, timeout: float = 300
+        self, words: Sequence[str | Path], check: bool = True, stdin: bytes = b"", timeout: float = 300
     ) -> subprocess.CompletedProcess[str]:
         """Runs a command as root in the host; output and error output come together, as text."""
         if not self.leader:
@@ -197,7 +199,7 @@ class LabHost:
         enter = ["nsenter", "-t", str(self.leader), "-m", "-p", "-u", "-i", "-n", "--"]
         clean = ["env", "-i", f"PATH={PATH}", "HOME=/root", "LC_ALL=C.UTF-8", *arguments]
         done = subprocess.run(
-            [*enter, *clean], check=False, input=input or b"", timeout=timeout,
+            [*enter, *clean], check=False, input=stdin, timeout=timeout,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         text = done.stdout.decode(errors="replace")
@@ -210,7 +212,7 @@ class LabHost:
         packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w") as archive:
             archive.add(source, arcname=target.lstrip("/"))
-        self.run(["tar", "-x", "-f", "-", "-C", "/", "--no-same-owner"], input=packed.getvalue())
+        self.run(["tar", "-x", "-f", "-", "-C", "/", "--no-same-owner"], stdin=packed.getvalue())
 
     def _start(self) -> None:
         lower = base()

@@ -19,7 +19,11 @@ DOMAIN = """
 <domain type='qemu'>
   <name>tiny</name>
   <memory unit='MiB'>128</memory>
-  <os><type arch='x86_64' machine='q35'>hvm</type><kernel>/srv/guest/vmlinuz</kernel><initrd>/srv/guest/initrd</initrd></os>
+  <os>
+    <type arch='x86_64' machine='q35'>hvm</type>
+    <kernel>/srv/guest/vmlinuz</kernel>
+    <initrd>/srv/guest/initrd</initrd>
+  </os>
   <devices><console type='pty'/></devices>
 </domain>
 """
