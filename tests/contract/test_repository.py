@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Rules which every file of the repository keeps."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+TRACKED = [ROOT / name for name in subprocess.run(
+    ["git", "ls-files"], check=True, cwd=ROOT, text=True, stdout=subprocess.PIPE).stdout.splitlines()]
+PYTHON = [path for path in TRACKED if path.suffix == ".py" and path.exists()]
+SIZED = [path for path in PYTHON if path.is_relative_to(ROOT / "agent") or "module_utils" in path.parts]
+
+
+@pytest.mark.parametrize("path", SIZED, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_and_functions_are_short(path):
+    text = path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 400
+    long = [node.name for node in ast.walk(ast.parse(text))
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.end_lineno - node.lineno >= 40]
+    assert not long
+
+
+def test_every_python_file_names_its_licence():
+    assert not [path for path in PYTHON if "SPDX-License-Identifier: GPL-3.0-or-later" not in path.read_text()[:400]]
+
+
+def test_no_file_names_a_place_of_one_machine():
+    pattern = re.compile(r"(?<![\w.])/(?:work|root)/[a-z]")
+    assert not [path for path in PYTHON if path != Path(__file__) and pattern.search(path.read_text())]
+
+
+def test_the_action_group_lists_every_module():
+    listed = yaml.safe_load((ROOT / "meta/runtime.yml").read_text())["action_groups"]["all"]
+    assert listed == sorted(path.stem for path in (ROOT / "plugins/modules").glob("[a-z]*.py"))
+
+
+def test_the_distribution_lists_every_package():
+    setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    found = {"magnetar_agent.templates"}
+    for name, folder in setuptools["package-dir"].items():
+        for init in (ROOT / folder).rglob("__init__.py"):
+            found.add(".".join([name, *init.parent.relative_to(ROOT / folder).parts]))
+    assert set(setuptools["packages"]) == found
