@@ -10,5 +10,7 @@ from .keypair import Keypair
 from .network import Network
 from .server import Server
 
+__all__ = ["BY_NOUN", "KINDS", "Flavor", "Host", "Image", "Keypair", "Network", "Server"]
+
 KINDS = (Server, Flavor, Image, Keypair, Network, Host)
 BY_NOUN = {kind.noun: kind for kind in KINDS}
