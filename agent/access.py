@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import grp
 import hashlib
@@ -17,20 +16,24 @@ import ssl
 import stat
 import struct
 import threading
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
-
 from magnetar_agent.documents import now, write_atomically
 from magnetar_agent.settings import SCOPES, Settings
 from magnetar_core.errors import Conflict, Forbidden, InvalidField, MagnetarError, NotFound, Unauthenticated
 
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Iterable
+    from pathlib import Path
+
 READ, OPERATE = SCOPES
 #: Linux: the supplementary groups of the process at the other end of a unix socket; Python has no name for it.
 SO_PEERGROUPS = 59
+#: Python takes no more: 256 groups. A member of more is told that the kernel cannot say.
+PEER_GROUPS_BYTES = 1024
 SAFE = frozenset(("GET", "HEAD", "OPTIONS"))
 PREFIX = "mag_"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,62}")
@@ -70,9 +73,8 @@ def peer(sock: Any, group: str) -> Caller:
 
 
 def _peer_groups(sock: Any) -> tuple[int, ...]:
-    size = struct.calcsize("i")
-    found = sock.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, 65536 * size)
-    return struct.unpack(f"{len(found) // size}i", found)
+    found = sock.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, PEER_GROUPS_BYTES)
+    return struct.unpack(f"{len(found) // struct.calcsize('i')}i", found)
 
 
 @functools.lru_cache(256)
@@ -136,7 +138,7 @@ def of_connection(transport: asyncio.BaseTransport, settings: Settings) -> Calle
     try:
         return peer(sock, settings.socket_group)
     except OSError as error:
-        return Caller("nobody", None, f"The kernel does not say who is calling: {error.strerror}.")
+        return Caller("nobody", None, f"The kernel does not say who is calling: {error.strerror or error}.")
 
 
 # Requests -------------------------------------------------------------------------------------------------------

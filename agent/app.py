@@ -8,23 +8,24 @@ import re
 import socket
 import time
 import uuid
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
 
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, Response
-from starlette.concurrency import run_in_threadpool
-from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
 from magnetar_agent import access, audit, openapi, reconcile
 from magnetar_agent.metrics import Metrics
-from magnetar_agent.reconcile import Agent
 from magnetar_agent.routes import Json, Resources, Tasks, query
 from magnetar_agent.streams import Feed, Streams
 from magnetar_agent.version import version
 from magnetar_core.errors import InvalidRequest, MagnetarError, NotFound
 from magnetar_core.kinds import KINDS, Host, Image, Server
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+
+if TYPE_CHECKING:
+    from magnetar_agent.reconcile import Agent
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +119,7 @@ async def refused(request: Request, error: Any) -> Json:
     return failure(error, request.state.request_id)
 
 
-async def unexpected(request: Request, error: Exception) -> Json:
+async def unexpected(request: Request, _error: Exception) -> Json:
     """Answer for what nobody expected; `Front` logs it."""
     return failure(MagnetarError(), request.state.request_id)
 
@@ -126,7 +127,8 @@ async def unexpected(request: Request, error: Exception) -> Json:
 async def unknown(request: Request, error: Any) -> Json:
     """Answer for a path or a method that is not there."""
     if error.status_code == 405:
-        known = {method for route in request.app.routes if getattr(route, "path_regex", _NEVER).match(request.scope["path"])
+        where = request.scope["path"]
+        known = {method for route in request.app.routes if getattr(route, "path_regex", _NEVER).match(where)
                  for method in route.methods}
         allow = ", ".join(sorted(known))
         found: MagnetarError = MethodNotAllowed(f"{request.url.path} does not know {request.method}; it knows {allow}.",
@@ -157,13 +159,13 @@ class Pages:
         query(request)
         return Json(await run_in_threadpool(reconcile.host, self.agent))
 
-    async def health(self, request: Request) -> Json:
+    async def health(self, _: Request) -> Json:
         """200 while libvirt answers, else 503."""
         connected = await run_in_threadpool(self.agent.hypervisor.connected)
         return Json({"status": "ok" if connected else "libvirt does not answer", "libvirt": connected},
                     200 if connected else 503)
 
-    async def figures(self, request: Request) -> Response:
+    async def figures(self, _: Request) -> Response:
         """Figures in Prometheus' text format."""
         return Response(await run_in_threadpool(self.metrics.text), media_type="text/plain; version=0.0.4")
 

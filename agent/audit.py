@@ -6,12 +6,14 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.operations import SUCCEEDED, Operation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 #: The request that the present thread or task works for; every log line of it carries the id.
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)

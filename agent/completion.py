@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SHELLS = ("bash", "zsh")
 
@@ -36,7 +39,7 @@ def script(parser: argparse.ArgumentParser, shell: str) -> str:
     words, values = [], []
     for path, command in _commands(parser):
         words.append(f'        "{path}") echo "{" ".join(_words(command))}" ;;')
-        for action in command._actions:
+        for action in _actions(command):
             if action.choices and action.option_strings:
                 values.append((action.option_strings, " ".join(map(str, action.choices)), "-W"))
             elif action.type is not None and getattr(action.type, "__name__", "") == "Path":
@@ -52,14 +55,18 @@ def script(parser: argparse.ArgumentParser, shell: str) -> str:
 
 def _commands(parser: argparse.ArgumentParser, path: str = "") -> Iterator[tuple[str, argparse.ArgumentParser]]:
     yield path, parser
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
+    for action in _actions(parser):
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 - the only way to see them
             for name, command in action.choices.items():
                 yield from _commands(command, f"{path} {name}".strip())
 
 
 def _words(parser: argparse.ArgumentParser) -> Iterator[str]:
-    for action in parser._actions:
+    for action in _actions(parser):
         yield from action.option_strings
         if not action.option_strings and action.choices:
             yield from map(str, action.choices)
+
+
+def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    return parser._actions  # noqa: SLF001 - argparse shows them nowhere else

@@ -4,16 +4,16 @@
 from __future__ import annotations
 
 from collections import Counter as Count
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from magnetar_core.errors import MagnetarError
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 
-from magnetar_agent.operations import Operation
-from magnetar_core.errors import MagnetarError
-
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from magnetar_agent.operations import Operation
     from magnetar_agent.reconcile import Agent
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1, 5, 30, 120)

@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
-
-from fastapi import FastAPI
+from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.routes import Event
 from magnetar_core.ensure import ON_IMMUTABLE
 from magnetar_core.fields import CREATE, LIST, SHOW, Kind
 from magnetar_core.kinds import KINDS, Server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from fastapi import FastAPI
 
 Extra = dict[str, Any]
 TEXT, INTEGER, BOOLEAN, NUMBER = ({"type": word} for word in ("string", "integer", "boolean", "number"))
@@ -42,8 +44,9 @@ OPERATION = _object(
 PARAMETERS: dict[str, tuple[Extra, str]] = {
     "dry_run": (BOOLEAN, "Change nothing; answer what would be done."),
     "wait": (NUMBER, "Seconds to wait before the answer is 202 with an operation. Default: the agent's setting wait."),
-    "on_immutable": ({"enum": list(ON_IMMUTABLE)}, "What to do when a field that is fixed differs: fail, ignore it "
-                                                   "with a warning, or recreate the resource, which loses its disks."),
+    "on_immutable": ({"enum": list(ON_IMMUTABLE)}, (
+        "What to do when a field that is fixed differs: fail, ignore it with a warning, or recreate the resource, which "
+        "loses its disks.")),
     "merge": (TEXT, "metadata, tags or both with a comma: add to what is there, rather than replace it."),
     "fields": (TEXT, "Show these fields only, separated by commas."),
     "limit": (INTEGER, "At most so many."),
@@ -65,7 +68,7 @@ def _parameters(*names: str, key: bool = False, filters: Iterable[str] = ()) -> 
                     for name in filters]
 
 
-def _route(answer: Extra, description: str, parameters: list[Extra] = [], body: Extra | None = None,  # noqa: B006
+def _route(answer: Extra, description: str, parameters: Sequence[Extra] = (), body: Extra | None = None,
            media: str = "application/json", later: bool = False) -> Extra:
     def content(schema: Extra, kind: str = "application/json") -> Extra:
         return {"content": {kind: {"schema": schema}}}
@@ -77,7 +80,7 @@ def _route(answer: Extra, description: str, parameters: list[Extra] = [], body: 
                             **content(_object(operation=_ref("Operation"), request_id=TEXT))}
     more: Extra = {"responses": responses}
     if parameters:
-        more["parameters"] = parameters
+        more["parameters"] = list(parameters)
     if body is not None:
         more["requestBody"] = {"required": True, **content(*body["content"])}
     return {"openapi_extra": more}
@@ -133,7 +136,8 @@ def removes(kind: type[Kind]) -> Extra:
 
 def events(kind: type[Kind]) -> Extra:
     """POST of a one-shot event; servers know some."""
-    return {"tags": [kind.noun], "summary": f"Do something once with a {kind.noun}", "include_in_schema": kind is Server,
+    return {"tags": [kind.noun], "summary": f"Do something once with a {kind.noun}",
+            "include_in_schema": kind is Server,
             **_route({"type": "object"}, "What was done", _parameters("wait", key=True), _json(_ref("Event")),
                      later=True)}
 
@@ -192,7 +196,7 @@ def complete(api: FastAPI) -> None:
 
 def page(document: Extra) -> str:
     """The document as one HTML page without scripts."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # here: few ever look
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - few ever look
 
     environment = Environment(loader=PackageLoader("magnetar_agent"), autoescape=True, undefined=StrictUndefined,
                               trim_blocks=True, lstrip_blocks=True)

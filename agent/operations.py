@@ -8,12 +8,14 @@ import threading
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import now
 from magnetar_core.errors import Cancelled, Conflict, HypervisorDown, MagnetarError, NotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +60,7 @@ class Operation:
     def check(self) -> None:
         """Raise ``Cancelled`` when somebody cancelled."""
         if self._cancelled.is_set():
-            raise Cancelled()
+            raise Cancelled
 
     def cancel(self) -> None:
         """Ask the work to stop at its next ``advance`` or ``check``; nothing happens when it has ended."""

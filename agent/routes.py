@@ -7,19 +7,20 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fastapi import Request
+from fastapi import Request  # noqa: TC002 - FastAPI reads the annotations
 from fastapi.responses import Response
-from starlette.concurrency import run_in_threadpool
-
 from magnetar_agent import audit, reconcile
 from magnetar_agent.operations import RUNNING, Operation
-from magnetar_agent.reconcile import Agent
 from magnetar_core.ensure import batch, permissions
 from magnetar_core.errors import InvalidField, InvalidRequest, MagnetarError, TooLarge
 from magnetar_core.fields import SHOW, Field, Kind
 from magnetar_core.values import Boolean, Choices, Integer, MapOf, Nullable, Text, Value
+from starlette.concurrency import run_in_threadpool
+
+if TYPE_CHECKING:
+    from magnetar_agent.reconcile import Agent
 
 Found = list[dict[str, Any]]
 Items = list[tuple[str, dict[str, Any] | None, Mapping[str, Any]]]
@@ -76,12 +77,12 @@ def number(name: str, text: str) -> int:
     return int(text)
 
 
-def words(name: str, text: str) -> list[str]:
+def words(_name: str, text: str) -> list[str]:
     """A list separated by commas."""
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-def plain(name: str, text: str) -> str:
+def plain(_name: str, text: str) -> str:
     """The text itself."""
     return text
 
@@ -125,7 +126,7 @@ def parse(content: bytes) -> Any:
     except UnicodeDecodeError as error:
         raise InvalidRequest(f"The body is not UTF-8 text: byte {error.start} fits nowhere.") from None
     except UnicodeEncodeError:
-        raise InvalidRequest("The body has half a surrogate pair (\\ud800 to \\udfff), which is no character.") from None
+        raise InvalidRequest("The body has half a surrogate pair (\\ud800 to \\udfff): no character.") from None
     except RecursionError:
         raise InvalidRequest("The body is nested too deeply.") from None
     except ValueError as error:
@@ -167,7 +168,7 @@ def outcome(operation: Operation, ended: bool, shape: Callable[[Any], dict[str, 
     if isinstance(operation.exception, MagnetarError):
         raise operation.exception
     if operation.exception is not None:
-        raise MagnetarError()  # its trace is in the log already
+        raise MagnetarError  # its trace is in the log already
     answer = {**shape(operation.result), "request_id": operation.request_id}
     operation.forget()
     return Json(answer)
@@ -204,7 +205,7 @@ class Resources:
         for key in reversed(keys or ()):
             name = key.lstrip("-")
             have = [item for item in found if item.get(name) is not None]
-            have.sort(key=lambda item: _rank(item[name]), reverse=key.startswith("-"))  # noqa: B023 - used at once
+            have.sort(key=lambda item: _rank(item[name]), reverse=key.startswith("-"))
             found = have + [item for item in found if item.get(name) is None]
         return found
 
@@ -253,8 +254,8 @@ class Resources:
         once, name = sent.get("request_id", request.state.request_id), key(request)
         return await self._work(
             request, str(sent["event"]), name, given.get("wait", self.agent.settings.wait), False,
-            lambda operation: reconcile.event(self.agent, self.kind, name, sent["event"], sent["args"], once, operation),
-            dict)
+            lambda operation: reconcile.event(
+                self.agent, self.kind, name, sent["event"], sent["args"], once, operation), dict)
 
     async def _work(self, request: Request, what: str, name: str | None, wait: float, dry: bool,
                     function: Callable[[Operation], Any], shape: Callable[[Any], dict[str, Any]] = result) -> Json:

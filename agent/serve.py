@@ -10,22 +10,24 @@ import logging
 import os
 import signal
 import socket
-import ssl
 import stat
 import threading
-from collections.abc import Callable, Generator, Iterator
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
-
 from magnetar_agent import access
 from magnetar_agent.app import Application
-from magnetar_agent.hypervisor import Hypervisor
 from magnetar_agent.reconcile import Agent
 from magnetar_agent.settings import InvalidSettings, Settings
 from magnetar_core.errors import MagnetarError
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable, Generator, Iterator
+    from pathlib import Path
+
+    from magnetar_agent.hypervisor import Hypervisor
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +147,9 @@ async def _serve(agent: Agent, application: Application, servers: list[tuple[Ser
 
 
 def run(settings: Settings, connect: Callable[[], Hypervisor]) -> None:
-    """Serve until a signal says stop; *connect* makes the hypervisor once the state folder is ours. Raises ``CannotStart`` or another ``MagnetarError`` that says what to do."""
+    """Serve until a signal says stop; *connect* makes the hypervisor once the state folder is ours.
+
+    Raises ``CannotStart`` or another ``MagnetarError`` that says what to do."""
     with only_one(settings.state_dir), contextlib.ExitStack() as ending:
         hypervisor = connect()
         ending.callback(hypervisor.close)
@@ -167,8 +171,8 @@ def run(settings: Settings, connect: Callable[[], Hypervisor]) -> None:
         log.info("stopped", extra={"left": agent.operations.running()})
 
 
-NO_TCP = ("listen is set, and there is neither tls_client_ca nor a token, so nobody could be told apart: the agent does "
-          "not listen on TCP. Make a token with `magnetar token create NAME --scope operate` and start it again.")
+NO_TCP = ("listen is set, and there is neither tls_client_ca nor a token, so nobody could be told apart: the agent "
+          "does not listen on TCP. Make a token with `magnetar token create NAME --scope operate` and start it again.")
 
 
 def check(settings: Settings) -> list[str]:

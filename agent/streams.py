@@ -8,24 +8,26 @@ import contextlib
 import json
 import os
 import stat
-from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import Future
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fastapi import Request
+from fastapi import Request  # noqa: TC002 - FastAPI reads the annotations
 from fastapi.responses import Response, StreamingResponse
-from starlette.concurrency import run_in_threadpool
-from starlette.requests import ClientDisconnect
-
 from magnetar_agent import audit, reconcile
 from magnetar_agent.documents import now
-from magnetar_agent.hypervisor import Event
-from magnetar_agent.operations import Operation
-from magnetar_agent.reconcile import Agent
 from magnetar_agent.routes import Json, key, number, outcome, query, result, seconds, until
 from magnetar_core.errors import InvalidRequest, MagnetarError, NotFound, TimedOut, TooLarge
 from magnetar_core.kinds import Image, Server
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from concurrent.futures import Future
+    from pathlib import Path
+
+    from magnetar_agent.hypervisor import Event
+    from magnetar_agent.operations import Operation
+    from magnetar_agent.reconcile import Agent
 
 #: The body is handed to the thread that stores it in pieces of about this size.
 PIECE = 2**20

@@ -7,17 +7,20 @@ import asyncio
 import http.client
 import json
 import socket
-import ssl
 import threading
 import time
-from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from magnetar_agent import serve
 from magnetar_agent.app import Application
-from magnetar_agent.reconcile import Agent
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from magnetar_agent.reconcile import Agent
 
 
 class Unix(http.client.HTTPConnection):

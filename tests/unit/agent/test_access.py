@@ -10,18 +10,19 @@ import ssl
 import stat
 import struct
 import subprocess
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-
 from magnetar_agent import access, serve
 from magnetar_agent.access import OPERATE, READ, SO_PEERGROUPS, Caller, InvalidTokens, Tokens, admit, peer
 from magnetar_core.errors import Conflict, Forbidden, InvalidField, NotFound, Unauthenticated
 
 from .serving import Client, Unix, served
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class Socket:
@@ -66,16 +67,21 @@ def test_the_socket_is_closed_to_others(host: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_a_stranger_on_the_socket(host: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("groups", "status"), [([], 403), ([100, 12], 403), ([100, 4711], 200)])
+def test_strangers_and_members(host: Any, monkeypatch: pytest.MonkeyPatch, groups: list[int], status: int) -> None:
+    monkeypatch.setattr(access, "group_id", {"magnetar": 4711}.get)
     where = Path(f"/tmp/magnetar-test-{os.getpid()}.sock")
     try:
-        with served(host.agent, serve.unix_socket(where, "no-such-group")):
+        with served(host.agent, serve.unix_socket(where, "magnetar")):
+            assert where.stat().st_gid == 4711
             where.chmod(0o666)  # even then
             call = subprocess.run(
-                ["/usr/bin/python3", "-c", "import socket,sys; s=socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); "
-                 "s.send(b'GET /v1 HTTP/1.0\\r\\n\\r\\n'); print(s.makefile().read())", str(where)],
-                user=65534, group=65534, extra_groups=[], capture_output=True, text=True, check=True)
-            assert "403 Forbidden" in call.stdout and "is neither root nor in group magnetar" in call.stdout
+                ["/usr/bin/python3", "-c", ("import socket, sys; s = socket.socket(socket.AF_UNIX); "
+                 "s.connect(sys.argv[1]); "
+                 "s.send(b'GET /v1 HTTP/1.0\\r\\n\\r\\n'); print(s.makefile().read())"), str(where)],
+                user=65534, group=65534, extra_groups=groups, capture_output=True, text=True, check=True)
+            assert call.stdout.startswith(f"HTTP/1.1 {status} ")
+            assert ("is neither root nor in group magnetar" in call.stdout) == (status == 403)
     finally:
         where.unlink(missing_ok=True)
 

@@ -6,12 +6,13 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from typing import Any
-
-import pytest
+from typing import TYPE_CHECKING, Any
 
 from magnetar_agent import audit
 from magnetar_agent.operations import Operation
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def test_lines_are_json() -> None:
@@ -33,7 +34,8 @@ def test_a_batch(caplog: pytest.LogCaptureFixture) -> None:
     audit.follow(operation)
     step = {"verb": "start", "text": "start"}
     results: list[dict[str, Any]] = [
-        {"key": "a", "changed": True, "steps": [step], "resource": {"user_data": "hidden"}}, {"key": "b", "changed": False},
+        {"key": "a", "changed": True, "steps": [step], "resource": {"user_data": "hidden"}},
+        {"key": "b", "changed": False},
         {"key": "c", "error": {"code": "in-use", "message": "used", "details": {}}}]
     operation.run(lambda _: results)
     lines: list[Any] = caplog.records

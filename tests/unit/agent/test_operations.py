@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
-
 from magnetar_agent.operations import Operation, Operations
 from magnetar_core.errors import Conflict, HypervisorDown, NoSpace, NotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @pytest.fixture
@@ -21,7 +23,8 @@ def operations() -> Iterator[Operations]:
 
 
 def test_success(operations: Operations) -> None:
-    operation = operations.start("copy", lambda op: op.advance(1, 2, phase="x") or 42, kind="image", key="i", caller="me")
+    operation = operations.start("copy", lambda op: op.advance(1, 2, phase="x") or 42, kind="image", key="i",
+                                 caller="me")
     assert operation.wait(5)
     shown = operation.as_dict()
     assert (shown["status"], shown["result"], shown["error"]) == ("succeeded", 42, None)

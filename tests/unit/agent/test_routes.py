@@ -10,19 +10,20 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-
 from magnetar_agent import reconcile, serve
 from magnetar_agent.app import REQUEST_ID, path
 from magnetar_agent.streams import tail
 from magnetar_core.errors import HypervisorError, InvalidRequest
 
 from .serving import Client, Unix, served
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 CASES = yaml.safe_load((Path(__file__).parents[2] / "cases" / "http" / "errors.yml").read_text())
 SMALL = {"vcpus": 1, "ram": 64}
@@ -157,7 +158,8 @@ def test_unexpected_failures_show_no_trace(client: Client, monkeypatch: pytest.M
     def broken(*_: Any) -> Any:
         raise RuntimeError("a secret detail")
 
-    for name, method, where, body in (("ensure", "PUT", "/v1/flavor/f", SMALL), ("collection", "GET", "/v1/flavor", ...)):
+    calls: list[Any] = [("ensure", "PUT", "/v1/flavor/f", SMALL), ("collection", "GET", "/v1/flavor", ...)]
+    for name, method, where, body in calls:
         monkeypatch.setattr(reconcile, name, broken)
         status, answer = client.call(method, where, body)
         assert (status, answer["error"]["code"]) == (500, "internal")
@@ -268,7 +270,8 @@ def test_metrics(client: Client) -> None:
 
 def test_docs(client: Client) -> None:
     document = client.call("GET", "/openapi.json")[1]
-    assert "/v1/server/{key}" in document["paths"] and "user_data" in document["components"]["schemas"]["ServerWanted"]["properties"]
-    assert "user_data" not in document["components"]["schemas"]["Server"]["properties"]
+    shapes = document["components"]["schemas"]
+    assert "/v1/server/{key}" in document["paths"] and "user_data" in shapes["ServerWanted"]["properties"]
+    assert "user_data" not in shapes["Server"]["properties"]
     status, page = client.raw("GET", "/docs")
     assert status == 200 and b"/v1/image/{key}/data" in page and b"<script" not in page and b"http://" not in page
