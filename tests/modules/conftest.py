@@ -47,7 +47,8 @@ class Running:
         self.socket = folder / "agent.sock"
         self.endpoint = f"unix://{self.socket}"
         self.hypervisor = FakeHypervisor(folder)
-        self.settings = Settings(state_dir=folder / "state", socket=self.socket, image_paths=(folder,))
+        self.settings = Settings(state_dir=folder / "state", socket=self.socket, image_paths=(folder,),
+                                 shutdown_timeout=0.2)
         self.agent = Agent(self.settings, self.hypervisor)
         self._listening = serve.unix_socket(self.socket, self.settings.socket_group)
         self._server = serve.listener(Application(self.agent), self.settings, None)

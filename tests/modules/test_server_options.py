@@ -23,6 +23,8 @@ def test_by_uuid(world):
     assert not found["changed"], found["changes"]
     assert not world("server", name=made["id"])["changed"], "a name that is a uuid means that server"
     assert world("server", id=made["id"], name="t")["server"]["name"] == "t"
+    chosen = "0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11"
+    assert world("server", id=chosen, name="new", flavor="small")["server"]["id"] == chosen
 
 
 def test_on_immutable(world, disk):

@@ -74,6 +74,7 @@ class ResourceFace(Face):
         """The desired document out of *params*."""
         want = {name: _worded(self.kind.field(name), value) for name, value in given(self.taken, params).items()}
         want.update(self.states[params["state"]])
+        want.pop("id", None)  # it is the key
         if params.get("id") is None and want.get("name") and is_uuid(want["name"]):
             del want["name"]
         return want

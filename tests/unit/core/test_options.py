@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Options out of declarations: spec and documentation say the same, and omission is not a default."""
+
+from __future__ import annotations
+
+from magnetar_core.client import ENDPOINT
+from magnetar_core.fields import Field, Record
+from magnetar_core.kinds.server import Server
+from magnetar_core.options import CONNECTION, Option, client_arguments, collect, documentation, given, spec
+from magnetar_core.values import Boolean, Choices, Integer, ListOf, MapOf, Text
+
+FIELDS = (
+    Field(Text(), "A text.", default="x", aliases=("words",)).named("text"),
+    Field(Integer(), "A number.", on="create show", secret=True).named("number"),
+    Field(Choices("a", "b"), "A word.", option="letter").named("choice"),
+    Field(ListOf(Record(size=Field(Integer(), "How big."))), "Things.").named("things"),
+    Field(MapOf(Text(), Text()), "Hidden.", option=False).named("hidden"),
+) + collect(own=Option(Boolean(), "Its own.", default=True, env="OWN"))
+
+
+def test_spec():
+    def fallback():
+        """Stands for env_fallback."""
+
+    found = spec(FIELDS, fallback)
+    assert found == {
+        "text": {"type": "str", "aliases": ["words"], "no_log": False},
+        "number": {"type": "int", "no_log": True},
+        "letter": {"type": "str", "choices": ["a", "b"], "no_log": False},
+        "things": {"type": "list", "elements": "dict", "no_log": False,
+                   "options": {"size": {"type": "int", "no_log": False}}},
+        "own": {"type": "bool", "default": True, "no_log": False, "fallback": (fallback, ["OWN"])},
+    }
+    assert "fallback" not in spec(FIELDS)["own"]
+
+
+def test_documentation_fits_the_spec():
+    told, used = documentation(FIELDS + Server.settable()), spec(FIELDS + Server.settable())
+    assert set(told) == set(used)
+    for name, option in told.items():
+        for part in ("type", "elements", "choices", "default", "aliases", "required"):
+            assert option.get(part) == used[name].get(part), name
+    assert "Default when made is V(x)" in " ".join(told["text"]["description"])
+    assert "on_immutable" in " ".join(told["number"]["description"])
+    assert "E(OWN)" in " ".join(told["own"]["description"])
+
+
+def test_omitted_options_say_nothing():
+    assert given(FIELDS, {"text": None, "letter": "b", "number": 0}) == {"number": 0, "choice": "b"}
+
+
+def test_client_arguments():
+    defaults = {option.option: option.default for option in CONNECTION if option.default}
+    found = client_arguments(dict(defaults, timeout=7, token="t"))
+    assert found["endpoint"] == ENDPOINT and found["token"] == "t" and found["timeout"] == 7
+    assert found["connect_timeout"] == 5 and found["validate_certs"] is True
