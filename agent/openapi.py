@@ -45,8 +45,8 @@ PARAMETERS: dict[str, tuple[Extra, str]] = {
     "dry_run": (BOOLEAN, "Change nothing; answer what would be done."),
     "wait": (NUMBER, "Seconds to wait before the answer is 202 with an operation. Default: the agent's setting wait."),
     "on_immutable": ({"enum": list(ON_IMMUTABLE)}, (
-        "What to do when a field that is fixed differs: fail, ignore it with a warning, or recreate the resource, which "
-        "loses its disks.")),
+        "What to do when a field that is fixed differs: fail, ignore it with a warning, or recreate the resource, "
+        "which loses its disks.")),
     "merge": (TEXT, "metadata, tags or both with a comma: add to what is there, rather than replace it."),
     "fields": (TEXT, "Show these fields only, separated by commas."),
     "limit": (INTEGER, "At most so many."),

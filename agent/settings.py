@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
+# ruff: noqa: RUF009 - _doc is dataclasses.field
 """Settings of the agent: one dataclass, read from a YAML file. Each field's ``doc`` is its documentation."""
 
 from __future__ import annotations

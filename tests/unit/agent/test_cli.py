@@ -59,8 +59,8 @@ def test_check_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 def test_completion(typed: str, offered: set[str], capsys: pytest.CaptureFixture[str]) -> None:
     main(["completion", "bash"])
     words = typed.split(" ")
-    asked = f"COMP_WORDS=({' '.join(words[:-1])} \"{words[-1]}\"); COMP_CWORD={len(words) - 1}; _magnetar; " \
-            "printf '%s\\n' \"${COMPREPLY[@]}\""
+    asked = (f"COMP_WORDS=({' '.join(words[:-1])} \"{words[-1]}\"); COMP_CWORD={len(words) - 1}; _magnetar; "
+             "printf '%s\\n' \"${COMPREPLY[@]}\"")
     found = subprocess.run(["bash", "-c", capsys.readouterr().out + asked], capture_output=True, text=True, check=True)
     assert offered <= set(found.stdout.split()), found.stderr
     main(["completion", "zsh"])
