@@ -14,12 +14,11 @@ import struct
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from magnetar_core.errors import Conflict, HypervisorDown, HypervisorError
 
@@ -43,6 +42,9 @@ from .virt import iso
 from .virt.disks import complete
 from .virt.domain import parse as _parse
 from .virt.domain import render
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 parse = lru_cache(maxsize=100_000)(_parse)
 _ACTIVE = (RUNNING, PAUSED)
@@ -200,7 +202,7 @@ class FakeHypervisor:
         with self._call("define", change=True):
             for uuid, there in self._domains.items():
                 seen = there.seen()
-                if uuid == spec.uuid and not seen.owned or uuid != spec.uuid and seen.name == spec.name:
+                if (uuid == spec.uuid and not seen.owned) or (uuid != spec.uuid and seen.name == spec.name):
                     raise Conflict(f"The libvirt domain {seen.name} ({uuid}) was not made by Magnetar, so it is not "
                                    "touched. Rename or remove it, or choose another uuid.")
             self._domains.setdefault(spec.uuid, FakeDomain("")).xml = render(spec)
@@ -304,7 +306,8 @@ class FakeHypervisor:
             return _read(path)
 
     def make_disk(self, path: Path, format: str, size: int, backing: Path | None = None,
-                  backing_format: str | None = None, label: str | None = None) -> None:
+                  backing_format: str | None = None,  # noqa: ARG002 (of the protocol)
+                  label: str | None = None) -> None:  # noqa: ARG002 (of the protocol)
         with self._call("make_disk", needs_libvirt=False):
             if backing and not backing.exists():
                 raise HypervisorError(f"qemu-img could not make the disk {path}: {backing} does not exist.")
@@ -325,7 +328,7 @@ class FakeHypervisor:
                 else:
                     _write(part, DiskSeen(format, seen.virtual_size))
 
-    def grow_disk(self, path: Path, format: str, size: int) -> None:
+    def grow_disk(self, path: Path, format: str, size: int) -> None:  # noqa: ARG002 (of the protocol)
         with self._call("grow_disk", needs_libvirt=False):
             seen = _read(path)
             if seen is None:
@@ -403,7 +406,8 @@ class FakeHypervisor:
                 raise HypervisorError(f"libvirt could not start the domain {domain.uuid}: no file {disk.path}.")
         for nic in domain.nics:
             network = self._networks.get(nic.network or "")
-            if nic.network and not (network and network.seen.active) or nic.bridge and nic.bridge not in self._bridges:
+            there = nic.bridge in self._bridges if nic.bridge else bool(network and network.seen.active)
+            if not there:
                 raise HypervisorError(f"libvirt could not start the domain {domain.uuid}: no network "
                                       f"{nic.network or nic.bridge}.")
 
@@ -423,7 +427,8 @@ def _write(path: Path, disk: DiskSeen) -> None:
             file.truncate(disk.virtual_size)
         return
     name = str(disk.backing).encode() if disk.backing else b""
-    header = _QCOW2.pack(b"QFI\xfb", 2, _QCOW2.size if name else 0, len(name), 16, disk.virtual_size, 0, 0, 0, 0, 0, 0, 0)
+    at = _QCOW2.size if name else 0
+    header = _QCOW2.pack(b"QFI\xfb", 2, at, len(name), 16, disk.virtual_size, *(0,) * 7)
     path.write_bytes(header + name)
 
 

@@ -4,11 +4,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-from magnetar_agent.hypervisor import Event
+from typing import TYPE_CHECKING, Any
 
 from .capabilities import Capabilities
 from .connection import Connection
@@ -18,6 +15,11 @@ from .network import Networks
 from .power import Domains
 from .probe import Kvm
 from .templates import FOLDER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from magnetar_agent.hypervisor import Event
 
 __all__ = ["LibvirtHypervisor"]
 

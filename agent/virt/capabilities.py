@@ -6,13 +6,14 @@ from __future__ import annotations
 import grp
 import os
 from pathlib import Path
-from typing import Any
-from xml.etree import ElementTree
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
 
 from magnetar_core.errors import HypervisorError
 
-from .connection import Connection
-from .probe import Kvm
+if TYPE_CHECKING:
+    from .connection import Connection
+    from .probe import Kvm
 
 
 class Capabilities:
@@ -57,7 +58,7 @@ class Capabilities:
 
 
 def _ask(conn: Any) -> dict[str, Any]:
-    root = ElementTree.fromstring(conn.getCapabilities())
+    root = ET.fromstring(conn.getCapabilities())  # noqa: S314 (libvirt wrote it)
     info = conn.getInfo()
     model = root.findtext("host/cpu/model")
     return {
@@ -90,7 +91,7 @@ def _processor() -> str:
     return ""
 
 
-def _dac_group(root: ElementTree.Element) -> int | None:
+def _dac_group(root: ET.Element) -> int | None:
     """``+64055:+64055`` is user and group of QEMU."""
     for model in root.iterfind("host/secmodel"):
         label = model.findtext("baselabel", "")

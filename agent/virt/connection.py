@@ -6,14 +6,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import libvirt  # type: ignore[import-untyped]
-
 from magnetar_core.errors import Conflict, HypervisorDown, HypervisorError, MagnetarError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -143,10 +145,8 @@ class Connection:
         if not self._closing:
             log.warning("the connection to libvirt is lost: %s", why)
         self._wake.set()
-        try:
+        with contextlib.suppress(libvirt.libvirtError):  # it may be gone already, which is why it is dropped
             conn.close()
-        except libvirt.libvirtError:
-            pass  # it is gone already, which is why it is dropped
 
     def _keep(self) -> None:
         pause = BACK_OFF[0]
@@ -166,7 +166,7 @@ class Connection:
         try:
             conn = libvirt.open(self.uri)
             _keep_alive(conn)
-            conn.registerCloseCallback(lambda conn, reason, _opaque: self._lost(conn, reason), None)
+            conn.registerCloseCallback(lambda _conn, reason, _opaque: self._lost(reason), None)
             self._prepare(conn)
         except libvirt.libvirtError as error:
             why = _text(error)
@@ -183,7 +183,7 @@ class Connection:
             threading.Thread(target=listener, name="libvirt-connected", daemon=True).start()
         return True
 
-    def _lost(self, conn: Any, reason: int) -> None:
+    def _lost(self, reason: int) -> None:
         """Called by libvirt in the event thread, where closing would wait for itself: another thread does it."""
         words = {libvirt.VIR_CONNECT_CLOSE_REASON_ERROR: "an I/O error",
                  libvirt.VIR_CONNECT_CLOSE_REASON_EOF: "libvirtd closed it",
@@ -194,10 +194,8 @@ class Connection:
 
 
 def _keep_alive(conn: Any) -> None:
-    try:
+    with contextlib.suppress(libvirt.libvirtError):  # drivers inside the process have nothing to keep alive
         conn.setKeepAlive(KEEPALIVE_SECONDS, KEEPALIVE_COUNT)
-    except libvirt.libvirtError:
-        pass  # drivers inside the process, such as test:///, have nothing to keep alive
 
 
 def _alive(conn: Any) -> bool:

@@ -7,15 +7,18 @@ import errno
 import json
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from magnetar_agent.hypervisor import DiskSeen, Progress
 from magnetar_core.errors import HypervisorError, NoSpace
 
 from . import iso
 from .process import follow, run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
 
 #: Ends the name of a file that is not complete.
 PART = ".part"
@@ -70,8 +73,10 @@ class Disks:
 
     def make_iso(self, path: Path, label: str, files: Mapping[str, bytes]) -> None:
         """See ``iso.write``."""
-        with complete(path) as part, open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640), "wb") as target:
-            iso.write(target, label, files)
+        with complete(path) as part:
+            descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
+            with os.fdopen(descriptor, "wb") as target:
+                iso.write(target, label, files)
 
     def permit(self, paths: Iterable[Path]) -> None:
         """Give folders and files under *paths* to QEMU's group, which may then read them."""

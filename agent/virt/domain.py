@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import platform
-from xml.etree import ElementTree
 from dataclasses import dataclass, replace
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import libvirt  # type: ignore[import-untyped]
-
 from magnetar_agent.hypervisor import CRASHED, OFF, PAUSED, RUNNING, SUSPENDED, Disk, Domain, DomainSpec, Nic
 
 from .templates import FOLDER, NAMESPACE, fill
@@ -60,7 +59,7 @@ def render(spec: DomainSpec, cache: str = "none", folder: Path = FOLDER) -> str:
     return fill("domain.xml.j2", {"spec": spec, "arch": platform.machine(), "cache": cache, "tags": tags}, folder)
 
 
-def owner(root: ElementTree.Element, noun: str) -> ElementTree.Element | None:
+def owner(root: ET.Element, noun: str) -> ET.Element | None:
     """What Magnetar noted in a domain or network, when it is about this very uuid (a clone carries a copy)."""
     note = root.find(f"metadata/{{{NAMESPACE}}}{noun}")
     return note if note is not None and note.get("uuid") == root.findtext("uuid") else None
@@ -68,7 +67,7 @@ def owner(root: ElementTree.Element, noun: str) -> ElementTree.Element | None:
 
 def parse(xml: str) -> Domain:
     """The facts of a domain in its inactive XML; its state is for ``seen`` to tell."""
-    root = ElementTree.fromstring(xml)
+    root = ET.fromstring(xml)  # noqa: S314 (libvirt wrote it)
     note = owner(root, "server")
     tags = {} if note is None else {t.get("of", ""): t.text for t in note.findall(f"{{{NAMESPACE}}}tag")}
     kind = root.find("os/type")
@@ -94,7 +93,7 @@ def with_state(domain: Domain, seen: Seen) -> Domain:
     return replace(domain, state=word, reason=reason, persistent=seen.persistent)
 
 
-def _nic(nic: ElementTree.Element, tags: dict[str, str | None]) -> Nic:
+def _nic(nic: ET.Element, tags: dict[str, str | None]) -> Nic:
     mac, model, source = nic.find("mac"), nic.find("model"), nic.find("source")
     address = "" if mac is None else mac.get("address", "")
     return Nic(
@@ -106,7 +105,7 @@ def _nic(nic: ElementTree.Element, tags: dict[str, str | None]) -> Nic:
     )
 
 
-def _disk(disk: ElementTree.Element, tags: dict[str, str | None]) -> Disk:
+def _disk(disk: ET.Element, tags: dict[str, str | None]) -> Disk:
     driver, source, target = disk.find("driver"), disk.find("source"), disk.find("target")
     device = "" if target is None else target.get("dev", "")
     where = "" if source is None else source.get("file") or source.get("dev") or source.get("name") or ""
@@ -125,7 +124,7 @@ _UNITS = {"b": 1, "bytes": 1, "KB": 10**3, "k": 2**10, "KiB": 2**10, "MB": 10**6
           "GB": 10**9, "G": 2**30, "GiB": 2**30, "TB": 10**12, "T": 2**40, "TiB": 2**40}
 
 
-def _mib(memory: ElementTree.Element | None) -> int:
+def _mib(memory: ET.Element | None) -> int:
     if memory is None or not memory.text:
         return 0
     return int(memory.text) * _UNITS.get(memory.get("unit", "KiB"), 2**10) // 2**20

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import libvirt  # type: ignore[import-untyped]
-
 from magnetar_agent.hypervisor import Event
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 #: (event, detail) of VIR_DOMAIN_EVENT_ID_LIFECYCLE to what happened and why; the detail None stands for any other.
 EVENTS: dict[tuple[int, int | None], tuple[str, str]] = {

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import pycdlib
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def write(target: BinaryIO, label: str, files: Mapping[str, bytes]) -> None:

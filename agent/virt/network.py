@@ -3,18 +3,19 @@
 
 from __future__ import annotations
 
-from xml.etree import ElementTree
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
 
 import libvirt  # type: ignore[import-untyped]
-
 from magnetar_agent.hypervisor import Lease, NetworkSeen, NetworkSpec
 from magnetar_core.errors import Conflict
 
-from .connection import Connection
 from .domain import owner
 from .templates import fill
+
+if TYPE_CHECKING:
+    from .connection import Connection
 
 _INACTIVE = libvirt.VIR_NETWORK_XML_INACTIVE
 NET = Path("/sys/class/net")
@@ -85,7 +86,7 @@ class Networks:
 def _see(network: Any) -> NetworkSeen | None:
     try:
         persistent = network.isPersistent()
-        root = ElementTree.fromstring(network.XMLDesc(_INACTIVE if persistent else 0))
+        root = ET.fromstring(network.XMLDesc(_INACTIVE if persistent else 0))  # noqa: S314 (libvirt wrote it)
         bridge = root.find("bridge")
         return NetworkSeen(
             uuid=root.findtext("uuid", ""), name=root.findtext("name", ""), active=bool(network.isActive()),

@@ -4,20 +4,23 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import libvirt  # type: ignore[import-untyped]
-
-from magnetar_agent.hypervisor import Domain as DomainSeen
-from magnetar_agent.hypervisor import DomainSpec
 from magnetar_core.errors import Conflict, HypervisorError
 
-from .connection import Connection
 from .disks import direct_io
 from .domain import Seen, parse, render, with_state
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from magnetar_agent.hypervisor import Domain as DomainSeen
+    from magnetar_agent.hypervisor import DomainSpec
+
+    from .connection import Connection
 
 T = TypeVar("T")
 _INACTIVE = libvirt.VIR_DOMAIN_XML_INACTIVE
@@ -63,7 +66,7 @@ class Domains:
 
     def undefine(self, uuid: str) -> None:
         """Undefine with managed save, NVRAM and the metadata of snapshots and checkpoints."""
-        def undefine(conn: Any, domain: Any) -> None:
+        def undefine(domain: Any) -> None:
             if domain.isActive():
                 if domain.state()[0] != libvirt.VIR_DOMAIN_CRASHED:
                     raise HypervisorError(f"The domain {domain.name()} runs, so it is not undefined. Stop it first.")
@@ -74,7 +77,7 @@ class Domains:
 
     def start(self, uuid: str, paused: bool = False) -> None:
         """virDomainCreate: boots, or restores the managed save. A crashed one is cleared away first."""
-        def start(conn: Any, domain: Any) -> None:
+        def start(domain: Any) -> None:
             if domain.isActive():
                 if domain.state()[0] != libvirt.VIR_DOMAIN_CRASHED:
                     return
@@ -84,14 +87,14 @@ class Domains:
 
     def shutdown(self, uuid: str) -> None:
         """virDomainShutdownFlags, by the ACPI power button."""
-        def shutdown(conn: Any, domain: Any) -> None:
+        def shutdown(domain: Any) -> None:
             if domain.isActive():
                 domain.shutdownFlags(libvirt.VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN)
         self._with("shut down", uuid, shutdown)
 
     def destroy(self, uuid: str) -> None:
         """virDomainDestroy; whether it fails because it is off already is seen afterwards."""
-        def destroy(conn: Any, domain: Any) -> None:
+        def destroy(domain: Any) -> None:
             try:
                 domain.destroy()
             except libvirt.libvirtError:
@@ -101,14 +104,14 @@ class Domains:
 
     def pause(self, uuid: str) -> None:
         """virDomainSuspend."""
-        def pause(conn: Any, domain: Any) -> None:
+        def pause(domain: Any) -> None:
             if domain.state()[0] != libvirt.VIR_DOMAIN_PAUSED:
                 domain.suspend()
         self._with("pause", uuid, pause)
 
     def resume(self, uuid: str) -> None:
         """virDomainResume; from the guest's own sleep virDomainPMWakeup."""
-        def resume(conn: Any, domain: Any) -> None:
+        def resume(domain: Any) -> None:
             now = domain.state()[0]
             if now == libvirt.VIR_DOMAIN_PMSUSPENDED:
                 domain.pMWakeup()
@@ -118,25 +121,25 @@ class Domains:
 
     def save(self, uuid: str) -> None:
         """virDomainManagedSave; the guest runs again after the next start, also when it was paused."""
-        def save(conn: Any, domain: Any) -> None:
+        def save(domain: Any) -> None:
             if domain.isActive() or not domain.hasManagedSaveImage():
                 domain.managedSave(libvirt.VIR_DOMAIN_SAVE_RUNNING)
         self._with("suspend", uuid, save)
 
     def discard_save(self, uuid: str) -> None:
         """virDomainManagedSaveRemove."""
-        def discard(conn: Any, domain: Any) -> None:
+        def discard(domain: Any) -> None:
             if domain.hasManagedSaveImage():
                 domain.managedSaveRemove()
         self._with("drop the saved state of", uuid, discard, missing_is_fine=True)
 
     def reboot(self, uuid: str) -> None:
         """virDomainReboot by ACPI."""
-        self._with("reboot", uuid, lambda conn, domain: domain.reboot(libvirt.VIR_DOMAIN_REBOOT_ACPI_POWER_BTN))
+        self._with("reboot", uuid, lambda domain: domain.reboot(libvirt.VIR_DOMAIN_REBOOT_ACPI_POWER_BTN))
 
     def reset(self, uuid: str) -> None:
         """virDomainReset."""
-        self._with("reset", uuid, lambda conn, domain: domain.reset())
+        self._with("reset", uuid, lambda domain: domain.reset())
 
     def _domains(self, conn: Any) -> dict[str, DomainSeen]:
         states = {domain.UUIDString(): (domain, facts["state.state"], facts["state.reason"])
@@ -164,7 +167,7 @@ class Domains:
         xml = domain.XMLDesc(_INACTIVE)
         return self._parsed.get(xml) or parse(xml)
 
-    def _with(self, what: str, uuid: str, act: Callable[[Any, Any], None], missing_is_fine: bool = False) -> None:
+    def _with(self, what: str, uuid: str, act: Callable[[Any], None], missing_is_fine: bool = False) -> None:
         """Call *act* with the domain, if it is ours."""
         def run(conn: Any) -> None:
             domain = _lookup(conn, uuid)
@@ -177,13 +180,13 @@ class Domains:
                 raise _foreign(domain.name(), uuid)
             if missing_is_fine:
                 with contextlib.suppress(_Gone):
-                    _gone_is_gone(lambda: act(conn, domain))
+                    _gone_is_gone(lambda: act(domain))
             else:
-                act(conn, domain)
+                act(domain)
         self.connection.call(f"{what} the domain {uuid}", run)
 
 
-class _Gone(Exception):
+class _Gone(Exception):  # noqa: N818 (not an error: it is caught here)
     """The domain vanished while it was looked at."""
 
 

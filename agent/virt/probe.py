@@ -68,7 +68,7 @@ def probe(accel: str = "kvm", limit: float = LIMIT, stop: threading.Event | None
     with tempfile.TemporaryDirectory(prefix="magnetar-probe-") as folder:
         image = Path(folder, "firmware.bin")
         image.write_bytes(firmware())
-        with subprocess.Popen(
+        with subprocess.Popen(  # noqa: S603 (a fixed list)
                 [program, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-m", "16",
                  "-machine", f"q35,accel={accel}", "-cpu", "host" if accel == "kvm" else "max", "-bios", str(image),
                  "-device", "isa-debug-exit,iobase=0xf4,iosize=1"],

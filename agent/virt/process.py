@@ -9,9 +9,12 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from magnetar_core.errors import HypervisorError, NoSpace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 #: Seconds that a program without progress may take.
 TIMEOUT = 60.0
@@ -32,9 +35,10 @@ def follow(arguments: Sequence[str], what: str, progress: Callable[[float], None
 def _start(arguments: Sequence[str], what: str) -> subprocess.Popen[bytes]:
     # setpriv: the program dies with the thread that waits for it, so a killed agent leaves nothing writing.
     try:
-        return subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "--", *arguments], stdin=subprocess.DEVNULL,
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-                                env={**os.environ, "LC_ALL": "C"})
+        return subprocess.Popen(  # noqa: S603 (a list of ours; no shell)
+            ["setpriv", "--pdeathsig", "KILL", "--", *arguments],  # noqa: S607 (PATH is the agent's)
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+            env={**os.environ, "LC_ALL": "C"})
     except OSError as error:
         raise HypervisorError(f"The agent could not {what}: {error.strerror}. Install setpriv (util-linux).") from None
 

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 #: The templates that come with the agent.
 FOLDER = Path(__file__).resolve().parent.parent / "templates"

@@ -13,13 +13,12 @@ import subprocess
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import libvirt
 import pytest
 import yaml
 from jinja2 import UndefinedError
-
 from magnetar_agent.hypervisor import Disk, DomainSpec, NetworkSpec, Nic
 from magnetar_agent.virt.domain import Seen, parse, render, state
 from magnetar_agent.virt.probe import PROVED, firmware, probe
@@ -76,7 +75,7 @@ def hostile() -> DomainSpec:
 
 
 def test_hostile_names_stay_text() -> None:
-    root, spec = ElementTree.fromstring(render(hostile())), hostile()
+    root, spec = ET.fromstring(render(hostile())), hostile()
     assert len(root.findall("devices")) == 1
     assert [root.findtext(path) for path in ("name", "title", "description", "os/cmdline")] == [HOSTILE] * 4
     assert root.findtext("os/kernel") == str(spec.kernel)
