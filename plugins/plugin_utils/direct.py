@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from ansible import constants as C
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.module_utils.common.parameters import remove_values
+from ansible.module_utils.errors import UnsupportedError
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 from ansible_collections.magnetar.compute.plugins.module_utils import shell
@@ -41,7 +42,7 @@ class ActionModule(ActionBase):
     def run(self, tmp=None, task_vars=None):
         result = super().run(tmp, task_vars)
         task_vars = task_vars or {}
-        face = _face(self._task.action.rpartition(".")[2])
+        face = _face((self._task.resolved_action or self._task.action).rpartition(".")[2])
         mode = _mode(task_vars)
         if mode not in MODES:
             return dict(result, failed=True, msg="magnetar_direct must be one of %s (got %s)." % (
@@ -101,7 +102,7 @@ class _Checked:
         self.error = None
         if found.error_messages:
             self.error = found.errors.msg
-            if found.unsupported_parameters:
+            if isinstance(found.errors[0], UnsupportedError):
                 self.error = "Unsupported parameters for (%s) module: %s" % (face.name, self.error)
 
     def run(self, check_mode, diff_mode):
