@@ -21,6 +21,7 @@ from ansible.module_utils.common.parameters import remove_values
 from ansible.module_utils.errors import UnsupportedError
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
+
 from ansible_collections.magnetar.compute.plugins.module_utils import shell
 from ansible_collections.magnetar.compute.plugins.module_utils.core.client import Client
 from ansible_collections.magnetar.compute.plugins.module_utils.core.errors import MagnetarError

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
-
 from magnetar_agent import serve
 from magnetar_agent.app import Application
 from magnetar_agent.fake import FakeHypervisor

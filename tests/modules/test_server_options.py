@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 
 import pytest
+
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIO0VvMS9bZk0jSAlPS4gCcVmXkGQhWeS3VUN0Zz5bBNJ me@example"
 
 

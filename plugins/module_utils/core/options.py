@@ -47,6 +47,8 @@ CONNECTION = collect(
                           "read and change everything.", env="MAGNETAR_VALIDATE_CERTS", default=True,
                           aliases=("verify",)),
     api_timeout=Option(Integer(), "Seconds in which the endpoint must accept a connection.", default=5),
+    timeout=Option(Integer(), "Seconds that the task may take as a whole. A change that takes longer goes on; the error "
+                   "names its operation.", default=180, aliases=("wait_timeout",)),
 )
 #: Files of the connection, which exist on the machine where the module runs.
 CONNECTION_FILES = ("ca_cert", "client_cert", "client_key")
@@ -54,8 +56,6 @@ CONNECTION_FILES = ("ca_cert", "client_cert", "client_key")
 WAITING = collect(
     wait=Option(Boolean(), "Whether to wait until the change is done. Without it a long change answers with "
                 "RV(operation) and goes on by itself.", default=True),
-    timeout=Option(Integer(), "Seconds that the task may take as a whole. A change that takes longer goes on; the error "
-                   "names its operation.", default=180, aliases=("wait_timeout",)),
 )
 
 

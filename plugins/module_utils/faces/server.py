@@ -9,7 +9,7 @@ import json
 from ..core.errors import InvalidField
 from ..core.kinds.flavor import Flavor
 from ..core.kinds.server import Server
-from ..core.options import WAITING, Option, collect
+from ..core.options import Option, collect
 from ..core.values import Boolean, Choices, ListOf, Text, Value
 from . import results
 from .resource import ABSENT, PRESENT, Face, InfoFace, ResourceFace, find
@@ -231,7 +231,7 @@ class ServerActionFace(Face):
             Choices("reboot", "reboot_soft", "reboot_hard"), "V(reboot_soft) asks the guest to restart; V(reboot_hard) "
             "restarts its machine. V(reboot) does what O(reboot_type) says.", required=True),
         reboot_type=Option(Choices("soft", "hard"), "Kind of O(action=reboot).", default="soft"),
-    ) + (WAITING[1],)
+    )
 
     def execute(self, params, check_mode, diff_mode, client):
         key = params["id"] or params["name"]

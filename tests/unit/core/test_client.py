@@ -12,7 +12,6 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
-
 from magnetar_core import client as client_module
 from magnetar_core.client import Client
 from magnetar_core.errors import (
