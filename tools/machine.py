@@ -64,13 +64,13 @@ class Failed(Exception):  # noqa: N818 - it is said to the user as it is
 def step(name: str) -> Iterator[None]:
     """Print the step's name, then how long it took (seconds)."""
     started = time.monotonic()
-    print(f"==> {name} …", end=" ", flush=True)
+    print(f"==> {name} …", flush=True)
     try:
         yield
     except BaseException:
-        print("failed", flush=True)
+        print("    failed", flush=True)
         raise
-    print(f"done ({time.monotonic() - started:.1f} s)", flush=True)
+    print(f"    done ({time.monotonic() - started:.1f} s)", flush=True)
 
 
 def run(*words: object, **more: object) -> str:
