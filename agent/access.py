@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import yaml
+
 from magnetar_agent.documents import now, write_atomically
 from magnetar_agent.settings import SCOPES, Settings
 from magnetar_core.errors import Conflict, Forbidden, InvalidField, MagnetarError, NotFound, Unauthenticated

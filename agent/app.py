@@ -13,6 +13,9 @@ from urllib.parse import unquote_to_bytes
 
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, Response
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+
 from magnetar_agent import access, audit, openapi, reconcile
 from magnetar_agent.metrics import Metrics
 from magnetar_agent.routes import Json, Resources, Tasks, query
@@ -20,12 +23,11 @@ from magnetar_agent.streams import Feed, Streams
 from magnetar_agent.version import version
 from magnetar_core.errors import InvalidRequest, MagnetarError, NotFound
 from magnetar_core.kinds import KINDS, Host, Image, Server
-from starlette.concurrency import run_in_threadpool
-from starlette.exceptions import HTTPException
 
 if TYPE_CHECKING:
-    from magnetar_agent.reconcile import Agent
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from magnetar_agent.reconcile import Agent
 
 log = logging.getLogger(__name__)
 

@@ -82,7 +82,7 @@ def run_agent(given: argparse.Namespace) -> int:
     settings = configuration.load(given.config, socket=given.socket and given.socket.absolute(),
                                   state_dir=given.state_dir and given.state_dir.absolute(),
                                   libvirt_uri=given.libvirt_uri)
-    from magnetar_agent import audit, serve  # noqa: PLC0415 - the others should be quick
+    from magnetar_agent import audit, serve
 
     if given.check_config:
         for line in configuration.describe(settings):
@@ -92,11 +92,11 @@ def run_agent(given: argparse.Namespace) -> int:
         return 0
     audit.configure(settings.log_level)
     if given.fake:
-        from magnetar_agent.fake import FakeHypervisor  # noqa: PLC0415
+        from magnetar_agent.fake import FakeHypervisor
 
         serve.run(settings, lambda: FakeHypervisor(settings.state_dir))
     else:
-        from magnetar_agent.virt import LibvirtHypervisor  # noqa: PLC0415
+        from magnetar_agent.virt import LibvirtHypervisor
 
         serve.run(settings, lambda: LibvirtHypervisor(settings.libvirt_uri, settings.state_dir))
     _end()
@@ -142,14 +142,14 @@ def run_completion(given: argparse.Namespace) -> int:
 
 def run_version(_given: argparse.Namespace) -> int:
     """``magnetar version``."""
-    from magnetar_agent.version import version  # noqa: PLC0415
+    from magnetar_agent.version import version
 
     print(version())
     return 0
 
 
 def _tokens(given: argparse.Namespace) -> Tokens:
-    from magnetar_agent.access import Tokens  # noqa: PLC0415
+    from magnetar_agent.access import Tokens
 
     return Tokens(given.tokens_file or configuration.load(given.config).tokens_file)
 

@@ -15,13 +15,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from magnetar_core.errors import Conflict, InvalidField, NotFound
-from magnetar_core.fields import Field, Kind
-from magnetar_core.values import Choices
-
 from magnetar_agent import hypervisor as hv
 from magnetar_agent.documents import Document, now, write_atomically
 from magnetar_agent.operations import Operation
+from magnetar_core.errors import Conflict, InvalidField, NotFound
+from magnetar_core.fields import Field, Kind
+from magnetar_core.values import Choices
 
 if TYPE_CHECKING:
     from magnetar_agent.reconcile import Agent

@@ -306,8 +306,8 @@ class FakeHypervisor:
             return _read(path)
 
     def make_disk(self, path: Path, format: str, size: int, backing: Path | None = None,
-                  backing_format: str | None = None,  # noqa: ARG002 (of the protocol)
-                  label: str | None = None) -> None:  # noqa: ARG002 (of the protocol)
+                  backing_format: str | None = None,
+                  label: str | None = None) -> None:
         with self._call("make_disk", needs_libvirt=False):
             if backing and not backing.exists():
                 raise HypervisorError(f"qemu-img could not make the disk {path}: {backing} does not exist.")
@@ -328,7 +328,7 @@ class FakeHypervisor:
                 else:
                     _write(part, DiskSeen(format, seen.virtual_size))
 
-    def grow_disk(self, path: Path, format: str, size: int) -> None:  # noqa: ARG002 (of the protocol)
+    def grow_disk(self, path: Path, format: str, size: int) -> None:
         with self._call("grow_disk", needs_libvirt=False):
             seen = _read(path)
             if seen is None:

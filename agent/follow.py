@@ -16,13 +16,12 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from magnetar_core.ensure import Permissions
-from magnetar_core.errors import MagnetarError
-from magnetar_core.kinds import Network, Server
-
 from magnetar_agent import hypervisor as hv
 from magnetar_agent.documents import Document, now, write_atomically
 from magnetar_agent.operations import Operation
+from magnetar_core.ensure import Permissions
+from magnetar_core.errors import MagnetarError
+from magnetar_core.kinds import Network, Server
 
 if TYPE_CHECKING:
     from magnetar_agent.reconcile import Agent

@@ -7,12 +7,11 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from magnetar_core.errors import MagnetarError
-from magnetar_core.kinds import Host
-
 from magnetar_agent import hypervisor as hv
 from magnetar_agent.servers import GIB
 from magnetar_agent.version import version
+from magnetar_core.errors import MagnetarError
+from magnetar_core.kinds import Host
 
 if TYPE_CHECKING:
     from magnetar_agent.reconcile import Agent

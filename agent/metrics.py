@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections import Counter as Count
 from typing import TYPE_CHECKING, Any
 
-from magnetar_core.errors import MagnetarError
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily
+
+from magnetar_core.errors import MagnetarError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -196,7 +196,7 @@ def complete(api: FastAPI) -> None:
 
 def page(document: Extra) -> str:
     """The document as one HTML page without scripts."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - few ever look
+    from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(loader=PackageLoader("magnetar_agent"), autoescape=True, undefined=StrictUndefined,
                               trim_blocks=True, lstrip_blocks=True)

@@ -16,10 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from magnetar_core.errors import Conflict, Immutable, InvalidField, MagnetarError, NotFound
-from magnetar_core.fields import Kind
-from magnetar_core.plan import Result, Step, diff
-
 from magnetar_agent.documents import Document, Documents, now
 from magnetar_agent.drivers import Driver, Fields, Task
 from magnetar_agent.drivers.flavor import FlavorDriver
@@ -32,6 +28,9 @@ from magnetar_agent.follow import Changes, Follower
 from magnetar_agent.inventory import host
 from magnetar_agent.locks import Locks
 from magnetar_agent.operations import Operation, Operations
+from magnetar_core.errors import Conflict, Immutable, InvalidField, MagnetarError, NotFound
+from magnetar_core.fields import Kind
+from magnetar_core.plan import Result, Step, diff
 
 if TYPE_CHECKING:
     from magnetar_agent.hypervisor import Event, Hypervisor

@@ -9,15 +9,16 @@ import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fastapi import Request  # noqa: TC002 - FastAPI reads the annotations
+from fastapi import Request
 from fastapi.responses import Response
+from starlette.concurrency import run_in_threadpool
+
 from magnetar_agent import audit, reconcile
 from magnetar_agent.operations import RUNNING, Operation
 from magnetar_core.ensure import batch, permissions
 from magnetar_core.errors import InvalidField, InvalidRequest, MagnetarError, TooLarge
 from magnetar_core.fields import SHOW, Field, Kind
 from magnetar_core.values import Boolean, Choices, Integer, MapOf, Nullable, Text, Value
-from starlette.concurrency import run_in_threadpool
 
 if TYPE_CHECKING:
     from magnetar_agent.reconcile import Agent

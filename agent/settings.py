@@ -115,7 +115,7 @@ def load(path: Path | None = None, **given: Any) -> Settings:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    import yaml  # noqa: PLC0415 - commands that read no settings should start quickly
+    import yaml
 
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))

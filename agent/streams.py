@@ -10,15 +10,16 @@ import os
 import stat
 from typing import TYPE_CHECKING, Any
 
-from fastapi import Request  # noqa: TC002 - FastAPI reads the annotations
+from fastapi import Request
 from fastapi.responses import Response, StreamingResponse
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
+
 from magnetar_agent import audit, reconcile
 from magnetar_agent.documents import now
 from magnetar_agent.routes import Json, key, number, outcome, query, result, seconds, until
 from magnetar_core.errors import InvalidRequest, MagnetarError, NotFound, TimedOut, TooLarge
 from magnetar_core.kinds import Image, Server
-from starlette.concurrency import run_in_threadpool
-from starlette.requests import ClientDisconnect
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

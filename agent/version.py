@@ -9,7 +9,7 @@ import functools
 @functools.cache
 def version() -> str:
     """Version of the distribution ``magnetar``; a bare checkout has none."""
-    from importlib import metadata  # noqa: PLC0415 - slow to load
+    from importlib import metadata
 
     try:
         return metadata.version("magnetar")

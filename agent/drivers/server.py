@@ -6,15 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from magnetar_core.errors import Conflict, Immutable
-from magnetar_core.fields import SHOW
-from magnetar_core.kinds import Server
-from magnetar_core.plan import Step
-
 from magnetar_agent import hypervisor as hv
 from magnetar_agent import servers
 from magnetar_agent.drivers import Fields, Verb
 from magnetar_agent.servers import choose, spec, verbs
+from magnetar_core.errors import Conflict, Immutable
+from magnetar_core.fields import SHOW
+from magnetar_core.kinds import Server
+from magnetar_core.plan import Step
 
 if TYPE_CHECKING:
     from magnetar_agent.documents import Document

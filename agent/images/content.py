@@ -17,8 +17,9 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from magnetar_core.errors import ImageRefused
 from oslo_utils.imageutils import format_inspector
+
+from magnetar_core.errors import ImageRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -118,7 +119,7 @@ NOT_DISKS = (
 )
 
 
-def _iso(head: bytes, size: int) -> Facts:
+def _iso(_head: bytes, size: int) -> Facts:
     return Facts("iso", size)
 
 

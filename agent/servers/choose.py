@@ -9,9 +9,8 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any
 
-from magnetar_core.errors import Conflict, InvalidField
-
 from magnetar_agent.servers import GIB
+from magnetar_core.errors import Conflict, InvalidField
 
 if TYPE_CHECKING:
     from magnetar_agent.documents import Document
@@ -145,7 +144,7 @@ def _networks(agent: Agent, given: list[Fields], document: Document | None) -> l
                            field=f"{field}.mac", uuids=[taken[mac].id])
         if mac in {f["mac"] for f in found}:
             raise InvalidField(f"{field}.mac", "must differ from the other NICs'", mac)
-        found.append({**{"model": "virtio"}, **nic, "mac": mac})
+        found.append({"model": "virtio", **nic, "mac": mac})
     return found
 
 

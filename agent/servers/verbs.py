@@ -11,13 +11,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from magnetar_core.errors import HypervisorError, InvalidField, NoSpace
-
 from magnetar_agent import configdrive
 from magnetar_agent import hypervisor as hv
 from magnetar_agent.documents import sync_folder
 from magnetar_agent.drivers import Task, Verb
 from magnetar_agent.servers import GIB, MIB, folder, spec
+from magnetar_core.errors import HypervisorError, InvalidField, NoSpace
 
 if TYPE_CHECKING:
     from magnetar_agent.documents import Document

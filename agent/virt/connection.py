@@ -12,6 +12,7 @@ import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import libvirt  # type: ignore[import-untyped]
+
 from magnetar_core.errors import Conflict, HypervisorDown, HypervisorError, MagnetarError
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import libvirt  # type: ignore[import-untyped]
+
 from magnetar_agent.hypervisor import CRASHED, OFF, PAUSED, RUNNING, SUSPENDED, Disk, Domain, DomainSpec, Nic
 
 from .templates import FOLDER, NAMESPACE, fill

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import libvirt  # type: ignore[import-untyped]
+
 from magnetar_agent.hypervisor import Event
 
 if TYPE_CHECKING:

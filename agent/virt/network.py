@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 import libvirt  # type: ignore[import-untyped]
+
 from magnetar_agent.hypervisor import Lease, NetworkSeen, NetworkSpec
 from magnetar_core.errors import Conflict
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import libvirt  # type: ignore[import-untyped]
+
 from magnetar_core.errors import Conflict, HypervisorError
 
 from .disks import direct_io
@@ -186,7 +187,7 @@ class Domains:
         self.connection.call(f"{what} the domain {uuid}", run)
 
 
-class _Gone(Exception):  # noqa: N818 (not an error: it is caught here)
+class _Gone(Exception):
     """The domain vanished while it was looked at."""
 
 

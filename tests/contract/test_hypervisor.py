@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
 from magnetar_agent.fake import FakeHypervisor
 from magnetar_agent.hypervisor import (
     CRASHED,

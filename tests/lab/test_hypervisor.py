@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import guest
 import pytest
+
 from magnetar_agent.hypervisor import CRASHED, OFF, RUNNING, Disk, DomainSpec, Event
 from magnetar_agent.virt import LibvirtHypervisor
 from magnetar_core.errors import HypervisorDown

@@ -12,7 +12,7 @@ MASK = "(hidden)"
 class Step:
     """One thing to do: a verb of the driver's table, its arguments, and a sentence for people."""
 
-    __slots__ = ("verb", "args", "text")
+    __slots__ = ("args", "text", "verb")
 
     def __init__(self, verb: str, text: str, **args: Any) -> None:
         self.verb, self.text, self.args = verb, text, args
@@ -55,7 +55,7 @@ def diff(before: Any, after: Any, secrets: Collection[str] = (), path: str = "")
 class Result:
     """Outcome of an ensure: ``changed``, ``steps``, ``diff`` and the resource as it is (or would be) afterwards."""
 
-    __slots__ = ("steps", "diff", "resource", "warnings")
+    __slots__ = ("diff", "resource", "steps", "warnings")
 
     def __init__(self, steps: Iterable[Step], diff: list[dict[str, Any]], resource: Optional[dict[str, Any]],
                  warnings: Iterable[str] = ()) -> None:

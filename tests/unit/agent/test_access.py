@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
 from magnetar_agent import access, serve
 from magnetar_agent.access import OPERATE, READ, SO_PEERGROUPS, Caller, InvalidTokens, Tokens, admit, peer
 from magnetar_core.errors import Conflict, Forbidden, InvalidField, NotFound, Unauthenticated

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def test_lines_are_json() -> None:
     token = audit.request_id.set("req-1")
     try:
-        raise ValueError("why")  # noqa: TRY301
+        raise ValueError("why")
     except ValueError:
         record = logging.LogRecord("x", logging.ERROR, "f", 1, "it %s", ("broke",), sys.exc_info())
     record.__dict__["path"] = object

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from magnetar_agent.cli import main
 
 from .serving import Client, Unix

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
 from magnetar_agent.drivers.image import ImageDriver
 from magnetar_agent.operations import Operation
 from magnetar_core.errors import (

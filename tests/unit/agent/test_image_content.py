@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
 from magnetar_agent.images.content import HEAD, Facts, inspect
 from magnetar_core.errors import ImageRefused
 

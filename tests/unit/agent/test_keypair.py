@@ -10,6 +10,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
+
 from magnetar_agent.drivers.keypair import normal
 from magnetar_core.errors import Immutable, InvalidField
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+
 from magnetar_agent.drivers import network
 from magnetar_agent.drivers.image import ImageDriver
 from magnetar_agent.drivers.network import NetworkDriver

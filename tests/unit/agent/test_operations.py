@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+
 from magnetar_agent.operations import Operation, Operations
 from magnetar_core.errors import Conflict, HypervisorDown, NoSpace, NotFound
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+
 from magnetar_agent import reconcile, serve
 from magnetar_agent.app import REQUEST_ID, path
 from magnetar_agent.streams import tail

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from magnetar_agent.settings import InvalidSettings, Settings, describe, load
 
 

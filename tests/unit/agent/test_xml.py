@@ -19,6 +19,7 @@ import libvirt
 import pytest
 import yaml
 from jinja2 import UndefinedError
+
 from magnetar_agent.hypervisor import Disk, DomainSpec, NetworkSpec, Nic
 from magnetar_agent.virt.domain import Seen, parse, render, state
 from magnetar_agent.virt.probe import PROVED, firmware, probe
