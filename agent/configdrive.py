@@ -59,7 +59,8 @@ class Guest:
 
 def hostname(name: str) -> str:
     """A DNS label made of *name*, as Nova does: lower case, blanks and underscores to hyphens, the rest dropped."""
-    kept = "".join(c for c in name.lower().replace(" ", "-").replace("_", "-") if c.isascii() and (c.isalnum() or c in "-."))
+    spaced = name.lower().replace(" ", "-").replace("_", "-")
+    kept = "".join(c for c in spaced if c.isascii() and (c.isalnum() or c in "-."))
     return kept.strip("-.")[:63].rstrip("-.") or "server"
 
 

@@ -122,7 +122,8 @@ def open_url(url: str) -> http.client.HTTPResponse:
                     _Redirects(), urllib.request.HTTPErrorProcessor(), urllib.request.HTTPDefaultErrorHandler(),
                     urllib.request.UnknownHandler()):
         opener.add_handler(handler)
-    request = urllib.request.Request(url, headers={"User-Agent": "magnetar", "Accept-Encoding": "identity"})
+    headers = {"User-Agent": "magnetar", "Accept-Encoding": "identity"}
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310 - check_url let http and https pass only
     try:
         return cast("http.client.HTTPResponse", opener.open(request, timeout=TIMEOUT))
     except urllib.error.HTTPError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The verbs of the server driver. Each may be done twice; each writes the document before it acts where that matters."""
+"""The verbs of the server driver. Each may be done twice; where it matters, it writes the document before it acts."""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ version_added: "0.1.0"
 short_description: Manage images, which servers boot from
 description:
   - Makes an image be present as described, or absent.
-  - The content comes from a file where the module runs (O(filename)), from a URL (O(url)), or from a file of the host (O(host_path)).
+  - The content comes from a file where the module runs (O(filename)), from a URL (O(url)), or from a file of the host
+    (O(host_path)).
   - The format is found from the content. Content that refers to files outside of itself is refused.
 author:
   - Magnetar contributors (@magnetar)

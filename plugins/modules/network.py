@@ -11,7 +11,8 @@ version_added: "0.1.0"
 short_description: Manage networks, which servers plug into
 description:
   - Makes a network be present as described, or absent.
-  - V(mode=bridge) names a bridge that exists on the host. V(mode=nat) and V(mode=isolated) make a libvirt network, with DHCP if wanted.
+  - V(mode=bridge) names a bridge that exists on the host. V(mode=nat) and V(mode=isolated) make a libvirt network, with
+    DHCP if wanted.
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:

@@ -11,7 +11,8 @@ version_added: "0.1.0"
 short_description: Manage servers, the virtual machines of a host
 description:
   - Makes a server be present as described, running, stopped, paused, suspended, or absent.
-  - Options that are left out stay as they are. An option that cannot change on an existing server never passes in silence, see O(on_immutable).
+  - Options that are left out stay as they are. An option that cannot change on an existing server never passes in
+    silence, see O(on_immutable).
   - O(servers) makes many servers be as described with one call.
 author:
   - Magnetar contributors (@magnetar)

@@ -55,7 +55,8 @@ class ActionModule(ActionBase):
         if not reason:
             result.update(checked.run(self._task.check_mode, self._task.diff))
         elif mode == "always":
-            result.update(failed=True, msg="Direct execution is not possible: %s. Set magnetar_direct to auto." % reason)
+            result.update(
+                failed=True, msg="Direct execution is not possible: %s. Set magnetar_direct to auto." % reason)
         else:
             result.update(self._execute_module(task_vars=task_vars, wrap_async=self._task.async_val))
         return result

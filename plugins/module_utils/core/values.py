@@ -221,7 +221,8 @@ class MapOf(Value):
         if len(value) > self.max:
             raise InvalidField(path, "must have at most %d keys, and has %d" % (self.max, len(value)))
         return {
-            self.key.check(key, "%s key" % path, version): self.value.check(item, "%s.%s" % (path, str(key)[:40]), version)
+            self.key.check(key, "%s key" % path, version):
+            self.value.check(item, "%s.%s" % (path, str(key)[:40]), version)
             for key, item in value.items()
         }
 

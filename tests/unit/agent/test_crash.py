@@ -68,7 +68,8 @@ STORIES: dict[str, tuple[list[tuple[str, str, Any]], tuple[str, str, Any]]] = {
 @pytest.mark.parametrize("repeat", [True, False], ids=["repeated", "left alone"])
 @pytest.mark.parametrize("late", [True, False], ids=["after", "before"])
 @pytest.mark.parametrize("story", STORIES)
-def test_death_at_every_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, story: str, late: bool, repeat: bool) -> None:
+def test_death_at_every_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, story: str, late: bool,
+                               repeat: bool) -> None:
     before, asked = STORIES[story]
     for lives in range(40):
         with monkeypatch.context() as patch:

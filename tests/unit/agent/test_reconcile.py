@@ -24,7 +24,8 @@ def verbs(result: Any) -> list[str]:
 
 
 WISHES: list[tuple[dict[str, Any] | None, list[str]]] = [
-    ({"flavor": SMALL, "networks": [{"bridge": "br0"}], "metadata": {"a": "1"}}, ["record", "disks", "drive", "define", "start"]),
+    ({"flavor": SMALL, "networks": [{"bridge": "br0"}], "metadata": {"a": "1"}},
+     ["record", "disks", "drive", "define", "start"]),
     ({"flavor": SMALL, "networks": [{"bridge": "br0"}], "metadata": {"a": "1"}}, []),
     ({"tags": ["b", "a"]}, ["record"]),
     ({"power": "paused"}, ["record", "pause"]),

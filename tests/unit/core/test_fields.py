@@ -48,7 +48,8 @@ def test_two_shapes_of_one_wire_name() -> None:
 def test_overlap_does_not_import() -> None:
     with pytest.raises(TypeError, match="overlap"):
         type("Bad", (Kind,), {
-            "one": Field(Text(), "One.", wire="swap", until="2.75"), "two": Field(Text(), "Two.", wire="swap", since="2.75"),
+            "one": Field(Text(), "One.", wire="swap", until="2.75"),
+            "two": Field(Text(), "Two.", wire="swap", since="2.75"),
         })
 
 

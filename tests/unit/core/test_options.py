@@ -15,7 +15,8 @@ FIELDS = (
     Field(Choices("a", "b"), "A word.", option="letter").named("choice"),
     Field(ListOf(Record(size=Field(Integer(), "How big."))), "Things.").named("things"),
     Field(MapOf(Text(), Text()), "Hidden.", option=False).named("hidden"),
-) + collect(own=Option(Boolean(), "Its own.", default=True, env="OWN"))
+    *collect(own=Option(Boolean(), "Its own.", default=True, env="OWN")),
+)
 
 
 def test_spec():

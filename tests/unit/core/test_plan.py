@@ -23,7 +23,8 @@ def test_diff(before: dict[str, object], after: dict[str, object], found: list[o
 
 
 def test_secrets_are_masked() -> None:
-    assert diff({"user_data": "a"}, {"user_data": "b"}, {"user_data"}) == [{"path": "user_data", "old": MASK, "new": MASK}]
+    masked = {"path": "user_data", "old": MASK, "new": MASK}
+    assert diff({"user_data": "a"}, {"user_data": "b"}, {"user_data"}) == [masked]
 
 
 def test_result_is_changed_by_its_steps() -> None:

@@ -32,5 +32,5 @@ class Host(Kind):
     servers = Field(Integer(), "Servers with a document.", on=READ, sample=4)
     running = Field(Integer(), "Servers that run.", on=READ, sample=3)
     connected = Field(Boolean(), "Whether libvirt answers.", on=READ, sample=True)
-    orphans = Field(MapOf(Text(), ListOf(Text())), "Things of Magnetar that no document knows: domains, files.", on=READ,
-                    sample={"domains": [], "files": []})
+    orphans = Field(MapOf(Text(), ListOf(Text())), "Things of Magnetar that no document knows: domains, files.",
+                    on=READ, sample={"domains": [], "files": []})
