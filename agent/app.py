@@ -16,7 +16,7 @@ from fastapi.responses import HTMLResponse, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
-from magnetar_agent import access, audit, openapi, reconcile
+from magnetar_agent import access, audit, inventory, openapi
 from magnetar_agent.metrics import Metrics
 from magnetar_agent.routes import Json, Resources, Tasks, query
 from magnetar_agent.streams import Feed, Streams
@@ -27,7 +27,7 @@ from magnetar_core.kinds import KINDS, Host, Image, Server
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from magnetar_agent.reconcile import Agent
+    from magnetar_agent.agent import Agent
 
 log = logging.getLogger(__name__)
 
@@ -159,7 +159,7 @@ class Pages:
     async def host(self, request: Request) -> Json:
         """The host: what it is, what it has, what is used, and what no document knows."""
         query(request)
-        return Json(await run_in_threadpool(reconcile.host, self.agent))
+        return Json(await run_in_threadpool(inventory.host, self.agent))
 
     async def health(self, _: Request) -> Json:
         """200 while libvirt answers, else 503."""

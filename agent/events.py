@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 from magnetar_agent import hypervisor as hv
 from magnetar_agent.documents import Document, now, write_atomically
 from magnetar_agent.operations import Operation
+from magnetar_agent.reconcile import show
 from magnetar_core.errors import Conflict, InvalidField, NotFound
 from magnetar_core.fields import Field, Kind
 from magnetar_core.values import Choices
 
 if TYPE_CHECKING:
-    from magnetar_agent.reconcile import Agent
+    from magnetar_agent.agent import Agent
 
 log = logging.getLogger(__name__)
 
@@ -78,8 +79,6 @@ EVENTS: Mapping[str, tuple[type[Kind], Callable[..., None]]] = {"reboot": (Reboo
 def event(agent: Agent, kind: type[Kind], key: str, name: str, args: Mapping[str, Any], request_id: str,
           operation: Operation) -> dict[str, Any]:
     """Do the one-shot *name* on resource *key*, once per *request_id*. Answer: ``{"done": true, "resource": …}``."""
-    from magnetar_agent.reconcile import show
-
     if kind.noun != "server" or name not in EVENTS:
         raise InvalidField("event", f"must be one of {', '.join(EVENTS)}, on a server", name)
     if not REQUEST_ID.fullmatch(request_id):

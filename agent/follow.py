@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from magnetar_agent import hypervisor as hv
+from magnetar_agent import reconcile
 from magnetar_agent.documents import Document, now, write_atomically
 from magnetar_agent.operations import Operation
 from magnetar_core.ensure import Permissions
@@ -24,7 +25,7 @@ from magnetar_core.errors import MagnetarError
 from magnetar_core.kinds import Network, Server
 
 if TYPE_CHECKING:
-    from magnetar_agent.reconcile import Agent
+    from magnetar_agent.agent import Agent
 
 log = logging.getLogger(__name__)
 
@@ -164,7 +165,8 @@ class Follower:
         times.append(time.monotonic())
         self.agent.hypervisor.destroy(document.id)
         self.agent.hypervisor.start(document.id)
-        log.warning("server %s crashed (%s) and was started again", document.name, reason, extra={"server": document.id})
+        log.warning("server %s crashed (%s) and was started again", document.name, reason,
+                    extra={"server": document.id})
         return True
 
     # The whole host -----------------------------------------------------------------------------------------------
@@ -187,7 +189,7 @@ class Follower:
 
     def _finish(self) -> None:
         """What a crash cut short: deletions first, then what was being made or changed."""
-        for driver in reversed(self.agent.drivers.values()):
+        for driver in reversed(list(self.agent.drivers.values())):
             for document in self.agent.documents.list(driver.kind.noun):
                 if document.deleting:
                     self._again(driver.kind, document, None)
@@ -205,8 +207,6 @@ class Follower:
                 self._write(document, hv.OFF, "rebooted", False)
 
     def _again(self, kind: type, document: Document, want: dict[str, object] | None) -> None:
-        from magnetar_agent import reconcile
-
         operation = Operation("settle", document.kind, document.id, caller="agent")
         try:
             reconcile.ensure(self.agent, kind, document.id, want, Permissions.defaults(), False, operation)

@@ -14,7 +14,7 @@ from magnetar_core.errors import MagnetarError
 from magnetar_core.kinds import Host
 
 if TYPE_CHECKING:
-    from magnetar_agent.reconcile import Agent
+    from magnetar_agent.agent import Agent
 
 
 def host(agent: Agent) -> dict[str, Any]:
@@ -22,7 +22,8 @@ def host(agent: Agent) -> dict[str, Any]:
     documents = agent.documents.list("server")
     disk = shutil.disk_usage(agent.settings.state_dir)
     found: dict[str, Any] = {
-        "name": agent.host_name, "agent_version": version(), "connected": agent.hypervisor.connected(), "servers": len(documents),
+        "name": agent.host_name, "agent_version": version(), "connected": agent.hypervisor.connected(),
+        "servers": len(documents),
         "disk_gb": disk.total // GIB, "disk_gb_free": disk.free // GIB,
     }
     try:

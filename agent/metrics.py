@@ -14,8 +14,8 @@ from magnetar_core.errors import MagnetarError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from magnetar_agent.agent import Agent
     from magnetar_agent.operations import Operation
-    from magnetar_agent.reconcile import Agent
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1, 5, 30, 120)
 

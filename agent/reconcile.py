@@ -9,80 +9,25 @@ from __future__ import annotations
 
 import logging
 import re
-import socket
 import uuid
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.documents import Document, Documents, now
+from magnetar_agent.documents import Document, now
 from magnetar_agent.drivers import Driver, Fields, Task
-from magnetar_agent.drivers.flavor import FlavorDriver
-from magnetar_agent.drivers.image import ImageDriver
-from magnetar_agent.drivers.keypair import KeypairDriver
-from magnetar_agent.drivers.network import NetworkDriver
-from magnetar_agent.drivers.server import ServerDriver
-from magnetar_agent.events import event
-from magnetar_agent.follow import Changes, Follower
-from magnetar_agent.inventory import host
-from magnetar_agent.locks import Locks
-from magnetar_agent.operations import Operation, Operations
+from magnetar_agent.foresee import foreseeing
 from magnetar_core.errors import Conflict, Immutable, InvalidField, MagnetarError, NotFound
 from magnetar_core.fields import Kind
 from magnetar_core.plan import Result, Step, diff
 
 if TYPE_CHECKING:
-    from magnetar_agent.hypervisor import Event, Hypervisor
-    from magnetar_agent.settings import Settings
+    from magnetar_agent.agent import Agent
+    from magnetar_agent.operations import Operation
 
 log = logging.getLogger(__name__)
 
-__all__ = ["Agent", "collection", "ensure", "ensure_many", "event", "host", "show"]
-
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-
-
-class Agent:
-    """What the agent works with: settings, the hypervisor, the documents, operations and the drivers by noun."""
-
-    def __init__(self, settings: Settings, hypervisor: Hypervisor) -> None:
-        self.settings = settings
-        self.hypervisor = hypervisor
-        self.documents = Documents(settings.state_dir)
-        self.operations = Operations(settings.parallel)
-        self.locks = Locks()
-        self.host_name = socket.gethostname()
-        self.changes = Changes()
-        #: How often each domain rebooted since the agent started.
-        self.reboots: dict[str, int] = {}
-        self.drivers: Mapping[str, Driver] = {
-            driver.kind.noun: driver
-            for driver in (FlavorDriver(), KeypairDriver(), ImageDriver(), NetworkDriver(), ServerDriver())
-        }
-
-        self.follower = Follower(self)
-
-    def start(self) -> None:
-        """Follow events from now on, and put right what happened while no agent ran."""
-        self.hypervisor.on_event(self._count_reboot)
-        self.follower.start()
-
-    def close(self) -> None:
-        """End operations and threads; the hypervisor is its maker's to close."""
-        self.operations.close(self.settings.grace)
-        self.follower.close()
-
-    def _count_reboot(self, event: Event) -> None:
-        if event.what == "rebooted":
-            self.reboots[event.uuid] = self.reboots.get(event.uuid, 0) + 1
-
-    def driver(self, kind: type[Kind]) -> Driver:
-        """The driver of *kind*; kinds without one are read only."""
-        found = self.drivers.get(kind.noun)
-        if not found:
-            raise InvalidField(kind.noun, "is read only")
-        return found
 
 
 class _Changed(Exception):
@@ -96,7 +41,7 @@ def ensure(agent: Agent, kind: type[Kind], key: str, want: Fields | None, permis
     *permissions* is a checked ``core.ensure.Permissions``. Blocks until done. Raises the errors of the core.
     """
     driver = agent.driver(kind)
-    given = None if want is None else _given(kind, key, want)
+    given = None if want is None else given_by(kind, key, want)
     while True:
         try:
             with _claim(agent, kind, key, operation, dry_run) as document:
@@ -124,7 +69,7 @@ def _claim(agent: Agent, kind: type[Kind], key: str, operation: Operation, dry_r
             return
 
 
-def _given(kind: type[Kind], key: str, want: Fields) -> Fields:
+def given_by(kind: type[Kind], key: str, want: Fields) -> Fields:
     """Check *want*; its key and its own name and id may not contradict each other."""
     given: Fields = kind.check(want, partial=True)
     field = "id" if UUID.fullmatch(key.lower()) else "name"
@@ -184,7 +129,11 @@ class _Change:
     def _plan(self, document: Document, fresh: bool, dry_run: bool) -> Result:
         known = self.kind.defaults() if fresh else document.want
         merged = {**known, **self._merged(known)}
-        want = self.driver.complete(self.agent, merged, None if fresh else document)
+        if fresh:
+            merged["id"] = document.id
+        with foreseeing(dry_run, self.warnings):
+            want = self.driver.complete(self.agent, merged, None if fresh else document)
+        want.pop("id", None)
         have = None if fresh else self.driver.observe(self.agent, document)
         steps: list[Step] = []
         differing = [] if fresh else self._differing(document.want, want)
@@ -194,7 +143,7 @@ class _Change:
             have_then = None
         else:
             have_then = have
-        if fresh or steps or want != document.want:
+        if fresh or steps or want != document.want or document.state.get("unfinished"):
             steps.append(Step("record", f"record {self.kind.noun} {want.get('name', document.name)}"))
         planned = list(self.driver.plan(want, have_then))
         change = self._diff(document, fresh, have, merged if fresh else want)
@@ -208,7 +157,7 @@ class _Change:
         return Result(steps + planned, change, self._shown(predicted), self.warnings)
 
     def _merged(self, known: Fields) -> Fields:
-        found = dict(self.given)
+        found = {name: value for name, value in self.given.items() if name != "id"}
         for name in self.permissions["merge"]:
             if name in found and isinstance(found[name], dict):
                 found[name] = {**known.get(name, {}), **found[name]}
@@ -327,78 +276,6 @@ def _remove(agent: Agent, driver: Driver, document: Document | None, dry_run: bo
         agent.documents.remove(document)
         driver.sweep(agent)
     return Result([*steps, forget], found, resource)
-
-
-def ensure_many(agent: Agent, kind: type[Kind], items: list[tuple[str, Fields | None, Mapping[str, Any]]],
-                dry_run: bool, operation: Operation) -> list[dict[str, Any]]:
-    """Ensure many, each for itself: a list of ``{"key", **result}`` or ``{"key", "error"}`` in the order of *items*.
-
-    What needs no change is found in one pass over one look at the host; the rest is done by a bounded pool.
-    """
-    driver = agent.driver(kind)
-    looked = _Look(agent, driver)
-    answers: list[dict[str, Any] | None] = [looked.unchanged(*item) for item in items]
-    waiting = [(at, items[at]) for at, answer in enumerate(answers) if answer is None]
-    done = 0
-
-    def one(item: tuple[str, Fields | None, Mapping[str, Any]]) -> dict[str, Any]:
-        nonlocal done
-        key, want, permissions = item
-        try:
-            operation.check()
-            answer = ensure(agent, kind, key, want, permissions, dry_run, _Part(operation, key)).as_dict()
-        except MagnetarError as error:
-            answer = {"error": error.as_dict()}
-        except Exception:
-            log.exception("item %s of a batch", key, extra={"request_id": operation.request_id})
-            answer = {"error": MagnetarError().as_dict()}
-        done += 1
-        operation.advance(done, len(waiting), unit="items")
-        return {"key": key, **answer}
-
-    if waiting:
-        with ThreadPoolExecutor(agent.settings.parallel, thread_name_prefix="batch") as pool:
-            for (at, _), answer in zip(waiting, pool.map(one, [item for _, item in waiting]), strict=True):
-                answers[at] = answer
-    return [answer for answer in answers if answer is not None]
-
-
-class _Part(Operation):
-    """The share of one item in a batch's operation: cancelled with it, and with progress of its own."""
-
-    def __init__(self, whole: Operation, key: str) -> None:
-        super().__init__(whole.name, whole.kind, key, whole.request_id, whole.caller)
-        self._whole = whole
-
-    def check(self) -> None:
-        """Raise ``Cancelled`` when the batch was cancelled."""
-        self._whole.check()
-
-
-class _Look:
-    """Answers ensures that change nothing, from one snapshot and without locks: there is nothing to protect."""
-
-    def __init__(self, agent: Agent, driver: Driver) -> None:
-        self.agent, self.driver, self.kind = agent, driver, driver.kind
-        self.snapshot = driver.snapshot(agent)
-
-    def unchanged(self, key: str, want: Fields | None, permissions: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The answer, or ``None`` when something is to be done, or refused, and so needs the full way."""
-        try:
-            document = self.agent.documents.find(self.kind.noun, key)
-            if want is None or document is None or document.deleting or document.state.get("unfinished"):
-                return None
-            given = _given(self.kind, key, want)
-            if permissions["merge"]:
-                return None
-            completed = self.driver.complete(self.agent, {**document.want, **given}, document)
-            have = self.driver.observe(self.agent, document, self.snapshot)
-            if completed != document.want or next(iter(self.driver.plan(completed, have)), None):
-                return None
-            shown = self.driver.show(self.agent, document, have, self.snapshot)
-        except MagnetarError:
-            return None
-        return {"key": key, **Result([], [], shown).as_dict()}
 
 
 def show(agent: Agent, kind: type[Kind], key: str) -> Fields:

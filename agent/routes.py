@@ -13,7 +13,8 @@ from fastapi import Request
 from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
-from magnetar_agent import audit, reconcile
+from magnetar_agent import audit, events, reconcile
+from magnetar_agent.batch import ensure_many
 from magnetar_agent.operations import RUNNING, Operation
 from magnetar_core.ensure import batch, permissions
 from magnetar_core.errors import InvalidField, InvalidRequest, MagnetarError, TooLarge
@@ -21,7 +22,7 @@ from magnetar_core.fields import SHOW, Field, Kind
 from magnetar_core.values import Boolean, Choices, Integer, MapOf, Nullable, Text, Value
 
 if TYPE_CHECKING:
-    from magnetar_agent.reconcile import Agent
+    from magnetar_agent.agent import Agent
 
 Found = list[dict[str, Any]]
 Items = list[tuple[str, dict[str, Any] | None, Mapping[str, Any]]]
@@ -238,7 +239,7 @@ class Resources:
         given = query(request, dry_run=boolean, wait=seconds)
         dry, wait = given.get("dry_run", False), given.get("wait", self.agent.settings.wait)
         items: Items = [*batch(await body(request, self.agent.settings.body_max_bytes))]
-        return await self._work(request, "ensure", None, wait, dry, lambda operation: reconcile.ensure_many(
+        return await self._work(request, "ensure", None, wait, dry, lambda operation: ensure_many(
             self.agent, self.kind, items, dry, operation), lambda found: {"results": found})
 
     async def remove(self, request: Request) -> Json:
@@ -255,7 +256,7 @@ class Resources:
         once, name = sent.get("request_id", request.state.request_id), key(request)
         return await self._work(
             request, str(sent["event"]), name, given.get("wait", self.agent.settings.wait), False,
-            lambda operation: reconcile.event(
+            lambda operation: events.event(
                 self.agent, self.kind, name, sent["event"], sent["args"], once, operation), dict)
 
     async def _work(self, request: Request, what: str, name: str | None, wait: float, dry: bool,

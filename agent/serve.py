@@ -18,8 +18,8 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from magnetar_agent import access
+from magnetar_agent.agent import Agent
 from magnetar_agent.app import Application
-from magnetar_agent.reconcile import Agent
 from magnetar_agent.settings import InvalidSettings, Settings
 from magnetar_core.errors import MagnetarError
 

@@ -15,7 +15,7 @@ from fastapi.responses import Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
-from magnetar_agent import audit, reconcile
+from magnetar_agent import audit, inventory, reconcile
 from magnetar_agent.documents import now
 from magnetar_agent.routes import Json, key, number, outcome, query, result, seconds, until
 from magnetar_core.errors import InvalidRequest, MagnetarError, NotFound, TimedOut, TooLarge
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from pathlib import Path
 
+    from magnetar_agent.agent import Agent
     from magnetar_agent.hypervisor import Event
     from magnetar_agent.operations import Operation
-    from magnetar_agent.reconcile import Agent
 
 #: The body is handed to the thread that stores it in pieces of about this size.
 PIECE = 2**20
@@ -206,7 +206,7 @@ class Feed:
 
     def _heartbeat(self) -> bytes:
         try:
-            seen = reconcile.host(self.agent)
+            seen = inventory.host(self.agent)
         except MagnetarError as error:
             seen = {"connected": False, "error": error.as_dict()}
         return _frame("heartbeat", {"time": now(), "host": seen, "operations": self.agent.operations.running()})

@@ -11,9 +11,9 @@ from magnetar_core.fields import Kind
 from magnetar_core.plan import Step
 
 if TYPE_CHECKING:
+    from magnetar_agent.agent import Agent
     from magnetar_agent.documents import Document
     from magnetar_agent.operations import Operation
-    from magnetar_agent.reconcile import Agent
 
 #: A document's fields, or a view of them as they are on the host.
 Fields = dict[str, Any]
@@ -38,11 +38,17 @@ Verb = Callable[..., None]
 class Driver(Protocol):
     """How resources of one kind are made so."""
 
-    kind: type[Kind]
-    #: Two resources may not share a name (servers made by uuid may).
-    unique_names: bool
-    #: Verb name to ``function(task, **step.args)``. Each is repeatable: done twice is done once.
-    verbs: Mapping[str, Verb]
+    @property
+    def kind(self) -> type[Kind]:
+        """The kind that it drives."""
+
+    @property
+    def unique_names(self) -> bool:
+        """Whether two resources may not share a name (servers made by uuid may)."""
+
+    @property
+    def verbs(self) -> Mapping[str, Verb]:
+        """Verb name to ``function(task, **step.args)``. Each is repeatable: done twice is done once."""
 
     def complete(self, agent: Agent, want: Fields, document: Document | None) -> Fields:
         """Turn *want* (checked, merged, defaults filled in) into what will be kept: resolve references to uuids, draw

@@ -12,8 +12,8 @@ from magnetar_core.plan import Step
 from . import Fields, Verb
 
 if TYPE_CHECKING:
+    from magnetar_agent.agent import Agent
     from magnetar_agent.documents import Document
-    from magnetar_agent.reconcile import Agent
 
 
 class DocumentDriver:

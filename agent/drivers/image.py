@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import now
+from magnetar_agent.foresee import missing
 from magnetar_agent.images import content, sources
 from magnetar_agent.images.store import Part, Store
 from magnetar_core.errors import Conflict, ImageRefused, Immutable, InUse, InvalidField, NotFound
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from io import BufferedReader
 
+    from magnetar_agent.agent import Agent
     from magnetar_agent.documents import Document
     from magnetar_agent.operations import Operation
-    from magnetar_agent.reconcile import Agent
 
     from . import Fields, Task, Verb
 
@@ -256,7 +257,8 @@ def _part(agent: Agent, field: str, reference: str, format: str) -> str:
     """The uuid of the image *reference*, which must be of *format* and have its content."""
     found = agent.documents.find("image", reference)
     if found is None:
-        raise InvalidField(field, "must name an image of this host", reference)
+        missing(InvalidField(field, "must name an image of this host", reference), "image", reference)
+        return reference
     if not _stored(found):
         raise InvalidField(field, "must name an image that is active; send its content first", reference)
     if found.state["disk_format"] != format:

@@ -19,8 +19,8 @@ from magnetar_core.kinds import Keypair
 from .document import DocumentDriver
 
 if TYPE_CHECKING:
+    from magnetar_agent.agent import Agent
     from magnetar_agent.documents import Document
-    from magnetar_agent.reconcile import Agent
 
     from . import Fields
 

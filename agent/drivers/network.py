@@ -24,8 +24,8 @@ from .document import DocumentDriver
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from magnetar_agent.agent import Agent
     from magnetar_agent.documents import Document
-    from magnetar_agent.reconcile import Agent
 
     from . import Fields, Task, Verb
 

@@ -16,8 +16,8 @@ from magnetar_core.kinds import Server
 from magnetar_core.plan import Step
 
 if TYPE_CHECKING:
+    from magnetar_agent.agent import Agent
     from magnetar_agent.documents import Document
-    from magnetar_agent.reconcile import Agent
 
 MISSING = "missing"
 ACTIVE = (hv.RUNNING, hv.PAUSED)
@@ -72,15 +72,16 @@ def _gone(have: Fields | None) -> Iterator[str]:
 
 def _there(want: Fields, have: Fields) -> Iterator[str]:
     power = have["power"]
-    differs = [] if power == MISSING else [name for name in ("flavor", "networks") if _shape(want, name) != _shape(have, name)]
+    shapes = () if power == MISSING else ("flavor", "networks")
+    differs = [name for name in shapes if _shape(want, name) != _shape(have, name)]
     grows = want["flavor"]["disk"] * servers.GIB > have["root_bytes"] > 0
     if have["lost"]:
         raise Conflict(f"{', '.join(have['lost'])} of server {want['name']!r} is gone from the host. Restore the file, "
                        "or delete the server and make it again.", files=list(have["lost"]))
     if 0 < want["flavor"]["disk"] * servers.GIB < have["root_bytes"]:
-        raise Immutable(f"flavor: the root disk of server {want['name']!r} has {have['root_bytes'] / servers.GIB:g} GiB "
-                        f"and cannot shrink to {want['flavor']['disk']} GiB. Choose a flavor with a larger disk, or "
-                        "delete the server and make it again.", fields=["flavor"])
+        raise Immutable(f"flavor: the root disk of server {want['name']!r} has {have['root_bytes'] / servers.GIB:g} "
+                        f"GiB and cannot shrink to {want['flavor']['disk']} GiB. Choose a flavor with a larger disk, "
+                        "or delete the server and make it again.", fields=["flavor"])
     if (differs or grows) and power in (*ACTIVE, hv.SUSPENDED):
         if want["power"] != hv.OFF:
             raise Conflict(f"{', '.join(differs or ['flavor'])}: can change only while server {want['name']!r} is off, "

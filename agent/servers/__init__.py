@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from magnetar_agent.agent import Agent
     from magnetar_agent.documents import Document
     from magnetar_agent.hypervisor import Domain, Lease
-    from magnetar_agent.reconcile import Agent
 
 GIB = 2**30
 MIB = 2**20

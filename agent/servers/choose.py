@@ -9,13 +9,14 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any
 
+from magnetar_agent.documents import Document
+from magnetar_agent.foresee import missing
 from magnetar_agent.servers import GIB
 from magnetar_core.errors import Conflict, InvalidField
 
 if TYPE_CHECKING:
-    from magnetar_agent.documents import Document
+    from magnetar_agent.agent import Agent
     from magnetar_agent.drivers import Fields
-    from magnetar_agent.reconcile import Agent
 
 SIZES = ("vcpus", "ram", "disk", "ephemeral", "swap")
 BOOTABLE = ("raw", "qcow2", "iso", "aki")
@@ -55,8 +56,9 @@ def _flavor(agent: Agent, given: Any, old: Fields | None) -> Fields:
     if found is None:
         if old and given == old.get("name"):
             return old
-        raise InvalidField("flavor", f"must name a flavor of this host, and there is none called {given!r}; make it, "
-                                     "or give its sizes")
+        missing(InvalidField("flavor", f"must name a flavor of this host, and there is none called {given!r}; make it, "
+                                       "or give its sizes"), "flavor", given)
+        return {"name": given, **dict.fromkeys(SIZES, 0)}
     return {"name": found.name, **{size: found.want[size] for size in SIZES}}
 
 
@@ -70,8 +72,10 @@ def _image(agent: Agent, given: str | None, document: Document | None) -> Docume
     if found is None and document and given == document.state.get("image_name"):
         return agent.documents.get("image", document.want["image"]) or _gone(document)
     if found is None:
-        raise InvalidField("image", f"must name an image of this host, and there is none called {given!r}; register it "
-                                    "first")
+        missing(InvalidField("image", f"must name an image of this host, and there is none called {given!r}; register "
+                                      "it first"), "image", given)
+        return Document("image", given, given, {"min_ram": 0, "min_disk": 0, "properties": {}},
+                        state={"status": "active", "disk_format": "qcow2"})
     if found.state.get("status") != "active":
         raise InvalidField("image", f"must be active, and {given!r} is {found.state.get('status', 'queued')}; send its "
                                     "content first")
@@ -95,7 +99,8 @@ def _fits(image: Document, flavor: Fields) -> None:
         raise InvalidField("flavor", f"must have at least {least['min_ram']} MiB of ram for image {image.name!r}",
                            flavor["ram"])
     if 0 < disk < least["min_disk"]:
-        raise InvalidField("flavor", f"must have at least {least['min_disk']} GiB of disk for image {image.name!r}", disk)
+        raise InvalidField("flavor", f"must have at least {least['min_disk']} GiB of disk for image {image.name!r}",
+                           disk)
     if 0 < disk * GIB < virtual and image.state["disk_format"] in ("raw", "qcow2"):
         raise InvalidField("flavor", f"must have a disk of at least {-(-virtual // GIB)} GiB: image {image.name!r} has "
                                      "that size, and a disk cannot shrink", disk)
@@ -106,8 +111,9 @@ def _key(agent: Agent, given: str | None, old: Fields) -> str | None:
         return given
     found = agent.documents.find("keypair", given)
     if found is None:
-        raise InvalidField("key_name", f"must name a keypair of this host, and there is none called {given!r}; make it "
-                                       "first")
+        missing(InvalidField("key_name", f"must name a keypair of this host, and there is none called {given!r}; make "
+                                         "it first"), "keypair", given)
+        return given
     return found.name
 
 
@@ -167,13 +173,14 @@ def _exists(agent: Agent, plug: tuple[str | None, str | None], field: str) -> No
     if bridge is not None:
         bridges = agent.hypervisor.bridges()
         if bridge not in bridges:
-            raise InvalidField(f"{field}.bridge", f"must be a bridge of this host, and there is none called {bridge!r}; "
-                                                  f"there are {', '.join(sorted(bridges)) or 'none'}")
+            there = ", ".join(sorted(bridges)) or "none"
+            raise InvalidField(f"{field}.bridge", "must be a bridge of this host, and there is none called "
+                                                  f"{bridge!r}; there are {there}")
         return
     assert network is not None
     if agent.documents.find("network", network) is None and network not in agent.hypervisor.networks():
-        raise InvalidField(f"{field}.network", f"must name a network, and there is none called {network!r}; make it "
-                                               "with the network module, or name a bridge")
+        missing(InvalidField(f"{field}.network", f"must name a network, and there is none called {network!r}; make it "
+                                                 "with the network module, or name a bridge"), "network", network)
 
 
 def _draw(taken: set[str]) -> str:

@@ -9,9 +9,9 @@ from magnetar_agent.hypervisor import Disk, Domain, DomainSpec, Nic
 from magnetar_agent.servers import domain_name, folder
 
 if TYPE_CHECKING:
+    from magnetar_agent.agent import Agent
     from magnetar_agent.documents import Document
     from magnetar_agent.drivers import Fields
-    from magnetar_agent.reconcile import Agent
 
 
 def files(want: Fields) -> list[str]:

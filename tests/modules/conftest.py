@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
+
 from magnetar_agent import serve
+from magnetar_agent.agent import Agent
 from magnetar_agent.app import Application
 from magnetar_agent.fake import FakeHypervisor
-from magnetar_agent.reconcile import Agent
 from magnetar_agent.settings import Settings
 
 ROOT = Path(__file__).parents[2]

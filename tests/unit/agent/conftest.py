@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent import reconcile
+from magnetar_agent import batch, reconcile
+from magnetar_agent.agent import Agent
 from magnetar_agent.fake import FakeHypervisor
 from magnetar_agent.operations import Operation
-from magnetar_agent.reconcile import Agent
 from magnetar_agent.settings import Settings
 from magnetar_core.ensure import permissions
 from magnetar_core.kinds import BY_NOUN
@@ -50,9 +50,10 @@ class Host:
         """One ensure."""
         return reconcile.ensure(self.agent, BY_NOUN[noun], key, want, permissions(allowed), dry_run, Operation("test"))
 
-    def many(self, noun: str, items: list[tuple[str, dict[str, Any] | None]], dry_run: bool = False) -> list[dict[str, Any]]:
+    def many(self, noun: str, items: list[tuple[str, dict[str, Any] | None]],
+             dry_run: bool = False) -> list[dict[str, Any]]:
         """A batch."""
-        return reconcile.ensure_many(self.agent, BY_NOUN[noun], [(k, w, permissions({})) for k, w in items], dry_run,
+        return batch.ensure_many(self.agent, BY_NOUN[noun], [(k, w, permissions({})) for k, w in items], dry_run,
                                      Operation("test"))
 
     def server(self, name: str = "web1", **want: Any) -> Result:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from magnetar_agent.reconcile import Agent
+    from magnetar_agent.agent import Agent
 
 
 class Unix(http.client.HTTPConnection):

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Many ensures in one call: what needs no change is found in one look at the host, the rest is done side by side."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from magnetar_agent.operations import Operation
+from magnetar_agent.reconcile import ensure, given_by
+from magnetar_core.errors import MagnetarError
+from magnetar_core.plan import Result
+
+if TYPE_CHECKING:
+    from magnetar_agent.agent import Agent
+    from magnetar_agent.drivers import Driver, Fields
+    from magnetar_core.fields import Kind
+
+log = logging.getLogger(__name__)
+
+
+def ensure_many(agent: Agent, kind: type[Kind], items: list[tuple[str, Fields | None, Mapping[str, Any]]],
+                dry_run: bool, operation: Operation) -> list[dict[str, Any]]:
+    """Ensure many, each for itself: a list of ``{"key", **result}`` or ``{"key", "error"}`` in the order of *items*.
+
+    What needs no change is found in one pass over one look at the host; the rest is done by a bounded pool.
+    """
+    driver = agent.driver(kind)
+    looked = _Look(agent, driver)
+    answers: list[dict[str, Any] | None] = [looked.unchanged(*item) for item in items]
+    waiting = [(at, items[at]) for at, answer in enumerate(answers) if answer is None]
+    done = 0
+
+    def one(item: tuple[str, Fields | None, Mapping[str, Any]]) -> dict[str, Any]:
+        nonlocal done
+        key, want, permissions = item
+        try:
+            operation.check()
+            answer = ensure(agent, kind, key, want, permissions, dry_run, _Part(operation, key)).as_dict()
+        except MagnetarError as error:
+            answer = {"error": error.as_dict()}
+        except Exception:
+            log.exception("item %s of a batch", key, extra={"request_id": operation.request_id})
+            answer = {"error": MagnetarError().as_dict()}
+        done += 1
+        operation.advance(done, len(waiting), unit="items")
+        return {"key": key, **answer}
+
+    if waiting:
+        with ThreadPoolExecutor(agent.settings.parallel, thread_name_prefix="batch") as pool:
+            for (at, _), answer in zip(waiting, pool.map(one, [item for _, item in waiting]), strict=True):
+                answers[at] = answer
+    return [answer for answer in answers if answer is not None]
+
+
+class _Part(Operation):
+    """The share of one item in a batch's operation: cancelled with it, and with progress of its own."""
+
+    def __init__(self, whole: Operation, key: str) -> None:
+        super().__init__(whole.name, whole.kind, key, whole.request_id, whole.caller)
+        self._whole = whole
+
+    def check(self) -> None:
+        """Raise ``Cancelled`` when the batch was cancelled."""
+        self._whole.check()
+
+
+class _Look:
+    """Answers ensures that change nothing, from one snapshot and without locks: there is nothing to protect."""
+
+    def __init__(self, agent: Agent, driver: Driver) -> None:
+        self.agent, self.driver, self.kind = agent, driver, driver.kind
+        self.snapshot = driver.snapshot(agent)
+
+    def unchanged(self, key: str, want: Fields | None, permissions: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The answer, or ``None`` when something is to be done, or refused, and so needs the full way."""
+        try:
+            document = self.agent.documents.find(self.kind.noun, key)
+            if want is None or document is None or document.deleting or document.state.get("unfinished"):
+                return None
+            given = given_by(self.kind, key, want)
+            if given.pop("id", document.id) != document.id:
+                return None
+            if permissions["merge"]:
+                return None
+            completed = self.driver.complete(self.agent, {**document.want, **given}, document)
+            have = self.driver.observe(self.agent, document, self.snapshot)
+            if completed != document.want or next(iter(self.driver.plan(completed, have)), None):
+                return None
+            shown = self.driver.show(self.agent, document, have, self.snapshot)
+        except MagnetarError:
+            return None
+        return {"key": key, **Result([], [], shown).as_dict()}
