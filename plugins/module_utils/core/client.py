@@ -11,9 +11,19 @@ import os
 import socket
 import time
 import uuid
+from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Iterator, Optional, Sequence, Union
 from urllib.parse import quote, urlencode, urlsplit
 
 from .errors import Cancelled, InvalidField, MagnetarError, TimedOut, Unreachable, from_dict
+
+if TYPE_CHECKING:
+    from http.client import HTTPConnection
+
+#: A JSON object.
+Document = dict[str, Any]
+#: Called with the operation, or with the state of an upload, while it goes on.
+Progress = Optional[Callable[[Document], None]]
+_Ask = Optional[Callable[[], Document]]
 
 ENDPOINT = "unix:///run/magnetar/agent.sock"
 HTTPS_PORT = 6553
@@ -36,23 +46,24 @@ class Client:
     ``MagnetarError`` classes only; each error has ``request_id``.
     """
 
-    def __init__(self, endpoint=ENDPOINT, token=None, ca_cert=None, client_cert=None, client_key=None,
-                 validate_certs=True, connect_timeout=5.0, timeout=180.0, agent_name="magnetar-client"):
+    def __init__(self, endpoint: Optional[str] = ENDPOINT, token: Optional[str] = None, ca_cert: Optional[str] = None,
+                 client_cert: Optional[str] = None, client_key: Optional[str] = None, validate_certs: bool = True,
+                 connect_timeout: float = 5.0, timeout: float = 180.0, agent_name: str = "magnetar-client") -> None:
         self.endpoint = endpoint or ENDPOINT
         self._path, self._host, self._port = _address(self.endpoint)
         self._token, self._ca_cert, self._validate = token, ca_cert, validate_certs
         self._client_cert, self._client_key = client_cert, client_key
         self.connect_timeout, self.timeout = connect_timeout, timeout
         self._agent_name = agent_name
-        self._connection = None
+        self._connection: Optional[HTTPConnection] = None
 
-    def __enter__(self):
+    def __enter__(self) -> Client:
         return self
 
-    def __exit__(self, *_exc):
+    def __exit__(self, *_exc: object) -> None:
         self.close()
 
-    def close(self):
+    def close(self) -> None:
         """Close the connection; the next call opens it again."""
         if self._connection is not None:
             self._connection.close()
@@ -60,21 +71,22 @@ class Client:
 
     # what the agent offers
 
-    def info(self):
+    def info(self) -> Document:
         """``{host, api, kinds, version}`` of the agent."""
         return self._call("GET", "/v1")
 
-    def get(self, noun, key=None):
+    def get(self, noun: str, key: Optional[str] = None) -> Document:
         """The resource; raises ``NotFound``. Without *key*: the only one of its kind, as of ``host``."""
         return _resource(self._call("GET", _route(noun, key)), noun)
 
-    def list(self, noun, **query):
+    def list(self, noun: str, **query: Any) -> Sequence[Document]:
         """The resources that fit *query* (``name``, ``id``, ``limit``, ``sort``, ``fields`` as a list, any field)."""
         answer = self._call("GET", _route(noun), _query(query))
         return next((value for value in answer.values() if isinstance(value, list)), [])
 
-    def ensure(self, noun, key, want, on_immutable="fail", merge=(), dry_run=False, wait=True, timeout=None,
-               request_id=None, progress=None):
+    def ensure(self, noun: str, key: str, want: Document, on_immutable: Optional[str] = "fail",
+               merge: Sequence[str] = (), dry_run: bool = False, wait: bool = True, timeout: Optional[float] = None,
+               request_id: Optional[str] = None, progress: Progress = None) -> Document:
         """Make the resource *key* be as *want*; returns ``{changed, steps, diff, resource, request_id, …}``.
 
         With ``wait=False`` a long change returns ``{"operation": {...}, "request_id": …}`` instead. *progress* is
@@ -83,22 +95,27 @@ class Client:
         query = dict(_permissions(on_immutable, merge), dry_run=dry_run)
         return self._change("PUT", _route(noun, key), query, want, wait, timeout, request_id, progress)
 
-    def ensure_many(self, noun, items, dry_run=False, wait=True, timeout=None, request_id=None, progress=None):
+    def ensure_many(self, noun: str, items: Sequence[Document], dry_run: bool = False, wait: bool = True,
+                    timeout: Optional[float] = None, request_id: Optional[str] = None,
+                    progress: Progress = None) -> Document:
         """Ensure a list of ``{key, want, on_immutable, merge}`` (``want: None``: absent); ``{"results": [...]}``."""
         return self._change("PUT", _route(noun), {"dry_run": dry_run}, items, wait, timeout, request_id, progress)
 
-    def delete(self, noun, key, dry_run=False, wait=True, timeout=None, request_id=None, progress=None):
+    def delete(self, noun: str, key: str, dry_run: bool = False, wait: bool = True, timeout: Optional[float] = None,
+               request_id: Optional[str] = None, progress: Progress = None) -> Document:
         """Make the resource be absent; ``changed`` is false when it was."""
         return self._change("DELETE", _route(noun, key), {"dry_run": dry_run}, None, wait, timeout, request_id,
                             progress)
 
-    def event(self, noun, key, event, args=None, timeout=None, request_id=None):
+    def event(self, noun: str, key: str, event: str, args: Optional[Document] = None, timeout: Optional[float] = None,
+              request_id: Optional[str] = None) -> Document:
         """Do a one-shot such as ``reboot``. Asking again with the same *request_id* never does it twice."""
         request_id = request_id or new_request_id()
         body = {"event": event, "args": args or {}, "request_id": request_id}
         return self._change("POST", _route(noun, key) + "/events", {}, body, True, timeout, request_id, None)
 
-    def upload(self, noun, key, path, timeout=None, request_id=None, progress=None):
+    def upload(self, noun: str, key: str, path: Union[str, os.PathLike[str]], timeout: Optional[float] = None,
+               request_id: Optional[str] = None, progress: Progress = None) -> Document:
         """Send the file at *path* as the content of the resource; the answer is that of ``ensure``.
 
         *progress* is called with ``{"phase": "upload", "done": bytes, "total": bytes, "unit": "bytes"}``.
@@ -115,30 +132,30 @@ class Client:
             raise InvalidField("filename", "cannot be read: %s" % error.strerror, str(path)) from None
         return self._finish(answer, deadline, request_id, progress, None)
 
-    def operation(self, operation_id):
+    def operation(self, operation_id: str) -> Document:
         """``{id, status, progress, result, error}`` of a long step; status is running, succeeded, failed, cancelled."""
         return self._call("GET", _route("operations", operation_id))
 
-    def cancel(self, operation_id):
+    def cancel(self, operation_id: str) -> Document:
         """Ask that the operation stops; what it has made is taken away."""
         return self._call("DELETE", _route("operations", operation_id))
 
     # waiting
 
-    def _change(self, method, route, query, body, wait, timeout, request_id, progress):
+    def _change(self, method: str, route: str, query: Document, body: Any, wait: bool, timeout: Optional[float],
+                request_id: Optional[str], progress: Progress) -> Document:
         request_id = request_id or new_request_id()
         deadline = time.monotonic() + (timeout or self.timeout)
-
         wait = wait or query.get("dry_run", False)
 
-        def ask():
+        def ask() -> Document:
             asked = dict(query, wait=_slice(deadline) if wait else BRIEFLY)
             return self._call(method, route, asked, body, deadline, request_id)
 
         answer = ask()
         return self._finish(answer, deadline, request_id, progress, ask) if wait else answer
 
-    def _finish(self, answer, deadline, request_id, progress, again):
+    def _finish(self, answer: Document, deadline: float, request_id: str, progress: Progress, again: _Ask) -> Document:
         """Follow the operation of a 202 *answer* to its end. *again* asks anew if the agent has forgotten it."""
         pause, asked = 0.0, 0.0
         while set(answer) <= {"operation", "request_id"} and answer:
@@ -155,7 +172,7 @@ class Client:
             answer = self._look(operation["id"], deadline, request_id, again)
         return answer
 
-    def _look(self, operation_id, deadline, request_id, again):
+    def _look(self, operation_id: str, deadline: float, request_id: str, again: _Ask) -> Document:
         try:
             route = _route("operations", operation_id)
             query = {"wait": _slice(deadline)}
@@ -167,7 +184,9 @@ class Client:
 
     # one call: retries, errors
 
-    def _call(self, method, route, query=None, body=None, deadline=None, request_id=None, size=None):
+    def _call(self, method: str, route: str, query: Optional[Document] = None, body: Any = None,
+              deadline: Optional[float] = None, request_id: Optional[str] = None,
+              size: Optional[int] = None) -> Document:
         """One call, repeated while that is safe and may help; every call is repeatable (an event has its id).
 
         A stream (*size* given) is sent once only.
@@ -182,12 +201,14 @@ class Client:
                 return self._once(method, target, body, size, deadline, request_id)
             except MagnetarError as error:
                 over = time.monotonic() + pause > min(deadline, began + RETRY_FOR)
-                if size is not None or over or not getattr(error, "again", error.status == 503):
-                    raise _identified(error, request_id)
+                if size is not None or over or not error.again:
+                    _identified(error, request_id)
+                    raise
             time.sleep(pause)
             pause = min(pause * 2, 2.0)
 
-    def _once(self, method, target, body, size, deadline, request_id):
+    def _once(self, method: str, target: str, body: Any, size: Optional[int], deadline: float,
+              request_id: str) -> Document:
         content = body if size is not None or body is None else json.dumps(body).encode()
         kept = self._connection is not None
         try:
@@ -203,7 +224,8 @@ class Client:
             raise self._unreachable(error, connected) from None
         return self._answer(status, answer)
 
-    def _exchange(self, method, target, content, size, deadline, request_id):
+    def _exchange(self, method: str, target: str, content: Any, size: Optional[int], deadline: float,
+                  request_id: str) -> tuple[int, bytes]:
         connection = self._connection or self._connect()
         self._connection = connection
         headers = {"X-Request-Id": request_id, "Accept": "application/json", "User-Agent": self._agent_name}
@@ -226,7 +248,7 @@ class Client:
             self.close()
         return response.status, answer
 
-    def _answer(self, status, content):
+    def _answer(self, status: int, content: bytes) -> Document:
         try:
             answer = json.loads(content) if content else {}
         except ValueError:
@@ -242,9 +264,10 @@ class Client:
         error.again = status == 503
         raise error
 
-    def _connect(self):
+    def _connect(self) -> HTTPConnection:
         from . import transport
 
+        connection: HTTPConnection
         if self._path:
             connection = transport.unix(self._path, self.connect_timeout)
         else:
@@ -253,7 +276,7 @@ class Client:
         connection.connect()
         return connection
 
-    def _unreachable(self, error, connected):
+    def _unreachable(self, error: Exception, connected: bool) -> MagnetarError:
         """The ``Unreachable`` (or ``TimedOut``) that says what to do about *error*."""
         if isinstance(error, (socket.timeout, TimeoutError)) and connected:
             return TimedOut("%s did not answer in time. See `journalctl -u magnetar-agent` there." % self.endpoint)
@@ -261,7 +284,7 @@ class Client:
         found.again = isinstance(error, (ConnectionRefusedError, ConnectionResetError, BrokenPipeError))
         return found
 
-    def _advice(self, error):
+    def _advice(self, error: Exception) -> str:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         if isinstance(error, FileNotFoundError) and self._path:
             return ("there is no such socket. Is the agent installed and running on this host? "
@@ -280,64 +303,62 @@ class Client:
         return "%s. Check the endpoint and the network." % reason
 
 
-def new_request_id():
+def new_request_id() -> str:
     """``req-<uuid>``: the name of one request in answers, logs and results."""
     return "req-%s" % uuid.uuid4()
 
 
-def _address(endpoint):
-    """``(path, None, None)`` of a unix socket, or ``(None, host, port)``; refuses everything else, saying why."""
+def _address(endpoint: str) -> tuple[str, str, int]:
+    """``(path, "", 0)`` of a unix socket, or ``("", host, port)``; refuses everything else, saying why."""
     parts = urlsplit(endpoint)
     if parts.scheme == "unix":
         path = parts.path if not parts.netloc else ""
         if not path.startswith("/"):
             raise InvalidField("endpoint", "must be unix:///absolute/path", endpoint)
-        return path, None, None
+        return path, "", 0
     if parts.scheme == "http":
         raise InvalidField("endpoint", "must not be http: nothing would protect token and answers on the way; use "
                            "https://, or unix:///run/magnetar/agent.sock on the host itself", endpoint)
     try:
         port = parts.port or HTTPS_PORT
     except ValueError:
-        port = None
-    if parts.scheme != "https" or not parts.hostname or port is None or parts.path.strip("/"):
+        port = 0
+    if parts.scheme != "https" or not parts.hostname or not port or parts.path.strip("/"):
         raise InvalidField("endpoint", "must be unix:///path or https://host[:port]", endpoint)
-    return None, parts.hostname, port
+    return "", parts.hostname, port
 
 
-def _route(noun, key=None):
+def _route(noun: str, key: Optional[str] = None) -> str:
     return "/v1/%s" % noun if key is None else "/v1/%s/%s" % (noun, quote(str(key), safe=""))
 
 
-def _query(query):
+def _query(query: Document) -> Document:
     return {name: ",".join(value) if isinstance(value, (list, tuple)) else value
             for name, value in query.items() if value is not None}
 
 
-def _flat(query):
+def _flat(query: Document) -> Document:
     return {name: str(value).lower() if isinstance(value, bool) else value for name, value in query.items()}
 
 
-def _permissions(on_immutable, merge):
-    found = {}
+def _permissions(on_immutable: Optional[str], merge: Sequence[str]) -> dict[str, str]:
+    found = {"merge": ",".join(merge)} if merge else {}
     if on_immutable and on_immutable != "fail":
         found["on_immutable"] = on_immutable
-    if merge:
-        found["merge"] = ",".join(merge)
     return found
 
 
-def _slice(deadline):
+def _slice(deadline: float) -> float:
     return round(max(0.0, min(deadline - time.monotonic(), WAIT_SLICE)), 1)
 
 
-def _resource(answer, noun):
+def _resource(answer: Document, noun: str) -> Document:
     """The resource in a ``GET`` answer, which may be wrapped under its noun."""
     inner = answer.get(noun)
     return inner if isinstance(inner, dict) and len(answer) <= 2 else answer
 
 
-def _pieces(stream, total, progress):
+def _pieces(stream: BinaryIO, total: int, progress: Progress) -> Iterator[bytes]:
     done = 0
     while True:
         piece = stream.read(_PIECE)
@@ -349,7 +370,7 @@ def _pieces(stream, total, progress):
             progress({"phase": "upload", "done": done, "total": total, "unit": "bytes"})
 
 
-def _outcome(operation, request_id):
+def _outcome(operation: Document, request_id: str) -> Document:
     """The answer that a finished operation stands for."""
     status = operation.get("status")
     if status == "succeeded":
@@ -361,17 +382,18 @@ def _outcome(operation, request_id):
     raise _identified(kind("Operation %s ended as %s." % (operation.get("id"), status)), request_id)
 
 
-def _too_late(operation):
+def _too_late(operation: Document) -> TimedOut:
     progress = operation.get("progress") or {}
-    at = " at %s of %s %s" % (progress.get("done"), progress.get("total"), progress.get("unit", "")) \
-        if progress.get("total") else ""
+    at = ""
+    if progress.get("total"):
+        at = " at %s of %s %s" % (progress.get("done"), progress["total"], progress.get("unit", ""))
     return TimedOut(
-        "Operation %s is still running%s%s; it goes on. Run the task again to wait for it (with a larger timeout), look "
-        "with GET /v1/operations/%s, or stop it with DELETE."
+        "Operation %s is still running%s%s; it goes on. Run the task again to wait for it (with a larger timeout), "
+        "look with GET /v1/operations/%s, or stop it with DELETE."
         % (operation["id"], " (%s)" % progress["phase"] if progress.get("phase") else "", at.rstrip(),
            operation["id"]), operation=operation["id"])
 
 
-def _identified(error, request_id):
-    error.request_id = getattr(error, "request_id", None) or request_id
+def _identified(error: MagnetarError, request_id: str) -> MagnetarError:
+    error.request_id = error.request_id or request_id
     return error

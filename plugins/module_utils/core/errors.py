@@ -15,6 +15,10 @@ class MagnetarError(Exception):
 
     code = "internal"
     status = 500
+    #: Whether the same call may succeed in a moment: the agent or libvirt starts again.
+    again = False
+    #: The request that failed, as its client knows it.
+    request_id: Optional[str] = None
 
     def __init__(self, message: Optional[str] = None, **details: Any) -> None:
         """*details* are JSON values that a program can use: ``field``, ``rule``, ``uuids`` and the like."""

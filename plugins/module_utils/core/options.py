@@ -8,15 +8,17 @@ real defaults.
 
 from __future__ import annotations
 
+from typing import Any, Iterable, Iterator, Mapping, Optional
+
 from .client import ENDPOINT
 from .fields import UNSET, Field, Record
-from .values import Boolean, Integer, ListOf, Text
+from .values import Boolean, Integer, ListOf, Text, Value
 
 
 class Option(Field):
     """An option that belongs to a module, not to a kind: its default is applied, and *env* may give it."""
 
-    def __init__(self, value, doc, env=None, **kwargs):
+    def __init__(self, value: Value, doc: str, env: Optional[str] = None, **kwargs: Any) -> None:
         super().__init__(value, doc, **kwargs)
         self.env = env
 
@@ -24,11 +26,11 @@ class Option(Field):
 class File(Text):
     """The path of a file on the machine where the module runs."""
 
-    def option(self):
+    def option(self) -> dict[str, Any]:
         return {"type": "path"}
 
 
-def collect(**options):
+def collect(**options: Field) -> tuple[Field, ...]:
     """Give each option its name; returns them in order."""
     return tuple(option.named(name) for name, option in options.items())
 
@@ -47,8 +49,8 @@ CONNECTION = collect(
                           "read and change everything.", env="MAGNETAR_VALIDATE_CERTS", default=True,
                           aliases=("verify",)),
     api_timeout=Option(Integer(), "Seconds in which the endpoint must accept a connection.", default=5),
-    timeout=Option(Integer(), "Seconds that the task may take as a whole. A change that takes longer goes on; the error "
-                   "names its operation.", default=180, aliases=("wait_timeout",)),
+    timeout=Option(Integer(), "Seconds that the task may take as a whole. A change that takes longer goes on; the "
+                   "error names its operation.", default=180, aliases=("wait_timeout",)),
 )
 #: Files of the connection, which exist on the machine where the module runs.
 CONNECTION_FILES = ("ca_cert", "client_cert", "client_key")
@@ -59,37 +61,41 @@ WAITING = collect(
 )
 
 
-def spec(fields, fallback=None):
+def spec(fields: Iterable[Field], fallback: Any = None) -> dict[str, Any]:
     """The argument spec of *fields*, as ``AnsibleModule`` takes it.
 
     *fallback* is Ansible's ``env_fallback``, given by the shell, as the core does not import Ansible.
     """
-    return {field.option: _spec(field, fallback) for field in fields if field.option is not False}
+    return {name: _spec(field, fallback) for name, field in _visible(fields)}
 
 
-def documentation(fields):
+def documentation(fields: Iterable[Field]) -> dict[str, Any]:
     """The ``options:`` mapping of *fields*, as ``ansible-doc`` reads it."""
-    return {field.option: _documented(field) for field in fields if field.option is not False}
+    return {name: _documented(field) for name, field in _visible(fields)}
 
 
-def client_arguments(params):
+def client_arguments(params: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of ``Client`` out of a module's parameters."""
     found = {name: params.get(name) for name in ("endpoint", "token", "ca_cert", "client_cert", "client_key")}
     return dict(found, validate_certs=params.get("validate_certs", True),
                 connect_timeout=params.get("api_timeout") or 5, timeout=params.get("timeout") or 180)
 
 
-def given(fields, params):
+def given(fields: Iterable[Field], params: Mapping[str, Any]) -> dict[str, Any]:
     """What *params* say about the settable *fields*: ``{field name: value}`` without the omitted ones."""
-    return {field.name: params[field.option] for field in fields
-            if field.option is not False and params.get(field.option) is not None}
+    return {field.name: params[name] for name, field in _visible(fields) if params.get(name) is not None}
 
 
-def applies_default(field):
+def _visible(fields: Iterable[Field]) -> Iterator[tuple[str, Field]]:
+    """The fields that modules show, each with its name there."""
+    return ((field.option, field) for field in fields if isinstance(field.option, str))
+
+
+def applies_default(field: Field) -> bool:
     return isinstance(field, Option) and field.default is not UNSET
 
 
-def _shape(field):
+def _shape(field: Field) -> dict[str, Any]:
     """Type, choices and the like, which spec and documentation share."""
     found = dict(field.value.option())
     found.pop("options", None)
@@ -102,14 +108,14 @@ def _shape(field):
     return found
 
 
-def _inner(value):
+def _inner(value: Value) -> tuple[Field, ...]:
     """The fields of a record, or of the records in a list; else nothing."""
     if isinstance(value, ListOf):
         value = value.item
     return value.fields if isinstance(value, Record) else ()
 
 
-def _spec(field, fallback):
+def _spec(field: Field, fallback: Any) -> dict[str, Any]:
     found = _shape(field)
     found["no_log"] = bool(field.secret)
     inner = _inner(field.value)
@@ -121,7 +127,7 @@ def _spec(field, fallback):
     return found
 
 
-def _documented(field):
+def _documented(field: Field) -> dict[str, Any]:
     found = dict(_shape(field), description=[field.doc])
     env = getattr(field, "env", None)
     if env:
@@ -134,7 +140,7 @@ def _documented(field):
     return found
 
 
-def _told(field):
+def _told(field: Field) -> Iterator[str]:
     """What the type does not say: what omission means, and that the field is fixed."""
     if field.default is not UNSET:
         yield "Default when made is %s; omitted later, it stays as it is." % _shown(field.default)
@@ -144,9 +150,9 @@ def _told(field):
         yield "Fixed once made; see O(on_immutable)."
 
 
-def _shown(value):
+def _shown(value: Any) -> str:
     if value is None or value == "":
         return "none"
-    if value == [] or value == {}:
+    if value in ([], {}):
         return "empty"
     return "V(%s)" % (str(value).lower() if isinstance(value, bool) else value)

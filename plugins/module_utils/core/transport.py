@@ -6,16 +6,17 @@ from __future__ import annotations
 import socket
 import ssl
 from http.client import HTTPConnection, HTTPSConnection
+from typing import Optional
 
 from .errors import InvalidField
 
 
 class _UnixConnection(HTTPConnection):
-    def __init__(self, path, timeout):
+    def __init__(self, path: str, timeout: float) -> None:
         super().__init__("localhost", timeout=timeout)
         self._path = path
 
-    def connect(self):
+    def connect(self) -> None:
         """Open the socket; ``OSError`` says why not."""
         connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -27,17 +28,18 @@ class _UnixConnection(HTTPConnection):
         self.sock = connected
 
 
-def unix(path, timeout):
+def unix(path: str, timeout: float) -> HTTPConnection:
     """A connection to the socket at *path*, not opened yet."""
     return _UnixConnection(path, timeout)
 
 
-def https(host, port, context, timeout):
+def https(host: str, port: int, context: ssl.SSLContext, timeout: float) -> HTTPSConnection:
     """A TLS connection, not opened yet."""
     return HTTPSConnection(host, port, timeout=timeout, context=context)
 
 
-def tls(ca_cert=None, client_cert=None, client_key=None, validate=True):
+def tls(ca_cert: Optional[str] = None, client_cert: Optional[str] = None, client_key: Optional[str] = None,
+        validate: bool = True) -> ssl.SSLContext:
     """The TLS settings: at least TLS 1.2, the server's certificate checked unless *validate* is false."""
     context = _trusting(ca_cert)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -52,12 +54,12 @@ def tls(ca_cert=None, client_cert=None, client_key=None, validate=True):
     return context
 
 
-def _trusting(ca_cert):
+def _trusting(ca_cert: Optional[str]) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=ca_cert)
     except (OSError, ssl.SSLError) as error:
         raise InvalidField("ca_cert", "cannot be used: %s" % _reason(error), ca_cert) from None
 
 
-def _reason(error):
+def _reason(error: OSError) -> str:
     return getattr(error, "strerror", None) or str(error)
