@@ -39,7 +39,8 @@ class InvalidField(MagnetarError):
 
     def __init__(self, field: str, rule: str, value: Any = None) -> None:
         shown = "" if value is None else " (got %s)" % _short(value)
-        super().__init__("%s: %s%s." % (field, rule, shown), field=field, rule=rule)
+        end = "" if rule.endswith("?") and not shown else "."
+        super().__init__("%s: %s%s%s" % (field, rule, shown, end), field=field, rule=rule)
 
 
 class InvalidRequest(MagnetarError):
