@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import Document, now
 from magnetar_agent.drivers import Driver, Fields, Task
-from magnetar_agent.foresee import foreseeing
+from magnetar_agent.foresee import foreseeing, foreseen
 from magnetar_core.errors import Conflict, Immutable, InvalidField, MagnetarError, NotFound
 from magnetar_core.fields import Kind
 from magnetar_core.plan import Result, Step, diff
@@ -258,8 +258,10 @@ def _undo(agent: Agent, driver: Driver, document: Document, operation: Operation
 def _remove(agent: Agent, driver: Driver, document: Document | None, dry_run: bool, operation: Operation) -> Result:
     if document is None:
         return Result([], [], None)
+    warnings: list[str] = []
     if not document.deleting:
-        driver.release(agent, document)
+        with foreseen(dry_run, warnings):
+            driver.release(agent, document)
     snapshot = driver.snapshot(agent)
     have = driver.observe(agent, document, snapshot)
     resource = driver.show(agent, document, have, snapshot)
@@ -275,7 +277,7 @@ def _remove(agent: Agent, driver: Driver, document: Document | None, dry_run: bo
             driver.verbs[step.verb](Task(agent, document, operation), **step.args)
         agent.documents.remove(document)
         driver.sweep(agent)
-    return Result([*steps, forget], found, resource)
+    return Result([*steps, forget], found, resource, warnings)
 
 
 def show(agent: Agent, kind: type[Kind], key: str) -> Fields:
