@@ -50,7 +50,7 @@ class Event(Kind):
                  sample={"type": "soft"})
     request_id = Field(Text(1, 128, r"[\w.-]+", "may have letters, digits and . _ - only"),
                        "Key of the event: sent again with the same key, it is not done again. The "
-                                     "request's X-Request-Id when it is left out.", sample="deploy-42-reboot-web1")
+                       "request's X-Request-Id when it is left out.", sample="deploy-42-reboot-web1")
 
 
 # Reading requests -----------------------------------------------------------------------------------------------

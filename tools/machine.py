@@ -29,7 +29,8 @@ LOG = Path("/var/log/magnetar-agent.log")
 UNIT = Path("/etc/systemd/system/magnetar-agent.service")
 COLLECTION = CACHE / "ansible_collections" / "magnetar" / "compute"
 PYTHON = "/usr/bin/python3"
-LIBVIRT_FILES = ("libvirt.py", "libvirt_qemu.py", "libvirt_lxc.py", "libvirtaio.py", "libvirtmod*.so", "libvirt_python-*")
+LIBVIRT_FILES = ("libvirt.py", "libvirt_qemu.py", "libvirt_lxc.py", "libvirtaio.py", "libvirtmod*.so",
+                 "libvirt_python-*")
 SYSTEMD = Path("/run/systemd/system").is_dir()
 # The agent manages libvirt and disks: it stays root, without what it never needs.
 UNIT_TEXT = f"""[Unit]
@@ -56,7 +57,7 @@ WantedBy=multi-user.target
 """
 
 
-class Failed(Exception):  # noqa: N818 - it is said to the user as it is
+class Failed(Exception):
     """A step failed; the text says why and what to do."""
 
 
@@ -148,7 +149,8 @@ def development_environment() -> None:
 
     def install(folder: Path) -> None:
         needed = run(PYTHON, "-c", "import sys, tomllib; p = tomllib.load(open(sys.argv[1], 'rb'))['project'];"
-                     "e = p['optional-dependencies']; print('\\n'.join(e['agent'] + e['dev']))", ROOT / "pyproject.toml")  # fmt: skip
+                     "e = p['optional-dependencies']; print('\\n'.join(e['agent'] + e['dev']))",
+                     ROOT / "pyproject.toml")
         run(folder / "bin" / "pip", "install", "-q", "--disable-pip-version-check", *needed.splitlines())
         site = next((folder / "lib").glob("python3*/site-packages"))
         (site / "magnetar.pth").write_text(f"{CACHE / 'src'}\n", encoding="utf-8")
@@ -181,8 +183,9 @@ def agent_environment() -> bool:
             copy = source / path.relative_to(ROOT)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copy)
-        run(folder / "bin" / "pip", "install", "-q", "--disable-pip-version-check", f"{source}[agent]")
-        run(folder / "bin" / "pip", "install", "-q", "--disable-pip-version-check", "--no-deps", "--force-reinstall", source)
+        pip = (folder / "bin" / "pip", "install", "-q", "--disable-pip-version-check")
+        run(*pip, f"{source}[agent]")
+        run(*pip, "--no-deps", "--force-reinstall", source)
         shutil.rmtree(source)
 
     with step(f"Agent environment ({AGENT_VENV})"):
@@ -203,7 +206,8 @@ def _start(name: str, *words: str) -> None:
     """Start a background process and keep its pid in /run/magnetar, so that `down` ends just this."""
     RUN.mkdir(parents=True, exist_ok=True)
     with LOG.open("ab") as log:
-        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/")
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                                   cwd="/")
     (RUN / f"{name}.pid").write_text(f"{process.pid} {_born(process.pid)}", encoding="utf-8")
 
 
@@ -264,7 +268,8 @@ def libvirt() -> None:
                 Path("/run/libvirt").mkdir(exist_ok=True)
                 _start("virtlogd", "tini", "-s", "--", "virtlogd")
             if not _answers("/run/libvirt/libvirt-sock"):
-                _start("libvirtd", "tini", "-s", "--", "libvirtd")  # tini takes notice of ended children, which PID 1 may not
+                # tini takes notice of ended children, which PID 1 may not.
+                _start("libvirtd", "tini", "-s", "--", "libvirtd")
         _until(lambda: _answers("/run/libvirt/libvirt-sock"), "libvirtd")
 
 

@@ -275,5 +275,3 @@ def _check_boot(want: Fields, format: str | None) -> None:
         raise InvalidField("ramdisk", "needs a kernel")
     if want.get("cmdline") and not want.get("kernel") and format not in ("aki", None):
         raise InvalidField("cmdline", "needs a kernel, or an image of format aki")
-
-

@@ -98,4 +98,3 @@ def _dac_group(root: ET.Element) -> int | None:
         if model.findtext("model") == "dac" and ":+" in label:
             return int(label.rpartition(":+")[2])
     return None
-

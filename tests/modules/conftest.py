@@ -101,7 +101,7 @@ def module(agent, capsys, monkeypatch):
 def disk(tmp_path):
     """A raw image of 3 MiB."""
     path = tmp_path / "disk.raw"
-    with open(path, "wb") as stream:
+    with path.open("wb") as stream:
         stream.truncate(3 << 20)
     return path
 

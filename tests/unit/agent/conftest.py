@@ -54,7 +54,7 @@ class Host:
              dry_run: bool = False) -> list[dict[str, Any]]:
         """A batch."""
         return batch.ensure_many(self.agent, BY_NOUN[noun], [(k, w, permissions({})) for k, w in items], dry_run,
-                                     Operation("test"))
+                                 Operation("test"))
 
     def server(self, name: str = "web1", **want: Any) -> Result:
         """Ensure a small server."""

@@ -77,9 +77,10 @@ def test_strangers_and_members(host: Any, monkeypatch: pytest.MonkeyPatch, group
             assert where.stat().st_gid == 4711
             where.chmod(0o666)  # even then
             call = subprocess.run(
-                ["/usr/bin/python3", "-c", ("import socket, sys; s = socket.socket(socket.AF_UNIX); "
-                 "s.connect(sys.argv[1]); "
-                 "s.send(b'GET /v1 HTTP/1.0\\r\\n\\r\\n'); print(s.makefile().read())"), str(where)],
+                ["/usr/bin/python3", "-c", "import socket, sys; s = socket.socket(socket.AF_UNIX); "
+                                           "s.connect(sys.argv[1]); "
+                                           "s.send(b'GET /v1 HTTP/1.0\\r\\n\\r\\n'); print(s.makefile().read())",
+                 str(where)],
                 user=65534, group=65534, extra_groups=groups, capture_output=True, text=True, check=True)
             assert call.stdout.startswith(f"HTTP/1.1 {status} ")
             assert ("is neither root nor in group magnetar" in call.stdout) == (status == 403)

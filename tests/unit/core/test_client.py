@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
+
 from magnetar_core import client as client_module
 from magnetar_core.client import Client
 from magnetar_core.errors import (
@@ -146,12 +147,14 @@ def test_an_operation_is_followed(server, client):
 
 
 def test_a_batch_in_an_operation(server, client):
-    server.script[:] = [(202, {"operation": operation("running")}), (200, operation("succeeded", result=[{"key": "a"}]))]
+    done = operation("succeeded", result=[{"key": "a"}])
+    server.script[:] = [(202, {"operation": operation("running")}), (200, done)]
     assert client.ensure_many("server", [{"key": "a", "want": {}}])["results"] == [{"key": "a"}]
 
 
 @pytest.mark.parametrize("ended, cls", [
-    (operation("failed", error={"code": "not-found", "message": "gone"}), NotFound), (operation("cancelled"), Cancelled)])
+    (operation("failed", error={"code": "not-found", "message": "gone"}), NotFound),
+    (operation("cancelled"), Cancelled)])
 def test_an_operation_ends_badly(ended, cls, server, client):
     server.script[:] = [(202, {"operation": operation("running")}), (200, ended)]
     with pytest.raises(cls):
@@ -159,7 +162,8 @@ def test_an_operation_ends_badly(ended, cls, server, client):
 
 
 def test_a_forgotten_operation_is_asked_anew(server, client):
-    server.script[:] = [(202, {"operation": operation("running")}), (404, failure("not-found")), (200, {"changed": True})]
+    server.script[:] = [(202, {"operation": operation("running")}), (404, failure("not-found")),
+                        (200, {"changed": True})]
     assert client.ensure("server", "x", {})["changed"]
     assert [method for method, *_rest in server.seen] == ["PUT", "GET", "PUT"]
 
