@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CACHE, VENV, AGENT_VENV = ROOT / ".cache", ROOT / ".venv", Path("/opt/magnetar")
 RUN, SOCKET = Path("/run/magnetar"), Path("/run/magnetar/agent.sock")
 STATE = Path("/var/lib/magnetar")
+COMMAND = Path("/usr/local/bin/magnetar")
 LOG = Path("/var/log/magnetar-agent.log")
 UNIT = Path("/etc/systemd/system/magnetar-agent.service")
 COLLECTION = CACHE / "ansible_collections" / "magnetar" / "compute"
@@ -190,6 +191,8 @@ def agent_environment() -> bool:
 
     with step(f"Agent environment ({AGENT_VENV})"):
         _venv(AGENT_VENV, stamp, install)
+        if not COMMAND.is_symlink():
+            COMMAND.symlink_to(AGENT_VENV / "bin" / "magnetar")
     return fresh
 
 
@@ -316,6 +319,8 @@ def down() -> None:
         for folder in (AGENT_VENV, STATE, RUN, VENV, CACHE):
             shutil.rmtree(folder, ignore_errors=True)
         LOG.unlink(missing_ok=True)
+        if COMMAND.is_symlink():
+            COMMAND.unlink()
         if subprocess.run(["getent", "group", "magnetar"], check=False, stdout=subprocess.DEVNULL).returncode == 0:
             run("groupdel", "magnetar")
 
