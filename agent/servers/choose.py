@@ -131,19 +131,11 @@ def _virt_type(agent: Agent, given: str, old: str | None) -> str:
 
 def _networks(agent: Agent, given: list[Fields], document: Document | None) -> list[Fields]:
     """NICs with a MAC each: given, kept from before, or drawn."""
-    old = list(document.want["networks"]) if document else []
-    keeping = [dict(nic) for nic in old]
-    taken = {nic["mac"]: d for d in agent.documents.list("server") for nic in d.want["networks"]
-             if not document or d.id != document.id} if given != old else {}
+    cards = list(_cards(agent, given, list(document.want["networks"]) if document else []))
+    # Looking through all servers is what costs here; what is kept was held against them when it came.
+    taken = _taken(agent, document) if any(kept is None for _field, _nic, kept in cards) else {}
     found: list[Fields] = []
-    for at, nic in enumerate(given):
-        field = f"networks[{at}]"
-        plug = _plug(nic, field)
-        kept = next((k for k in keeping if _same(nic, k, plug)), None)
-        if kept:
-            keeping.remove(kept)
-        elif not any(plug == (o.get("network"), o.get("bridge")) for o in old):
-            _exists(agent, plug, field)
+    for field, nic, kept in cards:
         mac = nic.get("mac") or (kept["mac"] if kept else _draw(set(taken) | {f["mac"] for f in found}))
         if mac in taken:
             raise Conflict(f"{field}.mac: {mac} belongs to server {taken[mac].name!r}. Leave it out to have one drawn.",
@@ -152,6 +144,26 @@ def _networks(agent: Agent, given: list[Fields], document: Document | None) -> l
             raise InvalidField(f"{field}.mac", "must differ from the other NICs'", mac)
         found.append({"model": "virtio", **nic, "mac": mac})
     return found
+
+
+def _cards(agent: Agent, given: list[Fields], old: list[Fields]) -> Iterator[tuple[str, Fields, Fields | None]]:
+    """The name, the wish and the card from before (``None``: it is a new one) of each NIC."""
+    keeping = list(old)
+    for at, nic in enumerate(given):
+        field = f"networks[{at}]"
+        plug = _plug(nic, field)
+        kept = next((k for k in keeping if _same(nic, k, plug)), None)
+        if kept:
+            keeping.remove(kept)
+        elif not any(plug == (o.get("network"), o.get("bridge")) for o in old):
+            _exists(agent, plug, field)
+        yield field, nic, kept
+
+
+def _taken(agent: Agent, document: Document | None) -> dict[str, Document]:
+    """MACs of the other servers, and whose they are."""
+    return {nic["mac"]: other for other in agent.documents.list("server") for nic in other.want["networks"]
+            if not document or other.id != document.id}
 
 
 def _plug(nic: Fields, field: str) -> tuple[str | None, str | None]:
