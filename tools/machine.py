@@ -191,7 +191,7 @@ def agent_environment() -> bool:
 
     with step(f"Agent environment ({AGENT_VENV})"):
         _venv(AGENT_VENV, stamp, install)
-        if not COMMAND.is_symlink():
+        if not os.path.lexists(COMMAND):
             COMMAND.symlink_to(AGENT_VENV / "bin" / "magnetar")
     return fresh
 
