@@ -55,7 +55,7 @@ def record(what: str, kind: str | None, key: str | None, caller: str | None, req
            changed: bool | None = None, seconds: float | None = None, **more: Any) -> None:
     """Write one audit line. *result* is ``succeeded``, ``failed``, ``cancelled`` or ``refused``; *more* holds no
     document content: names of steps, an error's code and message."""
-    audit.info("%s %s %s: %s", what, kind, key, result, extra={
+    audit.info("%s %s %s: %s", what, kind, key or "(several)", result, extra={
         "audit": True, "what": what, "kind": kind, "key": key, "caller": caller, "request_id": request,
         "result": result, "changed": changed, **({} if seconds is None else {"seconds": round(seconds, 4)}), **more})
 

@@ -14,7 +14,7 @@ COMMON = r"""
   direct:
     description: Runs inside of the Ansible process when the endpoint is reachable from there, without a module process.
     support: full
-    details: See the variable V(magnetar_direct) in the notes.
+    details: See O(direct).
 """
 
 

@@ -12,9 +12,6 @@ from ansible_collections.magnetar.compute.plugins.module_utils.core.options impo
 NOTES = [
     "With the unix socket (the default) the module runs on the host itself, over Ansible's own connection, as a user "
     "of the group C(magnetar) or with C(become).",
-    "The variable C(magnetar_direct) (also E(MAGNETAR_DIRECT), and C(direct) in section C([magnetar]) of "
-    "C(ansible.cfg)) says where the work is done. V(auto) (the default) does it in the Ansible process where that is "
-    "the same, V(never) always starts a module process, V(always) fails where direct execution is not possible.",
 ]
 
 

@@ -25,10 +25,13 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.magnetar.compute.plugins.module_utils import shell
 from ansible_collections.magnetar.compute.plugins.module_utils.core.client import Client
 from ansible_collections.magnetar.compute.plugins.module_utils.core.errors import MagnetarError
-from ansible_collections.magnetar.compute.plugins.module_utils.core.options import CONNECTION_FILES, client_arguments
+from ansible_collections.magnetar.compute.plugins.module_utils.core.options import (
+    CONNECTION_FILES,
+    DIRECT,
+    client_arguments,
+)
 
 FACES = "ansible_collections.magnetar.compute.plugins.module_utils.faces."
-MODES = ("auto", "always", "never")
 #: Clients of this worker process: a loop uses one connection.
 _clients = {}
 
@@ -44,11 +47,10 @@ class ActionModule(ActionBase):
         result = super().run(tmp, task_vars)
         task_vars = task_vars or {}
         face = _face((self._task.resolved_action or self._task.action).rpartition(".")[2])
-        mode = _mode(task_vars)
-        if mode not in MODES:
-            return dict(result, failed=True, msg="magnetar_direct must be one of %s (got %s)." % (
-                ", ".join(MODES), mode))
-        reason = "magnetar_direct is never" if mode == "never" else self._obstacle()
+        mode = str(self._task.args.get("direct") or _mode(task_vars))
+        if mode not in DIRECT:
+            return dict(result, failed=True, msg="direct must be one of %s (got %s)." % (", ".join(DIRECT), mode))
+        reason = "direct is never" if mode == "never" else self._obstacle()
         checked = None if reason else _Checked(face, _plain(self._task.args))
         if checked and not checked.error:
             reason = self._unreachable(face, checked.params)
@@ -56,7 +58,7 @@ class ActionModule(ActionBase):
             result.update(checked.run(self._task.check_mode, self._task.diff))
         elif mode == "always":
             result.update(
-                failed=True, msg="Direct execution is not possible: %s. Set magnetar_direct to auto." % reason)
+                failed=True, msg="Direct execution is not possible: %s. Set direct to auto." % reason)
         else:
             result.update(self._execute_module(task_vars=task_vars, wrap_async=self._task.async_val))
         return result
@@ -149,7 +151,7 @@ def _user():
 def _mode(task_vars):
     """auto, always or never: from the variable, the environment, or ansible.cfg."""
     found = task_vars.get("magnetar_direct") or os.environ.get("MAGNETAR_DIRECT") or _configured() or "auto"
-    if str(found).lower() in MODES:
+    if str(found).lower() in DIRECT:
         return str(found).lower()
     try:
         return "always" if boolean(found) else "never"
