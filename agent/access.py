@@ -62,7 +62,7 @@ NOBODY = Caller("nobody", None, None, "tls")
 # The unix socket ------------------------------------------------------------------------------------------------
 def peer(sock: Any, group: str) -> Caller:
     """The caller on unix socket *sock*: root, the agent's own user and members of *group* may operate."""
-    _, uid, gid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    _pid, uid, gid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
     name = _user(uid)
     if uid in (0, os.geteuid()):
         return Caller(name, OPERATE)
@@ -197,7 +197,7 @@ class Tokens:
 
     def caller(self, header: bytes) -> Caller:
         """Who an ``Authorization`` header stands for. Raises ``Unauthenticated``."""
-        scheme, _, given = header.decode("latin-1").partition(" ")
+        scheme, _space, given = header.decode("latin-1").partition(" ")
         if scheme.lower() != "bearer" or not given.strip():
             raise Unauthenticated("The Authorization header must be 'Bearer TOKEN'.")
         digest = _digest(given.strip())

@@ -161,13 +161,13 @@ class Pages:
         query(request)
         return Json(await run_in_threadpool(inventory.host, self.agent))
 
-    async def health(self, _: Request) -> Json:
+    async def health(self, _request: Request) -> Json:
         """200 while libvirt answers, else 503."""
         connected = await run_in_threadpool(self.agent.hypervisor.connected)
         return Json({"status": "ok" if connected else "libvirt does not answer", "libvirt": connected},
                     200 if connected else 503)
 
-    async def figures(self, _: Request) -> Response:
+    async def figures(self, _request: Request) -> Response:
         """Figures in Prometheus' text format."""
         return Response(await run_in_threadpool(self.metrics.text), media_type="text/plain; version=0.0.4")
 

@@ -50,7 +50,7 @@ def ensure_many(agent: Agent, kind: type[Kind], items: list[tuple[str, Fields | 
 
     if waiting:
         with ThreadPoolExecutor(agent.settings.parallel, thread_name_prefix="batch") as pool:
-            for (at, _), answer in zip(waiting, pool.map(one, [item for _, item in waiting]), strict=True):
+            for (at, _item), answer in zip(waiting, pool.map(one, [item for _at, item in waiting]), strict=True):
                 answers[at] = answer
     return [answer for answer in answers if answer is not None]
 

@@ -150,7 +150,7 @@ async def until(operation: Operation, wait: float) -> bool:
         if not future.done():
             future.set_result(None)
 
-    def ended(_: Operation) -> None:
+    def ended(_operation: Operation) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits any more
             loop.call_soon_threadsafe(wake)
 

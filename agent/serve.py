@@ -137,7 +137,7 @@ async def _serve(agent: Agent, application: Application, servers: list[tuple[Ser
         log.info("stopping; running operations have %s s", agent.settings.grace)
         application.feed.close()
         threading.Thread(target=agent.operations.close, args=(agent.settings.grace,), daemon=True).start()
-        for server, _ in servers:
+        for server, _thread in servers:
             server.should_exit = True
 
     for number in (signal.SIGTERM, signal.SIGINT):

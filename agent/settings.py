@@ -27,6 +27,7 @@ class InvalidSettings(MagnetarError):
 
 
 def _doc(text: str, **more: Any) -> Any:
+    # pylint: disable-next=invalid-field-call - its result stands in a dataclass
     return field(metadata={"doc": text, **more.pop("metadata", {})}, **more)
 
 

@@ -226,7 +226,7 @@ def _stop(name: str, limit: float = 30.0) -> None:
     mark = RUN / f"{name}.pid"
     if not mark.exists():
         return
-    pid, _, born = mark.read_text(encoding="utf-8").partition(" ")
+    pid, _space, born = mark.read_text(encoding="utf-8").partition(" ")
     if born and _born(int(pid)) == born:
         os.kill(int(pid), signal.SIGTERM)
         end = time.monotonic() + limit

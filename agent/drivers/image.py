@@ -226,7 +226,7 @@ def _same(agent: Agent, want: Fields, document: Document) -> None:
     A source says nothing more once its content is there, except that a local file may have changed since."""
     state = document.state
     source = want.pop("source", None)
-    name, _, digest = want["checksum"].partition(":")
+    name, _colon, digest = want["checksum"].partition(":")
     if state["digests"][name] == digest:
         want["checksum"] = document.want["checksum"]
         if source and "path" in source:

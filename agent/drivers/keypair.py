@@ -78,8 +78,8 @@ def normal(text: str) -> str:
         raise _refused("must be one line as in authorized_keys; convert it with ssh-keygen -i -f FILE")
     if any(not character.isprintable() and character != "\t" for character in line):
         raise _refused("must be one line of printable text")
-    type, _, rest = line.replace("\t", " ").partition(" ")
-    encoded, _, comment = rest.strip().partition(" ")
+    type, _space, rest = line.replace("\t", " ").partition(" ")
+    encoded, _space, comment = rest.strip().partition(" ")
     if type not in PARTS:
         raise _refused(_unknown(type, line))
     try:

@@ -193,7 +193,7 @@ def host_networks() -> list[tuple[str, IPv4Network]]:
         return []
     found = []
     for line in lines:
-        device, to, gateway, _, _, _, _, mask = line.split()[:8]
+        device, to, gateway, *_unused, mask = line.split()[:8]
         net, bits = (int.from_bytes(bytes.fromhex(text), "little") for text in (to, mask))
         if int(gateway, 16) == 0 and bits:
             found.append((device, IPv4Network((net, bits.bit_count()))))

@@ -136,7 +136,7 @@ def _qcow2(head: bytes, size: int) -> Facts:
     if len(head) < 104:
         raise ImageRefused("The qcow2 header is cut short.")
     (version, backing, backing_length, cluster_bits, virtual, crypt, l1_size, l1_at, refcounts_at,
-     _) = struct.unpack(">4xIQIIQIIQQI", head[:60])
+     _clusters) = struct.unpack(">4xIQIIQIIQQI", head[:60])
     features = struct.unpack(">Q", head[72:80])[0] if version == 3 else 0
     reasons = [
         (version not in (2, 3), f"its version is {version}, and 2 and 3 are known"),

@@ -79,7 +79,7 @@ class Part:
         """Raise ``ImageRefused`` unless the content has *checksum* (``sha256:…`` or ``sha512:…``)."""
         if checksum is None:
             return
-        name, _, wanted = checksum.partition(":")
+        name, _colon, wanted = checksum.partition(":")
         if self.digests[name] != wanted:
             raise ImageRefused(f"checksum: the content has {name}:{self.digests[name]}, and {checksum} was asked for. "
                                "It was damaged on its way, or is another version.",

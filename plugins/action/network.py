@@ -5,4 +5,6 @@
 
 from __future__ import annotations
 
-from ansible_collections.magnetar.compute.plugins.plugin_utils.direct import ActionModule  # noqa: F401
+from ansible_collections.magnetar.compute.plugins.plugin_utils.direct import ActionModule
+
+__all__ = ["ActionModule"]

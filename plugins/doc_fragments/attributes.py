@@ -19,7 +19,7 @@ COMMON = r"""
 
 
 class ModuleDocFragment:
-    DOCUMENTATION = r"""
+    DOCUMENTATION: str = r"""
 options: {}
 attributes:
   check_mode:
@@ -34,7 +34,7 @@ attributes:
     support: full
 """ + COMMON
 
-    INFO = r"""
+    INFO: str = r"""
 options: {}
 attributes:
   check_mode:
@@ -51,7 +51,7 @@ attributes:
     details: This module changes nothing.
 """ + COMMON
 
-    ACTION = r"""
+    ACTION: str = r"""
 options: {}
 attributes:
   check_mode:

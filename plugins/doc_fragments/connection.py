@@ -16,4 +16,4 @@ NOTES = [
 
 
 class ModuleDocFragment:
-    DOCUMENTATION = json.dumps({"options": documentation(CONNECTION), "notes": NOTES})
+    DOCUMENTATION: str = json.dumps({"options": documentation(CONNECTION), "notes": NOTES})

@@ -10,5 +10,5 @@ from ansible_collections.magnetar.compute.plugins.plugin_utils.docs import fragm
 
 
 class ModuleDocFragment:
-    DOCUMENTATION = fragment(MODULES["flavor"])
-    INFO = fragment(MODULES["flavor_info"])
+    DOCUMENTATION: str = fragment(MODULES["flavor"])
+    INFO: str = fragment(MODULES["flavor_info"])

@@ -10,4 +10,4 @@ from ansible_collections.magnetar.compute.plugins.plugin_utils.docs import fragm
 
 
 class ModuleDocFragment:
-    INFO = fragment(MODULES["host_info"])
+    INFO: str = fragment(MODULES["host_info"])

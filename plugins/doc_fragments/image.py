@@ -10,5 +10,5 @@ from ansible_collections.magnetar.compute.plugins.plugin_utils.docs import fragm
 
 
 class ModuleDocFragment:
-    DOCUMENTATION = fragment(MODULES["image"])
-    INFO = fragment(MODULES["image_info"])
+    DOCUMENTATION: str = fragment(MODULES["image"])
+    INFO: str = fragment(MODULES["image_info"])

@@ -10,5 +10,5 @@ from ansible_collections.magnetar.compute.plugins.plugin_utils.docs import fragm
 
 
 class ModuleDocFragment:
-    DOCUMENTATION = fragment(MODULES["keypair"])
-    INFO = fragment(MODULES["keypair_info"])
+    DOCUMENTATION: str = fragment(MODULES["keypair"])
+    INFO: str = fragment(MODULES["keypair_info"])

@@ -10,5 +10,5 @@ from ansible_collections.magnetar.compute.plugins.plugin_utils.docs import fragm
 
 
 class ModuleDocFragment:
-    DOCUMENTATION = fragment(MODULES["network"])
-    INFO = fragment(MODULES["network_info"])
+    DOCUMENTATION: str = fragment(MODULES["network"])
+    INFO: str = fragment(MODULES["network_info"])

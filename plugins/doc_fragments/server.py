@@ -10,6 +10,6 @@ from ansible_collections.magnetar.compute.plugins.plugin_utils.docs import fragm
 
 
 class ModuleDocFragment:
-    DOCUMENTATION = fragment(MODULES["server"])
-    INFO = fragment(MODULES["server_info"])
-    ACTION = fragment(MODULES["server_action"])
+    DOCUMENTATION: str = fragment(MODULES["server"])
+    INFO: str = fragment(MODULES["server_info"])
+    ACTION: str = fragment(MODULES["server_action"])

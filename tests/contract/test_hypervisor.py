@@ -187,7 +187,7 @@ def test_a_defined_domain_is_seen_as_it_was_asked_for(place: Place) -> None:
 
 def test_defining_again_changes_it(place: Place) -> None:
     spec = place.spec()
-    for _ in range(2):
+    for _time in range(2):
         place.hypervisor.define(spec)
     place.hypervisor.define(replace(spec, vcpus=2, title="other"))
     seen = place.hypervisor.domain(spec.uuid)
@@ -316,7 +316,7 @@ def test_networks(place: Place) -> None:
     hypervisor, name = place.hypervisor, place.prefix
     spec = NetworkSpec(str(uuids.uuid4()), name, "isolated", name[:14], "192.168.219.1", 24, "192.168.219.2",
                        "192.168.219.99", "lab.example", 1400)
-    for _ in range(2):
+    for _time in range(2):
         hypervisor.make_network(spec)
     seen = hypervisor.networks()[name]
     assert (seen.uuid, seen.bridge) == (spec.uuid, spec.bridge) and seen.active and seen.autostart and seen.owned
@@ -327,7 +327,7 @@ def test_networks(place: Place) -> None:
     hypervisor.start(uuid)
     assert place.state(uuid) == RUNNING
     hypervisor.destroy(uuid)
-    for _ in range(2):
+    for _time in range(2):
         hypervisor.remove_network(name)
     assert name not in hypervisor.networks()
 

@@ -114,8 +114,8 @@ def sources() -> list[tuple[str, str]]:
     """Debian's package archives as this machine has them: (address, suite)."""
     lines = command("apt-get", "indextargets", "--format", "$(ORIGIN)|$(REPO_URI)|$(RELEASE)", "Created-By: Packages")
     found = [line.split("|") for line in lines.splitlines() if line.startswith("Debian|")]
-    unique = list(dict.fromkeys((address, suite) for _, address, suite in found if suite.startswith(RELEASE)))
-    if not any(suite == RELEASE for _, suite in unique):
+    unique = list(dict.fromkeys((address, suite) for _kind, address, suite in found if suite.startswith(RELEASE)))
+    if not any(suite == RELEASE for _address, suite in unique):
         raise LabError(f"apt on this machine has no list of Debian {RELEASE}: run `apt-get update`")
     return unique
 
@@ -323,7 +323,7 @@ def remove_group(group: Path) -> None:
     """
     deadline = time.monotonic() + STOP_LIMIT
     while group.exists():
-        folders = [Path(path) for path, _, _ in os.walk(group, topdown=False)]
+        folders = [Path(path) for path, _folders, _files in os.walk(group, topdown=False)]
         try:
             for folder in folders:
                 folder.rmdir()

@@ -181,7 +181,7 @@ def test_fifty_domains_are_read_within_30_ms(hypervisor: LibvirtHypervisor, fold
             hypervisor.define(spec)
             made.append(uuid)
         took = []
-        for _ in range(9):
+        for _time in range(9):
             started = time.perf_counter()
             assert set(made) <= set(hypervisor.domains())
             took.append(time.perf_counter() - started)
@@ -224,7 +224,7 @@ def test_the_connection_comes_back_after_libvirtd_died(folder: Path) -> None:
         eventually(hypervisor.connected, "connected")
         hypervisor.on_connect(connected.release)
         assert hypervisor.leases("nothing") == []
-        for _ in range(2):
+        for _time in range(2):
             daemon.kill()
             eventually(lambda: not hypervisor.connected(), "not connected")
             with pytest.raises(HypervisorDown, match="repeat the call"):

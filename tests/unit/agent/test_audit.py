@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 def test_lines_are_json() -> None:
     token = audit.request_id.set("req-1")
     try:
-        raise ValueError("why")
+        int("why")
     except ValueError:
-        record = logging.LogRecord("x", logging.ERROR, "f", 1, "it %s", ("broke",), sys.exc_info())
+        cause = sys.exc_info()
+    record = logging.LogRecord("x", logging.ERROR, "f", 1, "it %s", ("broke",), cause)
     record.__dict__["path"] = object
     line = json.loads(audit.JsonLines().format(record))
     audit.request_id.reset(token)

@@ -41,7 +41,7 @@ def test_a_guest_whose_qemu_dies_is_crashed_and_stays(host: Host, running: str) 
 
 def test_a_crashed_guest_is_restarted_where_its_document_says_so_but_not_for_ever(host: Host, running: str) -> None:
     host.server(restart_on_crash=True)
-    for _ in range(follow.CRASHES):
+    for _time in range(follow.CRASHES):
         host.fake.crash(running)
         host.settled()
         assert host.show()["power_state"] == "running"

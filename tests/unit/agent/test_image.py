@@ -314,7 +314,7 @@ class Web(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def web() -> Iterator[str]:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Web)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()

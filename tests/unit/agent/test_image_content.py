@@ -145,7 +145,7 @@ def test_any_bytes_are_taken_or_refused(seed: int) -> None:
     """Whatever the headers are, the answer is facts or ``ImageRefused``, never another exception."""
     chance = random.Random(seed)
     data = bytearray(chance.choice(SEEDS))
-    for _ in range(chance.randrange(1, 40)):
+    for _time in range(chance.randrange(1, 40)):
         at = chance.choice((chance.randrange(len(data)), chance.randrange(min(600, len(data)))))
         data[at:at + 8] = chance.choice((chance.randbytes(8), b"\xff" * 8, bytes(8)))
     data = data[:chance.choice((len(data), chance.randrange(len(data) + 1)))]

@@ -36,7 +36,7 @@ def test_success(operations: Operations) -> None:
 
 def test_failures(operations: Operations) -> None:
     def fails(error: Exception) -> Operation:
-        def function(_: Operation) -> None:
+        def function(_operation: Operation) -> None:
             raise error
 
         operation = operations.start("x", function)
@@ -61,14 +61,14 @@ def test_cancel_takes_hold_at_the_next_check(operations: Operations) -> None:
     assert operation.status == "cancelled"
     operations.cancel(operation.id)
     with pytest.raises(Conflict):
-        ended = operations.start("x", lambda _: None)
+        ended = operations.start("x", lambda _operation: None)
         ended.wait(5)
         operations.cancel(ended.id)
 
 
 def test_one_that_waits_is_cancelled_without_starting(operations: Operations) -> None:
     go, ran = threading.Event(), []
-    held = [operations.start("hold", lambda _: go.wait(5)) for _ in range(2)]
+    held = [operations.start("hold", lambda _operation: go.wait(5)) for _time in range(2)]
     waiting = operations.start("x", lambda _: ran.append(1))
     assert waiting.as_dict()["progress"]["phase"] == "waiting" and operations.running() == 3
     waiting.cancel()
@@ -80,7 +80,7 @@ def test_one_that_waits_is_cancelled_without_starting(operations: Operations) ->
 
 
 def test_the_last_ended_ones_are_kept(operations: Operations) -> None:
-    started = [operations.start("x", lambda _: None) for _ in range(9)]
+    started = [operations.start("x", lambda _operation: None) for _time in range(9)]
     assert all(operation.wait(5) for operation in started)
     deadline = time.monotonic() + 5
     while operations.running() and time.monotonic() < deadline:
@@ -94,7 +94,7 @@ def test_listeners(operations: Operations) -> None:
     heard: list[str] = []
     stop = operations.listen(lambda operation: heard.append(operation.name))
     operations.listen(lambda _: 1 / 0)  # its trouble is its own
-    operation = operations.start("a", lambda _: None)
+    operation = operations.start("a", lambda _operation: None)
     called = threading.Event()
     operation.then(lambda _: called.set())
     assert called.wait(5) and heard == ["a"]
@@ -116,13 +116,13 @@ def test_close_gives_grace_then_cancels() -> None:
     operations.close(0.3)
     assert (quick.status, endless.status) == ("succeeded", "cancelled")
     with pytest.raises(HypervisorDown):
-        operations.start("late", lambda _: None)
+        operations.start("late", lambda _operation: None)
 
 
 def test_cost_of_a_quick_one(operations: Operations) -> None:
     times = []
-    for _ in range(500):
+    for _time in range(500):
         began = time.perf_counter()
-        operations.start("x", lambda _: None).wait(1)
+        operations.start("x", lambda _operation: None).wait(1)
         times.append(time.perf_counter() - began)
     assert sorted(times)[250] < 0.0015  # 0.05 to 0.1 ms on an idle machine; the target is 0.3

@@ -95,7 +95,7 @@ def test_ensure_says_what_is_asked(server, client):
 
 def test_the_connection_is_kept(server, client):
     ports = set()
-    for _ in range(3):
+    for _time in range(3):
         client.get("flavor", "x")
         ports.add(id(client._connection))
     assert len(ports) == 1

@@ -53,6 +53,6 @@ def test_errors_travel(cls: type[MagnetarError]) -> None:
     sent = cls.__new__(cls)
     MagnetarError.__init__(sent, None, field="x")
     back = from_dict(sent.as_dict())
-    assert type(back) is cls
+    assert back.__class__ is cls
     assert (back.message, back.details) == (sent.message, {"field": "x"})
     assert sent.message

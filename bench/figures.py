@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Figures with their floors and targets, how they are taken, and the table of them."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One line of the table, in *unit*. *floor* is what the same thing costs without Magnetar; *ratio* and *limit* are
+    targets (at most so many floors; at most so many units). Without a target it is for information."""
+
+    name: str
+    value: float
+    unit: str = "ms"
+    floor: float | None = None
+    floor_name: str = ""
+    ratio: float | None = None
+    limit: float | None = None
+    spread: tuple[float, float] | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def relation(self) -> float | None:
+        """How many floors it costs."""
+        return self.value / self.floor if self.floor else None
+
+    @property
+    def reached(self) -> bool | None:
+        """Whether the target is reached; `None` without one."""
+        if self.ratio is not None and self.relation is not None:
+            return self.relation <= self.ratio
+        return self.value <= self.limit if self.limit is not None else None
+
+    def cells(self) -> list[str]:
+        """What the table says."""
+        target = f"≤ {self.ratio:g} x" if self.ratio is not None else ""
+        target = f"≤ {self.limit:g} {self.unit}" if self.limit is not None else target
+        return [
+            self.name, f"{self.value:.4g} {self.unit}",
+            f"{self.spread[0]:.4g} to {self.spread[1]:.4g}" if self.spread else "",
+            f"{self.floor:.4g} {self.unit} ({self.floor_name})" if self.floor is not None else "",
+            f"{self.relation:.2f}" if self.relation is not None else "", target,
+            {True: "reached", False: "MISSED", None: ""}[self.reached],
+        ]  # fmt: skip
+
+
+HEAD = ["figure (median)", "reached", "middle half", "floor", "ratio", "target", ""]
+
+
+def table(figures: list[Figure]) -> str:
+    """The figures as a Markdown table that is also easy to read in a terminal, and their notes."""
+    rows = [HEAD, *(one.cells() for one in figures)]
+    widths = [max(len(row[at]) for row in rows) for at in range(len(HEAD))]
+    lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows]
+    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    notes = [f"- {one.name}: {note}" for one in figures for note in one.notes]
+    return "\n".join([*lines, *([""] if notes else []), *notes])
+
+
+def spread(taken: list[float]) -> tuple[float, float]:
+    """The bounds of the middle half."""
+    quarters = statistics.quantiles(taken, n=4)
+    return quarters[0], quarters[2]
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Milliseconds that *work* takes."""
+    began = time.perf_counter()
+    work()
+    return (time.perf_counter() - began) * 1000
+
+
+def in_turns(rounds: int, works: Mapping[str, Callable[[], float]]) -> dict[str, list[float]]:
+    """Call each of *works*, which return what they measured, *rounds* times: forward, backward, forward, and so on, so
+    that a drift of the machine meets all of them alike. A first round warms up and is not counted."""
+    taken: dict[str, list[float]] = {name: [] for name in works}
+    for at in range(rounds + 1):
+        for name in list(works) if at % 2 else list(works)[::-1]:
+            found = works[name]()
+            if at:
+                taken[name].append(found)
+        if sys.stderr.isatty():
+            print(f"\r  {', '.join(works)}: {at} of {rounds} ", end="" if at < rounds else "\n", file=sys.stderr, flush=True)
+    return taken

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""An agent of this checkout in a process of its own, on this machine's libvirt, and all that is made around it.
+
+Everything lies in one folder and in one libvirt network; both names are fixed, so that what an interrupted run left
+is found and removed by the next.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import libvirt
+import yaml
+from magnetar_core.client import Client
+from magnetar_core.errors import MagnetarError
+
+ROOT = Path(__file__).resolve().parents[1]
+GUEST = ROOT / ".cache" / "guest"
+FOLDER = Path("/var/lib/mag-bench")
+NETWORK, CIDR = "mag-bench", "192.168.231.0/24"
+IMAGE = FLAVOR = "bench"
+#: The machine of every server here; the guest image is that of the tests.
+SIZES = {"vcpus": 1, "ram": 128, "disk": 1}
+
+libvirt.registerErrorHandler(lambda *_: None, None)  # it prints errors that are expected here
+
+
+class Host:
+    """A context manager: the agent runs, and there are an image, a flavor and a network to make servers with."""
+
+    def __init__(self, virt_type: str) -> None:
+        self.virt_type = virt_type
+        self.socket = FOLDER / "agent.sock"
+        self.endpoint = f"unix://{self.socket}"
+        self.state = FOLDER / "state"
+        self.libvirt: Any = None
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Host:
+        self.libvirt = libvirt.open("qemu:///system")
+        self.clean()
+        try:
+            self._prepare()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait(60)
+        self.clean()
+        self.libvirt.close()
+
+    def _prepare(self) -> None:
+        if not (GUEST / "disk.qcow2").exists():
+            subprocess.run([sys.executable, ROOT / "tests/lab/guest.py", "--out", GUEST], check=True)
+        (FOLDER / "import").mkdir(parents=True)
+        FOLDER.chmod(0o711)
+        shutil.copyfile(GUEST / "disk.qcow2", FOLDER / "import" / "disk.qcow2")
+        self._start()
+        with self.client() as client:
+            client.ensure("image", IMAGE, {"source": {"path": str(FOLDER / "import" / "disk.qcow2")}})
+            client.ensure("flavor", FLAVOR, SIZES)
+            client.ensure("network", NETWORK, {"cidr": CIDR})
+
+    def _start(self) -> None:
+        settings = {"state_dir": str(self.state), "socket": str(self.socket), "image_paths": [str(FOLDER / "import")],
+                    "tokens_file": str(FOLDER / "tokens.yml"), "virt_type": self.virt_type}  # fmt: skip
+        (FOLDER / "agent.yml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+        words = [sys.executable, "-m", "magnetar_agent", "agent", "--config", FOLDER / "agent.yml"]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / ".cache" / "src")}
+        with (FOLDER / "agent.log").open("ab") as log:
+            self.process = subprocess.Popen(words, cwd="/", env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            if self.process.poll() is not None:
+                break
+            with suppress(MagnetarError), self.client() as client:
+                if self.socket.exists() and client.get("host")["connected"]:
+                    return
+            time.sleep(0.1)
+        raise SystemExit("The agent does not answer:\n" + (FOLDER / "agent.log").read_text(encoding="utf-8")[-4000:])
+
+    def client(self) -> Client:
+        """A client with a connection of its own."""
+        return Client(self.endpoint)
+
+    def want(self, **more: Any) -> dict[str, Any]:
+        """What a server is asked to be, here."""
+        return {"image": IMAGE, "flavor": FLAVOR, "networks": [{"network": NETWORK}], "config_drive": False, **more}
+
+    def off(self, count: int) -> list[str]:
+        """Let there be *count* servers that are off, and no other; their names."""
+        names = [f"bench-{at:03d}" for at in range(count)]
+        with self.client() as client:
+            extra = [one["id"] for one in client.list("server") if one["name"] not in names]
+            items = [{"key": name, "want": self.want(power="off")} for name in names]
+            answer = client.ensure_many("server", [*items, *({"key": id, "want": None} for id in extra)], timeout=600)
+        failed = [one["error"]["message"] for one in answer["results"] if "error" in one]
+        if failed:
+            raise SystemExit(f"Servers cannot be made: {failed[0]}")
+        return names
+
+    def rss(self) -> float:
+        """Resident memory of the agent, MiB."""
+        assert self.process is not None
+        status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="utf-8")
+        return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+
+    def clean(self) -> None:
+        """Remove the domains whose disks lie in the folder, the network, and the folder."""
+        for domain in self.libvirt.listAllDomains():
+            with suppress(libvirt.libvirtError):
+                if f"{FOLDER}/" in domain.XMLDesc():
+                    if domain.isActive():
+                        domain.destroy()
+                    domain.undefineFlags(libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE)
+        with suppress(libvirt.libvirtError):
+            network = self.libvirt.networkLookupByName(NETWORK)
+            if network.isActive():
+                network.destroy()
+            network.undefine()
+        shutil.rmtree(FOLDER, ignore_errors=True)

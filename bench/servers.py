@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What servers cost in the agent: made, found unchanged one by one, and found unchanged as a batch."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import statistics
+import subprocess
+import uuid
+from pathlib import Path
+from typing import Any
+
+from figures import Figure, in_turns, spread, timed
+from host import FOLDER, NETWORK, SIZES, Host
+from magnetar_agent.hypervisor import Disk, DomainSpec, Nic
+from magnetar_agent.virt.disks import direct_io
+from magnetar_agent.virt.domain import render
+
+GIB = 2**30
+
+
+class Raw:
+    """The floor of a server: qemu-img and virDomainCreateXML, with the agent's own XML."""
+
+    def __init__(self, host: Host, made: dict[str, Any]) -> None:
+        self.host = host
+        self.place = FOLDER / "raw"
+        self.place.mkdir(mode=0o711)
+        self.disk, self.base = self.place / "disk", self.place / "base"
+        self.base.hardlink_to(Path(made["console_log"]).parent / "base")
+        self.spec = DomainSpec(
+            uuid=str(uuid.uuid4()), name="mag-bench-raw", title="bench-boot", vcpus=SIZES["vcpus"], ram_mib=SIZES["ram"],
+            virt_type=made["virt_type"], machine=made["machine"], disks=(Disk(self.disk, "vda"),),
+            nics=(Nic("52:54:00:00:be:ef", network=NETWORK),), console_log=self.place / "console.log",
+            metadata={"name": "bench-boot", "flavor": "bench"},
+        )  # fmt: skip
+        self.xml = render(self.spec, "none" if direct_io(self.place) else "writeback")
+        self.seen = ""
+
+    def make(self) -> None:
+        """Overlay, then a running domain."""
+        subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", "-b", self.base, "-F", "qcow2", self.disk,
+                        str(SIZES["disk"] * GIB)], check=True)  # fmt: skip
+        self.host.libvirt.createXML(self.xml)
+
+    def measure(self) -> float:
+        """Milliseconds of ``make``; cleaned up afterwards."""
+        try:
+            taken = timed(self.make)
+            self.seen = plain(self.host.libvirt.lookupByName(self.spec.name))
+            return taken
+        finally:
+            self.host.libvirt.lookupByName(self.spec.name).destroy()
+            self.disk.unlink()
+            self.spec.console_log.unlink(missing_ok=True)
+
+
+def plain(domain: Any) -> str:
+    """The XML of the running *domain* without what tells one guest from another."""
+    xml = domain.XMLDesc().replace(domain.name(), "NAME").replace(domain.UUIDString(), "UUID")
+    for varying in (rf"{FOLDER}/[^'<]*/", r"domain-\d+-[^/]*", r"(?<=mac address=')[^']*", r"(?<=dev=')vnet\d+",
+                    r"(?<=id=')\d+", r"/dev/pts/\d+", r"(?<=portid=')[^']*", r"(?<=pty' tty=')[^']*"):
+        xml = re.sub(varying, "X/", xml)
+    return xml
+
+
+def creation(host: Host, rounds: int) -> list[Figure]:
+    """From nothing to a running server, through the socket; the floor is the same guest made by hand."""
+    with host.client() as client:
+        first = client.ensure("server", "bench-boot", host.want())["resource"]
+        raw = Raw(host, first)
+        seen = plain(host.libvirt.lookupByUUIDString(first["id"]))
+        client.delete("server", "bench-boot")
+
+        def agent() -> float:
+            try:
+                return timed(lambda: client.ensure("server", "bench-boot", host.want()))
+            finally:
+                client.delete("server", "bench-boot")
+
+        taken = in_turns(rounds, {"by hand": raw.measure, "agent": agent})
+    notes = () if raw.seen == seen else ("the guests differ, so the ratio says little",)
+    shutil.rmtree(raw.place)
+    return [Figure("server, from nothing to running",
+                   statistics.median(taken["agent"]), floor=statistics.median(taken["by hand"]),
+                   floor_name="qemu-img create + virDomainCreateXML", ratio=1.2, spread=spread(taken["agent"]),
+                   notes=notes)]  # fmt: skip
+
+
+def unchanged(host: Host, rounds: int) -> list[Figure]:
+    """``ensure`` of a server that is as asked, on one connection that is kept."""
+    found = []
+    for count in (1, 50):
+        names = host.off(count)
+        with host.client() as client:
+            def ask(client: Any = client, names: Any = names) -> float:
+                return timed(lambda: _unchanged(client.ensure("server", names[0], host.want())))
+
+            taken = in_turns(rounds * 20, {f"ensure with {count} defined": ask, "GET /v1": lambda c=client: timed(c.info)})
+        ensure, floor = taken.values()
+        found.append(Figure(f"unchanged ensure, {count} defined", statistics.median(ensure), limit=5,
+                            floor=statistics.median(floor), floor_name="GET /v1", spread=spread(ensure)))  # fmt: skip
+    return found
+
+
+def _unchanged(answer: dict[str, Any]) -> None:
+    if answer["changed"]:
+        raise SystemExit(f"A server that should be unchanged was changed: {answer['diff']}")
+
+
+def batch(host: Host, rounds: int) -> list[Figure]:
+    """Fifty unchanged servers in one call, as the client sees it (so JSON and HTTP are in it)."""
+    items = [{"key": name, "want": host.want()} for name in host.off(50)]
+
+    def all_unchanged(client: Any) -> None:
+        for one in client.ensure_many("server", items)["results"]:
+            _unchanged(one)
+
+    with host.client() as client:
+        taken = in_turns(rounds * 3, {"batch of 50": lambda: timed(lambda: all_unchanged(client)),
+                                      "GET /v1/server": lambda: timed(lambda: client.list("server"))})  # fmt: skip
+    many, floor = taken.values()
+    return [Figure("batch of 50 unchanged, in the agent", statistics.median(many), limit=50, spread=spread(many),
+                   floor=statistics.median(floor), floor_name="GET /v1/server")]  # fmt: skip

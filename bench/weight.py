@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the parts weigh: memory of the agent, and the import of the client."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+
+from figures import Figure, in_turns, spread
+from host import Host
+
+IMPORT = """
+import json, sys, time
+before, began = set(sys.modules), time.perf_counter()
+import {module}
+taken = (time.perf_counter() - began) * 1000
+foreign = sorted(name for name in set(sys.modules) - before
+                 if name.partition(".")[0] not in sys.stdlib_module_names | {{"magnetar_core"}})
+print(json.dumps([taken, foreign]))
+"""
+
+
+def memory(host: Host, _rounds: int) -> list[Figure]:
+    """Resident memory of an agent with nothing to do."""
+    return [Figure("agent at rest, resident memory", host.rss(), "MiB", limit=90)]
+
+
+def memory_after(host: Host, _rounds: int) -> list[Figure]:
+    """The same with fifty servers, after all the other figures."""
+    host.off(50)
+    return [Figure("the same with 50 servers, after the other figures", host.rss(), "MiB")]
+
+
+def client(_host: Host, rounds: int) -> list[Figure]:
+    """Import of the client into a Python that has nothing but itself, and of what it imports to connect."""
+    foreign: set[str] = set()
+
+    def take(module: str) -> float:
+        words = [sys.executable, "-c", IMPORT.format(module=module)]
+        taken, others = json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout)
+        foreign.update(others)
+        return float(taken)
+
+    taken = in_turns(rounds, {"import": lambda: take("magnetar_core.client"),
+                              "with transport": lambda: take("magnetar_core.client, magnetar_core.transport")})  # fmt: skip
+    only, both = taken.values()
+    said = f"imports beyond the standard library: {', '.join(sorted(foreign))}" if foreign else "standard library only"
+    return [Figure("import of the core client", statistics.median(only), limit=0 if foreign else 15, spread=spread(only),
+                   notes=(said,)),
+            Figure("the same with what the first connection imports", statistics.median(both), spread=spread(both))]  # fmt: skip
