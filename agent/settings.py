@@ -27,7 +27,8 @@ class InvalidSettings(MagnetarError):
 
 
 def _doc(text: str, **more: Any) -> Any:
-    # pylint: disable-next=invalid-field-call - its result stands in a dataclass
+    # Its result stands in a dataclass.
+    # pylint: disable-next=invalid-field-call
     return field(metadata={"doc": text, **more.pop("metadata", {})}, **more)
 
 

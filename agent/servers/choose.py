@@ -15,6 +15,8 @@ from magnetar_agent.servers import GIB
 from magnetar_core.errors import Conflict, InvalidField
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from magnetar_agent.agent import Agent
     from magnetar_agent.drivers import Fields
 

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Builds the lab's tiny guest from Debian packages, in two forms that boot the same system.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent import audit
@@ -17,11 +16,8 @@ if TYPE_CHECKING:
 
 def test_lines_are_json() -> None:
     token = audit.request_id.set("req-1")
-    try:
-        int("why")
-    except ValueError:
-        cause = sys.exc_info()
-    record = logging.LogRecord("x", logging.ERROR, "f", 1, "it %s", ("broke",), cause)
+    cause = ValueError("why")
+    record = logging.LogRecord("x", logging.ERROR, "f", 1, "it %s", ("broke",), (ValueError, cause, None))
     record.__dict__["path"] = object
     line = json.loads(audit.JsonLines().format(record))
     audit.request_id.reset(token)

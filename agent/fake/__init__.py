@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""``FakeHypervisor``: a host without libvirt, for unit tests and for simulating many hosts.
+
+It keeps to the contract of ``Hypervisor`` (``tests/contract/test_hypervisor.py`` runs against both). Domains and
+networks are in memory, and in a JSON file when a folder is given, so that they outlive a killed agent as libvirt's do.
+Disks are real small files: sparse raw files and qcow2 headers. Guests obey at once, unless their uuid is in ``deaf``.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from magnetar_agent.documents import now
+from magnetar_agent.fake.disks import Disks
+from magnetar_agent.fake.domains import Domains
+from magnetar_agent.fake.state import FakeDomain, FakeNetwork, parse
+from magnetar_agent.hypervisor import CRASHED, OFF, PAUSED, RUNNING, Event, Lease, NetworkSeen, NetworkSpec
+from magnetar_core.errors import Conflict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["FakeHypervisor"]
+
+
+class FakeHypervisor(Domains, Disks):
+    """See the head of this file. *delay* seconds pass in each call; *folder* keeps the state."""
+
+    # What tests do to it ------------------------------------------------------------------------------------------
+    def fail_next(self, method: str, error: Exception, times: int = 1) -> None:
+        """The next *times* calls of *method* raise *error*, before anything is changed."""
+        self._failures[method].extend([error] * times)
+
+    def disconnect(self) -> None:
+        """libvirtd is gone."""
+        self._connected = False
+
+    def reconnect(self) -> None:
+        """libvirtd is back."""
+        self._connected = True
+        for listener in list(self._on_connect):
+            threading.Thread(target=listener, name="fake-connected", daemon=True).start()
+
+    def guest_powers_off(self, uuid: str) -> None:
+        """The guest shuts itself down."""
+        self._outside(uuid, OFF, "guest", Event(uuid, "stopped", "guest"))
+
+    def guest_reboots(self, uuid: str) -> None:
+        """The guest reboots itself."""
+        self._outside(uuid, RUNNING, "unknown", Event(uuid, "rebooted"))
+
+    def crash(self, uuid: str, reason: str = "failed") -> None:
+        """QEMU dies (``failed``), or the guest panics (``panic``)."""
+        self._outside(uuid, CRASHED, reason, Event(uuid, "crashed", reason))
+
+    def destroyed_outside(self, uuid: str) -> None:
+        """Somebody runs ``virsh destroy``."""
+        self._outside(uuid, OFF, "outside", Event(uuid, "stopped", "outside"))
+
+    def undefined_outside(self, uuid: str) -> None:
+        """Somebody runs ``virsh destroy`` and ``virsh undefine``."""
+        with self._change():
+            del self._domains[uuid]
+            self._events += [Event(uuid, "stopped", "outside"), Event(uuid, "undefined")]
+
+    def defined_outside(self, xml: str, state: str = OFF) -> None:
+        """Somebody else makes a domain, or edits one."""
+        with self._change():
+            uuid = parse(xml).uuid
+            self._domains[uuid] = FakeDomain(xml, state)
+            self._events.append(Event(uuid, "defined"))
+
+    def xml(self, uuid: str) -> str:
+        """The XML of a domain."""
+        return self._domains[uuid].xml
+
+    def network_outside(self, name: str, active: bool = True) -> None:
+        """Somebody else makes a network."""
+        with self._change():
+            self._networks[name] = FakeNetwork(NetworkSeen(f"outside-{name}", name, active, active, "virbr0"))
+
+    def lease(self, network: str, lease: Lease) -> None:
+        """The network gives an address."""
+        with self._change():
+            self._networks[network].leases.append(lease)
+
+    def host_reboots(self) -> None:
+        """Nothing runs any more and nobody knows why; managed saves and definitions are still there."""
+        with self._change():
+            for domain in self._domains.values():
+                if domain.state in (RUNNING, PAUSED, CRASHED):
+                    domain.state, domain.reason = OFF, "unknown"
+
+    def _outside(self, uuid: str, state: str, reason: str, event: Event) -> None:
+        with self._change():
+            domain = self._domains[uuid]
+            domain.state, domain.reason = state, reason
+            self._events.append(event)
+
+    # The host -----------------------------------------------------------------------------------------------------
+    def connected(self) -> bool:
+        return self._connected
+
+    def host(self) -> dict[str, Any]:
+        with self._call("host"):
+            return {"id": f"fake-{self.name}", "name": self.name, "hypervisor_type": "FAKE",
+                    "hypervisor_version": "1.0.0", "libvirt_version": "1.0.0", "cpu_model": "fake", "vcpus": 16,
+                    "memory_mb": 65536, "kvm": self.kvm(), "virt_types": ["kvm", "qemu"] if self._kvm else ["qemu"]}
+
+    def kvm(self) -> dict[str, Any]:
+        return {"usable": self._kvm, "reason": "the fake was told so", "checked_at": now()}
+
+    def bridges(self) -> frozenset[str]:
+        return self._bridges
+
+    def on_event(self, listener: Callable[[Event], None]) -> None:
+        self._on_event.append(listener)
+
+    def on_connect(self, listener: Callable[[], None]) -> None:
+        self._on_connect.append(listener)
+
+    def close(self) -> None:
+        self._on_event.clear()
+        self._on_connect.clear()
+
+    # Networks -----------------------------------------------------------------------------------------------------
+    def networks(self) -> dict[str, NetworkSeen]:
+        with self._call("networks"):
+            return {name: network.seen for name, network in self._networks.items()}
+
+    def make_network(self, spec: NetworkSpec) -> None:
+        with self._call("make_network", change=True):
+            there = self._networks.get(spec.name)
+            if there and (not there.seen.owned or there.seen.uuid != spec.uuid):
+                raise Conflict(f"The libvirt network {spec.name} was not made by Magnetar for this resource, so it is "
+                               "not touched. Choose another name, or remove that network.")
+            seen = NetworkSeen(spec.uuid, spec.name, True, True, spec.bridge, True)
+            self._networks[spec.name] = FakeNetwork(seen, there.leases if there else [])
+
+    def remove_network(self, name: str) -> None:
+        with self._call("remove_network", change=True):
+            there = self._networks.get(name)
+            if there and not there.seen.owned:
+                raise Conflict(f"The libvirt network {name} was not made by Magnetar, so it is not touched.")
+            self._networks.pop(name, None)
+
+    def leases(self, network: str) -> list[Lease]:
+        with self._call("leases"):
+            found = self._networks.get(network)
+            return list(found.leases) if found and found.seen.active else []

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Disks of the fake: real small files, sparse raw ones and qcow2 headers."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from magnetar_agent.fake.state import State
+from magnetar_agent.hypervisor import DiskSeen, Progress
+from magnetar_agent.virt import iso
+from magnetar_agent.virt.disks import complete
+from magnetar_core.errors import HypervisorError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+#: Fields of a qcow2 header, version 2: magic, version, offset and length of the backing name, cluster bits, size, …
+_QCOW2 = struct.Struct(">4sIQIIQIIQQIIQ")
+
+
+class Disks(State):
+    """The protocol's methods for disks."""
+
+    def disk(self, path: Path) -> DiskSeen | None:
+        with self._call("disk", needs_libvirt=False):
+            return _read(path)
+
+    def make_disk(self, path: Path, format: str, size: int, backing: Path | None = None,
+                  backing_format: str | None = None,
+                  label: str | None = None) -> None:
+        with self._call("make_disk", needs_libvirt=False):
+            if backing and not backing.exists():
+                raise HypervisorError(f"qemu-img could not make the disk {path}: {backing} does not exist.")
+            with complete(path) as part:
+                _write(part, DiskSeen(format, size, backing))
+
+    def copy_disk(self, source: Path, source_format: str, path: Path, format: str, progress: Progress) -> None:
+        with self._call("copy_disk", needs_libvirt=False):
+            seen = _read(source)
+            if seen is None:
+                raise HypervisorError(f"The disk {source} cannot be copied: it does not exist.")
+            with complete(path) as part:
+                for tenth in range(11):
+                    progress(seen.virtual_size * tenth // 10, seen.virtual_size)
+                    time.sleep(self.delay / 10)
+                if source_format == format == "raw":
+                    shutil.copyfile(source, part)
+                else:
+                    _write(part, DiskSeen(format, seen.virtual_size))
+
+    def grow_disk(self, path: Path, format: str, size: int) -> None:
+        with self._call("grow_disk", needs_libvirt=False):
+            seen = _read(path)
+            if seen is None:
+                raise HypervisorError(f"The disk {path} cannot be grown: it does not exist.")
+            if seen.virtual_size > size:
+                raise HypervisorError(f"The disk {path} has {seen.virtual_size} bytes already; it is not shrunk.")
+            _write(path, replace(seen, virtual_size=size))
+
+    def make_iso(self, path: Path, label: str, files: Mapping[str, bytes]) -> None:
+        with self._call("make_iso", needs_libvirt=False), complete(path) as part, part.open("wb") as target:
+            iso.write(target, label, files)
+
+    def permit(self, paths: Iterable[Path]) -> None:
+        with self._call("permit", needs_libvirt=False):
+            self.permitted.extend(paths)
+
+
+def _write(path: Path, disk: DiskSeen) -> None:
+    if disk.format == "raw":
+        with path.open("ab") as file:
+            file.truncate(disk.virtual_size)
+        return
+    name = str(disk.backing).encode() if disk.backing else b""
+    at = _QCOW2.size if name else 0
+    header = _QCOW2.pack(b"QFI\xfb", 2, at, len(name), 16, disk.virtual_size, *(0,) * 7)
+    path.write_bytes(header + name)
+
+
+def _read(path: Path) -> DiskSeen | None:
+    if not path.exists():
+        return None
+    with path.open("rb") as file:
+        head = file.read(4096)
+    if not head.startswith(b"QFI\xfb") or len(head) < _QCOW2.size:
+        return DiskSeen("raw", path.stat().st_size)
+    _magic, _version, at, length, _bits, size = _QCOW2.unpack_from(head)[:6]
+    return DiskSeen("qcow2", size, Path(head[at:at + length].decode()) if at else None)

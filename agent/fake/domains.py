@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Domains of the fake, which obey at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from magnetar_agent.fake.state import FakeDomain, State
+from magnetar_agent.hypervisor import CRASHED, OFF, PAUSED, RUNNING, SUSPENDED, Domain, DomainSpec, Event
+from magnetar_agent.virt.domain import render
+from magnetar_core.errors import Conflict, HypervisorError
+
+_ACTIVE = (RUNNING, PAUSED)
+
+
+class Domains(State):
+    """The protocol's methods for domains."""
+
+    def domains(self) -> dict[str, Domain]:
+        with self._call("domains"):
+            return {uuid: domain.seen() for uuid, domain in self._domains.items()}
+
+    def domain(self, uuid: str) -> Domain | None:
+        with self._call("domain"):
+            found = self._domains.get(uuid)
+            return found.seen() if found else None
+
+    def render(self, spec: DomainSpec) -> str:
+        return render(spec)
+
+    def define(self, spec: DomainSpec) -> None:
+        with self._call("define", change=True):
+            for uuid, there in self._domains.items():
+                seen = there.seen()
+                if (uuid == spec.uuid and not seen.owned) or (uuid != spec.uuid and seen.name == spec.name):
+                    raise Conflict(f"The libvirt domain {seen.name} ({uuid}) was not made by Magnetar, so it is not "
+                                   "touched. Rename or remove it, or choose another uuid.")
+            self._domains.setdefault(spec.uuid, FakeDomain("")).xml = render(spec)
+            self._events.append(Event(spec.uuid, "defined"))
+
+    def undefine(self, uuid: str) -> None:
+        with self._call("undefine", change=True):
+            domain = self._ours(uuid, missing_is_fine=True)
+            if domain and domain.state in _ACTIVE:
+                raise HypervisorError(f"The domain {uuid} runs, so it is not undefined. Stop it first.")
+            if domain:
+                del self._domains[uuid]
+                self._events.append(Event(uuid, "undefined"))
+
+    def start(self, uuid: str, paused: bool = False) -> None:
+        with self._call("start", change=True):
+            domain = self._ours(uuid)
+            if domain.state in _ACTIVE:
+                return
+            self._check_parts(domain.seen())
+            domain.state, domain.reason = PAUSED if paused else RUNNING, "unknown"
+            self._events.append(Event(uuid, "started"))
+
+    def shutdown(self, uuid: str) -> None:
+        with self._call("shutdown", change=True):
+            domain = self._ours(uuid)
+            if domain.state == RUNNING and uuid not in self.deaf:
+                self._stop(uuid, domain, OFF, "guest")
+
+    def destroy(self, uuid: str) -> None:
+        with self._call("destroy", change=True):
+            domain = self._ours(uuid, missing_is_fine=True)
+            if domain and domain.state in (*_ACTIVE, CRASHED):
+                self._stop(uuid, domain, OFF, "outside")
+
+    def pause(self, uuid: str) -> None:
+        with self._call("pause", change=True):
+            domain = self._active(uuid, "pause")
+            if domain.state == RUNNING:
+                domain.state = PAUSED
+                self._events.append(Event(uuid, "suspended"))
+
+    def resume(self, uuid: str) -> None:
+        with self._call("resume", change=True):
+            domain = self._active(uuid, "resume")
+            if domain.state == PAUSED:
+                domain.state, domain.reason = RUNNING, "unknown"
+                self._events.append(Event(uuid, "resumed"))
+
+    def save(self, uuid: str) -> None:
+        with self._call("save", change=True):
+            if self._ours(uuid).state != SUSPENDED:
+                self._stop(uuid, self._active(uuid, "suspend"), SUSPENDED, "saved")
+
+    def discard_save(self, uuid: str) -> None:
+        with self._call("discard_save", change=True):
+            domain = self._ours(uuid, missing_is_fine=True)
+            if domain and domain.state == SUSPENDED:
+                domain.state, domain.reason = OFF, "saved"
+
+    def reboot(self, uuid: str) -> None:
+        with self._call("reboot", change=True):
+            self._active(uuid, "reboot")
+            if uuid not in self.deaf:
+                self._events.append(Event(uuid, "rebooted"))
+
+    def reset(self, uuid: str) -> None:
+        with self._call("reset", change=True):
+            self._active(uuid, "reset")
+            self._events.append(Event(uuid, "rebooted"))
+
+    def _ours(self, uuid: str, missing_is_fine: bool = False) -> Any:
+        domain = self._domains.get(uuid)
+        if domain is None and not missing_is_fine:
+            raise Conflict(f"The domain {uuid} was undefined from outside. Repeat the call, and the agent makes it "
+                           "again.")
+        if domain and not domain.seen().owned:
+            raise Conflict(f"The libvirt domain {uuid} was not made by Magnetar, so it is not touched.")
+        return domain
+
+    def _active(self, uuid: str, what: str) -> FakeDomain:
+        domain: FakeDomain = self._ours(uuid)
+        if domain.state not in _ACTIVE:
+            raise HypervisorError(f"libvirt could not {what} the domain {uuid}: domain is not running.")
+        return domain
+
+    def _stop(self, uuid: str, domain: FakeDomain, state: str, reason: str) -> None:
+        domain.state, domain.reason = state, reason
+        self._events.append(Event(uuid, "stopped", reason))
+
+    def _check_parts(self, domain: Domain) -> None:
+        """QEMU does not start without its disks and networks."""
+        for disk in domain.disks:
+            if not disk.path.exists():
+                raise HypervisorError(f"libvirt could not start the domain {domain.uuid}: no file {disk.path}.")
+        for nic in domain.nics:
+            network = self._networks.get(nic.network or "")
+            there = nic.bridge in self._bridges if nic.bridge else bool(network and network.seen.active)
+            if not there:
+                raise HypervisorError(f"libvirt could not start the domain {domain.uuid}: no network "
+                                      f"{nic.network or nic.bridge}.")

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What every part of the fake shares: its domains and networks, their file, its events, and the failures ordered."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import defaultdict, deque
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from magnetar_agent.documents import write_atomically
+from magnetar_agent.hypervisor import OFF, Domain, Event, Lease, NetworkSeen
+from magnetar_agent.virt.domain import parse as _parse
+from magnetar_core.errors import HypervisorDown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+parse = lru_cache(maxsize=100_000)(_parse)
+
+
+@dataclass
+class FakeDomain:
+    """A domain as the fake keeps it: the XML that defines it, and its state."""
+
+    xml: str
+    state: str = OFF
+    reason: str = "unknown"
+
+    def seen(self) -> Domain:
+        """As the agent sees it."""
+        return replace(parse(self.xml), state=self.state, reason=self.reason)
+
+
+@dataclass
+class FakeNetwork:
+    """A network as the fake keeps it."""
+
+    seen: NetworkSeen
+    leases: list[Lease] = field(default_factory=list)
+
+
+class State:
+    """The state, and two ways to it: ``_call`` for the protocol, ``_change`` for what comes from outside."""
+
+    def __init__(self, folder: Path | None = None, bridges: Iterable[str] = ("br0",), kvm: bool = False,
+                 delay: float = 0.0, name: str = "fake") -> None:
+        self.name, self.delay = name, delay
+        self.deaf: set[str] = set()
+        self.permitted: list[Path] = []
+        self._bridges, self._kvm = frozenset(bridges), kvm
+        self._connected = True
+        self._file = None if folder is None else folder / "fake-hypervisor.json"
+        self._lock = threading.RLock()
+        self._failures: dict[str, deque[Exception]] = defaultdict(deque)
+        self._events: list[Event] = []
+        self._on_event: list[Callable[[Event], None]] = []
+        self._on_connect: list[Callable[[], None]] = []
+        self._domains: dict[str, FakeDomain] = {}
+        self._networks: dict[str, FakeNetwork] = {}
+        if self._file and self._file.exists():
+            self._load(json.loads(self._file.read_text()))
+
+    @contextmanager
+    def _call(self, method: str, change: bool = False, needs_libvirt: bool = True) -> Iterator[None]:
+        """Every call of the protocol passes here: connection, ordered failures, delay, lock, state file, events."""
+        if self.delay:
+            time.sleep(self.delay)
+        if needs_libvirt and not self._connected:
+            raise HypervisorDown
+        with self._lock:
+            if self._failures[method]:
+                raise self._failures[method].popleft()
+        if not change:
+            yield
+            return
+        with self._change():
+            yield
+
+    @contextmanager
+    def _change(self) -> Iterator[None]:
+        """Change the state under the lock; then write it down and tell of the events, without the lock."""
+        with self._lock:
+            yield
+            if self._file:
+                write_atomically(self._file, json.dumps(self._dump()).encode())
+            events, self._events = self._events, []
+        for event in events:
+            for listener in list(self._on_event):
+                listener(event)
+
+    def _dump(self) -> dict[str, Any]:
+        return {"domains": {uuid: asdict(domain) for uuid, domain in self._domains.items()},
+                "networks": {name: asdict(network) for name, network in self._networks.items()}}
+
+    def _load(self, kept: dict[str, Any]) -> None:
+        self._domains = {uuid: FakeDomain(**domain) for uuid, domain in kept["domains"].items()}
+        self._networks = {name: FakeNetwork(NetworkSeen(**network["seen"]), [Lease(**x) for x in network["leases"]])
+                          for name, network in kept["networks"].items()}

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Checks the project: `./check fast` without real guests, `./check` with them. Sets up what it needs (root)."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import machine
+
+ROOT, BIN, SRC = machine.ROOT, machine.VENV / "bin", machine.CACHE / "src"
+PYTEST = ("python", "-m", "pytest", "-q", "--durations=10", "--color=no")
+PIP = 'import os, sys\nos.execv(sys.executable, [sys.executable, "-m", "ensurepip", "--upgrade"])\n'
+
+
+def call(*words: object, folder: Path = ROOT, **more: str) -> bool:
+    """True when the command of the development environment succeeds; *more* are environment variables."""
+    environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "PYTHONPATH": str(SRC), "LC_ALL": "C.UTF-8",
+                   "ANSIBLE_COLLECTIONS_PATH": str(machine.CACHE), **more}
+    return subprocess.run([str(word) for word in words], check=False, cwd=folder, env=environment).returncode == 0
+
+
+def tracked() -> list[str]:
+    """Files that git knows, and new ones that it does not ignore."""
+    words = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(words, check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout.split("\0")
+    return sorted({name for name in names if name and (ROOT / name).exists()})
+
+
+def sanity() -> bool:
+    """ansible-test sanity on a copy of the files, laid out as it wants a collection."""
+    stand_in = Path.home() / ".ansible/test/cache/get_pip_24_2.py"  # ansible-test would download this file
+    if not stand_in.exists():
+        stand_in.parent.mkdir(parents=True, exist_ok=True)
+        stand_in.write_text(PIP, encoding="utf-8")
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "ansible_collections/magnetar/compute"
+        copy.mkdir(parents=True)
+        subprocess.run(["cp", "--parents", "-t", str(copy), *tracked()], check=True, cwd=ROOT)
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        return call("ansible-test", "sanity", "--local", "--requirements", "--python", version, "--color", "no",
+                    folder=copy)
+
+
+def collection() -> bool:
+    """The collection builds, installs, documents every module and holds what installs the agent."""
+    with tempfile.TemporaryDirectory() as folder:
+        built, elsewhere = Path(folder) / "built", {"ANSIBLE_COLLECTIONS_PATH": folder}
+        if not call("ansible-galaxy", "collection", "build", "--output-path", built, ROOT):
+            return False
+        archive = next(built.glob("*.tar.gz"))
+        if not call("ansible-galaxy", "collection", "install", "--offline", "-p", folder, archive, **elsewhere):
+            return False
+        installed = Path(folder) / "ansible_collections/magnetar/compute"
+        names = [f"magnetar.compute.{path.stem}" for path in sorted((installed / "plugins/modules").glob("[a-z]*.py"))]
+        with (Path(folder) / "docs.json").open("wb") as said:
+            documented = subprocess.run([BIN / "ansible-doc", "--json", *names], check=False, stdout=said,
+                                        env={**os.environ, **elsewhere}).returncode == 0
+        wheel = Path(folder) / "wheel"
+        return documented and call("pip", "wheel", "-q", "--no-deps", "-w", wheel, installed) and all(
+            call("python", "-m", "zipfile", "-t", path) for path in wheel.glob("magnetar-*.whl"))
+
+
+STAGES: dict[str, tuple[str, Callable[[], bool]]] = {
+    "ruff": ("lint", partial(call, "ruff", "check", ".")),
+    "mypy": ("types of core and agent, strict", partial(call, "mypy")),
+    "imports": ("which layer may import which", partial(call, "lint-imports")),
+    "tests": ("unit, contract and module tests", partial(call, *PYTEST, "-m", "not lab", "tests")),
+    "changelog": ("changelog fragments", partial(call, "antsibull-changelog", "lint")),
+    "sanity": ("ansible-test sanity", sanity),
+    "collection": ("the collection builds, installs and holds the agent", collection),
+    "lab": ("tests with real guests and hosts", partial(call, *PYTEST, "-m", "lab", "tests")),
+}
+FAST = [name for name in STAGES if name != "lab"]
+
+
+def work() -> int:
+    """Set up, run each stage, say how it ended."""
+    listed = "\n".join(f"  {name:<12}{what}" for name, (what, _stage) in STAGES.items())
+    parser = argparse.ArgumentParser("check", description=__doc__, epilog=f"Stages:\n{listed}",
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("stage", nargs="*", choices=[[], "fast", *STAGES], help="fast, or stages by name; default: all")
+    given = parser.parse_args().stage
+    chosen = [name for name in STAGES if not given or name in given or ("fast" in given and name in FAST)]
+    machine.need_root()
+    machine.install_packages("agent", "test", *(["lab"] if "lab" in chosen else []))
+    machine.development_environment()
+    if "lab" in chosen:
+        machine.libvirt()
+    failed = []
+    for name in chosen:
+        print(f"==> {name}", flush=True)
+        started = time.monotonic()
+        good = STAGES[name][1]()
+        failed += [] if good else [name]
+        print(f"==> {name}: {'passed' if good else 'FAILED'} ({time.monotonic() - started:.1f} s)", flush=True)
+    if failed:
+        print(f"Failed: {', '.join(failed)}. Run one alone with ./check NAME.")
+    print(f"{len(chosen) - len(failed)} passed, {len(failed)} failed")
+    return 1 if failed else 0
+
+
+sys.exit(machine.main(work))
