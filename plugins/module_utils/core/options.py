@@ -55,9 +55,9 @@ CONNECTION = collect(
     timeout=Option(Integer(), "Seconds that the task may take as a whole. A change that takes longer goes on; the "
                    "error names its operation.", default=180, aliases=("wait_timeout",)),
     direct=Option(Choices(*DIRECT), "Where the work is done. V(auto) does it in the Ansible process where that gives "
-                  "the same result, V(never) always starts a module process, V(always) fails where direct execution is "
-                  "not possible. Left out, the variable C(magnetar_direct) says it, or E(MAGNETAR_DIRECT), or C(direct) "
-                  "in section C([magnetar]) of C(ansible.cfg), or else V(auto)."),
+                  "the same result, V(never) always starts a module process, V(always) fails where direct execution "
+                  "is not possible. Left out, the variable C(magnetar_direct) says it, or E(MAGNETAR_DIRECT), or "
+                  "C(direct) in section C([magnetar]) of C(ansible.cfg), or else V(auto)."),
 )
 #: Files of the connection, which exist on the machine where the module runs.
 CONNECTION_FILES = ("ca_cert", "client_cert", "client_key")
