@@ -96,12 +96,15 @@ def packages(profile: str) -> list[str]:
     return found
 
 
-def base() -> Path:
-    """The folder of the base image, built when it is missing or its list of packages has changed."""
-    wanted = sorted({*SYSTEM, *packages("agent")})
+def base(name: str = "base", wanted: Sequence[str] = ()) -> Path:
+    """The folder of a base image, built when it is missing or its list of packages has changed.
+
+    Without *wanted* it is the one with the agent's packages.
+    """
+    wanted = sorted({*(wanted or (*SYSTEM, *packages("agent")))})
     recipe = hashlib.sha256(f"{RELEASE} {wanted} {CONFIGURE}".encode()).hexdigest()
-    folder, stamp = CACHE / "base", CACHE / "base.key"
-    with locked("base"):
+    folder, stamp = CACHE / name, CACHE / f"{name}.key"
+    with locked(name):
         if not (stamp.exists() and stamp.read_text() == recipe):
             stamp.unlink(missing_ok=True)
             shutil.rmtree(folder, ignore_errors=True)
@@ -165,14 +168,16 @@ def build_base(folder: Path, wanted: Sequence[str]) -> None:
 class LabHost:
     """One running lab host; a context manager, everything of it is gone afterwards.
 
-    `name` is one of `ADDRESSES`. `binds` maps folders of the machine to paths in the host, read-only.
+    `name` is one of `addresses`. `binds` maps folders of the machine to paths in the host, read-only.
     """
 
+    bridge, machine_address, addresses = BRIDGE, MACHINE_ADDRESS, ADDRESSES
+
     def __init__(self, name: str, binds: Mapping[Path | str, str] | None = None, agent_of_machine: bool = False):
-        if name not in ADDRESSES:
-            raise ValueError(f"{name!r} is not a lab host; there are {', '.join(ADDRESSES)}")
+        if name not in self.addresses:
+            raise ValueError(f"{name!r} is not a lab host; there are {', '.join(self.addresses)}")
         self.name = name
-        self.address = ADDRESSES[name]
+        self.address = self.addresses[name]
         self.host_uuid = str(uuid.uuid4())
         self.binds = {str(source): target for source, target in (binds or {}).items()}
         if agent_of_machine:
@@ -219,7 +224,7 @@ class LabHost:
         self.run(["tar", "-x", "-f", "-", "-C", "/", "--no-same-owner"], stdin=packed.getvalue())
 
     def _start(self) -> None:
-        lower = base()
+        lower = self._base()
         folder = Path(tempfile.mkdtemp(prefix=f"{self.name}-", dir=CACHE))
         self._undo.callback(shutil.rmtree, folder)
         root = folder / "root"
@@ -229,27 +234,20 @@ class LabHost:
         command("mount", "-t", "overlay", f"lab-{self.name}", "-o", layers, root)
         self._undo.callback(command, "umount", root)
         self._configure(root)
-        self._undo.callback(release_bridge)
-        claim_bridge()
+        self._undo.callback(release_bridge, self.bridge)
+        claim_bridge(self.bridge, self.machine_address)
         groups = [hierarchy / f"maglab-{folder.name}" for hierarchy in hierarchies()]
         for group in groups:
             self._undo.callback(remove_group, group)
             group.mkdir()
         self._boot(root, folder / "console.log", groups)
 
+    def _base(self) -> Path:
+        return base()
+
     def _configure(self, root: Path) -> None:
         """What makes this host another one than its siblings."""
-        known = "".join(f"{address} {name}\n" for name, address in ADDRESSES.items())
-        files = {
-            "etc/hostname": f"{self.name}\n",
-            "etc/machine-id": f"{uuid.uuid4().hex}\n",
-            "etc/hosts": f"127.0.0.1 localhost\n{MACHINE_ADDRESS} machine\n{known}",
-            "etc/resolv.conf": "",
-            "etc/systemd/network/10-host0.network": f"[Match]\nName=host0\n[Network]\nAddress={self.address}/24\n"
-            "LinkLocalAddressing=no\nIPv6AcceptRA=no\n",
-            "etc/libvirt/qemu.conf": QEMU_CONF,
-        }
-        for name, text in files.items():
+        for name, text in self._files().items():
             path = root / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.unlink(missing_ok=True)
@@ -258,12 +256,24 @@ class LabHost:
         with (root / "etc/libvirt/libvirtd.conf").open("a") as file:
             file.write(f'\nhost_uuid = "{self.host_uuid}"\n')
 
+    def _files(self) -> dict[str, str]:
+        known = "".join(f"{address} {name}\n" for name, address in self.addresses.items())
+        return {
+            "etc/hostname": f"{self.name}\n",
+            "etc/machine-id": f"{uuid.uuid4().hex}\n",
+            "etc/hosts": f"127.0.0.1 localhost\n{self.machine_address} machine\n{known}",
+            "etc/resolv.conf": "",
+            "etc/systemd/network/10-host0.network": f"[Match]\nName=host0\n[Network]\nAddress={self.address}/24\n"
+            "LinkLocalAddressing=no\nIPv6AcceptRA=no\n",
+            "etc/libvirt/qemu.conf": QEMU_CONF,
+        }
+
     def _boot(self, root: Path, log: Path, groups: Sequence[Path]) -> None:
         join = "".join(f"echo $$ >{shlex.quote(str(group))}/cgroup.procs && " for group in groups)
         words = [
             "sh", "-c", f'{join}exec "$@"', "sh",
             "systemd-nspawn", "--quiet", "--register=no", "--keep-unit", f"--directory={root}", "--boot",
-            f"--machine={self.name}", "--console=passive", "--capability=all", f"--network-bridge={BRIDGE}",
+            f"--machine={self.name}", "--console=passive", "--capability=all", f"--network-bridge={self.bridge}",
             "--bind=/dev/net/tun", "--kill-signal=SIGKILL", "--private-users=no", "--system-call-filter=@known",
             "--link-journal=no", "--resolv-conf=off", "--timezone=off",
             *(f"--bind-ro={source}:{target}" for source, target in self.binds.items()),
@@ -333,21 +343,21 @@ def remove_group(group: Path) -> None:
             time.sleep(0.05)
 
 
-def claim_bridge() -> None:
+def claim_bridge(bridge: str = BRIDGE, address: str = MACHINE_ADDRESS) -> None:
     """Makes the bridge between the machine and its hosts, when it is not there yet."""
-    with locked("bridge"):
-        if not Path(f"/sys/class/net/{BRIDGE}").exists():
-            command("ip", "link", "add", BRIDGE, "type", "bridge")
-            command("ip", "address", "add", f"{MACHINE_ADDRESS}/24", "dev", BRIDGE)
-            command("ip", "link", "set", BRIDGE, "up")
+    with locked(bridge):
+        if not Path(f"/sys/class/net/{bridge}").exists():
+            command("ip", "link", "add", bridge, "type", "bridge")
+            command("ip", "address", "add", f"{address}/24", "dev", bridge)
+            command("ip", "link", "set", bridge, "up")
 
 
-def release_bridge() -> None:
+def release_bridge(bridge: str = BRIDGE) -> None:
     """Deletes the bridge when no host is left on it."""
-    with locked("bridge"):
-        ports = Path(f"/sys/class/net/{BRIDGE}/brif")
+    with locked(bridge):
+        ports = Path(f"/sys/class/net/{bridge}/brif")
         if ports.exists() and not any(ports.iterdir()):
-            command("ip", "link", "delete", BRIDGE)
+            command("ip", "link", "delete", bridge)
 
 
 def main() -> int:

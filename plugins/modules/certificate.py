@@ -1,0 +1,391 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, Magnetar contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: certificate
+short_description: Keep a small certificate authority, and certificates of hosts and clients signed by it
+version_added: 0.2.0
+description:
+  - Makes a CA, or a certificate signed by it, and renews it in time. Nothing is done while the certificate fits.
+  - It runs where the key of the CA is, usually on the controller with C(delegate_to=localhost). A host makes its key
+    itself and hands in a O(request), so that no key of a host is ever sent.
+  - Only the public key is taken from the request. Names and usage are what the task says.
+options:
+  path:
+    description: File of the certificate (PEM).
+    type: path
+    required: true
+  key_path:
+    description: File of the private key, which is made when it is missing, for its owner only.
+    type: path
+  request:
+    description: Certificate request (PEM) of who has the private key, in place of O(key_path).
+    type: str
+  ca_path:
+    description: Certificate of the CA that signs. Without it the certificate is that of a CA.
+    type: path
+  ca_key_path:
+    description: Private key of the CA that signs.
+    type: path
+  ca_passphrase:
+    description: Passphrase of the CA's private key. It encrypts the key when the CA is made.
+    type: str
+  common_name:
+    description: Name of the CA, the host or the client. The agent knows clients by it.
+    type: str
+    required: true
+  names:
+    description: DNS names and addresses for which the certificate of a server is good.
+    type: list
+    elements: str
+    default: []
+  usage:
+    description: What the certificate may be used for. It means nothing for a CA.
+    type: list
+    elements: str
+    choices: [server, client]
+    default: [client]
+  valid_for:
+    description: Days for which a new certificate is good.
+    type: int
+    default: 365
+  renew_before:
+    description: A certificate that ends within so many days is replaced.
+    type: int
+    default: 30
+  force:
+    description: Replace the certificate even if it fits.
+    type: bool
+    default: false
+requirements:
+  - cryptography, which ansible-core needs too
+attributes:
+  check_mode:
+    description: Says what would be done and does nothing.
+    support: full
+  diff_mode:
+    description: Shows names, usage and end of the certificate before and after.
+    support: full
+author:
+  - Magnetar contributors (@magnetar)
+"""
+
+EXAMPLES = r"""
+- name: A CA
+  magnetar.compute.certificate:
+    path: pki/ca.pem
+    key_path: pki/ca.key
+    common_name: Example hosts
+    valid_for: 3650
+  delegate_to: localhost
+  run_once: true
+
+- name: A certificate for AWX
+  magnetar.compute.certificate:
+    path: pki/awx.pem
+    key_path: pki/awx.key
+    common_name: awx.example
+    ca_path: pki/ca.pem
+    ca_key_path: pki/ca.key
+  delegate_to: localhost
+  run_once: true
+"""
+
+RETURN = r"""
+certificate:
+  description: The certificate (PEM); left out in check mode when there is none that fits.
+  type: str
+  returned: success
+reason:
+  description: Why the certificate is made or replaced.
+  type: str
+  returned: changed
+  sample: it ends in 12 days
+"""
+
+import contextlib
+import datetime
+import ipaddress
+import os
+import tempfile
+
+from ansible.module_utils.basic import AnsibleModule, missing_required_lib
+
+try:
+    from cryptography import x509
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    HAS_CRYPTOGRAPHY = True
+except ImportError:
+    HAS_CRYPTOGRAPHY = False
+
+UTC = datetime.timezone.utc
+#: Clocks of two hosts may differ by so much.
+SKEW = datetime.timedelta(hours=1)
+
+
+class Refused(Exception):
+    """The certificate cannot be made; the text says why and what to do."""
+
+
+def read(path):
+    """The content of the file, ``None`` when there is none."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise Refused("%s cannot be read: %s." % (path, error.strerror)) from error
+
+
+def write(path, content, mode):
+    """Put *content* in place at once, with folders for the owner only."""
+    folder = os.path.dirname(os.path.abspath(path))
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=folder)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        os.chmod(name, mode)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def private_key(path, passphrase):
+    """The key of the file, ``None`` when there is none."""
+    content = read(path)
+    if content is None:
+        return None
+    try:
+        return serialization.load_pem_private_key(content, passphrase)
+    except (ValueError, TypeError) as error:
+        raise Refused("%s is not a private key that can be used with the given passphrase: %s. Correct ca_passphrase, "
+                      "or move the file away to have another key made." % (path, error)) from error
+
+
+def new_key(path, passphrase):
+    """Make a key and keep it."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    hidden = serialization.BestAvailableEncryption(passphrase) if passphrase else serialization.NoEncryption()
+    write(path, key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, hidden), 0o600)
+    return key
+
+
+def general_names(names):
+    """*names* as they stand in a certificate: addresses as such, all others as DNS names."""
+    found = []
+    for name in names:
+        try:
+            found.append(x509.IPAddress(ipaddress.ip_address(name)))
+        except ValueError:
+            try:
+                found.append(x509.DNSName(name))
+            except ValueError as error:
+                raise Refused("names: %r is neither an address nor a DNS name." % name) from error
+    return found
+
+
+def usages(words):
+    """Extended key usages by their words."""
+    known = {"server": x509.oid.ExtendedKeyUsageOID.SERVER_AUTH, "client": x509.oid.ExtendedKeyUsageOID.CLIENT_AUTH}
+    return [known[word] for word in words]
+
+
+def extension(certificate, kind):
+    """The value of an extension, ``None`` when it is not there."""
+    try:
+        return certificate.extensions.get_extension_for_class(kind).value
+    except x509.ExtensionNotFound:
+        return None
+
+
+def ends(certificate):
+    """When it ends, with a time zone; older releases of cryptography leave that out."""
+    if hasattr(certificate, "not_valid_after_utc"):
+        return certificate.not_valid_after_utc
+    return certificate.not_valid_after.replace(tzinfo=UTC)
+
+
+def public_bytes(key):
+    """A public key in the form in which two are compared."""
+    return key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+def described(certificate):
+    """What a diff shows of a certificate."""
+    if certificate is None:
+        return ""
+    names, usage = (extension(certificate, kind) for kind in (x509.SubjectAlternativeName, x509.ExtendedKeyUsage))
+    # The names in question are those of public constants of the library.
+    return "subject: %s\nissuer: %s\nnames: %s\nusage: %s\nends: %s\n" % (
+        certificate.subject.rfc4514_string(), certificate.issuer.rfc4514_string(),
+        ", ".join(sorted(str(name.value) for name in names or ())),
+        ", ".join(sorted({"1.3.6.1.5.5.7.3.1": "server", "1.3.6.1.5.5.7.3.2": "client"}.get(one.dotted_string, "other")
+                         for one in usage or ())),
+        ends(certificate).strftime("%Y-%m-%d"))
+
+
+class Issue:
+    """One certificate: what is there, what is wanted, and the way from the one to the other."""
+
+    def __init__(self, params):
+        self.params = params
+        secret = params["ca_passphrase"]
+        self.passphrase = secret.encode() if secret else None
+        self.is_ca = not params["ca_path"]
+        self.ca = self.ca_key = None
+        if not self.is_ca:
+            self.ca, self.ca_key = self._load(params["ca_path"]), private_key(params["ca_key_path"], self.passphrase)
+        self.found = self._load(params["path"])
+        self.key = private_key(params["key_path"], self.passphrase if self.is_ca else None) \
+            if params["key_path"] else None
+        self.public = self._requested() if params["request"] else (self.key and self.key.public_key())
+
+    def _load(self, path):
+        content = read(path)
+        with contextlib.suppress(ValueError):
+            return x509.load_pem_x509_certificate(content) if content else None
+        raise Refused("%s is not a certificate. Move it away to have another made." % path)
+
+    def _requested(self):
+        try:
+            request = x509.load_pem_x509_csr(self.params["request"].encode())
+        except ValueError as error:
+            raise Refused("request is not a certificate request in PEM: %s." % error) from error
+        if not request.is_signature_valid:
+            raise Refused("request is not signed with the key that it is for.")
+        return request.public_key()
+
+    def reason(self):
+        """Why a certificate has to be made; ``None`` when the one that is there fits."""
+        params, found = self.params, self.found
+        if found is None:
+            return "there is none"
+        if params["force"]:
+            return "force is set"
+        if self.public is None or public_bytes(found.public_key()) != public_bytes(self.public):
+            return "it is for another key"
+        left = ends(found) - datetime.datetime.now(UTC)
+        if left < datetime.timedelta(days=params["renew_before"]):
+            return "it ends in %d days" % left.days if left.days >= 0 else "it has ended"
+        if found.subject != self._subject():
+            return "it is for another name"
+        if self.is_ca:
+            return None
+        if set(extension(found, x509.SubjectAlternativeName) or ()) != set(general_names(params["names"])):
+            return "its names differ"
+        if set(extension(found, x509.ExtendedKeyUsage) or ()) != set(usages(params["usage"])):
+            return "its usage differs"
+        return None if self._signed() else "another CA signed it"
+
+    def _signed(self):
+        if self.ca is None or self.found.issuer != self.ca.subject:
+            return False
+        try:
+            self.ca.public_key().verify(self.found.signature, self.found.tbs_certificate_bytes,
+                                        ec.ECDSA(self.found.signature_hash_algorithm))
+        except InvalidSignature:
+            return False
+        return True
+
+    def _subject(self):
+        return x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, self.params["common_name"])])
+
+    def make(self):
+        """Make the key if there is none, sign, and keep the certificate."""
+        params = self.params
+        if not self.is_ca and (self.ca is None or self.ca_key is None):
+            raise Refused("The CA is not there: %s and %s are both needed." % (params["ca_path"], params["ca_key_path"]))
+        if not self.is_ca and not isinstance(self.ca_key, ec.EllipticCurvePrivateKey):
+            raise Refused("%s is not an elliptic-curve key." % params["ca_key_path"])
+        if self.public is None:
+            self.key = new_key(params["key_path"], self.passphrase if self.is_ca else None)
+            self.public = self.key.public_key()
+        self.found = self._builder().sign(self.key if self.is_ca else self.ca_key, hashes.SHA256())
+        write(params["path"], self.found.public_bytes(serialization.Encoding.PEM), 0o644)
+
+    def _builder(self):
+        params, now = self.params, datetime.datetime.now(UTC)
+        last = now + datetime.timedelta(days=params["valid_for"])
+        signer = self.public if self.is_ca else self.ca_key.public_key()
+        builder = x509.CertificateBuilder(
+            issuer_name=self._subject() if self.is_ca else self.ca.subject, subject_name=self._subject(),
+            public_key=self.public, serial_number=x509.random_serial_number(), not_valid_before=now - SKEW,
+            not_valid_after=last if self.is_ca else min(last, ends(self.ca)))
+        extensions = [
+            (x509.BasicConstraints(ca=self.is_ca, path_length=0 if self.is_ca else None), True),
+            (x509.KeyUsage(digital_signature=not self.is_ca, key_cert_sign=self.is_ca, crl_sign=self.is_ca,
+                           content_commitment=False, key_encipherment=False, data_encipherment=False,
+                           key_agreement=False, encipher_only=False, decipher_only=False), True),
+            (x509.SubjectKeyIdentifier.from_public_key(self.public), False),
+            (x509.AuthorityKeyIdentifier.from_issuer_public_key(signer), False),
+        ]
+        if not self.is_ca:
+            extensions.append((x509.ExtendedKeyUsage(usages(params["usage"])), False))
+            if params["names"]:
+                extensions.append((x509.SubjectAlternativeName(general_names(params["names"])), False))
+        for value, critical in extensions:
+            builder = builder.add_extension(value, critical)
+        return builder
+
+    def pem(self):
+        """The certificate as text."""
+        return self.found.public_bytes(serialization.Encoding.PEM).decode()
+
+
+def work(module):
+    """The result of the task."""
+    issue = Issue(module.params)
+    before, reason = described(issue.found), issue.reason()
+    if reason and not module.check_mode:
+        issue.make()
+    result = {"changed": reason is not None}
+    after = described(issue.found)
+    if reason:
+        result["reason"] = reason
+        after = after if not module.check_mode else "%s%s: a new certificate for %s\n" % (
+            before, reason, module.params["common_name"])
+    if not reason or not module.check_mode:
+        result["certificate"] = issue.pem()
+    result["diff"] = {"before": before, "after": after, "before_header": module.params["path"],
+                      "after_header": module.params["path"]}
+    return result
+
+
+def main():
+    """Be the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "path": {"type": "path", "required": True},
+            "key_path": {"type": "path", "no_log": False},
+            "request": {"type": "str"},
+            "ca_path": {"type": "path"},
+            "ca_key_path": {"type": "path", "no_log": False},
+            "ca_passphrase": {"type": "str", "no_log": True},
+            "common_name": {"type": "str", "required": True},
+            "names": {"type": "list", "elements": "str", "default": []},
+            "usage": {"type": "list", "elements": "str", "choices": ["server", "client"], "default": ["client"]},
+            "valid_for": {"type": "int", "default": 365},
+            "renew_before": {"type": "int", "default": 30},
+            "force": {"type": "bool", "default": False},
+        },
+        required_one_of=[["key_path", "request"]], mutually_exclusive=[["key_path", "request"]],
+        required_together=[["ca_path", "ca_key_path"]], supports_check_mode=True)
+    if not HAS_CRYPTOGRAPHY:
+        module.fail_json(msg=missing_required_lib("cryptography"))
+    try:
+        module.exit_json(**work(module))
+    except Refused as error:
+        module.fail_json(msg=str(error))
+
+
+if __name__ == "__main__":
+    main()

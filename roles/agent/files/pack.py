@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Packs the agent's sources out of the collection: the same archive for the same sources, byte by byte.
+
+Run on the controller, it prints ``{"archive": path, "digest": sha256 of the sources}``. Standard library only.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+PACKAGES = ("agent", "plugins/module_utils/core")
+FILES = ("pyproject.toml", "COPYING")
+
+
+def sources(root: Path = ROOT) -> list[Path]:
+    """All that the wheel is built from."""
+    found = [path for folder in PACKAGES for path in (root / folder).rglob("*")
+             if path.is_file() and path.suffix != ".pyc"]
+    return sorted([*found, *(root / name for name in FILES)])
+
+
+def digest(root: Path = ROOT) -> str:
+    """What tells one state of the sources from another."""
+    total = hashlib.sha256()
+    for path in sources(root):
+        total.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return total.hexdigest()
+
+
+def pack(target: Path, root: Path = ROOT) -> None:
+    """Write the archive, whole or not at all; pip installs from it."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for path in sources(root):
+            entry = tarfile.TarInfo(f"magnetar/{path.relative_to(root).as_posix()}")
+            content = path.read_bytes()
+            entry.size, entry.mode = len(content), 0o644
+            archive.addfile(entry, io.BytesIO(content))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=target.parent)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(gzip.compress(packed.getvalue(), mtime=0))
+    Path(name).replace(target)
+
+
+def main() -> int:
+    """Pack into the user's cache, unless that is done."""
+    found = digest()
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    if not os.access(next(path for path in (cache, *cache.parents) if path.exists()), os.W_OK):
+        cache = Path(tempfile.mkdtemp())
+    archive = cache / "magnetar" / f"magnetar-{found[:16]}.tar.gz"
+    if not archive.exists():
+        pack(archive)
+    print(json.dumps({"archive": str(archive), "digest": found}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

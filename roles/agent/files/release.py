@@ -1,0 +1,121 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Puts a release of the agent on a host: a virtual environment of its own, then one link that names it.
+
+    release.py install FOLDER ARCHIVE DIGEST     make FOLDER/releases/DIGEST from the archive, and use it
+    release.py back FOLDER                       use the one that was in use before
+
+FOLDER/bin is a link into the release in use, and is changed in one step; what runs keeps the files that it started
+with. The release before stays, all others are removed. Standard library only: it runs on a fresh Debian.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+PYTHON = "/usr/bin/python3"
+#: Debian's own libvirt module, which pip could only compile.
+LIBVIRT = ("libvirt.py", "libvirt_qemu.py", "libvirt_lxc.py", "libvirtaio.py", "libvirtmod*.so", "libvirt_python-*")
+STAMP = "magnetar.stamp"
+
+
+def run(*words: object) -> str:
+    """Output of a command; ends the program with its words when it fails."""
+    arguments = [str(word) for word in words]
+    # A fixed list of words, no shell.
+    done = subprocess.run(arguments, check=False, text=True, stdout=subprocess.PIPE,  # noqa: S603
+                          stderr=subprocess.STDOUT)
+    if done.returncode:
+        sys.exit(f"{' '.join(arguments)} ended with status {done.returncode}:\n{done.stdout[-4000:]}")
+    return done.stdout
+
+
+def read(path: Path) -> str:
+    """The text of a file, empty when there is none."""
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return ""
+
+
+def link_libvirt(environment: Path) -> None:
+    """Let *environment* see Debian's libvirt module, with what pip reads of it."""
+    site = next(iter((environment / "lib").glob("python3*/site-packages")))
+    for pattern in LIBVIRT:
+        for source in Path("/usr/lib/python3/dist-packages").glob(pattern):
+            if not (site / source.name).exists():
+                (site / source.name).symlink_to(source)
+
+
+def make(release: Path, archive: str, digest: str) -> None:
+    """The environment *release*; its stamp is written last, so that one without it is made anew."""
+    if read(release / STAMP) == digest:
+        return
+    shutil.rmtree(release, ignore_errors=True)
+    run(PYTHON, "-m", "venv", release)
+    link_libvirt(release)
+    run(release / "bin/pip", "install", "-q", "--disable-pip-version-check", "--no-cache-dir", f"{archive}[agent]")
+    (release / STAMP).write_text(digest, encoding="utf-8")
+
+
+def point(link: Path, target: str) -> None:
+    """Make *link* a link to *target* in one step; a folder of that name is moved away."""
+    if link.is_dir() and not link.is_symlink():
+        shutil.rmtree(link)
+    spare = link.with_name(f".{link.name}.new")
+    spare.unlink(missing_ok=True)
+    spare.symlink_to(target)
+    spare.replace(link)
+
+
+def used(link: Path) -> str:
+    """The digest in the name that *link* points to."""
+    return link.readlink().parts[1] if link.is_symlink() else ""
+
+
+def use(folder: Path, name: str) -> None:
+    """Use the release *name* from now on."""
+    current = used(folder / "bin")
+    if current and current != name:
+        point(folder / "previous", f"releases/{current}")
+    point(folder / "bin", f"releases/{name}/bin")
+    (folder / STAMP).write_text(read(folder / "releases" / name / STAMP), encoding="utf-8")
+
+
+def install(folder: Path, archive: str, digest: str) -> None:
+    """Make the release and use it."""
+    name = digest[:16]
+    make(folder / "releases" / name, archive, digest)
+    use(folder, name)
+    kept = {name, used(folder / "previous")}
+    for other in (folder / "releases").iterdir():
+        if other.name not in kept:
+            shutil.rmtree(other)
+
+
+def back(folder: Path) -> None:
+    """Use the release before."""
+    name = used(folder / "previous")
+    if not name or not (folder / "releases" / name).is_dir():
+        sys.exit("There is no release before this one.")
+    use(folder, name)
+
+
+def main(words: list[str]) -> int:
+    """The command line."""
+    os.umask(0o022)
+    if len(words) == 4 and words[0] == "install":
+        install(Path(words[1]), words[2], words[3])
+    elif len(words) == 2 and words[0] == "back":
+        back(Path(words[1]))
+    else:
+        sys.exit(__doc__)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

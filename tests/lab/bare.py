@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Bare lab hosts: Debian with systemd, sshd and Python, and nothing of ours, for the roles to install on.
+
+They are on a bridge of their own and have no route out. What a site has for them stands here: a package proxy for apt,
+a folder of wheels for pip, and a user with a key who may use sudo.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import http.server
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import tomllib
+import urllib.request
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from hosts import CACHE, CHECKOUT, SYSTEM, LabHost, base, command, locked
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+BARE = (*(name for name in SYSTEM if name != "python3-venv"), "sudo")
+NETWORK = "10.78.0"
+WHEELS = "/srv/wheels"
+USER = "deploy"
+# What needs the compiled libvirt: the roles link Debian's own package.
+NOT_WHEELS = ("libvirt-python",)
+
+
+class BareHost(LabHost):
+    """A lab host without libvirt and QEMU. *key* is the public key of `USER`, *proxy* the package proxy's port."""
+
+    bridge = "magbare0"
+    machine_address = f"{NETWORK}.1"
+    addresses = {f"bare{number}": f"{NETWORK}.{10 + number}" for number in range(1, 9)}
+
+    def __init__(self, name: str, key: str, proxy: int, binds: Mapping[Path | str, str] | None = None) -> None:
+        super().__init__(name, {wheels(): WHEELS, **(binds or {})})
+        self.key, self.proxy = key, proxy
+
+    def _base(self) -> Path:
+        return base("bare", BARE)
+
+    def _configure(self, root: Path) -> None:
+        for name, text in self._files().items():
+            path = root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)
+            path.write_text(text)
+        command("chroot", root, "useradd", "--create-home", "--shell", "/bin/bash", USER)
+        folder = root / "home" / USER / ".ssh"
+        folder.mkdir(mode=0o700)
+        (folder / "authorized_keys").write_text(f"{self.key}\n")
+        command("chroot", root, "chown", "-R", f"{USER}:{USER}", f"/home/{USER}/.ssh")
+
+    def _files(self) -> dict[str, str]:
+        found = super()._files()
+        del found["etc/libvirt/qemu.conf"]
+        proxy = f"http://{self.machine_address}:{self.proxy}"
+        return {
+            **found,
+            "etc/apt/apt.conf.d/90lab": f'Acquire::http::Proxy "{proxy}";\n',
+            "etc/pip.conf": f"[global]\nno-index = true\nfind-links = {WHEELS}\n",
+            f"etc/sudoers.d/{USER}": f"{USER} ALL=(ALL) NOPASSWD: ALL\n",
+        }
+
+    def known(self) -> str:
+        """The host's line in a file of known hosts."""
+        key = self.run(["cat", "/etc/ssh/ssh_host_ed25519_key.pub"]).stdout.split()
+        return f"{self.address} {key[0]} {key[1]}\n"
+
+
+def wheels() -> Path:
+    """A folder with the wheels of the agent's dependencies, got once by this machine's pip."""
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())
+    needed = [*project["build-system"]["requires"], "wheel", *project["project"]["optional-dependencies"]["agent"]]
+    needed = [name for name in needed if not name.startswith(NOT_WHEELS)]
+    folder, mark = CACHE / "wheels", hashlib.sha256(repr(sorted(needed)).encode()).hexdigest()
+    with locked("wheels"):
+        if not (folder / mark).exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            command(sys.executable, "-m", "pip", "wheel", "-q", "--wheel-dir", folder, *needed)
+            (folder / mark).touch()
+    return folder
+
+
+class PackageProxy:
+    """Fetches over HTTP for hosts without a route out, and keeps packages. A context manager; `port` is its port."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def __enter__(self) -> Self:
+        (CACHE / "debs").mkdir(parents=True, exist_ok=True)
+        self._server = http.server.ThreadingHTTPServer((self.address, 0), _Proxy)
+        self.port = self._server.server_port
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Proxy(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        kept = CACHE / "debs" / hashlib.sha256(self.path.encode()).hexdigest()
+        if not kept.exists():
+            try:
+                fetch(self.path, kept)
+            except urllib.error.HTTPError as error:
+                self.send_error(error.code)
+                return
+            except (OSError, http.client.HTTPException) as error:
+                self.send_error(502, str(error))
+                return
+        with kept.open("rb") as content:
+            self.send_response(200)
+            self.send_header("Content-Length", str(os.fstat(content.fileno()).st_size))
+            self.end_headers()
+            with suppress(ConnectionError):
+                shutil.copyfileobj(content, self.wfile)
+        if not self.path.endswith(".deb"):
+            kept.unlink(missing_ok=True)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing: apt says what it got."""
+
+
+def fetch(address: str, target: Path) -> None:
+    """Get *address* into *target*, which is there as a whole or not at all."""
+    if not address.startswith("http://"):
+        raise OSError("only http is fetched")
+    with urllib.request.urlopen(address, timeout=60) as answer, tempfile.NamedTemporaryFile(dir=target.parent) as file:
+        shutil.copyfileobj(answer, file)
+        file.flush()
+        with suppress(FileExistsError):
+            os.link(file.name, target)
