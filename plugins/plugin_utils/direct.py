@@ -133,6 +133,8 @@ class _Checked:
         if self._deprecations:
             result["deprecations"] = self._deprecations
         result["invocation"] = {"module_args": shell.shown(self._face, self.params)}
+        if not self._hidden:
+            return result
         kept = {name: value for name, value in result.items() if value is None or isinstance(value, bool)}
         return dict(remove_values(result, self._hidden), **kept)
 
