@@ -43,6 +43,8 @@ from ansible_collections.magnetar.compute.plugins.module_utils.faces import (
 # once in a playbook, what is left for later once in each task. That is why all faces and the transport are imported.
 FACES = {name: face for nouns in (flavor, host, image, keypair, network, server)
          for name, face in nouns.MODULES.items()}
+for _each in FACES.values():
+    shell.argument_spec(_each)
 del transport  # the client finds it loaded
 #: Clients of this worker process: a loop uses one connection.
 _clients = {}
