@@ -94,6 +94,11 @@ class Documents:
             )
         return named[0].copy() if named else None
 
+    def standing(self, kind: str, key: str) -> Document | None:
+        """As ``find``, without what is being deleted: something new may not refer to that."""
+        found = self.find(kind, key)
+        return None if found is None or found.deleting else found
+
     def list(self, kind: str) -> list[Document]:
         """Copies of all documents of *kind*, by name and then uuid."""
         with self._lock:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+#: The lock of whoever chooses what others may not choose too, or removes what others may refer to.
+CHOICES = ("", "choices")
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -88,6 +90,8 @@ class _Change:
         self.agent, self.driver, self.kind, self.key = agent, driver, driver.kind, key
         self.given, self.permissions, self.operation = given, permissions, operation
         self.warnings: list[str] = []
+        #: Held from what is chosen (a MAC, a bridge, a reference) until it is recorded.
+        self.choosing = ExitStack()
 
     def run(self, document: Document | None, dry_run: bool) -> Result:
         with ExitStack() as held:
@@ -99,7 +103,8 @@ class _Change:
                                f"{self.given['id']}. Use that uuid, or another name.", uuids=[document.id])
             else:
                 self._check_name(document.id, self.given.get("name", document.name))
-            return self._plan(document, fresh, dry_run)
+            with self.choosing:
+                return self._plan(document, fresh, dry_run)
 
     def _new(self, held: ExitStack) -> Document:
         """Draw the uuid, and hold its lock and (where names are unique) its name's."""
@@ -131,9 +136,7 @@ class _Change:
         merged = {**known, **self._merged(known)}
         if fresh:
             merged["id"] = document.id
-        with foreseeing(dry_run, self.warnings):
-            want = self.driver.complete(self.agent, merged, None if fresh else document)
-        want.pop("id", None)
+        want = self._complete(merged, None if fresh else document, dry_run)
         have = None if fresh else self.driver.observe(self.agent, document)
         steps: list[Step] = []
         differing = [] if fresh else self._differing(document.want, want)
@@ -155,6 +158,18 @@ class _Change:
             return Result(steps + planned, change if steps or planned else [], shown, self.warnings)
         self._apply(predicted, fresh, steps, planned)
         return Result(steps + planned, change, self._shown(predicted), self.warnings)
+
+    def _complete(self, merged: Fields, document: Document | None, dry_run: bool) -> Fields:
+        """What the driver makes of it. When that will be recorded, it is chosen (again) under one lock, so that two at
+        once never draw the same, and nothing refers to what is being removed."""
+        with foreseeing(dry_run, self.warnings):
+            want = self.driver.complete(self.agent, merged, document)
+            want.pop("id", None)
+            if not dry_run and (document is None or want != document.want):
+                self.choosing.enter_context(self.agent.locks.hold(*CHOICES))
+                want = self.driver.complete(self.agent, merged, document)
+                want.pop("id", None)
+        return want
 
     def _merged(self, known: Fields) -> Fields:
         found = {name: value for name, value in self.given.items() if name != "id"}
@@ -206,6 +221,7 @@ class _Change:
                 document.state = {}
             document.state["unfinished"] = True
             task.keep()
+            self.choosing.close()
             perform(self.driver, task, planned)
             document.state.pop("unfinished", None)
             document.state.pop("fault", None)
@@ -271,8 +287,11 @@ def _remove(agent: Agent, driver: Driver, document: Document | None, dry_run: bo
     found = diff({**named, **{k: v for k, v in (have or {}).items() if k in named}}, {}, driver.kind.secrets())
     forget = Step("forget", f"forget {document.kind} {document.name}")
     if not dry_run:
-        document.deleting = True
-        agent.documents.write(document)
+        with agent.locks.hold(*CHOICES):
+            if not document.deleting:
+                driver.release(agent, document)
+            document.deleting = True
+            agent.documents.write(document)
         for step in steps:  # a deletion is not cancelled half way
             driver.verbs[step.verb](Task(agent, document, operation), **step.args)
         agent.documents.remove(document)

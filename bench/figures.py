@@ -57,7 +57,8 @@ def table(figures: list[Figure]) -> str:
     """The figures as a Markdown table that is also easy to read in a terminal, and their notes."""
     rows = [HEAD, *(one.cells() for one in figures)]
     widths = [max(len(row[at]) for row in rows) for at in range(len(HEAD))]
-    lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows]
+    padded = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows]
+    lines = ["| " + " | ".join(row) + " |" for row in padded]
     lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
     notes = [f"- {one.name}: {note}" for one in figures for note in one.notes]
     return "\n".join([*lines, *([""] if notes else []), *notes])
@@ -86,5 +87,6 @@ def in_turns(rounds: int, works: Mapping[str, Callable[[], float]]) -> dict[str,
             if at:
                 taken[name].append(found)
         if sys.stderr.isatty():
-            print(f"\r  {', '.join(works)}: {at} of {rounds} ", end="" if at < rounds else "\n", file=sys.stderr, flush=True)
+            end = "" if at < rounds else "\n"
+            print(f"\r  {', '.join(works)}: {at} of {rounds} ", end=end, file=sys.stderr, flush=True)
     return taken

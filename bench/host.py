@@ -14,10 +14,11 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import libvirt
 import yaml
+
 from magnetar_core.client import Client
 from magnetar_core.errors import MagnetarError
 
@@ -29,7 +30,7 @@ IMAGE = FLAVOR = "bench"
 #: The machine of every server here; the guest image is that of the tests.
 SIZES = {"vcpus": 1, "ram": 128, "disk": 1}
 
-libvirt.registerErrorHandler(lambda *_: None, None)  # it prints errors that are expected here
+libvirt.registerErrorHandler(lambda *_error: None, None)  # it prints errors that are expected here
 
 
 class Host:
@@ -43,7 +44,7 @@ class Host:
         self.libvirt: Any = None
         self.process: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> Host:
+    def __enter__(self) -> Self:
         self.libvirt = libvirt.open("qemu:///system")
         self.clean()
         try:
@@ -53,12 +54,15 @@ class Host:
             raise
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self.process is not None:
-            self.process.terminate()
-            self.process.wait(60)
+    def __exit__(self, *_exc: object) -> None:
+        self._stop()
         self.clean()
         self.libvirt.close()
+
+    def restart(self) -> None:
+        """End the agent and start it again."""
+        self._stop()
+        self._start()
 
     def _prepare(self) -> None:
         if not (GUEST / "disk.qcow2").exists():
@@ -76,10 +80,14 @@ class Host:
         settings = {"state_dir": str(self.state), "socket": str(self.socket), "image_paths": [str(FOLDER / "import")],
                     "tokens_file": str(FOLDER / "tokens.yml"), "virt_type": self.virt_type}  # fmt: skip
         (FOLDER / "agent.yml").write_text(yaml.safe_dump(settings), encoding="utf-8")
-        words = [sys.executable, "-m", "magnetar_agent", "agent", "--config", FOLDER / "agent.yml"]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT / ".cache" / "src")}
+        # setpriv: it ends with this process, however this ends. Bytecode is kept, as that of an installed agent is.
+        words = ["setpriv", "--pdeathsig", "TERM", "--", sys.executable, "-m", "magnetar_agent", "agent",
+                 "--config", FOLDER / "agent.yml"]  # fmt: skip
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / ".cache" / "src"), "PYTHONDONTWRITEBYTECODE": "",
+                       "PYTHONPYCACHEPREFIX": str(FOLDER / "bytecode")}  # fmt: skip
         with (FOLDER / "agent.log").open("ab") as log:
-            self.process = subprocess.Popen(words, cwd="/", env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self.process = subprocess.Popen(words, cwd="/", env=environment, stdin=subprocess.DEVNULL,
+                                            stdout=log, stderr=log)  # fmt: skip
         until = time.monotonic() + 60
         while time.monotonic() < until:
             if self.process.poll() is not None:
@@ -89,6 +97,11 @@ class Host:
                     return
             time.sleep(0.1)
         raise SystemExit("The agent does not answer:\n" + (FOLDER / "agent.log").read_text(encoding="utf-8")[-4000:])
+
+    def _stop(self) -> None:
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait(60)
 
     def client(self) -> Client:
         """A client with a connection of its own."""

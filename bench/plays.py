@@ -45,8 +45,8 @@ class Plays:
         said: list[str] = []
 
         def work() -> None:
-            done = subprocess.run(words, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                  cwd=FOLDER, check=False)  # fmt: skip
+            done = subprocess.run(words, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                  text=True, cwd=FOLDER, check=False)  # fmt: skip
             said.append(done.stdout)
             if done.returncode or (tasks and " changed=0 " not in done.stdout):
                 raise SystemExit(f"The playbook {name} did not do what it should:\n{done.stdout[-3000:]}")
@@ -64,7 +64,8 @@ def task(host: Host, rounds: int) -> list[Figure]:
     plays, server = Plays(host), host.off(50)[0]
     facts = many("fact", TASKS, "ansible.builtin.set_fact", bench="x")
     servers = many("server", TASKS, "magnetar.compute.server", name=server, **SERVER)
-    taken = in_turns(rounds, {"empty play": lambda: plays.run("empty", []), "set_fact": lambda: plays.run("facts", facts),
+    taken = in_turns(rounds, {"empty play": lambda: plays.run("empty", []),
+                              "set_fact": lambda: plays.run("facts", facts),
                               "server": lambda: plays.run("servers", servers)})  # fmt: skip
     # What belongs together was taken in the same round, so differences are taken within rounds.
     floor = [(a - e) / TASKS for e, a in zip(taken["empty play"], taken["set_fact"], strict=True)]
@@ -77,10 +78,11 @@ def batch(host: Host, rounds: int) -> list[Figure]:
     """A whole run with one task of fifty unchanged servers."""
     plays, names = Plays(host), host.off(50)
     tasks = [{"name": "Fifty", "magnetar.compute.server": {"servers": [{"name": name} for name in names], **SERVER}}]
-    taken = in_turns(rounds, {"empty play": lambda: plays.run("empty", []), "one task of 50": lambda: plays.run("batch", tasks)})
+    taken = in_turns(rounds, {"empty play": lambda: plays.run("empty", []),
+                              "one task of 50": lambda: plays.run("batch", tasks)})  # fmt: skip
     empty, fifty = ([value / 1000 for value in values] for values in taken.values())
-    return [Figure("playbook run, 50 unchanged in one task", statistics.median(fifty), "s", limit=0.6, spread=spread(fifty),
-                   floor=statistics.median(empty), floor_name="run of an empty play")]  # fmt: skip
+    return [Figure("playbook run, 50 unchanged in one task", statistics.median(fifty), "s", limit=0.6,
+                   spread=spread(fifty), floor=statistics.median(empty), floor_name="run of an empty play")]
 
 
 def fallback(host: Host, rounds: int) -> list[Figure]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from figures import Figure, in_turns, spread, timed
 from host import FOLDER, NETWORK, SIZES, Host
+
 from magnetar_agent.hypervisor import Disk, DomainSpec, Nic
 from magnetar_agent.virt.disks import direct_io
 from magnetar_agent.virt.domain import render
@@ -30,8 +31,8 @@ class Raw:
         self.disk, self.base = self.place / "disk", self.place / "base"
         self.base.hardlink_to(Path(made["console_log"]).parent / "base")
         self.spec = DomainSpec(
-            uuid=str(uuid.uuid4()), name="mag-bench-raw", title="bench-boot", vcpus=SIZES["vcpus"], ram_mib=SIZES["ram"],
-            virt_type=made["virt_type"], machine=made["machine"], disks=(Disk(self.disk, "vda"),),
+            uuid=str(uuid.uuid4()), name="mag-bench-raw", title="bench-boot", vcpus=SIZES["vcpus"],
+            ram_mib=SIZES["ram"], virt_type=made["virt_type"], machine=made["machine"], disks=(Disk(self.disk, "vda"),),
             nics=(Nic("52:54:00:00:be:ef", network=NETWORK),), console_log=self.place / "console.log",
             metadata={"name": "bench-boot", "flavor": "bench"},
         )  # fmt: skip
@@ -97,7 +98,8 @@ def unchanged(host: Host, rounds: int) -> list[Figure]:
             def ask(client: Any = client, names: Any = names) -> float:
                 return timed(lambda: _unchanged(client.ensure("server", names[0], host.want())))
 
-            taken = in_turns(rounds * 20, {f"ensure with {count} defined": ask, "GET /v1": lambda c=client: timed(c.info)})
+            taken = in_turns(rounds * 20, {f"ensure with {count} defined": ask,
+                                           "GET /v1": lambda c=client: timed(c.info)})  # fmt: skip
         ensure, floor = taken.values()
         found.append(Figure(f"unchanged ensure, {count} defined", statistics.median(ensure), limit=5,
                             floor=statistics.median(floor), floor_name="GET /v1", spread=spread(ensure)))  # fmt: skip

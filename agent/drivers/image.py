@@ -255,7 +255,7 @@ def _compare(agent: Agent, want: Fields, document: Document, source: dict[str, A
 
 def _part(agent: Agent, field: str, reference: str, format: str) -> str:
     """The uuid of the image *reference*, which must be of *format* and have its content."""
-    found = agent.documents.find("image", reference)
+    found = agent.documents.standing("image", reference)
     if found is None:
         missing(InvalidField(field, "must name an image of this host", reference), "image", reference)
         return reference

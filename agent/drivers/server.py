@@ -50,7 +50,8 @@ STATUS = {hv.RUNNING: "ACTIVE", hv.OFF: "SHUTOFF", hv.PAUSED: "PAUSED", hv.SUSPE
 
 def plan(want: Fields | None, have: Fields | None) -> Iterator[Step]:
     """Yield the steps from *have* to *want*. *have* is ``observe``'s view: the server's fields as they are, and
-    ``power`` (``missing`` without a domain), ``todo`` (files to make), ``lost`` (files gone), ``root_bytes``.
+    ``power`` (``missing`` without a domain), ``todo`` (files to make), ``lost`` (files gone), ``root_bytes``, and
+    ``transient`` (undefined from outside: it would go when it stops).
 
     Raises ``Conflict`` or ``Immutable`` where there is no way that loses nothing.
     """
@@ -94,7 +95,7 @@ def _there(want: Fields, have: Fields) -> Iterator[str]:
         yield "drive"
     if grows:
         yield "grow"
-    if power == MISSING or differs or any(want[n] != have.get(n) for n in ("name", "description")):
+    if power == MISSING or have.get("transient") or differs or any(want[n] != have.get(n) for n in ("name", "description")):
         yield "define"
     if power == hv.CRASHED and want["power"] != hv.OFF:
         yield "destroy"
@@ -145,6 +146,7 @@ class ServerDriver:
         if domain is not None:
             have.update(spec.seen(agent, document, domain))
             have["power"] = _power(document, domain)
+            have["transient"] = not domain.persistent
         return have
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:

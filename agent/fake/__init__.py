@@ -64,6 +64,12 @@ class FakeHypervisor(Domains, Disks):
             del self._domains[uuid]
             self._events += [Event(uuid, "stopped", "outside"), Event(uuid, "undefined")]
 
+    def undefined_while_it_runs(self, uuid: str) -> None:
+        """Somebody runs ``virsh undefine`` only: it goes when it stops."""
+        with self._change():
+            self._domains[uuid].persistent = False
+            self._events.append(Event(uuid, "undefined"))
+
     def defined_outside(self, xml: str, state: str = OFF) -> None:
         """Somebody else makes a domain, or edits one."""
         with self._change():

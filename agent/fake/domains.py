@@ -35,7 +35,8 @@ class Domains(State):
                 if (uuid == spec.uuid and not seen.owned) or (uuid != spec.uuid and seen.name == spec.name):
                     raise Conflict(f"The libvirt domain {seen.name} ({uuid}) was not made by Magnetar, so it is not "
                                    "touched. Rename or remove it, or choose another uuid.")
-            self._domains.setdefault(spec.uuid, FakeDomain("")).xml = render(spec)
+            domain = self._domains.setdefault(spec.uuid, FakeDomain(""))
+            domain.xml, domain.persistent = render(spec), True
             self._events.append(Event(spec.uuid, "defined"))
 
     def undefine(self, uuid: str) -> None:
@@ -121,6 +122,8 @@ class Domains(State):
 
     def _stop(self, uuid: str, domain: FakeDomain, state: str, reason: str) -> None:
         domain.state, domain.reason = state, reason
+        if not domain.persistent:
+            del self._domains[uuid]
         self._events.append(Event(uuid, "stopped", reason))
 
     def _check_parts(self, domain: Domain) -> None:

@@ -31,10 +31,11 @@ class FakeDomain:
     xml: str
     state: str = OFF
     reason: str = "unknown"
+    persistent: bool = True
 
     def seen(self) -> Domain:
         """As the agent sees it."""
-        return replace(parse(self.xml), state=self.state, reason=self.reason)
+        return replace(parse(self.xml), state=self.state, reason=self.reason, persistent=self.persistent)
 
 
 @dataclass

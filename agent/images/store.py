@@ -110,7 +110,8 @@ class Store:
             part = _create(folder)
             free = shutil.disk_usage(folder).free
             if length is not None and length > free:
-                raise NoSpace(f"The image needs up to {length} bytes, and {free} are free under {self.root}.")
+                raise NoSpace(f"The image needs up to {length} bytes, and {free} are free under {self.root}. Free some "
+                              "room there.")
             yield part
         except OSError as error:
             if error.errno not in _FULL:

@@ -54,7 +54,7 @@ def _flavor(agent: Agent, given: Any, old: Fields | None) -> Fields:
     if isinstance(given, dict):
         sizes = {size: given.get(size, 0) for size in SIZES}
         return {"name": given["name"], **sizes} if "name" in given else sizes
-    found = agent.documents.find("flavor", given)
+    found = agent.documents.standing("flavor", given)
     if found is None:
         if old and given == old.get("name"):
             return old
@@ -70,7 +70,7 @@ def _image(agent: Agent, given: str | None, document: Document | None) -> Docume
         return None
     if document and given == document.want.get("image"):
         return agent.documents.get("image", given)
-    found = agent.documents.find("image", given)
+    found = agent.documents.standing("image", given)
     if found is None and document and given == document.state.get("image_name"):
         return agent.documents.get("image", document.want["image"]) or _gone(document)
     if found is None:
@@ -111,7 +111,7 @@ def _fits(image: Document, flavor: Fields) -> None:
 def _key(agent: Agent, given: str | None, old: Fields) -> str | None:
     if given is None or given == old.get("key_name"):
         return given
-    found = agent.documents.find("keypair", given)
+    found = agent.documents.standing("keypair", given)
     if found is None:
         missing(InvalidField("key_name", f"must name a keypair of this host, and there is none called {given!r}; make "
                                          "it first"), "keypair", given)
@@ -192,7 +192,8 @@ def _exists(agent: Agent, plug: tuple[str | None, str | None], field: str) -> No
                                                   f"{bridge!r}; there are {there}")
         return
     assert network is not None
-    if agent.documents.find("network", network) is None and network not in agent.hypervisor.networks():
+    known = agent.documents.find("network", network)
+    if known.deleting if known else network not in agent.hypervisor.networks():
         missing(InvalidField(f"{field}.network", f"must name a network, and there is none called {network!r}; make it "
                                                  "with the network module, or name a bridge"), "network", network)
 

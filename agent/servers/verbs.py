@@ -9,17 +9,13 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from magnetar_agent import configdrive
 from magnetar_agent import hypervisor as hv
 from magnetar_agent.documents import sync_folder
 from magnetar_agent.drivers import Task, Verb
 from magnetar_agent.servers import GIB, MIB, folder, spec
-from magnetar_core.errors import HypervisorError, InvalidField, NoSpace
-
-if TYPE_CHECKING:
-    from magnetar_agent.documents import Document
+from magnetar_core.errors import Conflict, HypervisorError, InvalidField, NoSpace
 
 #: How often a wait for a domain looks, in seconds.
 LOOK = 0.1
@@ -31,11 +27,10 @@ def disks(task: Task) -> None:
     place = folder(agent, document.id)
     place.mkdir(mode=0o711, parents=True, exist_ok=True)
     flavor = want["flavor"]
-    image = agent.documents.get("image", want["image"]) if want["image"] else None
-    if image is not None:
-        _hold(task, image, place)
+    if want["image"]:
+        _hold(task, place)
     if not (place / "disk").exists():
-        _root(task, image, place)
+        _root(task, place)
     for name, size, label in (("disk.ephemeral", flavor["ephemeral"] * GIB, "ephemeral0"),
                               ("disk.swap", flavor["swap"] * MIB, "swap")):
         if size and not (place / name).exists():
@@ -46,9 +41,14 @@ def disks(task: Task) -> None:
     task.keep()
 
 
-def _hold(task: Task, image: Document, place: Path) -> None:
+def _hold(task: Task, place: Path) -> None:
     """Links to the image's content: the image may be removed, what the server stands on stays until it goes."""
     agent, document = task.agent, task.document
+    image = agent.documents.get("image", document.want["image"])
+    if image is None:
+        if "base" in document.state:
+            return
+        raise Conflict("The image was removed while the server was made. Register it again, then repeat the call.")
     document.state["image_name"] = image.name
     content, format = agent.drivers["image"].base(agent, image.id)  # type: ignore[attr-defined]
     document.state["iso"] = format == "iso"
@@ -65,23 +65,24 @@ def _hold(task: Task, image: Document, place: Path) -> None:
             _link(agent.drivers["image"].base(agent, part.id)[0], place / name)  # type: ignore[attr-defined]
     if kernel or format == "aki":
         document.state["boot"] = {"ramdisk": bool(image.want.get("ramdisk")), "cmdline": image.want.get("cmdline")}
+    document.state["base"] = {"format": format, "virtual_size": image.state.get("virtual_size") or 0}
     task.keep()
 
 
-def _root(task: Task, image: Document | None, place: Path) -> None:
+def _root(task: Task, place: Path) -> None:
     agent, want = task.agent, task.document.want
     size = want["flavor"]["disk"] * GIB
-    format = image.state["disk_format"] if image else None
-    if image is None or format in ("iso", "aki"):
+    held = task.document.state.get("base")
+    if held is None or held["format"] in ("iso", "aki"):
         agent.hypervisor.make_disk(place / "disk", want["root_format"], size or MIB)
         return
     base = place / "base"
-    size = max(size, image.state.get("virtual_size") or 0)
+    size = max(size, held["virtual_size"])
     if want["root_format"] == "qcow2":
-        agent.hypervisor.make_disk(place / "disk", "qcow2", size, backing=base, backing_format=format)
+        agent.hypervisor.make_disk(place / "disk", "qcow2", size, backing=base, backing_format=held["format"])
         return
     new = place / "disk.new"
-    agent.hypervisor.copy_disk(base, str(format), new, "raw", task.operation.advance)
+    agent.hypervisor.copy_disk(base, held["format"], new, "raw", task.operation.advance)
     agent.hypervisor.grow_disk(new, "raw", size)
     new.rename(place / "disk")
     base.unlink(missing_ok=True)

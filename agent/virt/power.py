@@ -159,8 +159,11 @@ class Domains:
     def _see(self, domain: Any) -> DomainSeen | None:
         with contextlib.suppress(_Gone):
             state, reason = _gone_is_gone(domain.state)
-            saved, persistent = _gone_is_gone(domain.hasManagedSaveImage), _gone_is_gone(domain.isPersistent)
-            seen = Seen(state, reason, bool(saved), bool(persistent))
+            # Only what is off starts from a saved image, and only what is not off can vanish when it ends.
+            if state == libvirt.VIR_DOMAIN_SHUTOFF:
+                seen = Seen(state, reason, saved=bool(_gone_is_gone(domain.hasManagedSaveImage)))
+            else:
+                seen = Seen(state, reason, persistent=bool(_gone_is_gone(domain.isPersistent)))
             return with_state(_gone_is_gone(lambda: self._parse(domain)), seen)
         return None
 

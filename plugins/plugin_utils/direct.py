@@ -9,7 +9,6 @@ as any other.
 
 from __future__ import annotations
 
-import importlib
 import os
 import pwd
 from collections.abc import Mapping
@@ -23,6 +22,7 @@ from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
 from ansible_collections.magnetar.compute.plugins.module_utils import shell
+from ansible_collections.magnetar.compute.plugins.module_utils.core import transport
 from ansible_collections.magnetar.compute.plugins.module_utils.core.client import Client
 from ansible_collections.magnetar.compute.plugins.module_utils.core.errors import MagnetarError
 from ansible_collections.magnetar.compute.plugins.module_utils.core.options import (
@@ -30,8 +30,22 @@ from ansible_collections.magnetar.compute.plugins.module_utils.core.options impo
     DIRECT,
     client_arguments,
 )
+from ansible_collections.magnetar.compute.plugins.module_utils.faces import (
+    flavor,
+    host,
+    image,
+    keypair,
+    network,
+    server,
+)
 
-FACES = "ansible_collections.magnetar.compute.plugins.module_utils.faces."
+# Ansible forks a worker for each task, after it has imported this file: what is loaded and worked out here is paid for
+# once in a playbook, what is left for later once in each task. That is why all faces and the transport are imported.
+FACES = {name: face for nouns in (flavor, host, image, keypair, network, server)
+         for name, face in nouns.MODULES.items()}
+for _each in FACES.values():
+    shell.argument_spec(_each)
+del transport  # the client finds it loaded
 #: Clients of this worker process: a loop uses one connection.
 _clients = {}
 
@@ -46,7 +60,7 @@ class ActionModule(ActionBase):
     def run(self, tmp=None, task_vars=None):
         result = super().run(tmp, task_vars)
         task_vars = task_vars or {}
-        face = _face((self._task.resolved_action or self._task.action).rpartition(".")[2])
+        face = FACES[(self._task.resolved_action or self._task.action).rpartition(".")[2]]
         mode = str(self._task.args.get("direct") or _mode(task_vars))
         if mode not in DIRECT:
             return dict(result, failed=True, msg="direct must be one of %s (got %s)." % (", ".join(DIRECT), mode))
@@ -121,6 +135,8 @@ class _Checked:
         if self._deprecations:
             result["deprecations"] = self._deprecations
         result["invocation"] = {"module_args": shell.shown(self._face, self.params)}
+        if not self._hidden:
+            return result
         kept = {name: value for name, value in result.items() if value is None or isinstance(value, bool)}
         return dict(remove_values(result, self._hidden), **kept)
 
@@ -130,11 +146,6 @@ class _Checked:
         except MagnetarError as error:
             return shell.results.failed(error)
         return shell.execute(self._face, self.params, check_mode, diff_mode, client)
-
-
-def _face(name):
-    noun = name.removesuffix("_info").removesuffix("_action")
-    return importlib.import_module(FACES + noun).MODULES[name]
 
 
 def _client(arguments):

@@ -48,6 +48,7 @@ class FakeOutside:
         self.define = hypervisor.defined_outside
         self.destroy = hypervisor.destroyed_outside
         self.undefine = hypervisor.undefined_outside
+        self.forget = hypervisor.undefined_while_it_runs
         self.network = hypervisor.network_outside
 
     def clean(self, prefix: str) -> None:
@@ -67,6 +68,9 @@ class LibvirtOutside:
 
     def destroy(self, uuid: str) -> None:
         self.conn.lookupByUUIDString(uuid).destroy()
+
+    def forget(self, uuid: str) -> None:
+        self.conn.lookupByUUIDString(uuid).undefine()
 
     def undefine(self, uuid: str) -> None:
         self.destroy(uuid)
@@ -283,6 +287,23 @@ def test_undefined_from_outside(place: Place) -> None:
         place.hypervisor.start(uuid)
     place.hypervisor.destroy(uuid)
     place.hypervisor.undefine(uuid)
+
+
+def test_undefined_from_outside_while_it_runs(place: Place) -> None:
+    """It would be gone when it stops, until it is defined again."""
+    spec, hypervisor = place.spec(), place.hypervisor
+    for again in (True, False):
+        hypervisor.define(spec)
+        hypervisor.start(spec.uuid)
+        place.outside.forget(spec.uuid)
+        seen = hypervisor.domain(spec.uuid)
+        assert seen is not None and (seen.state, seen.persistent) == (RUNNING, False)
+        if again:
+            hypervisor.define(spec)
+            seen = hypervisor.domain(spec.uuid)
+            assert seen is not None and (seen.state, seen.persistent) == (RUNNING, True)
+        hypervisor.destroy(spec.uuid)
+        assert (hypervisor.domain(spec.uuid) is not None) == again
 
 
 def test_other_peoples_domains_are_not_touched(place: Place) -> None:

@@ -66,6 +66,14 @@ def test_undefined_from_outside_is_told_and_made_again_on_request(host: Host, ru
     assert [s.verb for s in host.server(power="running").steps] == ["record", "define", "start"]
 
 
+def test_undefined_from_outside_while_it_runs_is_made_lasting_on_request(host: Host, running: str) -> None:
+    host.fake.undefined_while_it_runs(running)
+    host.settled()
+    assert host.show()["power_state"] == "running"
+    assert [s.verb for s in host.server(power="running").steps] == ["define"]
+    assert not host.server(power="running").steps
+
+
 @pytest.mark.parametrize(("resume", "after"), [(True, "running"), (False, "off")])
 def test_a_reboot_of_the_host(host: Host, running: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, resume: bool,
                               after: str) -> None:
