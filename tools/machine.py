@@ -30,32 +30,12 @@ LOG = Path("/var/log/magnetar-agent.log")
 UNIT = Path("/etc/systemd/system/magnetar-agent.service")
 COLLECTION = CACHE / "ansible_collections" / "magnetar" / "compute"
 PYTHON = "/usr/bin/python3"
-LIBVIRT_FILES = ("libvirt.py", "libvirt_qemu.py", "libvirt_lxc.py", "libvirtaio.py", "libvirtmod*.so",
-                 "libvirt_python-*")
 SYSTEMD = Path("/run/systemd/system").is_dir()
-# The agent manages libvirt and disks: it stays root, without what it never needs.
-UNIT_TEXT = f"""[Unit]
-Description=Magnetar host agent
-After=network-online.target libvirtd.service
-Wants=network-online.target libvirtd.service
-
-[Service]
-ExecStart={AGENT_VENV}/bin/magnetar agent
-Restart=on-failure
-RuntimeDirectory=magnetar
-RuntimeDirectoryPreserve=yes
-StateDirectory=magnetar
-NoNewPrivileges=yes
-ProtectHome=read-only
-ProtectSystem=full
-ProtectKernelModules=yes
-ProtectControlGroups=yes
-RestrictSUIDSGID=yes
-LockPersonality=yes
-
-[Install]
-WantedBy=multi-user.target
-"""
+ROLE = ROOT / "roles" / "agent"
+sys.path.insert(0, str(ROLE / "files"))
+# What the role does on a host is done here by the same two files.
+import pack  # noqa: E402
+import release  # noqa: E402
 
 
 class Failed(Exception):
@@ -123,12 +103,6 @@ def _hash(files: Iterable[Path]) -> str:
     return total.hexdigest()
 
 
-def _sources() -> list[Path]:
-    folders = (ROOT / "agent", ROOT / "plugins" / "module_utils" / "core")
-    found = [path for folder in folders for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"]
-    return [*found, ROOT / "pyproject.toml"]
-
-
 def _venv(folder: Path, stamp: str, install: Callable[[Path], None]) -> None:
     """Make the environment *folder* unless its stamp says that it is as wanted."""
     mark = folder / "magnetar.stamp"
@@ -136,11 +110,7 @@ def _venv(folder: Path, stamp: str, install: Callable[[Path], None]) -> None:
         return
     if not (folder / "bin" / "python").exists():
         run(PYTHON, "-m", "venv", folder)
-    site = Path(run(folder / "bin" / "python", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
-    for pattern in LIBVIRT_FILES:
-        for source in Path("/usr/lib/python3/dist-packages").glob(pattern):
-            if not (site / source.name).exists():
-                (site / source.name).symlink_to(source)
+    release.link_libvirt(folder)
     install(folder)
     mark.write_text(stamp, encoding="utf-8")
 
@@ -172,28 +142,25 @@ def links() -> None:
 
 
 def agent_environment() -> bool:
-    """``/opt/magnetar``: the agent from a wheel of this checkout. True when it was installed anew."""
-    stamp = _hash(_sources())
-    mark = AGENT_VENV / "magnetar.stamp"
-    fresh = not mark.exists() or mark.read_text(encoding="utf-8") != stamp
-
-    def install(folder: Path) -> None:
-        source = CACHE / "wheel"  # a copy: setuptools leaves build folders behind
-        shutil.rmtree(source, ignore_errors=True)
-        for path in [*_sources(), ROOT / "COPYING"]:
-            copy = source / path.relative_to(ROOT)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, copy)
-        pip = (folder / "bin" / "pip", "install", "-q", "--disable-pip-version-check")
-        run(*pip, f"{source}[agent]")
-        run(*pip, "--no-deps", "--force-reinstall", source)
-        shutil.rmtree(source)
-
+    """``/opt/magnetar``: the agent from this checkout's sources. True when it was installed anew."""
+    digest = pack.digest()
+    fresh = release.read(AGENT_VENV / release.STAMP) != digest
     with step(f"Agent environment ({AGENT_VENV})"):
-        _venv(AGENT_VENV, stamp, install)
+        if fresh:
+            archive = CACHE / "magnetar.tar.gz"
+            pack.pack(archive)
+            release.install(AGENT_VENV, str(archive), digest)
         if not os.path.lexists(COMMAND):
             COMMAND.symlink_to(AGENT_VENV / "bin" / "magnetar")
     return fresh
+
+
+def unit() -> str:
+    """The agent's unit, from the role's own template."""
+    text = (ROLE / "templates" / "magnetar-agent.service.j2").read_text(encoding="utf-8")
+    for name, value in (("agent_venv", AGENT_VENV), ("agent_unit_write_paths", STATE)):
+        text = text.replace(f"{{{{ {name} }}}}", str(value))
+    return text
 
 
 def group() -> None:
@@ -296,8 +263,8 @@ def agent(fresh: bool) -> None:
     with step("Agent"):
         RUN.mkdir(parents=True, exist_ok=True)
         if SYSTEMD:
-            if not UNIT.exists() or UNIT.read_text(encoding="utf-8") != UNIT_TEXT:
-                UNIT.write_text(UNIT_TEXT, encoding="utf-8")
+            if not UNIT.exists() or UNIT.read_text(encoding="utf-8") != unit():
+                UNIT.write_text(unit(), encoding="utf-8")
                 run("systemctl", "daemon-reload")
             run("systemctl", "enable", "magnetar-agent.service")
             run("systemctl", "restart" if fresh else "start", "magnetar-agent.service")

@@ -108,7 +108,7 @@ reason:
 """
 
 import contextlib
-import datetime
+import datetime as dt
 import ipaddress
 import os
 import tempfile
@@ -124,9 +124,9 @@ try:
 except ImportError:
     HAS_CRYPTOGRAPHY = False
 
-UTC = datetime.timezone.utc
+UTC = dt.timezone.utc
 #: Clocks of two hosts may differ by so much.
-SKEW = datetime.timedelta(hours=1)
+SKEW = dt.timedelta(hours=1)
 
 
 class Refused(Exception):
@@ -224,7 +224,6 @@ def described(certificate):
     if certificate is None:
         return ""
     names, usage = (extension(certificate, kind) for kind in (x509.SubjectAlternativeName, x509.ExtendedKeyUsage))
-    # The names in question are those of public constants of the library.
     return "subject: %s\nissuer: %s\nnames: %s\nusage: %s\nends: %s\n" % (
         certificate.subject.rfc4514_string(), certificate.issuer.rfc4514_string(),
         ", ".join(sorted(str(name.value) for name in names or ())),
@@ -273,8 +272,8 @@ class Issue:
             return "force is set"
         if self.public is None or public_bytes(found.public_key()) != public_bytes(self.public):
             return "it is for another key"
-        left = ends(found) - datetime.datetime.now(UTC)
-        if left < datetime.timedelta(days=params["renew_before"]):
+        left = ends(found) - dt.datetime.now(UTC)
+        if left < dt.timedelta(days=params["renew_before"]):
             return "it ends in %d days" % left.days if left.days >= 0 else "it has ended"
         if found.subject != self._subject():
             return "it is for another name"
@@ -303,7 +302,8 @@ class Issue:
         """Make the key if there is none, sign, and keep the certificate."""
         params = self.params
         if not self.is_ca and (self.ca is None or self.ca_key is None):
-            raise Refused("The CA is not there: %s and %s are both needed." % (params["ca_path"], params["ca_key_path"]))
+            raise Refused("The CA is not there: %s and %s are both needed."
+                          % (params["ca_path"], params["ca_key_path"]))
         if not self.is_ca and not isinstance(self.ca_key, ec.EllipticCurvePrivateKey):
             raise Refused("%s is not an elliptic-curve key." % params["ca_key_path"])
         if self.public is None:
@@ -313,8 +313,8 @@ class Issue:
         write(params["path"], self.found.public_bytes(serialization.Encoding.PEM), 0o644)
 
     def _builder(self):
-        params, now = self.params, datetime.datetime.now(UTC)
-        last = now + datetime.timedelta(days=params["valid_for"])
+        params, now = self.params, dt.datetime.now(UTC)
+        last = now + dt.timedelta(days=params["valid_for"])
         signer = self.public if self.is_ca else self.ca_key.public_key()
         builder = x509.CertificateBuilder(
             issuer_name=self._subject() if self.is_ca else self.ca.subject, subject_name=self._subject(),

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Packs the agent's sources out of the collection: the same archive for the same sources, byte by byte.
 

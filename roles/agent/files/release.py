@@ -1,4 +1,3 @@
-#!/usr/bin/python3
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Puts a release of the agent on a host: a virtual environment of its own, then one link that names it.
 
@@ -63,9 +62,9 @@ def make(release: Path, archive: str, digest: str) -> None:
 
 
 def point(link: Path, target: str) -> None:
-    """Make *link* a link to *target* in one step; a folder of that name is moved away."""
+    """Make *link* a link to *target* in one step; a folder of that name is removed."""
     if link.is_dir() and not link.is_symlink():
-        shutil.rmtree(link)
+        shutil.rmtree(link)  # an environment made by a script of 0.1.0
     spare = link.with_name(f".{link.name}.new")
     spare.unlink(missing_ok=True)
     spare.symlink_to(target)
