@@ -12,25 +12,43 @@ import http.client
 import http.server
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import threading
 import tomllib
+import urllib.error
 import urllib.request
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from hosts import CACHE, CHECKOUT, SYSTEM, LabHost, base, command, locked
+import yaml
+from hosts import (
+    CACHE,
+    CHECKOUT,
+    SYSTEM,
+    LabError,
+    LabHost,
+    base,
+    claim_bridge,
+    command,
+    locked,
+    release_bridge,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
 
 BARE = (*(name for name in SYSTEM if name != "python3-venv"), "sudo")
 NETWORK = "10.78.0"
 WHEELS = "/srv/wheels"
 USER = "deploy"
+TOOLS = Path(sys.executable).parent
+# As hosts.QEMU_CONF: a container has no security driver and no controllers to give away.
+QEMU_SETTINGS = {"security_driver": "none", "remember_owner": False, "namespaces": [], "cgroup_controllers": []}
 # What needs the compiled libvirt: the roles link Debian's own package.
 NOT_WHEELS = ("libvirt-python",)
 
@@ -150,3 +168,73 @@ def fetch(address: str, target: Path) -> None:
         file.flush()
         with suppress(FileExistsError):
             os.link(file.name, target)
+
+
+class Site:
+    """Bare hosts, and a controller with nothing but the collection as it would be released, built and installed.
+
+    `folder` is where all of the controller's files go. `play` runs a playbook on the hosts.
+    """
+
+    def __init__(self, folder: Path, names: Sequence[str], **variables: object) -> None:
+        self.folder, self.names, self.variables = folder, names, variables
+        self.hosts: dict[str, BareHost] = {}
+        self.collections = folder / "collections"
+        self.collection = self.collections / "ansible_collections/magnetar/compute"
+        self._undo = ExitStack()
+
+    def __enter__(self) -> Self:
+        with self._undo:
+            self._controller()
+            claim_bridge(BareHost.bridge, BareHost.machine_address)
+            self._undo.callback(release_bridge, BareHost.bridge)
+            proxy = self._undo.enter_context(PackageProxy(BareHost.machine_address))
+            key = (self.folder / "key.pub").read_text().strip()
+            with ThreadPoolExecutor() as threads:
+                made = [BareHost(name, key, proxy.port) for name in self.names]
+                for host, started in [(host, threads.submit(host.__enter__)) for host in made]:
+                    self.hosts[host.name] = started.result()
+                    self._undo.push(host.__exit__)
+            (self.folder / "known").write_text("".join(host.known() for host in self.hosts.values()))
+            (self.folder / "inventory.yml").write_text(yaml.safe_dump(self._inventory()))
+            self._undo = self._undo.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._undo.close()
+
+    def _controller(self) -> None:
+        (self.folder / "ansible.cfg").write_text("[defaults]\nlocalhost_warning = false\n")
+        command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.folder / "key")
+        command(TOOLS / "ansible-galaxy", "collection", "build", "--output-path", self.folder, CHECKOUT)
+        archive = next(self.folder.glob("magnetar-compute-*.tar.gz"))
+        command(TOOLS / "ansible-galaxy", "collection", "install", "--offline", "-p", self.collections, archive)
+
+    def _inventory(self) -> dict[str, object]:
+        variables = {
+            "ansible_user": USER, "ansible_ssh_private_key_file": str(self.folder / "key"),
+            "ansible_ssh_common_args": f"-o UserKnownHostsFile={self.folder}/known -o StrictHostKeyChecking=yes",
+            "ansible_python_interpreter": "/usr/bin/python3", "agent_qemu_settings": QEMU_SETTINGS,
+            "agent_settings": {"virt_type": "qemu"}, **self.variables,
+        }  # fmt: skip
+        hosts = {host.name: {"ansible_host": host.address} for host in self.hosts.values()}
+        return {"magnetar": {"hosts": hosts, "vars": variables}}
+
+    def play(self, playbook: str | Path, *options: str, good: bool = True) -> str:
+        """What ansible-playbook says; raises `LabError` when it ends in another way than *good* says."""
+        environment = {
+            **os.environ, "ANSIBLE_COLLECTIONS_PATH": str(self.collections), "ANSIBLE_PIPELINING": "1",
+            "ANSIBLE_CONFIG": str(self.folder / "ansible.cfg"), "ANSIBLE_HOME": str(self.folder / "ansible"),
+            "ANSIBLE_NOCOLOR": "1", "LC_ALL": "C.UTF-8",
+            "XDG_CACHE_HOME": str(self.folder / "cache"), "PATH": f"{TOOLS}:{os.environ['PATH']}",
+        }  # fmt: skip
+        words = [TOOLS / "ansible-playbook", "-i", self.folder / "inventory.yml", playbook, *options]
+        done = subprocess.run(
+            words, check=False, env=environment, cwd=self.folder, text=True, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        if (done.returncode == 0) is not good:
+            raise LabError(f"{playbook} ended with {done.returncode}:\n{done.stdout[-6000:]}")
+        return done.stdout

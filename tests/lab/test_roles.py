@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Fresh Debian hosts become hosts of Magnetar over SSH, are upgraded under running guests, and become bare again.
+
+The tests of this file are one story and run in its order.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import ssl
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from bare import USER, BareHost, LabError, Site
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.skipif(os.geteuid() != 0, reason="lab hosts need root (systemd-nspawn, overlay mounts, a bridge)"),
+]
+
+PORT = 6553
+OURS = ("/opt/magnetar", "/etc/magnetar", "/run/magnetar", "/var/lib/magnetar", "/usr/local/bin/magnetar",
+        "/etc/systemd/system/magnetar-agent.service", "/etc/systemd/system/magnetar-firewall.service")  # fmt: skip
+
+COUNT = """#!/bin/sh
+( n=0; while :; do n=$((n + 1)); echo "GUEST count $n" >/dev/console; sleep 1; done ) &
+"""
+
+OVER_SSH = """
+- hosts: bare1
+  become: true
+  gather_facts: false
+  tasks:
+    - ansible.builtin.copy: {src: "{{ disk }}", dest: /var/lib/magnetar/import/, mode: "0644"}
+    - magnetar.compute.image: {name: tiny, filename: /var/lib/magnetar/import/disk.qcow2}
+    - magnetar.compute.flavor: {name: tiny, vcpus: 1, ram: 128, disk: 1}
+    - magnetar.compute.server: {name: counter, image: tiny, flavor: tiny, userdata: "{{ count }}"}
+"""
+
+OVER_HTTPS = """
+- hosts: bare2
+  connection: local
+  gather_facts: false
+  module_defaults:
+    group/magnetar.compute.all:
+      endpoint: "https://{{ ansible_host }}"
+      ca_cert: "{{ pki }}/ca.pem"
+      client_cert: "{{ pki }}/clients/admin.pem"
+      client_key: "{{ pki }}/clients/admin.key"
+      direct: always
+  tasks:
+    - magnetar.compute.image: {name: tiny, filename: "{{ disk }}"}
+    - magnetar.compute.flavor: {name: tiny, vcpus: 1, ram: 128, disk: 1}
+    - magnetar.compute.server: {name: counter, image: tiny, flavor: tiny, userdata: "{{ count }}"}
+"""
+
+FOREIGN = """
+- hosts: localhost
+  gather_facts: false
+  tasks:
+    - magnetar.compute.certificate: {path: other/ca.pem, key_path: other/ca.key, common_name: Magnetar CA}
+    - magnetar.compute.certificate:
+        {path: other/admin.pem, key_path: other/admin.key, common_name: admin, ca_path: other/ca.pem,
+         ca_key_path: other/ca.key}
+"""
+
+REMOVE = """
+- hosts: magnetar
+  become: true
+  gather_facts: false
+  tasks:
+    - magnetar.compute.server: {name: counter, state: absent}
+"""
+
+UNINSTALL = """
+- hosts: magnetar
+  become: true
+  gather_facts: false
+  tasks:
+    - ansible.builtin.include_role: {name: magnetar.compute.agent, tasks_from: uninstall}
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory, guest_image: dict[str, Path]) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("site")
+    given = {"agent_users": [USER], "disk": str(guest_image["disk"]), "count": COUNT, "pki": f"{folder}/magnetar-pki"}
+    with Site(folder, ["bare1", "bare2"], **given) as made:
+        yield made
+
+
+def book(site: Site, text: str) -> Path:
+    path = site.folder / "book.yml"
+    path.write_text(text)
+    return path
+
+
+def changes(said: str) -> dict[str, int]:
+    """Changed tasks by host, out of the recap."""
+    return {name: int(count) for name, count in re.findall(r"^(\S+) +: ok=\d+ +changed=(\d+)", said, re.MULTILINE)}
+
+
+def counted(host: BareHost) -> int:
+    """How far the guest has counted on its console; it must have started just once."""
+    said = host.run(["sh", "-c", "cat /var/lib/magnetar/servers/*/console.log"]).stdout
+    numbers = [int(number) for number in re.findall(r"GUEST count (\d+)", said)]
+    assert numbers == sorted(set(numbers))
+    return numbers[-1] if numbers else 0
+
+
+def goes_on(host: BareHost, limit: float = 60.0) -> int:
+    """Waits until the guest counts further."""
+    start, end = counted(host), time.monotonic() + limit
+    while counted(host) <= start:
+        assert time.monotonic() < end, f"the guest of {host.name} stands at {start}"
+        time.sleep(0.2)
+    return counted(host)
+
+
+def qemu(host: BareHost) -> str:
+    return host.run(["pgrep", "-f", "guest=magnetar-"]).stdout
+
+
+def served(site: Site, host: BareHost, pki: Path | None = None) -> bytes:
+    """The certificate of the agent, as a client with *pki*'s certificate sees it; it answers a request too."""
+    context = ssl.create_default_context(cafile=str(site.folder / "magnetar-pki/ca.pem"))
+    if pki:
+        context.load_cert_chain(pki / "admin.pem", pki / "admin.key")
+    with socket.create_connection((host.address, PORT), timeout=10) as plain, \
+            context.wrap_socket(plain, server_hostname=host.address) as secure:  # fmt: skip
+        secure.sendall(b"GET /v1 HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n")
+        answer = secure.recv(12)
+        if not answer:
+            raise ConnectionError("the agent closed the connection")
+        assert answer == b"HTTP/1.1 200"
+        return secure.getpeercert(binary_form=True) or b""
+
+
+def clients(site: Site) -> Path:
+    return site.folder / "magnetar-pki/clients"
+
+
+def test_check_mode_on_bare_hosts(site: Site) -> None:
+    said = site.play("magnetar.compute.agents", "--check", "--diff")
+    assert all(count > 10 for count in changes(said).values())
+    assert "libvirt-daemon-system" in said
+    assert "+ExecStart=/opt/magnetar/bin/magnetar agent" in said
+    assert not (site.folder / "magnetar-pki").exists()
+    for host in site.hosts.values():
+        assert host.run(["ls", "-d", *OURS], check=False).stdout.count("No such file") == len(OURS)
+        assert host.run(["getent", "group", "magnetar"], check=False).returncode
+        assert host.run(["which", "virsh"], check=False).returncode
+
+
+def test_install_twice(site: Site) -> None:
+    began = time.monotonic()
+    site.play("magnetar.compute.agents")
+    print(f"\nroles: two bare hosts installed in {time.monotonic() - began:.1f} s")
+    began = time.monotonic()
+    assert changes(site.play("magnetar.compute.agents")) == {"bare1": 0, "bare2": 0}
+    print(f"roles: second run {time.monotonic() - began:.1f} s")
+    assert changes(site.play("magnetar.compute.agents", "--check", "--diff")) == {"bare1": 0, "bare2": 0}
+    identities = set()
+    for host in site.hosts.values():
+        assert host.run(["systemctl", "is-system-running"]).stdout == "running\n"
+        assert host.run(["stat", "-c", "%a %U:%G", "/run/magnetar/agent.sock"]).stdout == "660 root:magnetar\n"
+        assert host.run(["stat", "-c", "%a", "/etc/magnetar/agent.yml", "/etc/magnetar/tls/agent.key"]).stdout == \
+            "600\n600\n"
+        assert "magnetar" in host.run(["id", "-nG", USER]).stdout.split()
+        identities.add(re.search(r"<uuid>(.*)</uuid>", host.run(["virsh", "capabilities"]).stdout)[1])
+    assert len(identities) == 2
+
+
+def test_only_the_agents_port_is_open(site: Site) -> None:
+    host = site.hosts["bare1"]
+    host.run(["sh", "-c", "for port in 16509 49152 8080; do python3 -m http.server $port >/dev/null 2>&1 & done"])
+    reached = []
+    for port in (8080, PORT, 16509, 49152):
+        end = time.monotonic() + 5
+        while time.monotonic() < end:
+            try:
+                socket.create_connection((host.address, port), timeout=2).close()
+                reached.append(port)
+                break
+            except ConnectionRefusedError:  # it has not started yet
+                time.sleep(0.1)
+            except TimeoutError:
+                break
+    host.run(["pkill", "-f", "http.server"])  # in the host's own processes
+    assert reached == [8080, PORT]
+
+
+def test_servers_over_ssh_and_https(site: Site) -> None:
+    for text in (OVER_SSH, OVER_HTTPS):
+        said = site.play(book(site, text))
+        assert 0 not in changes(said).values()
+        assert set(changes(site.play(book(site, text))).values()) == {0}
+    for host in site.hosts.values():
+        goes_on(host)
+
+
+def test_foreign_certificates_are_refused(site: Site) -> None:
+    site.play(book(site, FOREIGN))
+    host = site.hosts["bare1"]
+    assert served(site, host, clients(site))
+    for pki in (None, site.folder / "other"):
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            served(site, host, pki)
+
+
+def test_rotation_of_certificates(site: Site) -> None:
+    host = site.hosts["bare1"]
+    before, process = served(site, host, clients(site)), qemu(host)
+    said = site.play("magnetar.compute.agents", "-e", "agent_cert_renew_now=true", "--limit", "bare1")
+    assert changes(said)["bare1"] == 3  # signed, copied, agent started anew
+    assert served(site, host, clients(site)) != before
+    assert qemu(host) == process
+
+
+def test_upgrade_under_running_guests(site: Site) -> None:
+    project = site.collection / "pyproject.toml"
+    project.write_text(project.read_text().replace('version = "0.1.0"', 'version = "0.1.99"'))
+    before = {name: (qemu(host), goes_on(host)) for name, host in site.hosts.items()}
+    began = time.monotonic()
+    site.play("magnetar.compute.upgrade")
+    print(f"\nroles: two hosts upgraded in turn in {time.monotonic() - began:.1f} s")
+    for name, host in site.hosts.items():
+        assert host.run(["magnetar", "version"]).stdout == "0.1.99\n"
+        assert qemu(host) == before[name][0]
+        assert goes_on(host) > before[name][1]
+
+
+def test_a_release_that_fails_is_taken_back(site: Site) -> None:
+    source = site.collection / "agent/serve.py"
+    good = source.read_text()
+    source.write_text(good + "\nraise SystemExit('this release is broken')\n")
+    host = site.hosts["bare1"]
+    release, process = host.run(["readlink", "/opt/magnetar/bin"]).stdout, qemu(host)
+    try:
+        said = site.play("magnetar.compute.upgrade", good=False)
+    finally:
+        source.write_text(good)
+    assert "The release before is back in use" in said.replace("\n", " ")
+    assert "bare2" not in changes(said)  # the first failure ends it
+    assert host.run(["readlink", "/opt/magnetar/bin"]).stdout == release
+    assert host.run(["systemctl", "is-active", "magnetar-agent"]).stdout == "active\n"
+    assert qemu(host) == process
+    goes_on(host)
+
+
+def test_uninstall(site: Site) -> None:
+    refused = site.play(book(site, UNINSTALL), good=False)
+    assert "has servers: magnetar-" in refused
+    assert all(host.run(["systemctl", "is-active", "magnetar-agent"]).stdout for host in site.hosts.values())
+    site.play(book(site, REMOVE))
+    assert all(count for count in changes(site.play(book(site, UNINSTALL), "--check")).values())
+    site.play(book(site, UNINSTALL), "-e", "agent_purge=true")
+    assert changes(site.play(book(site, UNINSTALL), "-e", "agent_purge=true")) == {"bare1": 0, "bare2": 0}
+    for host in site.hosts.values():
+        assert host.run(["ls", "-d", *OURS], check=False).stdout.count("No such file") == len(OURS)
+        assert host.run(["getent", "group", "magnetar"], check=False).returncode
+        assert "magnetar" not in host.run(["nft", "list", "tables"]).stdout
+        assert host.run(["grep", "-rl", "magnetar", "/etc"], check=False).stdout == ""
+        assert host.run(["pgrep", "-f", "magnetar"], check=False).stdout == ""
+        assert host.run(["systemctl", "is-system-running"]).stdout == "running\n"
+
+
+def test_a_platform_that_nobody_has_tried(site: Site) -> None:
+    host = site.hosts["bare2"]
+    host.run(["sed", "-i", "s/12 (bookworm)/11 (bullseye)/; s/VERSION_ID=.*/VERSION_ID=11/", "/etc/os-release"])
+    with pytest.raises(LabError, match="know Debian 12 and newer"):
+        site.play("magnetar.compute.agents", "--limit", "bare2")
