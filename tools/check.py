@@ -73,6 +73,8 @@ STAGES: dict[str, tuple[str, Callable[[], bool]]] = {
     "mypy": ("types of core and agent, strict", partial(call, "mypy")),
     "imports": ("which layer may import which", partial(call, "lint-imports")),
     "tests": ("unit, contract and module tests", partial(call, *PYTEST, "-m", "not lab", "tests")),
+    "ansible-lint": ("roles and playbooks, profile production",
+                     partial(call, "ansible-lint", "--offline", "--profile", "production", "roles", "playbooks")),
     "changelog": ("changelog fragments", partial(call, "antsibull-changelog", "lint")),
     "sanity": ("ansible-test sanity", sanity),
     "collection": ("the collection builds, installs and holds the agent", collection),

@@ -228,6 +228,8 @@ def test_upgrade_under_running_guests(site: Site) -> None:
     project = site.collection / "pyproject.toml"
     project.write_text(project.read_text().replace('version = "0.1.0"', 'version = "0.1.99"'))
     before = {name: (qemu(host), goes_on(host)) for name, host in site.hosts.items()}
+    assert changes(site.play("magnetar.compute.upgrade", "--check"))["bare1"] > 0
+    assert "0.1.0" in site.hosts["bare1"].run(["magnetar", "version"]).stdout
     began = time.monotonic()
     site.play("magnetar.compute.upgrade")
     print(f"\nroles: two hosts upgraded in turn in {time.monotonic() - began:.1f} s")
