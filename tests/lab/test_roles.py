@@ -269,7 +269,7 @@ def test_uninstall(site: Site) -> None:
         assert host.run(["ls", "-d", *OURS], check=False).stdout.count("No such file") == len(OURS)
         assert host.run(["getent", "group", "magnetar"], check=False).returncode
         assert "magnetar" not in host.run(["nft", "list", "tables"]).stdout
-        assert host.run(["grep", "-rl", "magnetar", "/etc"], check=False).stdout == ""
+        assert host.run(["grep", "-rl", "--exclude=*-", "magnetar", "/etc"], check=False).stdout == ""
         assert host.run(["pgrep", "-f", "magnetar"], check=False).stdout == ""
         assert host.run(["systemctl", "is-system-running"]).stdout == "running\n"
 
