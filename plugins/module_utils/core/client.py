@@ -282,6 +282,8 @@ class Client:
             return TimedOut("%s did not answer in time. See `journalctl -u magnetar-agent` there." % self.endpoint)
         found = Unreachable("Cannot reach the agent at %s: %s" % (self.endpoint, self._advice(error)))
         found.again = isinstance(error, (ConnectionRefusedError, ConnectionResetError, BrokenPipeError))
+        if connected and not self._path:
+            found.again = False  # a closed TLS connection is a refused certificate rather than a restart
         return found
 
     def _advice(self, error: Exception) -> str:
@@ -295,6 +297,10 @@ class Client:
             return "connection refused. Start it: systemctl start magnetar-agent."
         if isinstance(error, socket.gaierror):
             return "the host name is unknown (%s). Check the endpoint." % reason
+        if isinstance(error, ConnectionResetError) and not self._path:
+            return ("it closed the connection. %s"
+                    % ("Does its tls_client_ca know the certificate of client_cert?" if self._client_cert else
+                       "It may ask for a certificate: give client_cert and client_key."))
         if type(error).__name__ == "SSLCertVerificationError":
             return ("its certificate is not trusted (%s). Give the CA that signed it as ca_cert."
                     % getattr(error, "verify_message", reason))
