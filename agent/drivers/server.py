@@ -95,7 +95,8 @@ def _there(want: Fields, have: Fields) -> Iterator[str]:
         yield "drive"
     if grows:
         yield "grow"
-    if power == MISSING or have.get("transient") or differs or any(want[n] != have.get(n) for n in ("name", "description")):
+    told = [name for name in ("name", "description") if want[name] != have.get(name)]
+    if power == MISSING or have.get("transient") or differs or told:
         yield "define"
     if power == hv.CRASHED and want["power"] != hv.OFF:
         yield "destroy"

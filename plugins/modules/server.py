@@ -45,7 +45,7 @@ EXAMPLES = r"""
     image: debian
     networks:
       - name: lan
-        mac: 52:54:00:12:34:56
+        mac: "52:54:00:12:34:56"
         tag: front
       - bridge: br1
     key_name: me

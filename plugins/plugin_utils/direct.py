@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Direct execution: the work of a module done in Ansible's own process, where that gives the same result.
 
-A module process costs about ten times what such a task costs. When direct execution is not possible, the module runs
+A module process costs about twelve times what such a task costs. When direct execution is not possible, the module runs
 as any other.
 """
 

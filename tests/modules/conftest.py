@@ -11,6 +11,7 @@ import threading
 import time
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
@@ -42,11 +43,11 @@ _alias()
 class Running:
     """An agent that runs: ``endpoint``, ``hypervisor``, ``folder``."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **fake: Any) -> None:
         self.folder = folder
         self.socket = folder / "agent.sock"
         self.endpoint = f"unix://{self.socket}"
-        self.hypervisor = FakeHypervisor(folder)
+        self.hypervisor = FakeHypervisor(folder, **fake)
         self.settings = Settings(state_dir=folder / "state", socket=self.socket, image_paths=(folder,),
                                  shutdown_timeout=0.2)
         self.agent = Agent(self.settings, self.hypervisor)
@@ -68,6 +69,13 @@ class Running:
         self._listening.close()
         self.agent.close()
         self.hypervisor.close()
+
+
+def specification(module: str) -> dict[str, Any]:
+    """The argument spec of a module, and the rules about options together."""
+    face = importlib.import_module(f"{COLLECTION}.plugins.modules.{module}").MODULES[module]
+    shell = importlib.import_module(f"{COLLECTION}.plugins.module_utils.shell")
+    return {"argument_spec": shell.argument_spec(face), **face.rules}
 
 
 @pytest.fixture

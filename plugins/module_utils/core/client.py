@@ -280,27 +280,14 @@ class Client:
         """The ``Unreachable`` (or ``TimedOut``) that says what to do about *error*."""
         if isinstance(error, (socket.timeout, TimeoutError)) and connected:
             return TimedOut("%s did not answer in time. See `journalctl -u magnetar-agent` there." % self.endpoint)
-        found = Unreachable("Cannot reach the agent at %s: %s" % (self.endpoint, self._advice(error)))
-        found.again = isinstance(error, (ConnectionRefusedError, ConnectionResetError, BrokenPipeError))
-        return found
+        from . import transport
 
-    def _advice(self, error: Exception) -> str:
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        if isinstance(error, FileNotFoundError) and self._path:
-            return ("there is no such socket. Is the agent installed and running on this host? "
-                    "(systemctl status magnetar-agent)")
-        if isinstance(error, PermissionError) and self._path:
-            return "permission denied. Use become, or add the user to the group magnetar."
-        if isinstance(error, ConnectionRefusedError):
-            return "connection refused. Start it: systemctl start magnetar-agent."
-        if isinstance(error, socket.gaierror):
-            return "the host name is unknown (%s). Check the endpoint." % reason
-        if type(error).__name__ == "SSLCertVerificationError":
-            return ("its certificate is not trusted (%s). Give the CA that signed it as ca_cert."
-                    % getattr(error, "verify_message", reason))
-        if type(error).__name__ == "SSLError":
-            return "TLS failed (%s). Check ca_cert, client_cert and client_key, and that the port speaks TLS." % reason
-        return "%s. Check the endpoint and the network." % reason
+        advice = transport.advice(error, bool(self._path), bool(self._client_cert))
+        found = Unreachable("Cannot reach the agent at %s: %s" % (self.endpoint, advice))
+        found.again = isinstance(error, (ConnectionRefusedError, ConnectionResetError, BrokenPipeError))
+        if connected and not self._path:
+            found.again = False  # a closed TLS connection is a refused certificate rather than a restart
+        return found
 
 
 def new_request_id() -> str:

@@ -63,3 +63,27 @@ def _trusting(ca_cert: Optional[str]) -> ssl.SSLContext:
 
 def _reason(error: OSError) -> str:
     return getattr(error, "strerror", None) or str(error)
+
+
+def advice(error: Exception, local: bool, certified: bool) -> str:
+    """Why a connection failed and what to do; *local*: the unix socket; *certified*: with a client certificate."""
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    if isinstance(error, FileNotFoundError) and local:
+        return ("there is no such socket. Is the agent installed and running on this host? "
+                "(systemctl status magnetar-agent)")
+    if isinstance(error, PermissionError) and local:
+        return "permission denied. Use become, or add the user to the group magnetar."
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused. Start it: systemctl start magnetar-agent."
+    if isinstance(error, socket.gaierror):
+        return "the host name is unknown (%s). Check the endpoint." % reason
+    if isinstance(error, ConnectionResetError) and not local:
+        return ("it closed the connection. %s"
+                % ("Does its tls_client_ca know the certificate of client_cert?" if certified else
+                   "It may ask for a certificate: give client_cert and client_key."))
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return ("its certificate is not trusted (%s). Give the CA that signed it as ca_cert."
+                % error.verify_message)
+    if isinstance(error, ssl.SSLError):
+        return "TLS failed (%s). Check ca_cert, client_cert and client_key, and that the port speaks TLS." % reason
+    return "%s. Check the endpoint and the network." % reason

@@ -82,6 +82,8 @@ class Mac(Text):
                          "must be a unicast MAC address such as 52:54:00:12:34:56")
 
     def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
+        if isinstance(value, int):
+            raise InvalidField(path, "must be a MAC address in quotes: YAML reads 52:54:00:12:34:56 as a number", value)
         return super().check(value, path, version).lower()
 
 

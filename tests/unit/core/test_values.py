@@ -34,6 +34,7 @@ BAD = [
     (v.Text(1, 9, "[a-z]+", "must be lower case"), "A", "f", "must be lower case"),
     (v.Uuid(), "8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3x", "f", "must be a UUID"),
     (v.Mac(), "53:54:00:00:00:00", "f", "unicast"),
+    (v.Mac(), 41135085296, "f", "in quotes"),
     (v.Base64(100), "no base64!", "f", "valid base64"),
     (v.Base64(4), "aGVsbG8=", "f", "0 to 4"),
     (v.Integer(1, 5), 0, "f", "from 1 to 5"),

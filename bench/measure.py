@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Measures what Magnetar costs on this machine, against what the same costs without it, and prints one table.
+
+It starts an agent of its own on the libvirt of this machine, makes real servers, and removes all of it afterwards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+
+try:
+    import plays
+    import servers
+    import weight
+    from figures import Figure, table
+    from host import Host
+except ModuleNotFoundError as missing:
+    raise SystemExit(f"{missing}. Make the development environment first: ./check mypy") from None
+
+#: What can be measured, in the order of the table. Memory at rest comes first: nothing has happened by then.
+SUBJECTS: Mapping[str, Callable[[Host, int], list[Figure]]] = {
+    "memory": weight.memory,
+    "create": servers.creation,
+    "ensure": servers.unchanged,
+    "batch": servers.batch,
+    "task": plays.task,
+    "play": plays.batch,
+    "module": plays.fallback,
+    "import": weight.client,
+    "memory-after": weight.memory_after,
+}
+
+
+def machine(host: Host) -> str:
+    """What the figures depend on."""
+    with host.client() as client:
+        seen = client.get("host")
+    return (f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f} before, Linux {platform.release()}, Python "
+            f"{platform.python_version()}, ansible-core {version('ansible-core')}, libvirt {libvirt_version(host)}, "
+            f"{seen['hypervisor_type']} {seen['hypervisor_version']}, virt_type {host.virt_type}")
+
+
+def libvirt_version(host: Host) -> str:
+    """As people write it."""
+    number = host.libvirt.getLibVersion()
+    return f"{number // 10**6}.{number // 1000 % 1000}.{number % 1000}"
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, epilog="Subjects: " + ", ".join(SUBJECTS))
+    parser.add_argument("--only", action="append", metavar="NAME", choices=SUBJECTS,
+                        help="measure this only; repeatable")  # fmt: skip
+    parser.add_argument("--rounds", type=int, default=10, metavar="N",
+                        help="rounds of what is slow; calls get 20 times as many (default: 10)")  # fmt: skip
+    parser.add_argument("--virt", choices=("qemu", "kvm", "auto"), default="qemu",
+                        help="kind of the guests (default: qemu)")  # fmt: skip
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    parser.add_argument("--strict", action="store_true", help="end with status 1 when a target is missed")
+    given = parser.parse_args()
+    if given.rounds < 2:
+        parser.error("--rounds must be at least 2")
+    if os.geteuid():
+        raise SystemExit("The agent manages libvirt and disks: run this as root.")
+    signal.signal(signal.SIGTERM, lambda *_signal: sys.exit(143))  # so that nothing is left then either
+    figures: list[Figure] = []
+    with Host(given.virt) as host:
+        said = machine(host)
+        for name in SUBJECTS:
+            if not given.only or name in given.only:
+                print(name, file=sys.stderr)
+                figures += SUBJECTS[name](host, given.rounds)
+    print(f"{said}, load {os.getloadavg()[0]:.1f} after, {given.rounds} rounds\n\n{table(figures)}")
+    if given.json:
+        given.json.write_text(json.dumps([asdict(one) for one in figures], indent=1) + "\n", encoding="utf-8")
+    return int(given.strict and any(one.reached is False for one in figures))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

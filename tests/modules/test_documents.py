@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the documentation shows works: the examples of all modules, the playbook of the README, calls with curl.
+
+They run against an agent with a fake hypervisor. Paths of files are those of the test; tasks that name a host of
+example.org are only checked against the options of their module.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import yaml
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+
+from magnetar_agent.settings import Settings
+
+from .conftest import ROOT, Running, specification
+
+BIN = Path(sys.executable).parent
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIO0VvMS9bZk0jSAlPS4gCcVmXkGQhWeS3VUN0Zz5bBNJ me@example\n"
+OTHER_KEY = KEY.replace("5BBNJ me", "5BBNK new")
+MODULES = sorted(path.stem for path in (ROOT / "plugins/modules").glob("[a-z]*.py"))
+#: What examples about servers assume to be there.
+NEEDED = """
+- magnetar.compute.flavor: {name: small, vcpus: 1, ram: 512}
+- magnetar.compute.image: {name: debian, filename: /srv/images/debian-12.qcow2}
+- magnetar.compute.keypair: {name: me, public_key_file: /home/me/.ssh/id_ed25519.pub}
+- magnetar.compute.network: {name: lan, cidr: 192.168.100.0/24}
+- magnetar.compute.server: {name: web1, flavor: small, image: debian, networks: [lan]}
+"""
+
+
+def fences(name: str, language: str) -> list[str]:
+    """The blocks of a document in *language*."""
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", (ROOT / name).read_text(), re.DOTALL | re.MULTILINE)
+    return [text for said, text in found if said == language]
+
+
+def examples(module: str) -> str:
+    """The text of the examples of *module*."""
+    text = (ROOT / f"plugins/modules/{module}.py").read_text()
+    return re.search(r'^EXAMPLES = r?"""(.*?)"""', text, re.DOTALL | re.MULTILINE)[1]
+
+
+@pytest.fixture
+def place(tmp_path):
+    """An agent, and a folder with the files that the documents name."""
+    (tmp_path / "home/me/.ssh").mkdir(parents=True)
+    (tmp_path / "home/me/.ssh/id_ed25519.pub").write_text(KEY)
+    (tmp_path / "home/me/.ssh/id_new.pub").write_text(OTHER_KEY)
+    (tmp_path / "srv/images").mkdir(parents=True)
+    (tmp_path / "agent").mkdir()
+    image = tmp_path / "srv/images/debian-12.qcow2"
+    subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", image, "1M"], check=True)
+    (tmp_path / "tiny.qcow2").write_bytes(image.read_bytes())
+    kernel = b"\x55\xaa\0\0HdrS".rjust(518, b"\0").ljust(8192, b"\0")
+    (tmp_path / "agent/vmlinuz").write_bytes(kernel)
+    running = Running(tmp_path / "agent", bridges=("br0", "br1"))
+    running.start()
+    yield tmp_path, running
+    running.stop()
+
+
+def moved(text: str, folder: Path) -> str:
+    """*text* with the paths of the test."""
+    for path in ("/srv/images", "/home/me"):
+        text = text.replace(path, f"{folder}{path}")
+    return text.replace("/var/lib/magnetar/import", f"{folder}/agent")
+
+
+def run(place: tuple[Path, Running], plays: str, *words: str) -> str:
+    """Run a playbook; its output."""
+    folder, running = place
+    (folder / "play.yml").write_text(plays)
+    (folder / "hosts").write_text("[kvm_hosts]\nlocalhost ansible_connection=local ansible_become=false\n")
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith(("ANSIBLE_", "MAGNETAR_"))},
+        "ANSIBLE_COLLECTIONS_PATH": str(ROOT / ".cache"), "ANSIBLE_HOME": str(folder / "ansible"), "LC_ALL": "C.UTF-8",
+        "ANSIBLE_INVENTORY": str(folder / "hosts"), "ANSIBLE_PYTHON_INTERPRETER": sys.executable,
+        "HOME": str(folder / "home/me"), "MAGNETAR_ENDPOINT": running.endpoint,
+    }
+    done = subprocess.run([BIN / "ansible-playbook", *words, "play.yml"], cwd=folder, env=environment, check=False,
+                          text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def test_examples_of_modules(place):
+    plays = []
+    for module in MODULES:
+        tasks = [task for task in yaml.safe_load(moved(examples(module), place[0])) if "example.org" not in str(task)]
+        needed = yaml.safe_load(moved(NEEDED, place[0])) if module.startswith("server") else []
+        plays.append({"name": module, "hosts": "localhost", "gather_facts": False, "tasks": needed + tasks})
+    run(place, yaml.safe_dump(plays, sort_keys=False))
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_options_of_examples(module):
+    """Every option is one of the module's, with a value that it takes; every module has two examples or more."""
+    tasks = yaml.safe_load(examples(module))
+    assert len(tasks) > 1
+    for task in tasks:
+        if f"magnetar.compute.{module}" in task:
+            found = ArgumentSpecValidator(**specification(module)).validate(task[f"magnetar.compute.{module}"] or {})
+            assert found.error_messages == []
+
+
+def test_the_playbook_of_the_readme(place):
+    (plays,) = fences("README.md", "yaml")
+    said = run(place, plays, "--check", "-e", "debian_12_sha512=" + "0" * 128)
+    assert "changed=5" in said
+
+
+@pytest.mark.parametrize("page", ["images", "networks"])
+def test_tasks_of_pages(place, page):
+    for tasks in fences(f"docs/{page}.md", "yaml"):
+        found = yaml.safe_load(moved(tasks, place[0]))
+        for task in found:
+            next(iter(task.values())).pop("checksum", None)
+        (place[0] / "srv/images/debian-12-genericcloud-amd64.qcow2").write_bytes((place[0] / "tiny.qcow2").read_bytes())
+        run(place, yaml.safe_dump([{"hosts": "localhost", "gather_facts": False, "tasks": found}]))
+
+
+@pytest.mark.parametrize(("page", "language", "first", "needed"), [
+    ("README.md", "sh", "curl", NEEDED), ("docs/agent.md", "", "alias mag=", "[]"),
+])
+def test_calls_with_curl(place, page, language, first, needed):
+    folder, running = place
+    tasks = yaml.safe_load(moved(needed, folder))
+    run(place, yaml.safe_dump([{"hosts": "localhost", "gather_facts": False, "tasks": tasks}]))
+    (script,) = [one for one in fences(page, language) if one.startswith(first)]
+    script = script.replace("/run/magnetar/agent.sock", str(running.socket)).replace("mag -N", "endless -N")
+    script = script.replace("curl ", "curl --fail-with-body ")
+    head = (f"shopt -s expand_aliases\nendless() {{ curl -sS --max-time 1 --unix-socket {running.socket} \"$@\" || "
+            "[ $? = 28 ]; }\nset -eo pipefail\n")
+    done = subprocess.run(["bash", "-c", head + script], cwd=folder, check=False, text=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT)
+    assert done.returncode == 0, done.stdout
+    assert '"error": {' not in done.stdout
+
+
+def test_settings_of_the_agents_page():
+    (text,) = fences("docs/agent.md", "yaml")
+    known = {one.name for one in fields(Settings)}
+    assert set(yaml.safe_load(text)) <= known
+    assert set(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/agent.md").read_text(), re.MULTILINE)) == known
+
+
+def test_links():
+    """Links between pages lead somewhere."""
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
