@@ -6,16 +6,22 @@ The tests of this file are one story and run in its order.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
 import ssl
+import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import pytest
+import yaml
 from bare import USER, BareHost, LabError, Site
+
+from magnetar_core.client import Client
+from magnetar_core.errors import MagnetarError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,13 +85,15 @@ REMOVE = """
     - magnetar.compute.server: {name: counter, state: absent}
 """
 
-UNINSTALL = """
-- hosts: magnetar
-  become: true
-  gather_facts: false
-  tasks:
-    - ansible.builtin.include_role: {name: magnetar.compute.agent, tasks_from: uninstall}
-"""
+INSTALLING = (Path(__file__).resolve().parents[2] / "docs/installing.md").read_text()
+
+
+def documented(words: str) -> str:
+    """The example of docs/installing.md which has these words."""
+    return next(text for text in re.findall(r"```yaml\n(.*?)```", INSTALLING, re.DOTALL) if words in text)
+
+
+UNINSTALL = documented("tasks_from: uninstall").replace("kvm2", "magnetar")
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +149,40 @@ def served(site: Site, host: BareHost, pki: Path | None = None) -> bytes:
             raise ConnectionError("the agent closed the connection")
         assert answer == b"HTTP/1.1 200"
         return secure.getpeercert(binary_form=True) or b""
+
+
+def reaches(source: BareHost, target: BareHost) -> bool:
+    """Whether the agent's port of *target* is open to *source*."""
+    text = f"import socket; socket.create_connection(({target.address!r}, {PORT}), timeout=2)"
+    return not source.run(["python3", "-c", text], check=False).returncode
+
+
+class Asking(threading.Thread):
+    """Asks an agent all the time; `errors` are what went wrong, `answers` how often it answered."""
+
+    def __init__(self, site: Site, host: BareHost) -> None:
+        super().__init__(daemon=True)
+        pki = site.folder / "magnetar-pki"
+        self.client = Client(f"https://{host.address}", ca_cert=str(pki / "ca.pem"),
+                             client_cert=str(pki / "clients/admin.pem"), client_key=str(pki / "clients/admin.key"))
+        self.answers, self.errors, self.over = 0, [], threading.Event()
+
+    def run(self) -> None:
+        while not self.over.wait(0.1):
+            try:
+                self.client.list("server")
+                self.answers += 1
+            except MagnetarError as error:
+                self.errors.append(error)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.over.set()
+        self.join()
+        self.client.close()
 
 
 def clients(site: Site) -> Path:
@@ -206,6 +248,16 @@ def test_servers_over_ssh_and_https(site: Site) -> None:
         goes_on(host)
 
 
+def test_examples_of_the_page(site: Site) -> None:
+    tasks = "".join(f"    {line}\n" for line in documented("common_name: awx").splitlines())
+    awx = f"- hosts: localhost\n  gather_facts: false\n  tasks:\n{tasks}"
+    for text in (documented("module_defaults"), documented("tasks_from: verify"), awx):
+        site.play(book(site, text))
+    assert (clients(site) / "awx.pem").exists()
+    hosts = yaml.safe_load(documented("kvm1"))["magnetar"]["hosts"]
+    assert set(hosts) == {"kvm1", "kvm2"}
+
+
 def test_foreign_certificates_are_refused(site: Site) -> None:
     site.play(book(site, FOREIGN))
     host = site.hosts["bare1"]
@@ -218,9 +270,22 @@ def test_foreign_certificates_are_refused(site: Site) -> None:
 def test_rotation_of_certificates(site: Site) -> None:
     host = site.hosts["bare1"]
     before, process = served(site, host, clients(site)), qemu(host)
-    said = site.play("magnetar.compute.agents", "-e", "agent_cert_renew_now=true", "--limit", "bare1")
-    assert changes(said)["bare1"] == 3  # signed, copied, agent started anew
+    given = {"agent_cert_renew_now": True, "agent_firewall_sources": [BareHost.machine_address, "fd00::/8"]}
+    site.play("magnetar.compute.agents", "-e", json.dumps(given), "--limit", "bare1")
     assert served(site, host, clients(site)) != before
+    assert qemu(host) == process
+    assert reaches(site.hosts["bare1"], site.hosts["bare2"])
+    assert not reaches(site.hosts["bare2"], site.hosts["bare1"])  # only the machine may
+
+
+def test_a_run_that_broke_off_is_made_good(site: Site) -> None:
+    host = site.hosts["bare1"]
+    process = qemu(host)
+    host.run(["sh", "-c", "echo log_level: debug >>/etc/magnetar/agent.yml; touch /etc/magnetar/tls/agent.pem"])
+    said = site.play("magnetar.compute.agents", "--limit", "bare1")
+    assert "RUNNING HANDLER [magnetar.compute.agent : Restart the agent]" in said
+    assert host.run(["grep", "log_level", "/etc/magnetar/agent.yml"], check=False).stdout == ""
+    assert changes(site.play("magnetar.compute.agents", "--limit", "bare1")) == {"bare1": 0}
     assert qemu(host) == process
 
 
@@ -231,7 +296,10 @@ def test_upgrade_under_running_guests(site: Site) -> None:
     assert changes(site.play("magnetar.compute.upgrade", "--check"))["bare1"] > 0
     assert "0.1.0" in site.hosts["bare1"].run(["magnetar", "version"]).stdout
     began = time.monotonic()
-    site.play("magnetar.compute.upgrade")
+    with Asking(site, site.hosts["bare1"]) as asking:
+        site.play("magnetar.compute.upgrade")
+    assert not asking.errors
+    assert asking.answers > 20
     print(f"\nroles: two hosts upgraded in turn in {time.monotonic() - began:.1f} s")
     for name, host in site.hosts.items():
         assert host.run(["magnetar", "version"]).stdout == "0.1.99\n"
