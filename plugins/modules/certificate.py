@@ -360,25 +360,30 @@ def work(module):
     return result
 
 
+SPECIFICATION = {
+    "argument_spec": {
+        "path": {"type": "path", "required": True},
+        "key_path": {"type": "path", "no_log": False},
+        "request": {"type": "str"},
+        "ca_path": {"type": "path"},
+        "ca_key_path": {"type": "path", "no_log": False},
+        "ca_passphrase": {"type": "str", "no_log": True},
+        "common_name": {"type": "str", "required": True},
+        "names": {"type": "list", "elements": "str", "default": []},
+        "usage": {"type": "list", "elements": "str", "choices": ["server", "client"], "default": ["client"]},
+        "valid_for": {"type": "int", "default": 365},
+        "renew_before": {"type": "int", "default": 30},
+        "force": {"type": "bool", "default": False},
+    },
+    "required_one_of": [["key_path", "request"]],
+    "mutually_exclusive": [["key_path", "request"]],
+    "required_together": [["ca_path", "ca_key_path"]],
+}
+
+
 def main():
     """Be the module."""
-    module = AnsibleModule(
-        argument_spec={
-            "path": {"type": "path", "required": True},
-            "key_path": {"type": "path", "no_log": False},
-            "request": {"type": "str"},
-            "ca_path": {"type": "path"},
-            "ca_key_path": {"type": "path", "no_log": False},
-            "ca_passphrase": {"type": "str", "no_log": True},
-            "common_name": {"type": "str", "required": True},
-            "names": {"type": "list", "elements": "str", "default": []},
-            "usage": {"type": "list", "elements": "str", "choices": ["server", "client"], "default": ["client"]},
-            "valid_for": {"type": "int", "default": 365},
-            "renew_before": {"type": "int", "default": 30},
-            "force": {"type": "bool", "default": False},
-        },
-        required_one_of=[["key_path", "request"]], mutually_exclusive=[["key_path", "request"]],
-        required_together=[["ca_path", "ca_key_path"]], supports_check_mode=True)
+    module = AnsibleModule(supports_check_mode=True, **SPECIFICATION)
     if not HAS_CRYPTOGRAPHY:
         module.fail_json(msg=missing_required_lib("cryptography"))
     try:

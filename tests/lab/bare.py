@@ -208,9 +208,19 @@ class Site:
     def _controller(self) -> None:
         (self.folder / "ansible.cfg").write_text("[defaults]\nlocalhost_warning = false\n")
         command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.folder / "key")
-        command(TOOLS / "ansible-galaxy", "collection", "build", "--output-path", self.folder, CHECKOUT)
+        galaxy, given = (TOOLS / "ansible-galaxy", "collection"), {"env": self._environment()}
+        command(*galaxy, "build", "--output-path", self.folder, CHECKOUT, **given)
         archive = next(self.folder.glob("magnetar-compute-*.tar.gz"))
-        command(TOOLS / "ansible-galaxy", "collection", "install", "--offline", "-p", self.collections, archive)
+        command(*galaxy, "install", "--offline", "-p", self.collections, archive, **given)
+
+    def _environment(self) -> dict[str, str]:
+        """What this machine says of Ansible means nothing to the controller."""
+        return {
+            **{name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")},
+            "ANSIBLE_COLLECTIONS_PATH": str(self.collections), "ANSIBLE_CONFIG": str(self.folder / "ansible.cfg"),
+            "ANSIBLE_HOME": str(self.folder / "ansible"), "ANSIBLE_NOCOLOR": "1", "ANSIBLE_PIPELINING": "1",
+            "LC_ALL": "C.UTF-8", "PATH": f"{TOOLS}:{os.environ['PATH']}", "XDG_CACHE_HOME": str(self.folder / "cache"),
+        }  # fmt: skip
 
     def _inventory(self) -> dict[str, object]:
         variables = {
@@ -224,15 +234,9 @@ class Site:
 
     def play(self, playbook: str | Path, *options: str, good: bool = True) -> str:
         """What ansible-playbook says; raises `LabError` when it ends in another way than *good* says."""
-        environment = {
-            **os.environ, "ANSIBLE_COLLECTIONS_PATH": str(self.collections), "ANSIBLE_PIPELINING": "1",
-            "ANSIBLE_CONFIG": str(self.folder / "ansible.cfg"), "ANSIBLE_HOME": str(self.folder / "ansible"),
-            "ANSIBLE_NOCOLOR": "1", "LC_ALL": "C.UTF-8",
-            "XDG_CACHE_HOME": str(self.folder / "cache"), "PATH": f"{TOOLS}:{os.environ['PATH']}",
-        }  # fmt: skip
         words = [TOOLS / "ansible-playbook", "-i", self.folder / "inventory.yml", playbook, *options]
         done = subprocess.run(
-            words, check=False, env=environment, cwd=self.folder, text=True, stdin=subprocess.DEVNULL,
+            words, check=False, env=self._environment(), cwd=self.folder, text=True, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         if (done.returncode == 0) is not good:

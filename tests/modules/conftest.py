@@ -73,7 +73,10 @@ class Running:
 
 def specification(module: str) -> dict[str, Any]:
     """The argument spec of a module, and the rules about options together."""
-    face = importlib.import_module(f"{COLLECTION}.plugins.modules.{module}").MODULES[module]
+    loaded = importlib.import_module(f"{COLLECTION}.plugins.modules.{module}")
+    if hasattr(loaded, "SPECIFICATION"):  # a module that asks no agent
+        return loaded.SPECIFICATION
+    face = loaded.MODULES[module]
     shell = importlib.import_module(f"{COLLECTION}.plugins.module_utils.shell")
     return {"argument_spec": shell.argument_spec(face), **face.rules}
 
