@@ -33,10 +33,11 @@ PYTHON = "/usr/bin/python3"
 LIBVIRT_FILES = ("libvirt.py", "libvirt_qemu.py", "libvirt_lxc.py", "libvirtaio.py", "libvirtmod*.so",
                  "libvirt_python-*")
 SYSTEMD = Path("/run/systemd/system").is_dir()
-# The agent manages libvirt and disks: it stays root, without what it never needs.
+# The agent manages libvirt and disks: it stays root, without what it never needs. It ends before libvirt-guests shuts
+# the guests down at the end of the host: else it would take that for their own wish, and not start them again.
 UNIT_TEXT = f"""[Unit]
 Description=Magnetar host agent
-After=network-online.target libvirtd.service
+After=network-online.target libvirtd.service libvirt-guests.service
 Wants=network-online.target libvirtd.service
 
 [Service]
