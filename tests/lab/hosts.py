@@ -278,6 +278,9 @@ class LabHost:
             "--link-journal=no", "--resolv-conf=off", "--timezone=off",
             *(f"--bind-ro={source}:{target}" for source, target in self.binds.items()),
         ]  # fmt: skip
+        deadline = time.monotonic() + STOP_LIMIT
+        while Path(f"/sys/class/net/vb-{self.name}").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)  # the kernel removes the link of an ended host a little later
         with log.open("wb") as output:
             process = subprocess.Popen(
                 words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
