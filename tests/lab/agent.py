@@ -58,6 +58,9 @@ class LabAgent:
 
     def __init__(self, **settings: Any) -> None:
         self.mark = secrets.token_hex(3)
+        first, second = bytes.fromhex(self.mark)[:2]
+        self.subnet = f"10.{100 + first % 100}.{second}."  # of its own, since several of these may run at once
+        self.cidr = f"{self.subnet}0/24"
         self.folder = Path(f"/var/lib/mag-lab-{self.mark}")
         self.state = self.folder / "state"
         self.imports = self.folder / "import"

@@ -183,6 +183,7 @@ class LabHost:
         if agent_of_machine:
             self.binds["/opt/magnetar"] = "/opt/magnetar"
         self.leader = 0  # process id of the host's systemd
+        self._nspawn: subprocess.Popen[bytes] | None = None
         self._undo = ExitStack()
 
     def __enter__(self) -> Self:
@@ -240,7 +241,16 @@ class LabHost:
         for group in groups:
             self._undo.callback(remove_group, group)
             group.mkdir()
-        self._boot(root, folder / "console.log", groups)
+        self._place = (root, folder / "console.log", groups)
+        self._boot(*self._place)
+
+    def reboot(self) -> None:
+        """Shuts the host down in order, as `systemctl reboot` does, and starts it again with the same disks."""
+        assert self._nspawn is not None
+        self.run(["systemctl", "reboot"], check=False)
+        self._nspawn.wait(BOOT_LIMIT)  # with --keep-unit it ends, and leaves it to others to start it again
+        self.leader = 0
+        self._boot(*self._place)
 
     def _base(self) -> Path:
         return base()
@@ -278,10 +288,14 @@ class LabHost:
             "--link-journal=no", "--resolv-conf=off", "--timezone=off",
             *(f"--bind-ro={source}:{target}" for source, target in self.binds.items()),
         ]  # fmt: skip
+        deadline = time.monotonic() + STOP_LIMIT
+        while Path(f"/sys/class/net/vb-{self.name}").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)  # the kernel removes the link of an ended host a little later
         with log.open("wb") as output:
             process = subprocess.Popen(
                 words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
             )
+        self._nspawn = process
         self._undo.callback(self._stop, process)
         deadline = time.monotonic() + BOOT_LIMIT
         state = "no systemd yet"

@@ -162,6 +162,40 @@ def test_every_change_has_one_audit_line_without_secrets(https: LabAgent, keys: 
     assert USER_DATA not in json.dumps(lines) and USER_DATA not in https.log.read_text()
 
 
+def test_who_is_refused_is_in_the_audit_log(https: LabAgent, keys: Path) -> None:
+    with remote(https, keys, "viewer") as client, pytest.raises(Forbidden):
+        client.delete("flavor", "guarded")
+    (line,) = [one for one in https.logged() if one.get("audit") and one.get("caller") == "cert:viewer"
+               and one["result"] == "refused" and "guarded" in json.dumps(one)]
+    assert line["request_id"].startswith("req-")
+
+
+def test_plain_http_is_refused(https: LabAgent) -> None:
+    url = https.url  # type: ignore[attr-defined]
+    with pytest.raises(InvalidField, match="endpoint"):
+        Client(endpoint=url.replace("https", "http"))
+    with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=20) as plain:
+        plain.sendall(b"GET /v1 HTTP/1.1\r\nHost: agent\r\n\r\n")
+        assert b"200" not in plain.recv(4096)
+
+
+@pytest.mark.parametrize(("route", "body", "field"), [
+    ("flavor/bad", '{"vcpus": 0, "ram": 64}', "vcpus"), ("flavor/bad", '{"vcpus": 1, "ram": 64, "x": 1}', "x"),
+    ("flavor/bad", '{"vcpus": "one", "ram": 64}', "vcpus"), (f"flavor/{'n' * 256}", '{"vcpus": 1, "ram": 64}', "name"),
+    ("flavor/bad", "{", None), ("flavor/bad", '"text"', None),
+])
+def test_bad_input_is_told_with_field_and_rule(https: LabAgent, route: str, body: str, field: str | None) -> None:
+    done = subprocess.run(
+        ["curl", "-sS", "--unix-socket", https.socket, "-X", "PUT", "--data-raw", body, "-w", "\n%{http_code}",
+         f"http://agent/v1/{route}"], check=True, text=True, stdout=subprocess.PIPE)
+    content, _line, status = done.stdout.rpartition("\n")
+    error = json.loads(content)["error"]
+    assert status == "400" and error["message"] and error["request_id"].startswith("req-")
+    if field:
+        assert error["details"]["field"] == field and error["details"]["rule"]
+    assert "Traceback" not in done.stdout and "bad" not in https.names("flavor")
+
+
 def test_a_module_over_https(https: LabAgent, keys: Path) -> None:
     words = [".venv/bin/ansible", "localhost", "-m", "magnetar.compute.flavor", "-a", "name=far vcpus=1 ram=64 "
              f"endpoint={https.url} ca_cert={keys}/ca.pem client_cert={keys}/awx.pem "  # type: ignore[attr-defined]

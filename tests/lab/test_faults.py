@@ -243,7 +243,7 @@ def test_a_foreign_domain_is_never_touched(lab: LabAgent) -> None:
 
 def test_a_reboot_of_the_host(lab: LabAgent) -> None:
     network = f"boot-{lab.mark}"
-    lab.ensure("network", network, {"cidr": "192.168.223.0/24"})
+    lab.ensure("network", network, {"cidr": lab.cidr})
     for name, more in {
         "ran": {"networks": [{"network": network}]},
         "was-off": {"power": "off"},

@@ -104,10 +104,8 @@ class Play:
         (folder / "tell.py").write_text(TELL)
         (folder / "playbook.yml").write_text(PLAYBOOK)
         (folder / "ansible.cfg").write_text("[defaults]\nlocalhost_warning = false\n")
-        octet = int(lab.mark[:2], 16)
-        self.cidr = f"10.{100 + octet % 100}.{octet}.0/24"
         self.vars = {
-            "endpoint": lab.endpoint, "disk": str(disk), "key": KEY, "network": self.network, "cidr": self.cidr,
+            "endpoint": lab.endpoint, "disk": str(disk), "key": KEY, "network": self.network, "cidr": lab.cidr,
             "user_data": USER_DATA, "magnetar_direct": direct, "ansible_python_interpreter": sys.executable,
         }  # fmt: skip
 
@@ -155,7 +153,7 @@ def left_on_host(play: Play) -> dict[str, Any]:
         if path.is_file()
     ]
     bridges = [line for line in subprocess.run(["ip", "-o", "address"], check=True, text=True, stdout=subprocess.PIPE)
-               .stdout.splitlines() if play.cidr.rpartition(".")[0] + "." in line]  # fmt: skip
+               .stdout.splitlines() if lab.subnet in line]  # fmt: skip
     found = {
         "domains": [domain.name() for domain in lab.domains()], "files": files, "bridges": bridges,
         "networks": [one.name() for one in lab.libvirt.listAllNetworks() if lab.mark in one.name()],

@@ -45,7 +45,7 @@ def lab(guest_image: dict[str, Path]) -> Iterator[LabAgent]:
         made.import_image("ramdisk", guest_image["ramdisk"], disk_format="ari")
         made.import_image("kernel", guest_image["kernel"], disk_format="aki", ramdisk="ramdisk",
                           cmdline=f"{guest.KERNEL_ARGS} {WORD}")  # fmt: skip
-        made.ensure("network", network(made), {"mode": "isolated", "cidr": "192.168.222.0/24"})
+        made.ensure("network", network(made), {"mode": "isolated", "cidr": made.cidr})
         with made.client() as client:
             items = [{"key": name, "want": want} for name, want in wishes(network(made)).items()]
             results = client.ensure_many("server", items)["results"]
@@ -162,7 +162,7 @@ def test_models_of_network_cards_and_an_isolated_network(lab: LabAgent) -> None:
     mac = shown["networks"][0]["mac"]
     [nic] = eventually(lambda: [n for n in lab.ask("cards", "nics")["nics"] if n["ip"]], "a lease")
     assert (nic["name"], nic["mac"]) == ("eth0", mac)
-    assert nic["ip"].startswith("192.168.222.")
+    assert nic["ip"].startswith(lab.subnet)
     assert "default" not in lab.sh("cards", "ip route")
     xml = lab.libvirt.networkLookupByName(network(lab)).XMLDesc()
     assert "<forward" not in xml

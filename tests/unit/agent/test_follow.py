@@ -74,14 +74,17 @@ def test_undefined_from_outside_while_it_runs_is_made_lasting_on_request(host: H
     assert not host.server(power="running").steps
 
 
-@pytest.mark.parametrize(("resume", "after"), [(True, "running"), (False, "off")])
-def test_a_reboot_of_the_host(host: Host, running: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, resume: bool,
-                              after: str) -> None:
+@pytest.mark.parametrize(("file", "content", "resume", "after"), [
+    ("BOOT_ID", "another\n", True, "running"), ("BOOT_ID", "another\n", False, "off"),
+    ("FIRST", "1 (systemd) S " + "0 " * 18 + "4711 0\n", True, "running"),  # a container: the kernel stays
+])
+def test_a_reboot_of_the_host(host: Host, running: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, file: str,
+                              content: str, resume: bool, after: str) -> None:
     host.server(resume_on_host_boot=resume)
     host.ensure("network", "lan", {"mode": "isolated", "cidr": "10.99.0.0/24"})
-    other = tmp_path / "boot_id"
-    other.write_text("another\n")
-    monkeypatch.setattr(follow, "BOOT_ID", other)
+    other = tmp_path / "other"
+    other.write_text(content)
+    monkeypatch.setattr(follow, file, other)
     host.agent.close()
     host.fake.host_reboots()
     host.restart()

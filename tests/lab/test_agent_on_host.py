@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The agent on a host with systemd: installed from a wheel, run by its unit; its guests outlive it, and a reboot."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import guest
+import pytest
+from hosts import CACHE, LabHost, locked
+
+from agent import CHECKOUT, eventually
+from magnetar_core.client import Client
+
+sys.path.insert(0, str(CHECKOUT))
+
+from tools import machine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.skipif(os.geteuid() != 0, reason="lab hosts need root (systemd-nspawn, overlay mounts, a bridge)"),
+]
+
+UNIT = "magnetar-agent.service"
+WANT: dict[str, Any] = {"flavor": {"vcpus": 1, "ram": 128, "disk": 1}, "image": "tiny", "metadata": {"role": "web"}}
+
+
+def pip(*words: str | Path) -> None:
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", *words]
+    done = subprocess.run(command, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert done.returncode == 0, done.stdout
+
+
+def needed() -> Path:
+    """A folder with wheels of what the agent needs, fetched when the list changes; libvirt is Debian's own package."""
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+    wanted = [one for one in project["optional-dependencies"]["agent"] if not one.startswith("libvirt-python")]
+    folder = CACHE / f"needed-{hashlib.sha256(repr(wanted).encode()).hexdigest()[:12]}"
+    with locked("needed"):
+        if not folder.exists():
+            parts = folder.with_suffix(".part")
+            shutil.rmtree(parts, ignore_errors=True)
+            pip("download", "--only-binary", ":all:", "--dest", parts, *wanted)
+            parts.rename(folder)
+    return folder
+
+
+def wheel(folder: Path) -> Path:
+    """The wheel of this checkout, built from a copy: setuptools leaves build folders behind."""
+    source = folder / "source"
+    skipped = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(CHECKOUT / "agent", source / "agent", ignore=skipped)
+    shutil.copytree(CHECKOUT / "plugins/module_utils/core", source / "plugins/module_utils/core", ignore=skipped)
+    for name in ("pyproject.toml", "COPYING"):
+        shutil.copyfile(CHECKOUT / name, source / name)
+    pip("wheel", "--no-deps", "--wheel-dir", folder, source)
+    (made,) = folder.glob("*.whl")
+    return made
+
+
+class Host:
+    """The agent on a lab host, as seen from the machine: through the host's own socket."""
+
+    def __init__(self, lab: LabHost) -> None:
+        self.lab = lab
+
+    def install(self, made: Path) -> None:
+        """Environment, group, settings and unit, then the agent at its first start."""
+        run = self.lab.run
+        self.lab.put(made, f"/srv/{made.name}")
+        run(["python3", "-m", "venv", "--system-site-packages", "/opt/magnetar"])
+        run(["/opt/magnetar/bin/pip", "install", "-q", "--no-index", "--find-links", "/srv/needed",
+             f"/srv/{made.name}[agent]"])  # fmt: skip
+        run(["groupadd", "--system", "magnetar"])
+        run(["mkdir", "-p", "/etc/magnetar", "/var/lib/magnetar/import"])
+        run(["tee", "/etc/magnetar/agent.yml"], stdin=b"virt_type: qemu\n")
+        run(["tee", f"/etc/systemd/system/{UNIT}"], stdin=machine.UNIT_TEXT.encode())
+        run(["systemctl", "enable", "--now", UNIT])
+        self.wait()
+
+    def wait(self) -> None:
+        """Wait until the agent has libvirt."""
+        eventually(self.connected, "the agent answers", 60)
+
+    def connected(self) -> bool:
+        with self.client() as client:
+            return bool(client.get("host")["connected"])
+
+    def client(self) -> Client:
+        return Client(endpoint=f"unix:///proc/{self.lab.leader}/root/run/magnetar/agent.sock", timeout=120)
+
+    def server(self) -> dict[str, Any]:
+        with self.client() as client:
+            found: dict[str, Any] = client.get("server", "web")
+            return found
+
+    def said(self) -> list[str]:
+        """What the guest said on its console, of all its starts that the host has kept."""
+        text = self.lab.run(["cat", self.server()["console_log"]], check=False).stdout
+        return guest.markers(text)
+
+    def up(self, times: int) -> list[str]:
+        """Wait until the guest was up so many times."""
+        eventually(lambda: sum(one.startswith("ready") for one in self.said()) >= times, f"web is up {times} times")
+        return self.said()
+
+    def qemu(self) -> str:
+        """The process id of the guest, and when it started."""
+        return self.lab.run(["sh", "-c", "ps -o pid=,lstart= $(pidof qemu-system-x86_64)"]).stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def host(guest_image: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    """A lab host with the agent, an image, and a server called web that is up."""
+    made = wheel(tmp_path_factory.mktemp("wheel"))
+    with LabHost("lab1", binds={needed(): "/srv/needed"}) as lab:
+        found = Host(lab)
+        found.install(made)
+        lab.put(guest_image["disk"], "/var/lib/magnetar/import/tiny.qcow2")
+        with found.client() as client:
+            client.ensure("image", "tiny", {"source": {"path": "/var/lib/magnetar/import/tiny.qcow2"}})
+            assert client.ensure("server", "web", WANT)["resource"]["power_state"] == "running"
+        yield found
+
+
+def test_a_server_boots_and_the_agent_is_a_unit(host: Host) -> None:
+    assert {"hostname=web", "meta role=web"} <= set(host.up(1))
+    assert host.lab.run(["systemctl", "is-active", UNIT]).stdout == "active\n"
+    assert host.lab.run(["stat", "-c", "%a %G", "/run/magnetar/agent.sock"]).stdout == "660 magnetar\n"
+    assert '"level": "error"' not in host.lab.run(["journalctl", "-u", UNIT, "-q", "-o", "cat"]).stdout
+    assert host.lab.run(["magnetar", "version"]).stdout.strip()
+
+
+def test_the_guest_outlives_the_agent(host: Host) -> None:
+    host.up(1)
+    process = host.qemu()
+    host.lab.run(["systemctl", "restart", UNIT])
+    host.wait()
+    assert host.server()["power_state"] == "running"
+    assert host.qemu() == process
+    with host.client() as client:
+        assert not client.ensure("server", "web", WANT)["changed"]
+    host.lab.run(["systemctl", "kill", "--signal=KILL", "--kill-whom=main", UNIT])
+    eventually(host.connected, "systemd starts the agent again", 60)
+    assert host.qemu() == process
+
+
+def test_the_guest_comes_back_with_the_host(host: Host) -> None:
+    host.up(1)
+    boot = host.lab.run(["cat", "/proc/sys/kernel/random/boot_id"]).stdout
+    boots = sum(one.startswith("ready") for one in host.said())
+    host.lab.reboot()
+    assert host.lab.run(["cat", "/proc/sys/kernel/random/boot_id"]).stdout != boot
+    host.wait()
+    host.up(boots + 1)
+    shown = host.server()
+    assert (shown["power"], shown["power_state"], shown["metadata"]) == ("running", "running", {"role": "web"})
+    with host.client() as client:
+        assert not client.ensure("server", "web", WANT)["changed"]
+        assert client.get("host")["orphans"] == {"domains": [], "files": []}
+        client.delete("server", "web")
+    assert host.lab.run(["virsh", "-c", "qemu:///system", "list", "--all", "--name"]).stdout.strip() == ""
