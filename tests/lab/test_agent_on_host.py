@@ -84,7 +84,7 @@ class Host:
         run(["groupadd", "--system", "magnetar"])
         run(["mkdir", "-p", "/etc/magnetar", "/var/lib/magnetar/import"])
         run(["tee", "/etc/magnetar/agent.yml"], stdin=b"virt_type: qemu\n")
-        run(["tee", f"/etc/systemd/system/{UNIT}"], stdin=machine.UNIT_TEXT.encode())
+        run(["tee", f"/etc/systemd/system/{UNIT}"], stdin=machine.unit().encode())
         run(["systemctl", "enable", "--now", UNIT])
         self.wait()
 
