@@ -344,6 +344,6 @@ def test_uninstall(site: Site) -> None:
 
 def test_a_platform_that_nobody_has_tried(site: Site) -> None:
     host = site.hosts["bare2"]
-    host.run(["sed", "-i", "s/12 (bookworm)/11 (bullseye)/; s/VERSION_ID=.*/VERSION_ID=11/", "/etc/os-release"])
+    host.run(["sh", "-c", "sed -i 's/12/11/; s/bookworm/bullseye/' /etc/os-release; echo 11.9 >/etc/debian_version"])
     with pytest.raises(LabError, match="know Debian 12 and newer"):
         site.play("magnetar.compute.agents", "--limit", "bare2")
