@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import socket
 import ssl
 import threading
@@ -65,6 +66,7 @@ OVER_HTTPS = """
     - magnetar.compute.image: {name: tiny, filename: "{{ disk }}"}
     - magnetar.compute.flavor: {name: tiny, vcpus: 1, ram: 128, disk: 1}
     - magnetar.compute.server: {name: counter, image: tiny, flavor: tiny, userdata: "{{ count }}"}
+    - magnetar.compute.network: {name: lan, cidr: 10.99.7.0/24}
 """
 
 FOREIGN = """
@@ -83,6 +85,7 @@ REMOVE = """
   gather_facts: false
   tasks:
     - magnetar.compute.server: {name: counter, state: absent}
+    - magnetar.compute.network: {name: lan, state: absent}
 """
 
 INSTALLING = (Path(__file__).resolve().parents[2] / "docs/installing.md").read_text()
@@ -220,6 +223,15 @@ def test_install_twice(site: Site) -> None:
     assert len(identities) == 2
 
 
+def test_all_of_it_is_back_after_a_reboot(site: Site) -> None:
+    host = site.hosts["bare1"]
+    host.reboot()
+    for unit in ("magnetar-agent", "magnetar-firewall", "libvirtd"):
+        assert host.run(["systemctl", "is-active", unit]).stdout == "active\n"
+    assert "49152-49215" in host.run(["nft", "list", "table", "inet", "magnetar"]).stdout
+    assert served(site, host, clients(site))
+
+
 def test_only_the_agents_port_is_open(site: Site) -> None:
     host = site.hosts["bare1"]
     host.run(["sh", "-c", "for port in 16509 49152 8080; do python3 -m http.server $port >/dev/null 2>&1 & done"])
@@ -278,6 +290,31 @@ def test_rotation_of_certificates(site: Site) -> None:
     assert not reaches(site.hosts["bare2"], site.hosts["bare1"])  # only the machine may
 
 
+def test_another_ca_while_clients_still_have_the_old(site: Site) -> None:
+    pki, old = site.folder / "magnetar-pki", site.folder / "old"
+    shutil.copytree(pki / "clients", old)
+    for name in ("ca.pem", "ca.key"):
+        (pki / name).rename(old / name)
+    site.play("magnetar.compute.agents", "-e", json.dumps({"agent_ca_others": [str(old / "ca.pem")]}))
+    for host in site.hosts.values():
+        assert served(site, host, old)
+    site.play("magnetar.compute.agents")
+    for host in site.hosts.values():
+        assert served(site, host, clients(site))
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            served(site, host, old)
+
+
+def test_without_tcp_and_without_rules(site: Site) -> None:
+    host, given = site.hosts["bare2"], ("-e", "agent_tls=none", "-e", "agent_firewall=false", "--limit", "bare2")
+    assert reaches(site.hosts["bare1"], host)
+    site.play("magnetar.compute.agents", *given)
+    assert not reaches(site.hosts["bare1"], host)
+    assert "magnetar" not in host.run(["nft", "list", "tables"]).stdout
+    assert changes(site.play("magnetar.compute.agents", *given)) == {"bare2": 0}
+    site.play("magnetar.compute.agents")
+
+
 def test_a_run_that_broke_off_is_made_good(site: Site) -> None:
     host = site.hosts["bare1"]
     process = qemu(host)
@@ -327,7 +364,8 @@ def test_a_release_that_fails_is_taken_back(site: Site) -> None:
 
 def test_uninstall(site: Site) -> None:
     refused = site.play(book(site, UNINSTALL), good=False)
-    assert "has servers: magnetar-" in refused
+    assert refused.count("has servers or networks: magnetar-") == 2
+    assert ", lan. They" in refused
     assert all(host.run(["systemctl", "is-active", "magnetar-agent"]).stdout for host in site.hosts.values())
     site.play(book(site, REMOVE))
     assert all(count for count in changes(site.play(book(site, UNINSTALL), "--check")).values())
