@@ -248,8 +248,11 @@ class LabAgent:
 
     @property
     def libvirt(self) -> Any:
-        if self._libvirt is None or not self._libvirt.isAlive():
-            self._libvirt = libvirt.open("qemu:///system")
+        # Once another test has set up libvirt's event loop, libvirtd closes connections that it finds silent for 30 s.
+        with suppress(AttributeError, libvirt.libvirtError):
+            self._libvirt.getLibVersion()
+            return self._libvirt
+        self._libvirt = libvirt.open("qemu:///system")
         return self._libvirt
 
     def domain(self, key: str) -> Any:

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import json
 import subprocess
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import guest
 import pytest
 
 from agent import LabAgent, eventually
+from magnetar_core.errors import Ambiguous, Conflict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.lab
 
 GIB, MIB = 2**30, 2**20
+CONSOLE = 64 * 1024  # bytes of a console log that the agent shows
 WORD = "word_of_this_test=7"
 # PCI identities (vendor, device) of what the models are.
 CARDS = {"virtio": "0x1af4 0x1041", "e1000e": "0x8086 0x10d3", "e1000": "0x8086 0x100e", "rtl8139": "0x10ec 0x8139"}
@@ -39,7 +42,7 @@ def wishes(network: str) -> dict[str, dict[str, Any]]:
 @pytest.fixture(scope="module")
 def lab(guest_image: dict[str, Path]) -> Iterator[LabAgent]:
     """An agent with images, an isolated network, and the servers of `wishes`, of which none has been waited for."""
-    with LabAgent() as made:
+    with LabAgent(console_log_bytes=CONSOLE) as made:
         made.import_image("disk", guest_image["disk"])
         made.import_image("passing", guest_image["disk"])
         made.import_image("ramdisk", guest_image["ramdisk"], disk_format="ari")
@@ -190,6 +193,54 @@ def test_the_console_log_by_the_api(lab: LabAgent) -> None:
     )  # fmt: skip
     assert guest.markers(done.stdout) == lab.markers("raw")
     assert "hostname=raw" in guest.markers(done.stdout)
+
+
+def test_a_long_console_log_is_cut(lab: LabAgent) -> None:
+    """The agent shows the end of it, of at most console_log_bytes."""
+    lab.up("kernel")
+    lab.sh("kernel", f"yes 0123456789 | head -c {CONSOLE + 4096} >/dev/console")
+    assert len(lab.console("kernel").encode()) > CONSOLE
+    done = subprocess.run(
+        ["curl", "-sS", "--fail", "--unix-socket", lab.socket, "http://agent/v1/server/kernel/console?lines=100000"],
+        check=True, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert CONSOLE - 4096 < len(done.stdout) <= CONSOLE
+    assert guest.replies(done.stdout.decode(errors="replace"))[-1]["code"] == 0
+
+
+def test_a_card_keeps_its_mac_when_the_domain_is_made_anew(lab: LabAgent) -> None:
+    """Libvirt has forgotten the domain; the guest sees the same MAC in the one that is made anew."""
+    before = lab.show("server", "power")["networks"][0]["mac"]
+    boots = lab.boots("power")
+    lab.power("power", "off")
+    lab.domain("power").undefine()
+    shown = lab.ensure("server", "power", {"description": "made anew", "power": "running"})["resource"]
+    assert shown["networks"][0]["mac"] == before
+    lab.up("power", boots + 1)
+    assert [nic["mac"] for nic in lab.ask("power", "nics")["nics"]] == [before]
+
+
+def test_two_servers_of_one_name_made_by_uuid(lab: LabAgent) -> None:
+    """By name a server needs a free one; by uuid it may share it, and the name then says which uuids there are."""
+    made = sorted(str(uuid.uuid4()) for _one in range(2))
+    want = {"name": "twin", "flavor": SIZES, "power": "off"}
+    try:
+        for key in made:
+            assert lab.ensure("server", key, want)["changed"]
+            assert not lab.ensure("server", key, want)["changed"]
+        assert sorted(lab.domain(key).UUIDString() for key in made) == made
+        for ask in (lambda: lab.show("server", "twin"), lambda: lab.ensure("server", "twin", {"power": "off"}),
+                    lambda: lab.delete("server", "twin")):  # fmt: skip
+            with pytest.raises(Ambiguous) as refused:
+                ask()
+            assert all(key in str(refused.value) for key in made)
+        assert lab.names("server").count("twin") == 2
+    finally:
+        for key in made:
+            lab.delete("server", key)
+    with pytest.raises(Conflict, match="shrink|smaller"):
+        lab.ensure("server", "raw", {"flavor": {**SIZES, "disk": 1}})
+    assert lab.show("server", "raw")["power_state"] == "running"
 
 
 def test_all_of_them_go(lab: LabAgent) -> None:
