@@ -34,7 +34,7 @@ def test_every_python_file_names_its_licence():
 
 
 def test_no_file_names_a_place_of_one_machine():
-    pattern = re.compile(r"(?<![\w.])/(?:work|root)/[a-z]")
+    pattern = re.compile(r"(?<![\w.}])/(?:work|root)/[a-z]")
     assert not [path for path in PYTHON if path != Path(__file__) and pattern.search(path.read_text())]
 
 
