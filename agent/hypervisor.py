@@ -29,8 +29,24 @@ class Nic:
 
 
 @dataclass(frozen=True)
+class Remote:
+    """Where a disk lies that QEMU reaches by a *protocol* (nbd, rbd): its *name* there (an export, POOL/IMAGE), and the
+    unix *socket* or the *hosts* ``(name, port)`` that serve it. *user* and *secret* (a libvirt secret's uuid): cephx."""
+
+    protocol: str
+    name: str
+    socket: Path | None = None
+    hosts: tuple[tuple[str, str | None], ...] = ()
+    user: str | None = None
+    secret: str | None = None
+
+
+@dataclass(frozen=True)
 class Disk:
-    """A disk of a domain: *device* is disk or cdrom, *format* raw or qcow2, *target* vda, vdb, sda, …"""
+    """A disk of a domain: *device* is disk or cdrom, *format* raw or qcow2, *target* vda, vdb, sda, …
+
+    It is the file *path*; with *block* a block device; with *remote* neither, and *path* is only its name. *boot* is its
+    turn among the devices to boot from, counted from 1; domains without any boot from their first disk."""
 
     path: Path
     target: str
@@ -39,6 +55,11 @@ class Disk:
     bus: str = "virtio"
     readonly: bool = False
     tag: str | None = None
+    serial: str | None = None
+    shareable: bool = False
+    block: bool = False
+    remote: Remote | None = None
+    boot: int | None = None
 
 
 @dataclass(frozen=True)
@@ -136,8 +157,9 @@ class DiskSeen:
 
 @dataclass(frozen=True)
 class Event:
-    """Something happened to a domain: *what* is defined, undefined, started, suspended, resumed, stopped, crashed or
-    rebooted (libvirt's own reboot event: the guest or its reset button rebooted it)."""
+    """Something happened to a domain: *what* is defined, undefined, started, suspended, resumed, stopped, crashed,
+    rebooted (libvirt's own reboot event: the guest or its reset button rebooted it), detached or kept (the guest let go
+    of a device, or refused to)."""
 
     uuid: str
     what: str
@@ -215,6 +237,25 @@ class Hypervisor(Protocol):
 
     def reset(self, uuid: str) -> None:
         """Press the reset button."""
+
+    # Devices of running domains ---------------------------------------------------------------------------------
+    def running(self, uuid: str) -> Domain | None:
+        """A domain with the devices that it has now; ``None`` when it does not run. ``domain`` has those of its next
+        start."""
+
+    def attach(self, uuid: str, device: Disk | Nic) -> None:
+        """Plug a device into a running domain, until it stops; one that is there (by target or MAC) is fine."""
+
+    def detach(self, uuid: str, device: Disk | Nic) -> None:
+        """Ask the guest of a running domain to let go of a device. It may take its time: see ``running`` and the event
+        ``detached``. One that is gone is fine, and so is asking again."""
+
+    def resize(self, uuid: str, target: str, size: int) -> None:
+        """Tell a running domain that its disk *target* has *size* bytes; QEMU grows the file."""
+
+    def backup(self, uuid: str, target: str, path: Path, format: str, progress: Progress) -> None:
+        """Copy the disk *target* of a running domain, as it is at the start of the call, to the file *path*, complete
+        or not at all."""
 
     # Networks ---------------------------------------------------------------------------------------------------
     def networks(self) -> dict[str, NetworkSeen]:

@@ -17,6 +17,9 @@ from magnetar_core.errors import MagnetarError
 FILE = Path("/etc/magnetar/agent.yml")
 SCOPES = ("read", "operate")
 LEVELS = ("debug", "info", "warning", "error")
+#: Type of a pool to the word that says where it is.
+POOLS = {"dir": "path", "nfs": "path", "lvm": "libvirt_pool", "rbd": "libvirt_pool"}
+_POOL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _LISTEN = re.compile(r"^(?:\[(?P<six>[0-9a-fA-F:.]+)\]|(?P<host>[A-Za-z0-9.-]+)):(?P<port>[0-9]{1,5})$")
 
 
@@ -54,6 +57,10 @@ class Settings:
                              default=Path("/etc/magnetar/tokens.yml"))
     client_certs: dict[str, str] = _doc("Common name of a client certificate to its scope: read or operate. A "
                                         "certificate that is not listed is refused.", default_factory=dict)
+    pools: dict[str, dict[str, str]] = _doc(
+        "Name of a pool of volumes to {type, path or libvirt_pool}: dir (a folder), nfs (a folder that must be a mount "
+        "point), lvm or rbd (a storage pool of libvirt). The pool default (dir, STATE_DIR/volumes) is always there.",
+        default_factory=dict)
     parallel: int = _doc("How many operations run at once. Default: twice the number of CPUs.",
                          default_factory=_parallel, metadata={"min": 1, "max": 512})
     wait: float = _doc("How long a PUT or DELETE waits before it answers 202 with an operation, unless told.",
@@ -77,6 +84,8 @@ class Settings:
                                   default=False)
     shutdown_timeout: float = _doc("How long a guest may take to power itself off before the plug is pulled.",
                                    default=60.0, metadata={"min": 0, "max": 3600})
+    detach_timeout: float = _doc("How long a guest may take to let go of a volume or NIC that is detached.",
+                                 default=60.0, metadata={"min": 0, "max": 3600})
     event_keys_kept: int = _doc("How many request ids of one-shot events are remembered, so that none is done twice.",
                                 default=10000, metadata={"min": 100})
     log_level: str = _doc("debug, info, warning or error.", default="info", metadata={"choices": LEVELS})
@@ -196,10 +205,32 @@ def _scopes(key: dataclasses.Field[Any], value: Any) -> dict[str, str]:
     return dict(value)
 
 
+def _pools(key: dataclasses.Field[Any], value: Any) -> dict[str, dict[str, str]]:
+    if not isinstance(value, dict):
+        raise InvalidSettings(f"{key.name}: must be a mapping of names to {{type, …}} (got {value!r}).")
+    found = {}
+    for name, pool in value.items():
+        where = f"{key.name}: {name}"
+        if not isinstance(name, str) or not _POOL.fullmatch(name):
+            raise InvalidSettings(f"{where}: names have letters, digits, and . - _ only, 63 at most.")
+        kind = pool.get("type") if isinstance(pool, dict) else None
+        if kind not in POOLS:
+            raise InvalidSettings(f"{where}: must have a type of {', '.join(POOLS)} (got {pool!r}).")
+        place = POOLS[kind]
+        for word in pool:
+            if word not in ("type", place):
+                raise InvalidSettings(f"{where}: {word} is not known for type {kind}; known are type, {place}.")
+        given = pool.get(place) or (name if place == "libvirt_pool" else None)
+        if not isinstance(given, str) or (place == "path" and not Path(given).is_absolute()):
+            raise InvalidSettings(f"{where}: needs {place}{', an absolute path' if place == 'path' else ''}.")
+        found[name] = {"type": kind, place: given}
+    return found
+
+
 #: Check of each type of setting, by its annotation.
 CHECKS = {
     "Path": _path, "tuple[Path, ...]": _paths, "int": _number, "float": _number, "bool": _boolean, "str": _text,
-    "dict[str, str]": _scopes,
+    "dict[str, str]": _scopes, "dict[str, dict[str, str]]": _pools,
 }
 
 

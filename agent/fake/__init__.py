@@ -12,6 +12,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import now
+from magnetar_agent.fake.devices import Devices
 from magnetar_agent.fake.disks import Disks
 from magnetar_agent.fake.domains import Domains
 from magnetar_agent.fake.state import FakeDomain, FakeNetwork, parse
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["FakeHypervisor"]
 
 
-class FakeHypervisor(Domains, Disks):
+class FakeHypervisor(Domains, Devices, Disks):
     """See the head of this file. *delay* seconds pass in each call; *folder* keeps the state."""
 
     # What tests do to it ------------------------------------------------------------------------------------------
@@ -74,7 +75,7 @@ class FakeHypervisor(Domains, Disks):
         """Somebody else makes a domain, or edits one."""
         with self._change():
             uuid = parse(xml).uuid
-            self._domains[uuid] = FakeDomain(xml, state)
+            self._domains[uuid] = FakeDomain(xml, state, live=xml)
             self._events.append(Event(uuid, "defined"))
 
     def xml(self, uuid: str) -> str:

@@ -54,6 +54,8 @@ class Domains(State):
             if domain.state in _ACTIVE:
                 return
             self._check_parts(domain.seen())
+            if domain.state != SUSPENDED or not domain.live:
+                domain.live = domain.xml
             domain.state, domain.reason = PAUSED if paused else RUNNING, "unknown"
             self._events.append(Event(uuid, "started"))
 
@@ -129,7 +131,7 @@ class Domains(State):
     def _check_parts(self, domain: Domain) -> None:
         """QEMU does not start without its disks and networks."""
         for disk in domain.disks:
-            if not disk.path.exists():
+            if disk.remote is None and not disk.path.exists():
                 raise HypervisorError(f"libvirt could not start the domain {domain.uuid}: no file {disk.path}.")
         for nic in domain.nics:
             network = self._networks.get(nic.network or "")

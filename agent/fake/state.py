@@ -26,12 +26,13 @@ parse = lru_cache(maxsize=100_000)(_parse)
 
 @dataclass
 class FakeDomain:
-    """A domain as the fake keeps it: the XML that defines it, and its state."""
+    """A domain as the fake keeps it: the XML that defines it, its state, and the XML of what runs."""
 
     xml: str
     state: str = OFF
     reason: str = "unknown"
     persistent: bool = True
+    live: str = ""
 
     def seen(self) -> Domain:
         """As the agent sees it."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .capabilities import Capabilities
 from .connection import Connection
+from .devices import Devices
 from .disks import Disks
 from .events import listen
 from .network import Networks
@@ -26,7 +27,7 @@ __all__ = ["LibvirtHypervisor"]
 log = logging.getLogger(__name__)
 
 
-class LibvirtHypervisor(Capabilities, Domains, Networks, Disks):
+class LibvirtHypervisor(Capabilities, Domains, Devices, Networks, Disks):
     """``Hypervisor`` on the libvirt at *uri*; what it finds out about the host is kept in *state_dir*."""
 
     def __init__(self, uri: str = "qemu:///system", state_dir: Path = Path("/var/lib/magnetar"),

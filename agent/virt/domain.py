@@ -4,16 +4,31 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from xml.etree import ElementTree as ET
 
 import libvirt  # type: ignore[import-untyped]
 
-from magnetar_agent.hypervisor import CRASHED, OFF, PAUSED, RUNNING, SUSPENDED, Disk, Domain, DomainSpec, Nic
+from magnetar_agent.hypervisor import (
+    CRASHED,
+    OFF,
+    PAUSED,
+    RUNNING,
+    SUSPENDED,
+    Disk,
+    Domain,
+    DomainSpec,
+    Nic,
+    Remote,
+)
 
 from .templates import FOLDER, NAMESPACE, fill
 
+#: Seconds in which QEMU tries to reach a remote disk again before the guest sees errors.
+RECONNECT = 300
 #: (state, reason) of virDomainGetState to state and reason; the reason None stands for any other.
 STATES: dict[tuple[int, int | None], tuple[str, str]] = {
     (libvirt.VIR_DOMAIN_RUNNING, None): (RUNNING, "unknown"),
@@ -53,11 +68,20 @@ def state(seen: Seen) -> tuple[str, str]:
     return found
 
 
-def render(spec: DomainSpec, cache: str = "none", folder: Path = FOLDER) -> str:
-    """The domain XML of *spec*; *cache* is the cache mode of its disks: none, or writeback without O_DIRECT."""
+def render(spec: DomainSpec, cache: str = "none", folder: Path = FOLDER,
+           caches: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The domain XML of *spec*; *cache* is the cache mode of its disks: none, or writeback without O_DIRECT; *caches*
+    has those that differ, by target."""
     tags = [(device, tag) for device, tag in
             [*((d.target, d.tag) for d in spec.disks), *((n.mac, n.tag) for n in spec.nics)] if tag]
-    return fill("domain.xml.j2", {"spec": spec, "arch": platform.machine(), "cache": cache, "tags": tags}, folder)
+    values = {"spec": spec, "arch": platform.machine(), "cache": cache, "caches": caches, "tags": tags,
+              "reconnect": RECONNECT}
+    return fill("domain.xml.j2", values, folder)
+
+
+def render_device(device: Disk | Nic, cache: str = "none", folder: Path = FOLDER) -> str:
+    """The XML of one device, as it stands in the domain's."""
+    return fill("device.xml.j2", {"device": device, "cache": cache, "reconnect": RECONNECT}, folder)
 
 
 def owner(root: ET.Element, noun: str) -> ET.Element | None:
@@ -110,6 +134,7 @@ def _disk(disk: ET.Element, tags: dict[str, str | None]) -> Disk:
     driver, source, target = disk.find("driver"), disk.find("source"), disk.find("target")
     device = "" if target is None else target.get("dev", "")
     where = "" if source is None else source.get("file") or source.get("dev") or source.get("name") or ""
+    boot = disk.find("boot")
     return Disk(
         path=Path(where),
         target=device,
@@ -118,6 +143,25 @@ def _disk(disk: ET.Element, tags: dict[str, str | None]) -> Disk:
         bus="" if target is None else target.get("bus", ""),
         readonly=disk.find("readonly") is not None,
         tag=tags.get(device),
+        serial=disk.findtext("serial"),
+        shareable=disk.find("shareable") is not None,
+        block=disk.get("type") == "block",
+        remote=None if source is None or disk.get("type") != "network" else _remote(source),
+        boot=None if boot is None else int(boot.get("order", "0")),
+    )
+
+
+def _remote(source: ET.Element) -> Remote:
+    hosts = source.findall("host")
+    socket = next((host.get("socket") for host in hosts if host.get("transport") == "unix"), None)
+    auth, secret = source.find("auth"), source.find("auth/secret")
+    return Remote(
+        protocol=source.get("protocol", ""),
+        name=source.get("name", ""),
+        socket=Path(socket) if socket else None,
+        hosts=tuple((host.get("name", ""), host.get("port")) for host in hosts if host.get("name")),
+        user=None if auth is None else auth.get("username"),
+        secret=None if secret is None else secret.get("uuid"),
     )
 
 

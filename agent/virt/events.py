@@ -42,5 +42,13 @@ def listen(conn: Any, tell: Callable[[Event], None]) -> None:
     def rebooted(_conn: Any, domain: Any, _opaque: Any) -> None:
         tell(Event(domain.UUIDString(), "rebooted"))
 
+    def detached(_conn: Any, domain: Any, _alias: str, _opaque: Any) -> None:
+        tell(Event(domain.UUIDString(), "detached"))
+
+    def kept(_conn: Any, domain: Any, _alias: str, _opaque: Any) -> None:
+        tell(Event(domain.UUIDString(), "kept"))
+
+    conn.domainEventRegisterAny(None, libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_REMOVED, detached, None)
+    conn.domainEventRegisterAny(None, libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_REMOVAL_FAILED, kept, None)
     conn.domainEventRegisterAny(None, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, happened, None)
     conn.domainEventRegisterAny(None, libvirt.VIR_DOMAIN_EVENT_ID_REBOOT, rebooted, None)

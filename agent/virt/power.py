@@ -53,8 +53,9 @@ class Domains:
 
     def render(self, spec: DomainSpec) -> str:
         """See ``domain.render``; the cache mode is what the file system of the disks can do."""
-        direct = all(direct_io(disk.path.parent) for disk in spec.disks if disk.device != "cdrom")
-        return render(spec, "none" if direct else "writeback", self.templates)
+        caches = {disk.target: "writeback" for disk in spec.disks if disk.device != "cdrom" and not disk.block
+                  and disk.remote is None and not direct_io(disk.path.parent)}
+        return render(spec, "none", self.templates, caches)
 
     def define(self, spec: DomainSpec) -> None:
         """Define; refused where somebody else's domain has the uuid or the name."""

@@ -333,6 +333,59 @@ def test_a_clone_with_a_copy_of_our_metadata_is_not_ours(place: Place) -> None:
         place.hypervisor.undefine(other)
 
 
+def test_devices_of_a_running_domain(place: Place) -> None:
+    hypervisor, spec = place.hypervisor, place.spec()
+    hypervisor.define(spec)
+    assert hypervisor.running(spec.uuid) is None
+    disk = Disk(spec.disks[0].path.with_name("volume"), "vdb", "raw", serial="8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d")
+    hypervisor.make_disk(disk.path, "raw", 4 * MIB)
+    hypervisor.permit([disk.path])
+    with pytest.raises(HypervisorError, match="not running"):
+        hypervisor.attach(spec.uuid, disk)
+    hypervisor.start(spec.uuid)
+    for _time in range(2):
+        hypervisor.attach(spec.uuid, disk)
+    seen = hypervisor.running(spec.uuid)
+    assert [d.target for d in seen.disks] == ["vda", "vdb"] and replace(seen.disks[1], tag=None) == disk
+    assert [d.target for d in hypervisor.domain(spec.uuid).disks] == ["vda"]  # the definition is another matter
+    hypervisor.resize(spec.uuid, "vdb", 8 * MIB)
+    assert hypervisor.disk(disk.path).virtual_size == 8 * MIB
+    with pytest.raises(HypervisorError):
+        hypervisor.resize(spec.uuid, "vdz", 8 * MIB)
+    hypervisor.destroy(spec.uuid)
+    assert hypervisor.running(spec.uuid) is None
+    hypervisor.start(spec.uuid)
+    assert [d.target for d in hypervisor.running(spec.uuid).disks] == ["vda"]
+    hypervisor.detach(spec.uuid, disk)  # gone already
+    hypervisor.attach(spec.uuid, disk)
+    hypervisor.destroy(spec.uuid)
+    hypervisor.detach(spec.uuid, disk)
+
+
+def test_a_disk_is_copied_while_it_is_used(place: Place) -> None:
+    hypervisor, spec = place.hypervisor, place.spec()
+    data = spec.disks[0].path.with_name("data")
+    data.write_bytes(b"magnetar" * 131072)
+    spec = replace(spec, disks=(*spec.disks, Disk(data, "vdb", "raw")))
+    hypervisor.permit([data])
+    hypervisor.define(spec)
+    hypervisor.start(spec.uuid)
+    told: list[tuple[int, int]] = []
+    copy = place.folder / "copy"
+    hypervisor.backup(spec.uuid, "vdb", copy, "raw", lambda done, total: told.append((done, total)))
+    assert copy.read_bytes() == data.read_bytes() and told
+    hypervisor.backup(spec.uuid, "vda", place.folder / "other", "qcow2", lambda done, total: None)
+    assert hypervisor.disk(place.folder / "other").virtual_size == 16 * MIB
+
+    def cancel(done: int, total: int) -> None:
+        raise Cancelled
+
+    with pytest.raises(Cancelled):
+        hypervisor.backup(spec.uuid, "vdb", place.folder / "never", "raw", cancel)
+    assert not list(place.folder.glob("never*"))
+    hypervisor.backup(spec.uuid, "vdb", place.folder / "again", "raw", lambda done, total: None)
+
+
 def test_networks(place: Place) -> None:
     hypervisor, name = place.hypervisor, place.prefix
     spec = NetworkSpec(str(uuids.uuid4()), name, "isolated", name[:14], "192.168.219.1", 24, "192.168.219.2",

@@ -9,8 +9,9 @@ from .image import Image
 from .keypair import Keypair
 from .network import Network
 from .server import Server
+from .volume import Volume, VolumeSnapshot
 
-__all__ = ["BY_NOUN", "KINDS", "Flavor", "Host", "Image", "Keypair", "Network", "Server"]
+__all__ = ["BY_NOUN", "KINDS", "Flavor", "Host", "Image", "Keypair", "Network", "Server", "Volume", "VolumeSnapshot"]
 
-KINDS = (Server, Flavor, Image, Keypair, Network, Host)
+KINDS = (Server, Flavor, Image, Keypair, Network, Volume, VolumeSnapshot, Host)
 BY_NOUN = {kind.noun: kind for kind in KINDS}

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Devices of the fake's running domains. Guests let go of them at once, unless their uuid is in ``deaf``."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
+
+from magnetar_agent.fake.disks import read, write
+from magnetar_agent.fake.state import FakeDomain, State, parse
+from magnetar_agent.hypervisor import PAUSED, RUNNING, Disk, DiskSeen, Event, Nic, Progress
+from magnetar_agent.virt.devices import plugged
+from magnetar_agent.virt.disks import complete
+from magnetar_agent.virt.domain import render_device
+from magnetar_core.errors import HypervisorError
+
+if TYPE_CHECKING:
+    from magnetar_agent.hypervisor import Domain
+
+_ACTIVE = (RUNNING, PAUSED)
+
+
+class Devices(State):
+    """The protocol's methods for devices of running domains."""
+
+    def running(self, uuid: str) -> Domain | None:
+        with self._call("running"):
+            found = self._domains.get(uuid)
+            return parse(found.live) if found and found.state in _ACTIVE else None
+
+    def attach(self, uuid: str, device: Disk | Nic) -> None:
+        with self._call("attach", change=True):
+            domain = self._runs(uuid, "attach a device to")
+            if plugged(parse(domain.live), device):
+                return
+            if isinstance(device, Disk) and device.remote is None and not device.path.exists():
+                raise HypervisorError(f"libvirt could not attach a device to the domain {uuid}: no file {device.path}.")
+            root = ET.fromstring(domain.live)  # noqa: S314 (made here)
+            devices = root.find("devices")
+            assert devices is not None
+            devices.append(ET.fromstring(render_device(device)))  # noqa: S314
+            domain.live = ET.tostring(root, encoding="unicode")
+
+    def detach(self, uuid: str, device: Disk | Nic) -> None:
+        with self._call("detach", change=True):
+            domain = self._domains.get(uuid)
+            if domain is None or domain.state not in _ACTIVE or uuid in self.deaf:
+                return
+            root = ET.fromstring(domain.live)  # noqa: S314 (made here)
+            devices = root.find("devices")
+            assert devices is not None
+            for one in list(devices):
+                mark = one.find("mac") if isinstance(device, Nic) else one.find("target")
+                name = "" if mark is None else mark.get("address" if isinstance(device, Nic) else "dev")
+                if name == (device.mac if isinstance(device, Nic) else device.target):
+                    devices.remove(one)
+                    self._events.append(Event(uuid, "detached"))
+            domain.live = ET.tostring(root, encoding="unicode")
+
+    def resize(self, uuid: str, target: str, size: int) -> None:
+        with self._call("resize", change=True):
+            path = self._disk_of(uuid, target, f"grow the disk {target} of")
+            seen = read(path)
+            assert seen is not None
+            write(path, DiskSeen(seen.format, size, seen.backing))
+
+    def backup(self, uuid: str, target: str, path: Path, format: str, progress: Progress) -> None:
+        with self._call("backup"):
+            source = self._disk_of(uuid, target, f"copy the disk {target} of")
+            seen = read(source)
+            assert seen is not None
+            with complete(path) as part:
+                for tenth in range(11):
+                    progress(seen.virtual_size * tenth // 10, seen.virtual_size)
+                    time.sleep(self.delay / 10)
+                if seen.format == format == "raw":
+                    shutil.copyfile(source, part)
+                else:
+                    write(part, DiskSeen(format, seen.virtual_size))
+
+    def _runs(self, uuid: str, what: str) -> FakeDomain:
+        domain = self._domains.get(uuid)
+        if domain is None or domain.state not in _ACTIVE:
+            raise HypervisorError(f"libvirt could not {what} the domain {uuid}: domain is not running.")
+        return domain
+
+    def _disk_of(self, uuid: str, target: str, what: str) -> Path:
+        found = [disk for disk in parse(self._runs(uuid, what).live).disks if disk.target == target]
+        if not found:
+            raise HypervisorError(f"libvirt could not {what} the domain {uuid}: there is no disk {target}.")
+        return found[0].path

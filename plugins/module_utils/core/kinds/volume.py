@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""volume: a disk with a life of its own, and volume_snapshot: a copy of one as it was at a moment."""
+
+from __future__ import annotations
+
+from ..fields import FIXED, READ, Field
+from ..values import Boolean, Choices, Integer, ListOf, MapOf, Nullable, Text, Value
+from .common import REFERENCE, Resource
+
+FORMATS = ("qcow2", "raw")
+#: Name of a pool, as the agent's setting ``pools`` has it.
+POOL = Text(1, 63, r"[A-Za-z0-9][A-Za-z0-9_.\-]*", "may have letters, digits, and . - _ only")
+SIZE = Integer(1, 2**20)
+#: Cinder's status words for what a host alone can see.
+STATUSES = ("creating", "available", "in-use", "error")
+
+
+def _metadata() -> Field:
+    return Field(MapOf(Text(1, 255), Text(0, 255)), "Keys and values, 255 characters each at most.", default={},
+                 sample={"role": "db"})
+
+
+class Volume(Resource):
+    """A disk that outlives the servers that it is attached to."""
+
+    noun, plural = "volume", "volumes"
+
+    size = Field(SIZE, "Size in GiB. Needed to make an empty one, else that of its source, rounded up. It can grow, "
+                 "also while a running server has it, and never shrinks.", sample=10)
+    pool = Field(POOL, "The pool it lies in, one of the agent's setting C(pools).", default="default", on=FIXED,
+                 aliases=("volume_type",), sample="default")
+    format = Field(Choices(*FORMATS), "Format of its content on the host; that of the pool when omitted.", on=FIXED,
+                   sample="qcow2")
+    image = Field(Nullable(REFERENCE), "Image that it is made from, by name or uuid.", default=None, on=FIXED,
+                  sample=None)
+    source_volume = Field(Nullable(REFERENCE), "Volume of this host that it is made a copy of, by name or uuid.",
+                          default=None, on=FIXED, aliases=("volume",), sample=None)
+    snapshot = Field(Nullable(REFERENCE), "Volume snapshot that it is made from, by name or uuid.", default=None,
+                     on=FIXED, aliases=("snapshot_id",), sample=None)
+    metadata = _metadata()
+    multiattach = Field(Boolean(), "Whether several servers may have it at once. They need a file system made for "
+                        "that, and the format is V(raw).", default=False, on=FIXED, aliases=("is_multiattach",),
+                        sample=False)
+    bootable = Field(Boolean(), "Whether it was made from an image, directly or by way of a copy.", on=READ,
+                     sample=False)
+    status = Field(Choices(*STATUSES), "Cinder's status word.", on=READ, sample="available")
+    attachments = Field(ListOf(Value()), "The servers that have it: {id, server, server_name, device}.", on=READ,
+                        sample=[{"id": "5b6c0a4e-9f0a-5d0e-8a55-7b1f6a0c2d11", "device": "vdb", "server_name": "web1",
+                                 "server": "8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d"}])
+    shared = Field(Boolean(), "Whether its pool is one that other hosts reach too.", on=READ, sample=False)
+    host = Field(Text(0, 255), "The host it is on.", on=READ, sample="kvm1")
+    fault = Field(Nullable(Value()), "{code, message, created} of the last failure, until one succeeds.", on=READ,
+                  sample=None)
+
+
+class VolumeSnapshot(Resource):
+    """The content of a volume as it was at one moment; a copy of its own in the same pool."""
+
+    noun, plural = "volume_snapshot", "volume_snapshots"
+
+    volume = Field(REFERENCE, "The volume, by name or uuid. The snapshot stays when the volume goes.", required=True,
+                   on=FIXED, sample="0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11")
+    metadata = _metadata()
+    size = Field(SIZE, "Size in GiB.", on=READ, sample=10)
+    pool = Field(POOL, "The pool it lies in, which is its volume's.", on=READ, sample="default")
+    format = Field(Choices(*FORMATS), "Format of its content on the host.", on=READ, sample="qcow2")
+    bootable = Field(Boolean(), "Whether its volume was made from an image.", on=READ, sample=False)
+    status = Field(Choices("creating", "available", "error"), "Cinder's status word.", on=READ, sample="available")
+    host = Field(Text(0, 255), "The host it is on.", on=READ, sample="kvm1")
+    fault = Field(Nullable(Value()), "{code, message, created} of the last failure, until one succeeds.", on=READ,
+                  sample=None)
