@@ -13,6 +13,7 @@ from magnetar_agent.drivers.image import ImageDriver
 from magnetar_agent.drivers.keypair import KeypairDriver
 from magnetar_agent.drivers.network import NetworkDriver
 from magnetar_agent.drivers.server import ServerDriver
+from magnetar_agent.drivers.volume import SnapshotDriver, VolumeDriver
 from magnetar_agent.follow import Changes, Follower
 from magnetar_agent.locks import Locks
 from magnetar_agent.operations import Operations
@@ -38,7 +39,8 @@ class Agent:
         self.changes = Changes()
         #: How often each domain rebooted since the agent started.
         self.reboots: dict[str, int] = {}
-        drivers: tuple[Driver, ...] = (FlavorDriver(), KeypairDriver(), ImageDriver(), NetworkDriver(), ServerDriver())
+        drivers: tuple[Driver, ...] = (FlavorDriver(), KeypairDriver(), ImageDriver(), NetworkDriver(), VolumeDriver(),
+                                       SnapshotDriver(), ServerDriver())
         self.drivers: Mapping[str, Driver] = {driver.kind.noun: driver for driver in drivers}
         self.follower = Follower(self)
 

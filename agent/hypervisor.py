@@ -30,8 +30,9 @@ class Nic:
 
 @dataclass(frozen=True)
 class Remote:
-    """Where a disk lies that QEMU reaches by a *protocol* (nbd, rbd): its *name* there (an export, POOL/IMAGE), and the
-    unix *socket* or the *hosts* ``(name, port)`` that serve it. *user* and *secret* (a libvirt secret's uuid): cephx."""
+    """Where a disk lies that QEMU reaches by a *protocol* (nbd, rbd): its *name* there (an export, POOL/IMAGE), and
+    the unix *socket* or the *hosts* ``(name, port)`` that serve it. *user* and *secret* (uuid of a libvirt secret) are
+    for cephx."""
 
     protocol: str
     name: str
@@ -45,8 +46,8 @@ class Remote:
 class Disk:
     """A disk of a domain: *device* is disk or cdrom, *format* raw or qcow2, *target* vda, vdb, sda, …
 
-    It is the file *path*; with *block* a block device; with *remote* neither, and *path* is only its name. *boot* is its
-    turn among the devices to boot from, counted from 1; domains without any boot from their first disk."""
+    It is the file *path*; with *block* a block device; with *remote* neither, and *path* is only its name. *boot* is
+    its turn among the devices to boot from, counted from 1; domains without any boot from their first disk."""
 
     path: Path
     target: str
@@ -279,7 +280,8 @@ class Hypervisor(Protocol):
         """Make an empty disk or an overlay, complete or not at all. *label* asks for a swap or ext4 (``swap`` or a
         file system label) signature."""
 
-    def copy_disk(self, source: Path, source_format: str, path: Path, format: str, progress: Progress) -> None:
+    def copy_disk(self, source: Path | Remote, source_format: str, path: Path, format: str,
+                  progress: Progress) -> None:
         """Copy and convert, complete or not at all; sparse; flushed to disk."""
 
     def grow_disk(self, path: Path, format: str, size: int) -> None:

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from magnetar_agent.fake.disks import read, write
+from magnetar_agent.fake.disks import read, sparse, write
 from magnetar_agent.fake.state import FakeDomain, State, parse
 from magnetar_agent.hypervisor import PAUSED, RUNNING, Disk, DiskSeen, Event, Nic, Progress
 from magnetar_agent.virt.devices import plugged
@@ -77,7 +76,7 @@ class Devices(State):
                     progress(seen.virtual_size * tenth // 10, seen.virtual_size)
                     time.sleep(self.delay / 10)
                 if seen.format == format == "raw":
-                    shutil.copyfile(source, part)
+                    sparse(source, part)
                 else:
                     write(part, DiskSeen(format, seen.virtual_size))
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 import struct
 import time
 from dataclasses import replace
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from magnetar_agent.fake.state import State
-from magnetar_agent.hypervisor import DiskSeen, Progress
+from magnetar_agent.hypervisor import DiskSeen, Progress, Remote
 from magnetar_agent.virt import iso
 from magnetar_agent.virt.disks import complete
 from magnetar_core.errors import HypervisorError
@@ -39,17 +39,19 @@ class Disks(State):
             with complete(path) as part:
                 write(part, DiskSeen(format, size, backing))
 
-    def copy_disk(self, source: Path, source_format: str, path: Path, format: str, progress: Progress) -> None:
+    def copy_disk(self, source: Path | Remote, source_format: str, path: Path, format: str,
+                  progress: Progress) -> None:
         with self._call("copy_disk", needs_libvirt=False):
-            seen = read(source)
+            seen = read(source) if isinstance(source, Path) else None
             if seen is None:
                 raise HypervisorError(f"The disk {source} cannot be copied: it does not exist.")
+            assert isinstance(source, Path)
             with complete(path) as part:
                 for tenth in range(11):
                     progress(seen.virtual_size * tenth // 10, seen.virtual_size)
                     time.sleep(self.delay / 10)
                 if source_format == format == "raw":
-                    shutil.copyfile(source, part)
+                    sparse(source, part)
                 else:
                     write(part, DiskSeen(format, seen.virtual_size))
 
@@ -69,6 +71,21 @@ class Disks(State):
     def permit(self, paths: Iterable[Path]) -> None:
         with self._call("permit", needs_libvirt=False):
             self.permitted.extend(paths)
+
+
+def sparse(source: Path, target: Path) -> None:
+    """Copy a file without its holes."""
+    with source.open("rb") as old, target.open("wb") as new:
+        size, at = os.fstat(old.fileno()).st_size, 0
+        while at < size:
+            try:
+                at = os.lseek(old.fileno(), at, os.SEEK_DATA)
+            except OSError:
+                break  # nothing but a hole follows
+            end = os.lseek(old.fileno(), at, os.SEEK_HOLE)
+            os.pwrite(new.fileno(), os.pread(old.fileno(), end - at, at), at)
+            at = end
+        new.truncate(size)
 
 
 def write(path: Path, disk: DiskSeen) -> None:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from magnetar_agent.hypervisor import DiskSeen, Progress
+from magnetar_agent.hypervisor import DiskSeen, Progress, Remote
 from magnetar_core.errors import HypervisorError, NoSpace
 
 from . import iso
@@ -49,16 +49,24 @@ class Disks:
                 run(["qemu-img", "create", "-q", "-f", format, *overlay, "--", _plain(part), str(size)],
                     f"make the disk {path}")
 
-    def copy_disk(self, source: Path, source_format: str, path: Path, format: str, progress: Progress) -> None:
+    def copy_disk(self, source: Path | Remote, source_format: str, path: Path, format: str,
+                  progress: Progress) -> None:
         """``qemu-img convert``; *progress* may end it by raising."""
-        seen = self.disk(source)
-        if seen is None:
-            raise HypervisorError(f"The disk {source} cannot be copied: it does not exist.")
-        total = seen.virtual_size
+        total = self._size(source)
         with complete(path) as part:
             follow(["qemu-img", "convert", "-p", "-f", source_format, "-O", format, "--", _plain(source), _plain(part)],
                    f"copy the disk {source}", lambda percent: progress(int(total * percent / 100), total))
         progress(total, total)
+
+    def _size(self, source: Path | Remote) -> int:
+        if isinstance(source, Remote):
+            told = json.loads(run(["qemu-img", "info", "--force-share", "--output=json", "--", _plain(source)],
+                                  f"read {source.name}"))
+            return int(told["virtual-size"])
+        seen = self.disk(source)
+        if seen is None:
+            raise HypervisorError(f"The disk {source} cannot be copied: it does not exist.")
+        return seen.virtual_size
 
     def grow_disk(self, path: Path, format: str, size: int) -> None:
         """``qemu-img resize``; never shrinks."""
@@ -182,11 +190,26 @@ def _open_to(path: Path, group: int) -> None:
         path.chmod(mode)
 
 
-def _plain(path: Path | None) -> str:
+def _plain(path: Path | Remote | None) -> str:
     """The path for qemu-img, which takes what does not begin with a slash for a protocol or an option."""
+    if isinstance(path, Remote):
+        return _address(path)
     if path is None or not path.is_absolute():
         raise HypervisorError(f"The path {path} of a disk is not absolute.")
     return str(path)
+
+
+def _address(remote: Remote) -> str:
+    """What is reached by a protocol, as qemu-img takes it: JSON in place of a URL, so that nothing has to be quoted."""
+    words: dict[str, object] = {"driver": remote.protocol}
+    if remote.protocol == "rbd":
+        pool, _slash, image = remote.name.partition("/")
+        words.update(pool=pool, image=image, **({"user": remote.user} if remote.user else {}))
+        if remote.hosts:
+            words["server"] = [{"host": name, "port": port or "6789"} for name, port in remote.hosts]
+    else:
+        words.update(export=remote.name, server={"type": "unix", "path": str(remote.socket)})
+    return "json:" + json.dumps(words)
 
 
 def _refused(path: Path, error: OSError) -> HypervisorError | NoSpace:

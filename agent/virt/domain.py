@@ -27,6 +27,9 @@ from magnetar_agent.hypervisor import (
 
 from .templates import FOLDER, NAMESPACE, fill
 
+#: PCI Express ports of a q35 machine: one for each device, those that are plugged in while it runs too (as Nova's
+#: num_pcie_ports, of which 28 are the most).
+PORTS = 28
 #: Seconds in which QEMU tries to reach a remote disk again before the guest sees errors.
 RECONNECT = 300
 #: (state, reason) of virDomainGetState to state and reason; the reason None stands for any other.
@@ -75,7 +78,7 @@ def render(spec: DomainSpec, cache: str = "none", folder: Path = FOLDER,
     tags = [(device, tag) for device, tag in
             [*((d.target, d.tag) for d in spec.disks), *((n.mac, n.tag) for n in spec.nics)] if tag]
     values = {"spec": spec, "arch": platform.machine(), "cache": cache, "caches": caches, "tags": tags,
-              "reconnect": RECONNECT}
+              "reconnect": RECONNECT, "ports": PORTS}
     return fill("domain.xml.j2", values, folder)
 
 

@@ -124,6 +124,7 @@ def world(module, disk):
     module("image", name="img", filename=str(disk), disk_format="raw")
     module("network", name="lan", cidr="192.168.99.0/24")
     module("keypair", name="me", public_key=KEY)
+    module("volume", name="data", size=1)
     return module
 
 

@@ -26,6 +26,8 @@ BIN = Path(sys.executable).parent
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIO0VvMS9bZk0jSAlPS4gCcVmXkGQhWeS3VUN0Zz5bBNJ me@example\n"
 OTHER_KEY = KEY.replace("5BBNJ me", "5BBNK new")
 MODULES = sorted(path.stem for path in (ROOT / "plugins/modules").glob("[a-z]*.py"))
+#: Beginnings of names of modules whose examples are about servers.
+SERVERS = ("server", "volume", "interface")
 #: What examples about servers assume to be there.
 NEEDED = """
 - magnetar.compute.flavor: {name: small, vcpus: 1, ram: 512}
@@ -33,6 +35,11 @@ NEEDED = """
 - magnetar.compute.keypair: {name: me, public_key_file: /home/me/.ssh/id_ed25519.pub}
 - magnetar.compute.network: {name: lan, cidr: 192.168.100.0/24}
 - magnetar.compute.server: {name: web1, flavor: small, image: debian, networks: [lan]}
+"""
+#: And examples about what is done with volumes.
+VOLUMES = """
+- magnetar.compute.volume: {name: data, size: 20}
+- magnetar.compute.volume: {name: copy, size: 1}
 """
 
 
@@ -95,7 +102,8 @@ def test_examples_of_modules(place):
     plays = []
     for module in MODULES:
         tasks = [task for task in yaml.safe_load(moved(examples(module), place[0])) if "example.org" not in str(task)]
-        needed = yaml.safe_load(moved(NEEDED, place[0])) if module.startswith("server") else []
+        needed = yaml.safe_load(moved(NEEDED, place[0])) if module.startswith(SERVERS) else []
+        needed += yaml.safe_load(VOLUMES) if module.startswith("volume_") else []
         plays.append({"name": module, "hosts": "localhost", "gather_facts": False, "tasks": needed + tasks})
     run(place, yaml.safe_dump(plays, sort_keys=False))
 
@@ -117,7 +125,7 @@ def test_the_playbook_of_the_readme(place):
     assert "changed=5" in said
 
 
-@pytest.mark.parametrize("page", ["images", "networks"])
+@pytest.mark.parametrize("page", ["images", "networks", "storage"])
 def test_tasks_of_pages(place, page):
     for tasks in fences(f"docs/{page}.md", "yaml"):
         found = yaml.safe_load(moved(tasks, place[0]))

@@ -9,9 +9,10 @@ from .image import Image
 from .keypair import Keypair
 from .network import Network
 from .server import Server
-from .volume import Volume, VolumeSnapshot
+from .volume import Volume, VolumeAttachment, VolumeSnapshot
 
-__all__ = ["BY_NOUN", "KINDS", "Flavor", "Host", "Image", "Keypair", "Network", "Server", "Volume", "VolumeSnapshot"]
+__all__ = ["BY_NOUN", "KINDS", "Flavor", "Host", "Image", "Keypair", "Network", "Server", "Volume", "VolumeAttachment",
+           "VolumeSnapshot"]
 
-KINDS = (Server, Flavor, Image, Keypair, Network, Volume, VolumeSnapshot, Host)
+KINDS = (Server, Flavor, Image, Keypair, Network, Volume, VolumeSnapshot, VolumeAttachment, Host)
 BY_NOUN = {kind.noun: kind for kind in KINDS}

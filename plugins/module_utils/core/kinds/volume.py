@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""volume: a disk with a life of its own, and volume_snapshot: a copy of one as it was at a moment."""
+"""volume: a disk with a life of its own; volume_snapshot: a copy of one as it was at a moment; volume_attachment."""
 
 from __future__ import annotations
 
-from ..fields import FIXED, READ, Field
-from ..values import Boolean, Choices, Integer, ListOf, MapOf, Nullable, Text, Value
-from .common import REFERENCE, Resource
+from ..fields import FIXED, READ, Field, Kind
+from ..values import Boolean, Choices, Integer, ListOf, MapOf, Nullable, Text, Uuid, Value
+from .common import REFERENCE, TIME, Resource
 
 FORMATS = ("qcow2", "raw")
 #: Name of a pool, as the agent's setting ``pools`` has it.
@@ -13,6 +13,12 @@ POOL = Text(1, 63, r"[A-Za-z0-9][A-Za-z0-9_.\-]*", "may have letters, digits, an
 SIZE = Integer(1, 2**20)
 #: Cinder's status words for what a host alone can see.
 STATUSES = ("creating", "available", "in-use", "error")
+
+
+#: What the guest sees a disk behind of; the letters of its name follow from it.
+BUSES = ("virtio", "scsi", "sata")
+DEVICE = Text(3, 7, r"(/dev/)?(vd|sd)[a-z]", "must be a device name such as vdb or sda")
+TAG = Text(1, 60, r"[^,/]+", "must not contain a comma or a slash")
 
 
 def _metadata() -> Field:
@@ -69,3 +75,38 @@ class VolumeSnapshot(Resource):
     host = Field(Text(0, 255), "The host it is on.", on=READ, sample="kvm1")
     fault = Field(Nullable(Value()), "{code, message, created} of the last failure, until one succeeds.", on=READ,
                   sample=None)
+
+
+class VolumeAttachment(Kind):
+    """A volume in a server. There is one of the two; its key is SERVER:VOLUME, each a name or a uuid, or its uuid."""
+
+    noun, plural = "volume_attachment", "volume_attachments"
+
+    id = Field(Uuid(), "The uuid, which follows from those of server and volume.", on=READ,
+               sample="5b6c0a4e-9f0a-5d0e-8a55-7b1f6a0c2d11")
+    name = Field(Text(1, 600), "SERVER:VOLUME, with their uuids.", on=READ,
+                 sample="8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d:0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11")
+    server = Field(REFERENCE, "The server, by name or uuid.", required=True, on=FIXED,
+                   sample="8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d")
+    volume = Field(REFERENCE, "The volume, by name or uuid.", required=True, on=FIXED,
+                   sample="0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11")
+    device = Field(DEVICE, "Device name such as V(vdb); drawn once when omitted. It says in which order the host plugs "
+                   "disks in; a guest may call them otherwise (BDM-07), and finds a volume by its serial number, the "
+                   "first 20 characters of its uuid.", on=FIXED, sample="vdb")
+    bus = Field(Choices(*BUSES), "What the guest sees it behind of. Only V(virtio) and V(scsi) can be plugged into a "
+                "running server.", default="virtio", on=FIXED, aliases=("disk_bus",), sample="virtio")
+    tag = Field(Nullable(TAG), "Device tag, shown to the guest in the config drive that is made with the server.",
+                default=None, on=FIXED, sample=None)
+    readonly = Field(Boolean(), "Whether the guest may only read it.", default=False, on=FIXED, sample=False)
+    boot_index = Field(Nullable(Integer(-1, 32)), "Turn of this disk among those to boot from; null or -1 for never. 0 "
+                       "is the root disk and is given when the server is made.", default=None, on=FIXED, sample=None)
+    delete_on_termination = Field(Boolean(), "Whether the volume is deleted with the server.", default=False,
+                                  sample=False)
+    server_name = Field(Text(), "The server's name.", on=READ, sample="web1")
+    volume_name = Field(Text(), "The volume's name.", on=READ, sample="data")
+    serial = Field(Text(), "Serial number that the guest sees.", on=READ, sample="0b9f1a52-6ea0-4b9c-a")
+    status = Field(Choices("attaching", "attached", "error"), "Whether the server has it.", on=READ, sample="attached")
+    fault = Field(Nullable(Value()), "{code, message, created} of the last failure, until one succeeds.", on=READ,
+                  sample=None)
+    created_at = Field(TIME, "When it was made, ISO 8601 in UTC.", on=READ, sample="2026-11-20T20:00:00Z")
+    updated_at = Field(TIME, "When it was last changed, ISO 8601 in UTC.", on=READ, sample="2026-11-20T20:00:00Z")

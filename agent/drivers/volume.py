@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""volume and volume_snapshot: content in a pool.
+
+``document.state`` holds ``made`` (the content is there in full), ``bytes`` (its size), ``bootable``, and
+``source_name`` (what it was made from, since that may go). A snapshot's state has ``pool``, ``format`` and
+``volume_name`` too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from magnetar_agent import hypervisor as hv
+from magnetar_agent.foresee import missing
+from magnetar_agent.volumes import GIB, attachments, copying, finished, gib, pools, status
+from magnetar_core.errors import Conflict, Immutable, InUse, InvalidField, MagnetarError
+from magnetar_core.fields import SHOW
+from magnetar_core.kinds import Volume, VolumeSnapshot
+from magnetar_core.plan import Step
+
+from .document import DocumentDriver
+
+if TYPE_CHECKING:
+    from magnetar_agent.agent import Agent
+    from magnetar_agent.documents import Document
+
+    from . import Fields, Task, Verb
+
+#: Field to kind of what a volume may be made from.
+SOURCES = {"image": "image", "source_volume": "volume", "snapshot": "volume_snapshot"}
+COPIES = {"image": copying.from_image, "source_volume": copying.from_volume, "snapshot": copying.from_snapshot}
+DISKS = ("raw", "qcow2", "iso")
+
+
+class VolumeDriver(DocumentDriver):
+    """Volumes are files or libvirt volumes called by their uuid."""
+
+    def __init__(self) -> None:
+        super().__init__(Volume)
+        self.verbs: Mapping[str, Verb] = {"make": _make, "grow": _grow, "drop": _drop}
+
+    def complete(self, agent: Agent, want: Fields, document: Document | None) -> Fields:
+        """Resolve the source, and choose format and size."""
+        found = dict(want)
+        pool = pools.named(agent, found["pool"])
+        found["format"] = found.get("format") or ("raw" if found["multiattach"] else pool.formats[0])
+        if found["format"] not in pool.formats:
+            raise InvalidField("format", f"must be {' or '.join(pool.formats)} in pool {pool.name!r}", found["format"])
+        if found["multiattach"] and found["format"] != "raw":
+            raise InvalidField("format", "must be raw for a volume with multiattach: two QEMUs would ruin a qcow2")
+        least = source(agent, found, document)
+        if document is None or not finished(document):
+            pool.check()
+            found["size"] = _size(found.get("size"), least)
+        return found
+
+    def release(self, agent: Agent, document: Document) -> None:
+        """Refused while a server has it."""
+        users = [_server_name(agent, one) for one in attachments(agent, document.id)]
+        if users:
+            raise InUse(f"Volume {document.name!r} is attached to {', '.join(users)}. Detach it first.", users=users)
+
+    def snapshot(self, agent: Agent) -> Any:
+        """All attachments by the uuid of their volume."""
+        found: dict[str, list[Document]] = {}
+        for one in agent.documents.list("volume_attachment"):
+            found.setdefault(one.want["volume"], []).append(one)
+        return found
+
+    def observe(self, agent: Agent, document: Document, snapshot: Any = None) -> Fields | None:
+        """The document, and whether the content is *made*, is *there*, and how many *bytes* it has."""
+        return {**document.want, **_content(agent, document, document.want["pool"])}
+
+    def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
+        """Make, grow or remove the content."""
+        return plan(want, have)
+
+    def show(self, agent: Agent, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
+        """Cinder's names for what it is."""
+        used = attachments(agent, document.id) if snapshot is None else snapshot.get(document.id, [])
+        known = {**document.want, **document.state, "id": document.id, "name": document.name,
+                 "status": status(document, have, bool(used)), "host": agent.host_name,
+                 "bootable": bool(document.state.get("bootable", document.want["image"])),
+                 "shared": agent.settings.pools.get(document.want["pool"], {}).get("type") in ("nfs", "rbd"),
+                 "attachments": [{"id": one.id, "server": one.want["server"], "device": one.want["device"],
+                                  "server_name": _server_name(agent, one)} for one in used],
+                 "created_at": document.created_at, "updated_at": document.updated_at}
+        return {f.name: known.get(f.name) for f in self.kind.fields if f.at(None, SHOW)}
+
+    def sweep(self, agent: Agent) -> list[str]:
+        """Tell of files that no document knows; they may hold somebody's data."""
+        return pools.orphans(agent)
+
+
+class SnapshotDriver(DocumentDriver):
+    """Snapshots are full copies in the pool of their volume."""
+
+    def __init__(self) -> None:
+        super().__init__(VolumeSnapshot)
+        self.verbs: Mapping[str, Verb] = {"make": _take, "drop": _drop}
+
+    def complete(self, agent: Agent, want: Fields, document: Document | None) -> Fields:
+        """Resolve the volume."""
+        found, old = dict(want), document.want.get("volume") if document else None
+        if old and found["volume"] in (old, document.state.get("volume_name") if document else None):
+            return {**found, "volume": old}
+        volume = agent.documents.standing("volume", found["volume"])
+        if volume is None:
+            missing(InvalidField("volume", "must name a volume of this host", found["volume"]), "volume",
+                    found["volume"])
+        elif not finished(volume):
+            raise InvalidField("volume", "must be complete, and this one is still being made", found["volume"])
+        return {**found, "volume": volume.id if volume else found["volume"]}
+
+    def observe(self, agent: Agent, document: Document, snapshot: Any = None) -> Fields | None:
+        """As of a volume."""
+        return {**document.want, **_content(agent, document, document.state.get("pool"))}
+
+    def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
+        """Take it, or remove it."""
+        return plan(want, have)
+
+    def show(self, agent: Agent, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
+        """Cinder's names for what it is."""
+        state, volume = document.state, agent.documents.get("volume", document.want["volume"])
+        seen = {"pool": volume.want["pool"], "format": volume.want["format"], "size": volume.want["size"],
+                "bootable": bool(volume.state.get("bootable"))} if volume else {}
+        if "bytes" in state:
+            seen["size"] = gib(state["bytes"])
+        known = {**document.want, **seen, **state, "id": document.id, "name": document.name,
+                 "status": status(document, have, False) if state or document.want["volume"] else "creating",
+                 "host": agent.host_name, "created_at": document.created_at, "updated_at": document.updated_at}
+        return {f.name: known.get(f.name) for f in self.kind.fields if f.at(None, SHOW)}
+
+
+def plan(want: Fields | None, have: Fields | None) -> Iterator[Step]:
+    """From *have* (``made``, ``there``, ``bytes``) to *want*. Raises ``Conflict`` or ``Immutable`` where no way loses
+    nothing."""
+    if want is None:
+        yield Step("drop", "remove the content")
+    elif not have or not have["made"]:
+        yield Step("make", "make the content")
+    elif not have["there"]:
+        raise Conflict(f"The content of {want['name']!r} is gone from the host{have.get('why') or ''}. Restore it, or "
+                       "delete this and make it again.")
+    elif "size" in want and want["size"] * GIB < have["bytes"]:
+        raise Immutable(f"size: {want['name']!r} has {gib(have['bytes'])} GiB and cannot shrink to {want['size']} GiB. "
+                        "Make a smaller one and copy what is needed.", fields=["size"])
+    elif "size" in want and want["size"] * GIB > have["bytes"]:
+        yield Step("grow", f"grow it to {want['size']} GiB")
+
+
+def source(agent: Agent, found: Fields, document: Document | None) -> int:
+    """Turn what *found* is to be made from into a uuid; its size in bytes, 0 for an empty volume."""
+    given = [name for name in SOURCES if found.get(name) is not None]
+    if len(given) > 1:
+        raise InvalidField(given[1], f"cannot be combined with {given[0]}; a volume is made from one of them")
+    if not given:
+        return 0
+    (field,) = given
+    old = document.want.get(field) if document else None
+    if document and old and found[field] in (old, document.state.get("source_name")):
+        found[field] = old
+        return 0 if finished(document) else _weigh(field, agent.documents.get(SOURCES[field], old), old)
+    standing = agent.documents.standing(SOURCES[field], found[field])
+    least = _weigh(field, standing, found[field])
+    found[field] = standing.id if standing else found[field]
+    return least
+
+
+def _weigh(field: str, standing: Document | None, name: str) -> int:
+    """Bytes of a source, which must be there in full."""
+    kind = SOURCES[field]
+    if standing is None:
+        missing(InvalidField(field, f"must name a {kind.replace('_', ' ')} of this host", name), kind, name)
+        return 1
+    if kind == "image":
+        state = standing.state
+        if state.get("status") != "active" or state["disk_format"] not in DISKS:
+            raise InvalidField(field, "must be an active image of format raw, qcow2 or iso", name)
+        return int(state.get("virtual_size") or state["size"])
+    if not finished(standing):
+        raise InvalidField(field, "must be complete, and this one is still being made", name)
+    return int(standing.state["bytes"])
+
+
+def _size(given: int | None, least: int) -> int:
+    if given is None and not least:
+        raise InvalidField("size", "is required to make an empty volume")
+    if given is not None and given * GIB < least:
+        raise InvalidField("size", f"must be at least {gib(least)} GiB, which its source has", given)
+    return given or gib(least)
+
+
+def _content(agent: Agent, document: Document, pool: str | None) -> Fields:
+    found: Fields = {"made": finished(document), "bytes": document.state.get("bytes", 0), "there": False}
+    if found["made"] and pool:
+        try:
+            found["there"] = pools.named(agent, pool).has(document.id)
+        except MagnetarError as error:
+            found["why"] = f" ({error.message.rstrip('.')})"
+    return found
+
+
+def _make(task: Task) -> None:
+    """Make the content, empty or from its source."""
+    agent, want, state, id = task.agent, task.document.want, task.document.state, task.document.id
+    pool, size = pools.named(agent, want["pool"]), want["size"] * GIB
+    field = next((name for name in SOURCES if want.get(name)), None)
+    origin = agent.documents.get(SOURCES[field], want[field]) if field else None
+    if origin:
+        state["source_name"] = origin.name
+        state["bootable"] = field == "image" or bool(origin.state.get("bootable"))
+        task.keep()
+    if pool.find(id) is None:
+        if field:
+            COPIES[field](task, pool, size, want["format"], want[field])
+        else:
+            pool.make(id, want["format"], size)
+    state.update(made=True, bytes=pool.find(id) or size)
+    task.keep()
+
+
+def _take(task: Task) -> None:
+    """Copy the volume."""
+    agent, want, state = task.agent, task.document.want, task.document.state
+    volume = agent.documents.get("volume", want["volume"])
+    if volume is None:
+        raise Conflict("The volume was removed before its snapshot was taken.")
+    state.update(pool=volume.want["pool"], format=volume.want["format"], volume_name=volume.name,
+                 bootable=bool(volume.state.get("bootable")))
+    task.keep()
+    pool = pools.named(agent, state["pool"])
+    if pool.find(task.document.id) is None:
+        copying.from_volume(task, pool, volume.state["bytes"], state["format"], volume.id)
+    state.update(made=True, bytes=pool.find(task.document.id) or volume.state["bytes"])
+    task.keep()
+
+
+def _grow(task: Task) -> None:
+    """Grow it, by QEMU where a running server has it."""
+    agent, document, size = task.agent, task.document, task.document.want["size"] * GIB
+    live = []
+    for one in attachments(agent, document.id):
+        domain = agent.hypervisor.domain(one.want["server"])
+        if domain and domain.state == hv.SUSPENDED:
+            raise Conflict(f"Server {_server_name(agent, one)!r} has volume {document.name!r} and is suspended: it "
+                           "would wake up to a disk of another size. Start or stop it, then repeat the call.")
+        if domain and domain.state in (hv.RUNNING, hv.PAUSED):
+            live.append((domain.uuid, one.want["device"]))
+    for uuid, target in live:
+        agent.hypervisor.resize(uuid, target, size)
+    if not live:
+        pools.named(agent, document.want["pool"]).grow(document.id, document.want["format"], size)
+    document.state["bytes"] = size
+    task.keep()
+
+
+def _drop(task: Task) -> None:
+    """Remove the content, and what an interrupted making left."""
+    pool = task.document.want.get("pool") or task.document.state.get("pool")
+    if pool:
+        pools.named(task.agent, pool).remove(task.document.id)
+
+
+def _server_name(agent: Agent, attachment: Document) -> str:
+    found = agent.documents.get("server", attachment.want["server"])
+    return found.name if found else str(attachment.want["server"])

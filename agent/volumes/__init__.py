@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the drivers of volumes share: where content lies (``pools``), and copying it (``copying``)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from magnetar_agent.agent import Agent
+    from magnetar_agent.documents import Document
+
+GIB = 2**30
+
+
+def gib(size: int) -> int:
+    """*size* bytes in GiB, rounded up; 1 at least."""
+    return max(1, -(-size // GIB))
+
+
+def attachments(agent: Agent, volume: str) -> list[Document]:
+    """The attachments of the volume with this uuid."""
+    return [one for one in agent.documents.list("volume_attachment") if one.want["volume"] == volume]
+
+
+def finished(document: Document) -> bool:
+    """Whether the content of a volume or snapshot is there in full."""
+    return bool(document.state.get("made"))
+
+
+def status(document: Document, have: dict[str, Any] | None, used: bool) -> str:
+    """Cinder's status word for what *have* shows."""
+    if not finished(document):
+        return "error" if document.state.get("fault") else "creating"
+    if not (have or {}).get("there"):
+        return "error"
+    return "in-use" if used else "available"

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Copying what a volume is made from: an image, another volume, a snapshot. A volume in use is copied as it is at one
+moment: offline while no running server has it, else by QEMU's backup job (libvirt's ``virDomainBackupBegin``).
+
+Locks are always taken in this order: what is being made, servers by uuid, the volume that is copied.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from magnetar_agent import hypervisor as hv
+from magnetar_agent.hypervisor import Disk
+from magnetar_agent.volumes import attachments, pools
+from magnetar_core.errors import Conflict
+
+if TYPE_CHECKING:
+    from magnetar_agent.agent import Agent
+    from magnetar_agent.documents import Document
+    from magnetar_agent.drivers import Task
+    from magnetar_agent.volumes.pools import Pool
+
+
+def from_image(task: Task, pool: Pool, size: int, format: str, image: str) -> None:
+    """A copy of the content of the image with this uuid."""
+    path, found = task.agent.drivers["image"].base(task.agent, image)  # type: ignore[attr-defined]
+    source = Disk(path, "", "qcow2" if found == "qcow2" else "raw")
+    pool.fill(task.document.id, format, size, source, task.operation.advance)
+
+
+def from_snapshot(task: Task, pool: Pool, size: int, format: str, snapshot: str) -> None:
+    """A copy of a snapshot, which nobody changes."""
+    with task.agent.locks.hold("volume_snapshot", snapshot):
+        source = _standing(task.agent, "volume_snapshot", snapshot)
+        disk = pools.named(task.agent, source.state["pool"]).disk(source.id, source.state["format"])
+        pool.fill(task.document.id, format, size, disk, task.operation.advance)
+
+
+def from_volume(task: Task, pool: Pool, size: int, format: str, volume: str) -> None:
+    """A copy of a volume as it is now, whoever has it."""
+    agent = task.agent
+    with ExitStack() as servers, ExitStack() as own:
+        for one in sorted({a.want["server"] for a in attachments(agent, volume)}):
+            servers.enter_context(agent.locks.hold("server", one))
+        own.enter_context(agent.locks.hold("volume", volume))
+        source = _standing(agent, "volume", volume)
+        running = [(d.id, a.want["device"]) for a in attachments(agent, volume)
+                   if (d := _domain(agent, a.want["server"])) and d.state in (hv.RUNNING, hv.PAUSED)]
+        if len(running) > 1:
+            raise Conflict(f"Volume {source.name!r} is written to by {len(running)} running servers, so there is no "
+                           "one moment at which it could be copied. Stop all but one of them, then repeat the call.")
+        if running:
+            servers.close()  # QEMU copies; the server goes on as it likes
+            pool.capture(task.document.id, format, size, *running[0], task.operation.advance)
+        else:
+            disk = pools.named(agent, source.want["pool"]).disk(source.id, source.want["format"])
+            pool.fill(task.document.id, format, size, disk, task.operation.advance)
+
+
+def _domain(agent: Agent, id: str) -> Any:
+    return agent.hypervisor.domain(id)
+
+
+def _standing(agent: Agent, noun: str, id: str) -> Document:
+    found = agent.documents.get(noun, id)
+    if found is None or found.deleting or not found.state.get("made"):
+        raise Conflict(f"The {noun.replace('_', ' ')} {found.name if found else id!r} is not there any more, or not in "
+                       "full. Choose another source.")
+    return found

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Pools: where the content of volumes lies. Folders here; storage pools of libvirt in ``storage``.
+
+The pool ``default`` is the folder ``<state_dir>/volumes``. Others come from the setting ``pools``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from magnetar_agent.documents import sync_folder
+from magnetar_agent.hypervisor import Disk, Progress
+from magnetar_core.errors import Conflict, HypervisorError, InvalidField
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from magnetar_agent.agent import Agent
+    from magnetar_agent.hypervisor import Hypervisor
+
+DEFAULT = "default"
+#: Ends of names of files that are not complete.
+UNFINISHED = (".part", ".new", ".new.part")
+
+
+class Pool(Protocol):
+    """One place for volumes. *id* is the uuid of a volume or snapshot, *size* bytes. Every call may raise ``Conflict``
+    when the pool cannot be used now, and ``NoSpace``."""
+
+    name: str
+    #: Whether other hosts reach the same content.
+    shared: bool
+    #: Formats that it can hold, the default first.
+    formats: tuple[str, ...]
+
+    def check(self) -> None:
+        """Raise ``Conflict`` when the pool cannot be used now."""
+
+    def has(self, id: str) -> bool:
+        """Whether something complete is there; cheap."""
+
+    def find(self, id: str) -> int | None:
+        """Size of what is there, in bytes that a guest sees; ``None`` when there is nothing."""
+
+    def make(self, id: str, format: str, size: int) -> None:
+        """Make an empty one, complete or not at all."""
+
+    def fill(self, id: str, format: str, size: int, source: Disk, progress: Progress) -> None:
+        """Make a copy of *source*, which nobody writes to, grown to *size*; complete or not at all."""
+
+    def capture(self, id: str, format: str, size: int, uuid: str, target: str, progress: Progress) -> None:
+        """Make a copy of the disk *target* of the running domain *uuid*, grown to *size*."""
+
+    def grow(self, id: str, format: str, size: int) -> None:
+        """Grow what no running domain has."""
+
+    def remove(self, id: str) -> None:
+        """Remove it, and what an interrupted making left; gone is fine."""
+
+    def disk(self, id: str, format: str) -> Disk:
+        """How QEMU reaches it; the target is for the caller to say."""
+
+    def names(self) -> list[str]:
+        """Everything of ours that lies there, by name."""
+
+
+class FolderPool:
+    """Files in a folder, called by their uuid. With *mounted* the folder must be a mount point (NFS)."""
+
+    formats: tuple[str, ...] = ("qcow2", "raw")
+
+    def __init__(self, name: str, folder: Path, hypervisor: Hypervisor, mounted: bool) -> None:
+        self.name, self.folder, self.hypervisor, self.shared = name, folder, hypervisor, mounted
+
+    def check(self) -> None:
+        """Nothing is written under the mount point of what is not mounted: it would be hidden by the next mount."""
+        if self.shared and not self._usable():
+            raise Conflict(f"The pool {self.name!r} cannot be used: nothing is mounted at {self.folder}. Mount it on "
+                           "the host, then repeat the call.")
+
+    def has(self, id: str) -> bool:
+        return self._usable() and (self.folder / id).exists()
+
+    def find(self, id: str) -> int | None:
+        if not self.has(id):
+            return None
+        seen = self.hypervisor.disk(self.folder / id)
+        return seen.virtual_size if seen else None
+
+    def make(self, id: str, format: str, size: int) -> None:
+        self._prepare()
+        self.hypervisor.make_disk(self.folder / id, format, size)
+        self.hypervisor.permit([self.folder / id])
+
+    def fill(self, id: str, format: str, size: int, source: Disk, progress: Progress) -> None:
+        self._prepare()
+        new = self.folder / f"{id}.new"
+        self.hypervisor.copy_disk(source.remote or source.path, source.format, new, format, progress)
+        self._settle(new, id, format, size)
+
+    def capture(self, id: str, format: str, size: int, uuid: str, target: str, progress: Progress) -> None:
+        self._prepare()
+        new = self.folder / f"{id}.new"
+        self.hypervisor.backup(uuid, target, new, format, progress)
+        self._settle(new, id, format, size)
+
+    def grow(self, id: str, format: str, size: int) -> None:
+        self._prepare()
+        self.hypervisor.grow_disk(self.folder / id, format, size)
+
+    def remove(self, id: str) -> None:
+        if not self.folder.exists() and not self.shared:
+            return
+        self._prepare()
+        for end in ("", *UNFINISHED):
+            try:
+                (self.folder / f"{id}{end}").unlink(missing_ok=True)
+            except OSError as error:
+                raise HypervisorError(f"{self.folder / id} cannot be removed: {error.strerror}. Look at the pool "
+                                      f"{self.name!r}, then delete the volume again.") from error
+
+    def disk(self, id: str, format: str) -> Disk:
+        return Disk(self.folder / id, "", format)
+
+    def names(self) -> list[str]:
+        if not self._usable():
+            return []
+        return [path.name for path in self.folder.iterdir() if _ours(path.name)]
+
+    def _settle(self, new: Path, id: str, format: str, size: int) -> None:
+        self.hypervisor.grow_disk(new, format, size)
+        new.chmod(0o640)
+        self.hypervisor.permit([new])
+        new.rename(self.folder / id)
+        sync_folder(self.folder)
+
+    def _usable(self) -> bool:
+        return self.folder.is_dir() and (not self.shared or self.folder.is_mount())
+
+    def _prepare(self) -> None:
+        self.check()
+        try:
+            if not self.folder.exists():
+                self.folder.mkdir(mode=0o711, parents=True)
+                self.folder.chmod(0o711)
+        except OSError as error:
+            raise HypervisorError(f"The folder {self.folder} of the pool {self.name!r} cannot be made: "
+                                  f"{error.strerror}.") from error
+
+
+def _ours(name: str) -> bool:
+    """Whether a file is called as those of volumes are; others in a folder are somebody's."""
+    stem = name.partition(".")[0]
+    return len(stem) == 36 and stem.count("-") == 4
+
+
+def named(agent: Agent, name: str, field: str = "pool") -> Pool:
+    """The pool *name*. Raises ``InvalidField`` naming *field*."""
+    given: Mapping[str, str] | None = agent.settings.pools.get(name)
+    if given is None and name == DEFAULT:
+        given = {"type": "dir", "path": str(Path(agent.settings.state_dir) / "volumes")}
+    if given is None:
+        there = ", ".join(sorted({DEFAULT, *agent.settings.pools}))
+        raise InvalidField(field, f"must be a pool of this host, which has {there}", name)
+    if "path" in given:
+        return FolderPool(name, Path(given["path"]), agent.hypervisor, given["type"] == "nfs")
+    raise InvalidField(field, f"is of type {given['type']}, which this agent does not know", name)
+
+
+def every(agent: Agent) -> list[Pool]:
+    """All pools."""
+    return [named(agent, name) for name in sorted({DEFAULT, *agent.settings.pools})]
+
+
+def orphans(agent: Agent) -> list[str]:
+    """Files in pools of this host alone that no document knows. In a shared pool they may be another host's."""
+    known = {d.id for noun in ("volume", "volume_snapshot") for d in agent.documents.list(noun)}
+    found = []
+    for pool in every(agent):
+        if not pool.shared:
+            found += [f"{pool.disk(name, '').path}" for name in pool.names() if name.partition(".")[0] not in known]
+    return sorted(found)

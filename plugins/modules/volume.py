@@ -1,0 +1,140 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, Magnetar contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: volume
+version_added: "0.1.0"
+short_description: Manage volumes, disks that outlive servers
+description:
+  - Makes a volume be present as described, or absent.
+  - A volume is empty, or made from an image, another volume or a volume snapshot. It grows, also while a running
+    server has it, and never shrinks.
+  - A volume that a server has is not removed; see M(magnetar.compute.volume_attachment).
+author:
+  - Magnetar contributors (@magnetar)
+extends_documentation_fragment:
+  - magnetar.compute.volume
+  - magnetar.compute.connection
+  - magnetar.compute.attributes
+seealso:
+  - module: magnetar.compute.volume_info
+  - module: magnetar.compute.volume_attachment
+  - module: magnetar.compute.volume_snapshot
+  - module: magnetar.compute.server
+"""
+
+EXAMPLES = r"""
+- name: An empty volume
+  magnetar.compute.volume:
+    name: data
+    size: 10
+
+- name: A volume to boot from, with everything that can be said
+  magnetar.compute.volume:
+    name: root
+    description: root disk of the shop
+    image: debian
+    size: 20
+    pool: default
+    format: raw
+    metadata:
+      role: db
+    timeout: 1800
+
+- name: Let it grow, also while a running server has it
+  magnetar.compute.volume:
+    name: data
+    size: 20
+
+- name: A copy of it as it is now
+  magnetar.compute.volume:
+    name: copy
+    source_volume: data
+
+- name: Remove it
+  magnetar.compute.volume:
+    name: copy
+    state: absent
+"""
+
+RETURN = r"""
+volume:
+  description:
+    - The volume as it is afterwards, or as it would be in check mode.
+    - With O(state=absent) it is the last that was known of it, or V(null) if there was none.
+  returned: on success, unless a running operation is returned
+  type: dict
+  sample:
+    id: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
+    name: web1
+    description: for the shop
+    created_at: '2026-11-20T20:00:00Z'
+    updated_at: '2026-11-20T20:00:00Z'
+    size: 10
+    pool: default
+    format: qcow2
+    image: null
+    source_volume: null
+    snapshot: null
+    metadata:
+      role: db
+    multiattach: false
+    bootable: false
+    status: available
+    attachments:
+      - id: 5b6c0a4e-9f0a-5d0e-8a55-7b1f6a0c2d11
+        device: vdb
+        server_name: web1
+        server: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
+    shared: false
+    host: kvm1
+    fault: null
+actions:
+  description: What was done, or would be in check mode, in order.
+  returned: on success
+  type: list
+  elements: str
+  sample: [record, grow]
+changes:
+  description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden.
+  returned: on success
+  type: dict
+  sample: {size: {old: 10, new: 20}}
+operation:
+  description: The work that goes on, when it was not waited for.
+  returned: when O(wait=false) and the work takes longer than a moment
+  type: dict
+  sample:
+    id: 0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10
+    status: running
+request_id:
+  description: Name of the request in the agent's logs.
+  returned: when the agent has answered
+  type: str
+  sample: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+error:
+  description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
+  returned: on failure
+  type: dict
+  sample:
+    code: invalid-field
+    details:
+      field: name
+      rule: is required
+    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+"""
+
+from ansible_collections.magnetar.compute.plugins.module_utils.faces.volume import MODULES
+from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+
+
+def main():
+    run(MODULES["volume"])
+
+
+if __name__ == "__main__":
+    main()

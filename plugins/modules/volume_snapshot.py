@@ -1,0 +1,111 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, Magnetar contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: volume_snapshot
+version_added: "0.1.0"
+short_description: Manage volume snapshots, copies of volumes as they were at a moment
+description:
+  - Takes a snapshot of a volume, or removes one. A snapshot that is there is never taken again.
+  - Also of a volume that a running server has; what the guest has not written to its disks by then is not in it.
+  - It is a full copy in the pool of its volume, which may be removed.
+author:
+  - Magnetar contributors (@magnetar)
+extends_documentation_fragment:
+  - magnetar.compute.volume_snapshot
+  - magnetar.compute.connection
+  - magnetar.compute.attributes
+seealso:
+  - module: magnetar.compute.volume_snapshot_info
+  - module: magnetar.compute.volume
+"""
+
+EXAMPLES = r"""
+- name: Take a snapshot
+  magnetar.compute.volume_snapshot:
+    name: data-before-upgrade
+    volume: data
+
+- name: A volume as it was then
+  magnetar.compute.volume:
+    name: data-restored
+    snapshot: data-before-upgrade
+
+- name: Remove the snapshot
+  magnetar.compute.volume_snapshot:
+    name: data-before-upgrade
+    state: absent
+"""
+
+RETURN = r"""
+volume_snapshot:
+  description:
+    - The volume snapshot as it is afterwards, or as it would be in check mode.
+    - With O(state=absent) it is the last that was known of it, or V(null) if there was none.
+  returned: on success, unless a running operation is returned
+  type: dict
+  sample:
+    id: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
+    name: web1
+    description: for the shop
+    created_at: '2026-11-20T20:00:00Z'
+    updated_at: '2026-11-20T20:00:00Z'
+    volume: 0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11
+    metadata:
+      role: db
+    size: 10
+    pool: default
+    format: qcow2
+    bootable: false
+    status: available
+    host: kvm1
+    fault: null
+actions:
+  description: What was done, or would be in check mode, in order.
+  returned: on success
+  type: list
+  elements: str
+  sample: [record, make]
+changes:
+  description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden.
+  returned: on success
+  type: dict
+  sample: {description: {old: "", new: before the upgrade}}
+operation:
+  description: The work that goes on, when it was not waited for.
+  returned: when O(wait=false) and the work takes longer than a moment
+  type: dict
+  sample:
+    id: 0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10
+    status: running
+request_id:
+  description: Name of the request in the agent's logs.
+  returned: when the agent has answered
+  type: str
+  sample: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+error:
+  description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
+  returned: on failure
+  type: dict
+  sample:
+    code: invalid-field
+    details:
+      field: name
+      rule: is required
+    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+"""
+
+from ansible_collections.magnetar.compute.plugins.module_utils.faces.volume import MODULES
+from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+
+
+def main():
+    run(MODULES["volume_snapshot"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, Magnetar contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: volume_snapshot_info
+version_added: "0.1.0"
+short_description: Report volume snapshots
+description:
+  - Reports the volume snapshots that an agent knows. That there are none is no failure.
+author:
+  - Magnetar contributors (@magnetar)
+extends_documentation_fragment:
+  - magnetar.compute.volume_snapshot.info
+  - magnetar.compute.connection
+  - magnetar.compute.attributes.info
+seealso:
+  - module: magnetar.compute.volume_snapshot
+"""
+
+EXAMPLES = r"""
+- name: All of them
+  magnetar.compute.volume_snapshot_info:
+  register: all
+
+- name: Some of them, by pattern and field
+  magnetar.compute.volume_snapshot_info:
+    name: d*
+    filters:
+      pool: default
+
+- name: Names only, sorted
+  magnetar.compute.volume_snapshot_info:
+    fields: [id, name]
+    sort: name
+    limit: 100
+"""
+
+RETURN = r"""
+volume_snapshots:
+  description: The volume snapshots that fit; empty when there are none.
+  returned: on success
+  type: list
+  elements: dict
+  sample:
+    - id: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
+      name: web1
+      description: for the shop
+      created_at: '2026-11-20T20:00:00Z'
+      updated_at: '2026-11-20T20:00:00Z'
+      volume: 0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11
+      metadata:
+        role: db
+      size: 10
+      pool: default
+      format: qcow2
+      bootable: false
+      status: available
+      host: kvm1
+      fault: null
+error:
+  description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
+  returned: on failure
+  type: dict
+  sample:
+    code: invalid-field
+    details:
+      field: name
+      rule: is required
+    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+"""
+
+from ansible_collections.magnetar.compute.plugins.module_utils.faces.volume import MODULES
+from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+
+
+def main():
+    run(MODULES["volume_snapshot_info"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Volumes and their snapshots on a fake host: made, grown, copied, removed, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from magnetar_agent import inventory, reconcile
+from magnetar_agent.drivers.volume import plan
+from magnetar_agent.operations import Operation
+from magnetar_agent.settings import InvalidSettings, Settings
+from magnetar_core.ensure import permissions
+from magnetar_core.errors import Cancelled, Conflict, HypervisorError, Immutable, InvalidField, MagnetarError, NoSpace
+from magnetar_core.kinds import BY_NOUN
+
+from .conftest import Host
+
+GIB = 2**30
+CASES = yaml.safe_load((Path(__file__).parents[2] / "cases/plans/volume.yml").read_text())
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_plan(case: dict[str, Any]) -> None:
+    if "refused" in case:
+        with pytest.raises(MagnetarError, match=case["refused"]):
+            list(plan(case["want"], case["have"]))
+    else:
+        assert [step.verb for step in plan(case["want"], case["have"])] == case["steps"]
+
+
+def content(host: Host, shown: dict[str, Any]) -> Path:
+    return host.root / "state/volumes" / shown["id"]
+
+
+def image(host: Host, name: str = "img", size: int = 3 << 20) -> dict[str, Any]:
+    path = host.root / f"{name}.raw"
+    with path.open("wb") as stream:
+        stream.truncate(size)
+    return host.ensure("image", name, {"source": {"path": str(path)}, "disk_format": "raw"}).resource
+
+
+def pooled(host: Host, **found: dict[str, str]) -> None:
+    host.agent.settings = dataclasses.replace(host.agent.settings, pools=found)
+
+
+def test_an_empty_volume_is_made_grows_and_goes(host: Host) -> None:
+    predicted = host.ensure("volume", "data", {"size": 2}, dry_run=True)
+    done = host.ensure("volume", "data", {"size": 2})
+    shown = done.resource
+    assert [s.verb for s in predicted.steps] == [s.verb for s in done.steps] == ["record", "make"]
+    assert (shown["status"], shown["format"], shown["pool"], shown["bootable"], shown["attachments"]) == (
+        "available", "qcow2", "default", False, [])
+    assert host.fake.disk(content(host, shown)).virtual_size == 2 * GIB
+    assert not host.ensure("volume", "data", {"size": 2}).changed
+    assert [s.verb for s in host.ensure("volume", "data", {"size": 3}).steps] == ["record", "grow"]
+    assert host.fake.disk(content(host, shown)).virtual_size == 3 * GIB
+    with pytest.raises(Immutable, match="cannot shrink to 1 GiB"):
+        host.ensure("volume", "data", {"size": 1})
+    assert host.ensure("volume", "data", None).changed and not content(host, shown).exists()
+    assert not host.ensure("volume", "data", None).changed
+
+
+def test_from_an_image_a_volume_and_a_snapshot(host: Host) -> None:
+    image(host)
+    first = host.ensure("volume", "boot", {"image": "img"}).resource
+    assert (first["size"], first["bootable"]) == (1, True)
+    host.ensure("image", "img", None)
+    assert not host.ensure("volume", "boot", {"image": "img"}).changed  # it was made from it; that it went is fine
+    second = host.ensure("volume", "copy", {"source_volume": "boot", "size": 2, "format": "raw"}).resource
+    assert (second["size"], second["format"], second["bootable"], second["source_volume"]) == (
+        2, "raw", True, first["id"])
+    taken = host.ensure("volume_snapshot", "s1", {"volume": "copy"}).resource
+    assert (taken["size"], taken["format"], taken["status"], taken["volume"]) == (2, "raw", "available", second["id"])
+    third = host.ensure("volume", "back", {"snapshot": "s1"}).resource
+    assert (third["size"], third["bootable"], third["snapshot"]) == (2, True, taken["id"])
+    for name in ("copy", "boot"):
+        assert host.ensure("volume", name, None).changed
+    assert not host.ensure("volume_snapshot", "s1", {"volume": "copy"}).changed
+    assert host.ensure("volume_snapshot", "s1", None).changed
+    assert {p.name for p in (host.root / "state/volumes").iterdir()} == {third["id"]}
+
+
+def test_raw_keeps_what_it_holds(host: Host) -> None:
+    host.ensure("volume", "one", {"size": 1, "format": "raw"})
+    path = content(host, host.ensure("volume", "one", {}).resource)
+    with path.open("r+b") as stream:
+        stream.write(b"magnetar")
+    copied = host.ensure("volume", "two", {"source_volume": "one", "format": "raw"}).resource
+    assert content(host, copied).open("rb").read(8) == b"magnetar"
+
+
+@pytest.mark.parametrize(("want", "why"), [
+    ({}, "size: is required"),
+    ({"size": 0}, "size: must be from 1"),
+    ({"size": 1, "pool": "nope"}, "pool: must be a pool of this host, which has default"),
+    ({"size": 1, "multiattach": True, "format": "qcow2"}, "format: must be raw"),
+    ({"image": "nope"}, "image: must name a image"),
+    ({"source_volume": "nope"}, "source_volume: must name a volume"),
+    ({"snapshot": "nope"}, "snapshot: must name a volume snapshot"),
+    ({"image": "img", "snapshot": "x"}, "snapshot: cannot be combined with image"),
+    ({"image": "big", "size": 1}, "size: must be at least 2 GiB"),
+], ids=str)
+def test_refused(host: Host, want: dict[str, Any], why: str) -> None:
+    image(host)
+    image(host, "big")
+    big = host.agent.documents.find("image", "big")
+    big.state["virtual_size"] = GIB + 512
+    host.agent.documents.write(big)
+    with pytest.raises(InvalidField, match=why):
+        host.ensure("volume", "data", want)
+    assert host.agent.documents.list("volume") == []
+
+
+def test_fixed_fields_differ(host: Host) -> None:
+    host.ensure("volume", "data", {"size": 1})
+    with pytest.raises(Immutable, match="format"):
+        host.ensure("volume", "data", {"format": "raw"})
+    before = host.ensure("volume", "data", {}).resource
+    after = host.ensure("volume", "data", {"format": "raw"}, on_immutable="recreate").resource
+    assert after["format"] == "raw" and after["id"] == before["id"]
+
+
+def test_check_mode_gets_through_what_is_not_there_yet(host: Host) -> None:
+    found = host.ensure("volume", "data", {"image": "later"}, dry_run=True)
+    assert found.changed and "later" in found.warnings[0]
+    assert host.ensure("volume_snapshot", "s", {"volume": "data"}, dry_run=True).changed
+
+
+def test_a_cancelled_copy_leaves_nothing(host: Host) -> None:
+    image(host)
+    operation = Operation("test")
+    operation.cancel()
+    with pytest.raises(Cancelled):
+        reconcile.ensure(host.agent, BY_NOUN["volume"], "v", {"image": "img"}, permissions({}), False, operation)
+    assert host.agent.documents.list("volume") == []
+    assert not list((host.root / "state").glob("volumes/*"))
+
+
+def test_a_full_pool_leaves_nothing(host: Host) -> None:
+    image(host)
+    host.fake.fail_next("copy_disk", NoSpace())
+    with pytest.raises(NoSpace):
+        host.ensure("volume", "v", {"image": "img"})
+    host.ensure("volume", "v", {"size": 1})
+    host.fake.fail_next("grow_disk", NoSpace())
+    with pytest.raises(NoSpace):
+        host.ensure("volume", "v", {"size": 2})
+    shown = reconcile.show(host.agent, BY_NOUN["volume"], "v")
+    assert shown["fault"]["code"] == "no-space" and shown["status"] == "available"
+    assert host.ensure("volume", "v", {"size": 2}).resource["fault"] is None
+
+
+def test_content_that_is_gone_is_told(host: Host) -> None:
+    shown = host.ensure("volume", "data", {"size": 1}).resource
+    content(host, shown).unlink()
+    assert reconcile.show(host.agent, BY_NOUN["volume"], "data")["status"] == "error"
+    with pytest.raises(Conflict, match="gone from the host"):
+        host.ensure("volume", "data", {"size": 1})
+    assert host.ensure("volume", "data", None).changed
+
+
+def test_orphans_are_told(host: Host) -> None:
+    shown = host.ensure("volume", "data", {"size": 1}).resource
+    lost = content(host, shown).with_name("8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d")
+    lost.write_bytes(b"")
+    content(host, shown).with_name("lost+found").mkdir()
+    assert inventory.host(host.agent)["orphans"]["files"] == [str(lost)]
+
+
+def test_pools_of_the_settings(host: Host) -> None:
+    fast = host.root / "fast"
+    pooled(host, fast={"type": "dir", "path": str(fast)}, away={"type": "nfs", "path": str(host.root / "mnt")})
+    shown = host.ensure("volume", "data", {"size": 1, "pool": "fast"}).resource
+    assert (fast / shown["id"]).exists() and not shown["shared"]
+    with pytest.raises(Conflict, match="nothing is mounted"):
+        host.ensure("volume", "far", {"size": 1, "pool": "away"})
+    assert not (host.root / "mnt").exists()
+    pooled(host)
+    assert reconcile.show(host.agent, BY_NOUN["volume"], "data")["status"] == "error"
+    with pytest.raises(InvalidField, match="which has default"):
+        host.ensure("volume", "data", {"size": 2})
+
+
+@pytest.mark.parametrize(("pools", "why"), [
+    ({"a b": {"type": "dir", "path": "/x"}}, "names have letters"),
+    ({"a": {"type": "ftp"}}, "must have a type of dir, nfs, lvm, rbd"),
+    ({"a": "dir"}, "must have a type"),
+    ({"a": {"type": "dir"}}, "needs path, an absolute path"),
+    ({"a": {"type": "dir", "path": "x"}}, "needs path, an absolute path"),
+    ({"a": {"type": "lvm", "path": "/x"}}, "path is not known for type lvm"),
+], ids=str)
+def test_settings(pools: Any, why: str) -> None:
+    with pytest.raises(InvalidSettings, match=why):
+        Settings(pools=pools)
+    assert Settings(pools={"vg": {"type": "lvm"}}).pools == {"vg": {"type": "lvm", "libvirt_pool": "vg"}}
+
+
+def test_an_error_of_the_host_is_shown(host: Host) -> None:
+    host.fake.fail_next("make_disk", HypervisorError("qemu-img could not."))
+    with pytest.raises(HypervisorError):
+        host.ensure("volume", "data", {"size": 1})
+    assert host.agent.documents.list("volume") == []
