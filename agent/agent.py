@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from magnetar_agent.documents import Documents
+from magnetar_agent.drivers.attachment import AttachmentDriver
 from magnetar_agent.drivers.flavor import FlavorDriver
 from magnetar_agent.drivers.image import ImageDriver
 from magnetar_agent.drivers.keypair import KeypairDriver
@@ -40,7 +41,7 @@ class Agent:
         #: How often each domain rebooted since the agent started.
         self.reboots: dict[str, int] = {}
         drivers: tuple[Driver, ...] = (FlavorDriver(), KeypairDriver(), ImageDriver(), NetworkDriver(), VolumeDriver(),
-                                       SnapshotDriver(), ServerDriver())
+                                       SnapshotDriver(), ServerDriver(), AttachmentDriver())
         self.drivers: Mapping[str, Driver] = {driver.kind.noun: driver for driver in drivers}
         self.follower = Follower(self)
 

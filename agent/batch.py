@@ -77,10 +77,11 @@ class _Look:
     def unchanged(self, key: str, want: Fields | None, permissions: Mapping[str, Any]) -> dict[str, Any] | None:
         """The answer, or ``None`` when something is to be done, or refused, and so needs the full way."""
         try:
-            document = self.agent.documents.find(self.kind.noun, key)
+            located = self.driver.locate(self.agent, key)
+            document = self.agent.documents.find(self.kind.noun, located)
             if want is None or document is None or document.deleting or document.state.get("unfinished"):
                 return None
-            given = given_by(self.kind, key, want)
+            given = given_by(self.kind, located, want)
             if given.pop("id", document.id) != document.id:
                 return None
             if permissions["merge"]:

@@ -43,6 +43,7 @@ def ensure(agent: Agent, kind: type[Kind], key: str, want: Fields | None, permis
     *permissions* is a checked ``core.ensure.Permissions``. Blocks until done. Raises the errors of the core.
     """
     driver = agent.driver(kind)
+    key = driver.locate(agent, key)
     given = None if want is None else given_by(kind, key, want)
     while True:
         try:
@@ -301,10 +302,10 @@ def _remove(agent: Agent, driver: Driver, document: Document | None, dry_run: bo
 
 def show(agent: Agent, kind: type[Kind], key: str) -> Fields:
     """One resource as answers show it. Raises ``NotFound``, ``Ambiguous``."""
-    document = agent.documents.find(kind.noun, key)
+    driver = agent.driver(kind)
+    document = agent.documents.find(kind.noun, driver.locate(agent, key))
     if document is None:
         raise NotFound(f"There is no {kind.noun} {key!r} on this host.", kind=kind.noun, key=key)
-    driver = agent.driver(kind)
     snapshot = driver.snapshot(agent)
     return driver.show(agent, document, driver.observe(agent, document, snapshot), snapshot)
 

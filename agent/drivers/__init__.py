@@ -50,6 +50,9 @@ class Driver(Protocol):
     def verbs(self) -> Mapping[str, Verb]:
         """Verb name to ``function(task, **step.args)``. Each is repeatable: done twice is done once."""
 
+    def locate(self, agent: Agent, key: str) -> str:
+        """The uuid or name that *key* of a request stands for; itself, but for kinds whose key names others."""
+
     def complete(self, agent: Agent, want: Fields, document: Document | None) -> Fields:
         """Turn *want* (checked, merged, defaults filled in) into what will be kept: resolve references to uuids, draw
         what chance decides, and refuse what this host cannot do. Changes nothing."""

@@ -25,6 +25,10 @@ class DocumentDriver:
     def __init__(self, kind: type[Kind]) -> None:
         self.kind = kind
 
+    def locate(self, agent: Agent, key: str) -> str:
+        """Keys are names or uuids."""
+        return key
+
     def complete(self, agent: Agent, want: Fields, document: Document | None) -> Fields:
         """Kept as it was asked for."""
         return want

@@ -42,7 +42,7 @@ TEXT = {
     "disks": "make the disks", "drive": "write the config drive", "define": "define the domain",
     "grow": "grow the root disk", "start": "start", "start_paused": "start, paused", "stop": "shut down",
     "pause": "pause", "resume": "resume", "save": "suspend to disk", "destroy": "power off",
-    "undefine": "forget the domain", "erase": "remove the disks",
+    "undefine": "forget the domain", "free": "detach its volumes", "erase": "remove the disks",
 }
 STATUS = {hv.RUNNING: "ACTIVE", hv.OFF: "SHUTOFF", hv.PAUSED: "PAUSED", hv.SUSPENDED: "SUSPENDED",
           hv.CRASHED: "SHUTOFF", MISSING: "ERROR"}
@@ -68,6 +68,8 @@ def _gone(have: Fields | None) -> Iterator[str]:
         yield "destroy"
     if have["power"] != MISSING:
         yield "undefine"
+    if have.get("attached"):
+        yield "free"
     yield "erase"
 
 
@@ -116,6 +118,10 @@ class ServerDriver:
     unique_names = False
     verbs: Mapping[str, Verb] = verbs.VERBS
 
+    def locate(self, agent: Agent, key: str) -> str:
+        """Keys are names or uuids."""
+        return key
+
     def complete(self, agent: Agent, want: Fields, document: Document | None) -> Fields:
         """Resolve flavor, image, networks, key and kind of virtualisation; draw MACs."""
         return choose.complete(agent, want, document)
@@ -148,6 +154,8 @@ class ServerDriver:
             have.update(spec.seen(agent, document, domain))
             have["power"] = _power(document, domain)
             have["transient"] = not domain.persistent
+        have["attached"] = tuple(one.id for one in agent.documents.list("volume_attachment")
+                                 if one.want["server"] == document.id)
         return have
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:

@@ -57,7 +57,7 @@ class VolumeDriver(DocumentDriver):
 
     def release(self, agent: Agent, document: Document) -> None:
         """Refused while a server has it."""
-        users = [_server_name(agent, one) for one in attachments(agent, document.id)]
+        users = sorted(_server_name(agent, one) for one in attachments(agent, document.id))
         if users:
             raise InUse(f"Volume {document.name!r} is attached to {', '.join(users)}. Detach it first.", users=users)
 

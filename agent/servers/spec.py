@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from magnetar_agent.hypervisor import Disk, Domain, DomainSpec, Nic
 from magnetar_agent.servers import domain_name, folder
+from magnetar_agent.volumes import attaching
 
 if TYPE_CHECKING:
     from magnetar_agent.agent import Agent
@@ -33,8 +35,8 @@ def nic(agent: Agent, wanted: Fields) -> Nic:
     return Nic(wanted["mac"], wanted["model"], network, bridge, wanted.get("tag"))
 
 
-def domain(agent: Agent, document: Document) -> DomainSpec:
-    """What libvirt is told of the server."""
+def local(agent: Agent, document: Document) -> list[Disk]:
+    """The disks that live and die with the server."""
     want, state, place = document.want, document.state, folder(agent, document.id)
     disks = [Disk(place / "disk", "vda", want["root_format"])]
     if want["flavor"]["ephemeral"]:
@@ -46,11 +48,32 @@ def domain(agent: Agent, document: Document) -> DomainSpec:
     if want["config_drive"]:
         # A virtio disk, not a CD: the kernels of cloud images have virtio and often no AHCI (MD-76 mounts /dev/vdb).
         disks.append(Disk(place / "config.iso", "vdz", "raw", readonly=True))
+    return disks
+
+
+def targets(agent: Agent, document: Document) -> set[str]:
+    """The device names of the server that are taken."""
+    volumes = {one.want["device"] for one in agent.documents.list("volume_attachment")
+               if one.want["server"] == document.id}
+    return volumes | ({one.target for one in local(agent, document)} if document.want.get("flavor") else set())
+
+
+def disks(agent: Agent, document: Document) -> tuple[Disk, ...]:
+    """All disks, the root disk first. Where a volume is to be booted from after it, each says its turn."""
+    found = local(agent, document) + attaching.disks(agent, document.id)
+    if any(one.boot for one in found):
+        found = [replace(one, boot=1) if one.target == "vda" else one for one in found]
+    return tuple(sorted(found, key=lambda one: (one.target != "vda", one.target[:2] != "vd", one.target)))
+
+
+def domain(agent: Agent, document: Document) -> DomainSpec:
+    """What libvirt is told of the server."""
+    want, state, place = document.want, document.state, folder(agent, document.id)
     boot = state.get("boot") or {}
     return DomainSpec(
         uuid=document.id, name=domain_name(document.id), title=want["name"], description=want["description"],
         vcpus=want["flavor"]["vcpus"], ram_mib=want["flavor"]["ram"], virt_type=want["virt_type"],
-        machine=want["machine"], disks=tuple(disks), nics=tuple(nic(agent, n) for n in want["networks"]),
+        machine=want["machine"], disks=disks(agent, document), nics=tuple(nic(agent, n) for n in want["networks"]),
         console_log=place / "console.log",
         kernel=place / "kernel" if boot else None,
         ramdisk=place / "ramdisk" if boot.get("ramdisk") else None,

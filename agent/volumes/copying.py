@@ -8,7 +8,7 @@ Locks are always taken in this order: what is being made, servers by uuid, the v
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from magnetar_agent import hypervisor as hv
 from magnetar_agent.hypervisor import Disk
@@ -45,8 +45,8 @@ def from_volume(task: Task, pool: Pool, size: int, format: str, volume: str) -> 
             servers.enter_context(agent.locks.hold("server", one))
         own.enter_context(agent.locks.hold("volume", volume))
         source = _standing(agent, "volume", volume)
-        running = [(d.id, a.want["device"]) for a in attachments(agent, volume)
-                   if (d := _domain(agent, a.want["server"])) and d.state in (hv.RUNNING, hv.PAUSED)]
+        running = [(one.want["server"], one.want["device"]) for one in attachments(agent, volume)
+                   if _runs(agent, one.want["server"])]
         if len(running) > 1:
             raise Conflict(f"Volume {source.name!r} is written to by {len(running)} running servers, so there is no "
                            "one moment at which it could be copied. Stop all but one of them, then repeat the call.")
@@ -58,8 +58,9 @@ def from_volume(task: Task, pool: Pool, size: int, format: str, volume: str) -> 
             pool.fill(task.document.id, format, size, disk, task.operation.advance)
 
 
-def _domain(agent: Agent, id: str) -> Any:
-    return agent.hypervisor.domain(id)
+def _runs(agent: Agent, server: str) -> bool:
+    domain = agent.hypervisor.domain(server)
+    return domain is not None and domain.state in (hv.RUNNING, hv.PAUSED)
 
 
 def _standing(agent: Agent, noun: str, id: str) -> Document:

@@ -10,7 +10,7 @@ import os
 import platform
 import shutil
 import subprocess
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -20,8 +20,8 @@ import pytest
 import yaml
 from jinja2 import UndefinedError
 
-from magnetar_agent.hypervisor import Disk, DomainSpec, NetworkSpec, Nic
-from magnetar_agent.virt.domain import Seen, parse, render, state
+from magnetar_agent.hypervisor import Disk, DomainSpec, NetworkSpec, Nic, Remote
+from magnetar_agent.virt.domain import Seen, parse, render, render_device, state
 from magnetar_agent.virt.probe import PROVED, firmware, probe
 from magnetar_agent.virt.templates import NAMESPACE, fill
 
@@ -33,9 +33,18 @@ HOSTILE = "</title><devices/>&amp;<>\"'"
 def spec_of(case: dict[str, Any]) -> DomainSpec:
     """The DomainSpec that a case writes down."""
     paths = {f.name for f in fields(DomainSpec) if "Path" in str(f.type)}
-    disks = tuple(Disk(**{**disk, "path": Path(disk["path"])}) for disk in case.pop("disks", ()))
+    disks = tuple(Disk(**{**disk, "path": Path(disk["path"]), "remote": remote_of(disk.get("remote"))})
+                  for disk in case.pop("disks", ()))
     nics = tuple(Nic(**nic) for nic in case.pop("nics", ()))
     return DomainSpec(disks=disks, nics=nics, **{k: Path(v) if k in paths else v for k, v in case.items()})
+
+
+def remote_of(given: dict[str, Any] | None) -> Remote | None:
+    """The source by a protocol that a case writes down."""
+    if given is None:
+        return None
+    hosts = tuple((host, port) for host, port in given.pop("hosts", ()))
+    return Remote(**{**given, "hosts": hosts, "socket": Path(given["socket"]) if "socket" in given else None})
 
 
 def xml_of(path: Path) -> str:
@@ -89,6 +98,15 @@ def test_what_is_rendered_is_read_back() -> None:
     assert seen.owned and seen.disks == spec.disks and seen.nics == spec.nics
     assert (seen.uuid, seen.name, seen.title, seen.vcpus, seen.ram_mib, seen.virt_type, seen.machine) == (
         spec.uuid, spec.name, spec.title, 1, 64, "kvm", "q35")
+
+
+def test_volumes_are_read_back() -> None:
+    spec = spec_of(yaml.safe_load((Path(__file__).parents[2] / "cases/xml/volumes.yml").read_text()))
+    for disk, seen in zip(spec.disks, parse(render(spec)).disks, strict=True):
+        assert seen == (replace(disk, path=Path(disk.remote.name)) if disk.remote else disk)
+    for disk in spec.disks:
+        alone = ET.tostring(ET.fromstring(render_device(disk)))
+        assert b"<target" in alone and str(disk.target).encode() in alone
 
 
 def test_a_template_cannot_use_what_is_not_there(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ STATUSES = ("creating", "available", "in-use", "error")
 
 #: What the guest sees a disk behind of; the letters of its name follow from it.
 BUSES = ("virtio", "scsi", "sata")
-DEVICE = Text(3, 7, r"(/dev/)?(vd|sd)[a-z]", "must be a device name such as vdb or sda")
+DEVICE = Text(3, 8, r"(/dev/)?(vd|sd)[a-z]", "must be a device name such as vdb or sda")
 TAG = Text(1, 60, r"[^,/]+", "must not contain a comma or a slash")
 
 
@@ -82,7 +82,7 @@ class VolumeAttachment(Kind):
 
     noun, plural = "volume_attachment", "volume_attachments"
 
-    id = Field(Uuid(), "The uuid, which follows from those of server and volume.", on=READ,
+    id = Field(Uuid(), "The uuid, which follows from those of server and volume.", on=FIXED, option=False,
                sample="5b6c0a4e-9f0a-5d0e-8a55-7b1f6a0c2d11")
     name = Field(Text(1, 600), "SERVER:VOLUME, with their uuids.", on=READ,
                  sample="8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d:0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11")

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""volume_attachment: a volume in a server. The domain is composed with them in ``servers.spec``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from magnetar_agent import hypervisor as hv
+from magnetar_agent.documents import Document, now
+from magnetar_agent.foresee import missing
+from magnetar_agent.servers import spec
+from magnetar_agent.volumes import attaching, attachments, finished
+from magnetar_core.errors import Conflict, InvalidField
+from magnetar_core.fields import SHOW
+from magnetar_core.kinds import VolumeAttachment
+from magnetar_core.plan import Step
+
+from .document import DocumentDriver
+
+if TYPE_CHECKING:
+    from magnetar_agent.agent import Agent
+
+    from . import Fields, Task, Verb
+
+MISSING = "missing"
+ROOT = 0
+ASLEEP = ("The server is suspended to disk and would wake up to other disks than it fell asleep with. Start it, or stop "
+          "it, then repeat the call.")
+
+
+class AttachmentDriver(DocumentDriver):
+    """One attachment for each pair of server and volume; see ``volumes.attaching``."""
+
+    unique_names = False
+
+    def __init__(self) -> None:
+        super().__init__(VolumeAttachment)
+        self.verbs: Mapping[str, Verb] = {"attach": _attach, "detach": _detach}
+
+    def locate(self, agent: Agent, key: str) -> str:
+        """SERVER:VOLUME, each a name or a uuid, to the uuid that follows from both."""
+        if ":" not in key:
+            return key
+        pairs = [(key[:at], key[at + 1:]) for at, letter in enumerate(key) if letter == ":"]
+        for first, second in pairs:
+            server, volume = agent.documents.find("server", first), agent.documents.find("volume", second)
+            if server and volume:
+                return attaching.identity(server.id, volume.id)
+        return attaching.identity(*pairs[0])
+
+    def complete(self, agent: Agent, want: Fields, document: Document | None) -> Fields:
+        """Resolve server and volume, draw the device, and refuse what cannot be attached."""
+        server = _named(agent, "server", want["server"], document)
+        volume = _named(agent, "volume", want["volume"], document)
+        found = {**want, "server": server.id, "volume": volume.id, "name": f"{server.id}:{volume.id}"}
+        if found["boot_index"] == -1:
+            found["boot_index"] = None
+        if "device" in found:
+            found["device"] = found["device"].removeprefix("/dev/")
+        if document is None:
+            _check_new(agent, found, server, volume)
+            taken = spec.targets(agent, server)
+            if found.setdefault("device", attaching.draw(found["bus"], taken)) in taken:
+                raise Conflict(f"device: server {server.name!r} has a disk {found['device']} already. Leave it out to "
+                               "have a free one drawn.", field="device")
+        return found
+
+    def release(self, agent: Agent, document: Document) -> None:
+        """The root disk stays."""
+        if document.want["boot_index"] == ROOT:
+            raise Conflict("The volume is the root disk of its server, which cannot be without it. Delete the server.")
+
+    def snapshot(self, agent: Agent) -> Any:
+        """All domains in one pass."""
+        return agent.hypervisor.domains()
+
+    def observe(self, agent: Agent, document: Document, snapshot: Any = None) -> Fields | None:
+        """The document, the server's *power*, and whether its definition (*defined*) and what runs (*plugged*) have it;
+        the latter is not looked at in lists."""
+        id, target = document.want["server"], document.want["device"]
+        domain = agent.hypervisor.domain(id) if snapshot is None else snapshot.get(id)
+        if domain is None or not domain.owned:
+            return {**document.want, "power": MISSING, "defined": False, "plugged": False}
+        defined = plugged = _there(document, domain, target)
+        if snapshot is None and domain.state in attaching.ACTIVE:
+            runs = agent.hypervisor.running(id)
+            plugged = runs is not None and _there(document, runs, target)
+        return {**document.want, "power": domain.state, "defined": defined, "plugged": plugged}
+
+    def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
+        """See ``plan``."""
+        return plan(want, have)
+
+    def show(self, agent: Agent, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
+        """The document with the names of server and volume."""
+        server = agent.documents.get("server", document.want["server"])
+        volume = agent.documents.get("volume", document.want["volume"])
+        have, state = have or {}, document.state
+        there = have.get("defined") or have.get("power") == MISSING
+        known = {**document.want, "id": document.id, "name": document.name, "fault": state.get("fault"),
+                 "server_name": server.name if server else "", "volume_name": volume.name if volume else "",
+                 "serial": document.want["volume"][:20],
+                 "status": "attached" if there else "attaching" if state.get("unfinished") else "error",
+                 "created_at": document.created_at, "updated_at": document.updated_at}
+        return {f.name: known.get(f.name) for f in self.kind.fields if f.at(None, SHOW)}
+
+
+def plan(want: Fields | None, have: Fields | None) -> Iterator[Step]:
+    """From *have* (``power`` of the server, ``defined``, ``plugged``) to *want*. Raises ``Conflict`` for a server that
+    is suspended: it would wake up to other disks than it fell asleep with."""
+    have = have or {"power": MISSING, "defined": False, "plugged": False}
+    runs = have["power"] in attaching.ACTIVE
+    attached = have["defined"] and (have["plugged"] or not runs)
+    loose = not have["defined"] and not (have["plugged"] and runs)
+    if have["power"] == hv.SUSPENDED and not (attached if want else loose):
+        raise Conflict(ASLEEP)
+    if want is None and not loose:
+        yield Step("detach", "detach the volume")
+    elif want is not None and not attached and (have["power"] != MISSING or not have.get("server")):
+        yield Step("attach", "attach the volume")
+
+
+def _there(document: Document, domain: hv.Domain, target: str) -> bool:
+    return any(one.target == target and one.serial == document.want["volume"] for one in domain.disks)
+
+
+def _named(agent: Agent, noun: str, key: str, document: Document | None) -> Document:
+    """The server or volume *key*; what an attachment has already may be going."""
+    kept = document.want[noun] if document else None
+    found = agent.documents.find(noun, key) if kept else agent.documents.standing(noun, key)
+    if found is None and kept == key:
+        return Document(noun, key, key, {})
+    if found is None:
+        missing(InvalidField(noun, f"must name a {noun} of this host", key), noun, key)
+        return Document(noun, key, key, {"multiattach": False, "format": "raw", "size": 1}, {"made": True})
+    return found
+
+
+def _check_new(agent: Agent, found: Fields, server: Document, volume: Document) -> None:
+    """Refuse what a new attachment cannot be."""
+    if found.pop("id", None) not in (None, attaching.identity(server.id, volume.id)):
+        raise InvalidField("id", "follows from server and volume; use SERVER:VOLUME as the key")
+    domain = agent.hypervisor.domain(server.id)
+    if domain and domain.state == hv.SUSPENDED:
+        raise Conflict(ASLEEP)
+    if domain and domain.state in attaching.ACTIVE and found["bus"] == "sata":
+        raise Conflict(attaching.SATA)
+    if found["boot_index"] == ROOT:
+        raise InvalidField("boot_index", "must not be 0: the root disk is given when the server is made")
+    if not finished(volume):
+        raise Conflict(f"Volume {volume.name!r} is still being made. Wait until it is available.")
+    if "device" in found and not found["device"].startswith(attaching.PREFIX[found["bus"]]):
+        raise InvalidField("device", f"must begin with {attaching.PREFIX[found['bus']]} on bus {found['bus']}",
+                           found["device"])
+    others = [one for one in attachments(agent, volume.id) if one.want["server"] != server.id]
+    if others and not volume.want["multiattach"]:
+        known = agent.documents.get("server", others[0].want["server"])
+        raise Conflict(f"Volume {volume.name!r} is attached to server {known.name if known else '?'!r} and can be in "
+                       "one server only. Detach it there first, or use a volume made with multiattach.",
+                       uuids=[others[0].want["server"]])
+
+
+def _attach(task: Task) -> None:
+    """Plug it in where the server runs, and into the definition for its later starts."""
+    agent, want = task.agent, task.document.want
+    with attaching.still(agent, want["server"], want["volume"]):
+        server = agent.documents.get("server", want["server"])
+        disk = attaching.disk(agent, task.document)
+        if server is None or server.deleting or disk is None:
+            raise Conflict("The server or the volume was removed meanwhile.")
+        attaching.plug(agent, server.id, disk)
+        if agent.hypervisor.domain(server.id):
+            agent.hypervisor.define(spec.domain(agent, server))
+
+
+def _detach(task: Task) -> None:
+    """Take it away from the running guest, which must let go of it, and from the definition."""
+    agent, document, want = task.agent, task.document, task.document.want
+    with attaching.still(agent, want["server"], want["volume"]):
+        disk = attaching.disk(agent, document) or hv.Disk(agent.settings.state_dir, want["device"], bus=want["bus"])
+        try:
+            attaching.unplug(agent, want["server"], disk, f"Volume {_volume_name(agent, document)!r}", task.operation)
+        except Exception as error:
+            if document.deleting:  # it goes on being attached, also after a restart of the agent
+                document.deleting = False
+                document.state["fault"] = {"code": getattr(error, "code", "internal"), "message": str(error)[:1024],
+                                           "created": now()}
+                task.keep()
+            raise
+        server = agent.documents.get("server", want["server"])
+        seen = agent.hypervisor.domain(want["server"])
+        if server and seen and seen.owned:
+            made = spec.domain(agent, server)
+            agent.hypervisor.define(replace(made, disks=tuple(d for d in made.disks if d.target != want["device"])))
+
+
+def _volume_name(agent: Agent, document: Document) -> str:
+    found = agent.documents.get("volume", document.want["volume"])
+    return found.name if found else str(document.want["volume"])
+

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Volumes in servers: how an attachment looks to QEMU, plugging it in and waiting until the guest lets go of it.
+
+Locks are always taken in this order: attachment, server, volume.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from magnetar_agent import hypervisor as hv
+from magnetar_agent.hypervisor import Disk, Nic
+from magnetar_agent.volumes import pools
+from magnetar_core.errors import Conflict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from magnetar_agent.agent import Agent
+    from magnetar_agent.documents import Document
+    from magnetar_agent.operations import Operation
+
+ACTIVE = (hv.RUNNING, hv.PAUSED)
+#: Namespace of the uuids of attachments: one for each pair of server and volume.
+NAMESPACE = uuid.UUID("6f1c6a0e-3a2c-5b77-9a51-6d0c0de7a11a")
+#: How often the guest is asked again to let go of a device, and how long one wait for news of it is, in seconds.
+ASK, LOOK = 5.0, 0.5
+SATA = "A sata disk cannot be plugged into a running server. Use bus virtio or scsi, or stop the server first."
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+#: Bus to the beginning of the names of its disks.
+PREFIX = {"virtio": "vd", "scsi": "sd", "sata": "sd"}
+
+
+def identity(server: str, volume: str) -> str:
+    """The uuid of the attachment of this pair of uuids."""
+    return str(uuid.uuid5(NAMESPACE, f"{server}:{volume}"))
+
+
+def of_server(agent: Agent, id: str) -> list[Document]:
+    """The attachments of a server, by device; without those that are being taken away."""
+    found = [one for one in agent.documents.list("volume_attachment") if one.want["server"] == id and not one.deleting]
+    return sorted(found, key=lambda one: str(one.want["device"]))
+
+
+def disks(agent: Agent, id: str) -> list[Disk]:
+    """The disks that a server has by its attachments."""
+    return [found for one in of_server(agent, id) if (found := disk(agent, one))]
+
+
+def disk(agent: Agent, attachment: Document) -> Disk | None:
+    """The attachment as QEMU has it; ``None`` when its volume has gone."""
+    want = attachment.want
+    volume = agent.documents.get("volume", want["volume"])
+    if volume is None:
+        return None
+    place = pools.named(agent, volume.want["pool"]).disk(volume.id, volume.want["format"])
+    index = want["boot_index"]
+    return replace(place, target=want["device"], bus=want["bus"], readonly=want["readonly"], tag=want["tag"],
+                   serial=volume.id, shareable=volume.want["multiattach"],
+                   boot=index + 1 if index is not None and index > 0 else None)
+
+
+def draw(bus: str, taken: set[str]) -> str:
+    """The first free device name. Raises ``Conflict`` when there is none."""
+    letters = LETTERS[1:-1] if bus == "virtio" else LETTERS  # vda is the root disk, vdz the config drive
+    for letter in letters:
+        if PREFIX[bus] + letter not in taken:
+            return PREFIX[bus] + letter
+    raise Conflict(f"The server has no room for another {bus} disk. Detach one, or use another bus.")
+
+
+@contextmanager
+def still(agent: Agent, server: str, volume: str) -> Iterator[None]:
+    """Hold the server and the volume, so that neither starts, stops, grows or goes."""
+    with agent.locks.hold("server", server), agent.locks.hold("volume", volume):
+        yield
+
+
+def plug(agent: Agent, server: str, device: Disk | Nic) -> None:
+    """Let the server have the device now, if it runs."""
+    domain = agent.hypervisor.domain(server)
+    if domain and domain.owned and domain.state in ACTIVE:
+        if isinstance(device, Disk) and device.bus == "sata":
+            raise Conflict(SATA)
+        agent.hypervisor.attach(server, device)
+
+
+def unplug(agent: Agent, server: str, device: Disk | Nic, what: str, operation: Operation) -> None:
+    """Wait until the guest of the server has let go of the device, asking again now and then.
+
+    Raises ``Conflict`` when it has not within the setting ``detach_timeout``; it then has the device as before."""
+    deadline, again = time.monotonic() + agent.settings.detach_timeout, 0.0
+    while _has(agent, server, device):
+        now = time.monotonic()
+        if now >= deadline:
+            raise Conflict(
+                f"{what} is still there: the guest did not let go of it within {agent.settings.detach_timeout:g} s. "
+                "Unmount it and whatever uses it in the guest (one that is booting, hangs or has no hot-plug driver "
+                "cannot), or stop the server; then repeat the call.")
+        if now >= again:
+            agent.hypervisor.detach(server, device)
+            again = time.monotonic() + ASK
+            continue
+        operation.check()
+        agent.changes.wait(server, LOOK)
+
+
+def _has(agent: Agent, server: str, device: Disk | Nic) -> bool:
+    seen = agent.hypervisor.running(server)
+    if seen is None:
+        return False
+    if isinstance(device, Nic):
+        return any(nic.mac == device.mac for nic in seen.nics)
+    return any(one.target == device.target for one in seen.disks)
+
