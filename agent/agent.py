@@ -11,6 +11,7 @@ from magnetar_agent.documents import Documents
 from magnetar_agent.drivers.attachment import AttachmentDriver
 from magnetar_agent.drivers.flavor import FlavorDriver
 from magnetar_agent.drivers.image import ImageDriver
+from magnetar_agent.drivers.interface import InterfaceDriver
 from magnetar_agent.drivers.keypair import KeypairDriver
 from magnetar_agent.drivers.network import NetworkDriver
 from magnetar_agent.drivers.server import ServerDriver
@@ -41,7 +42,7 @@ class Agent:
         #: How often each domain rebooted since the agent started.
         self.reboots: dict[str, int] = {}
         drivers: tuple[Driver, ...] = (FlavorDriver(), KeypairDriver(), ImageDriver(), NetworkDriver(), VolumeDriver(),
-                                       SnapshotDriver(), ServerDriver(), AttachmentDriver())
+                                       SnapshotDriver(), ServerDriver(), AttachmentDriver(), InterfaceDriver())
         self.drivers: Mapping[str, Driver] = {driver.kind.noun: driver for driver in drivers}
         self.follower = Follower(self)
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import logging
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import Document, now
-from magnetar_agent.drivers import Driver, Fields, Task
+from magnetar_agent.drivers import Driver, Fields, Part, Task
 from magnetar_agent.foresee import foreseeing, foreseen
+from magnetar_core.ensure import Permissions
 from magnetar_core.errors import Conflict, Immutable, InvalidField, MagnetarError, NotFound
 from magnetar_core.fields import Kind
 from magnetar_core.plan import Result, Step, diff
@@ -43,6 +44,8 @@ def ensure(agent: Agent, kind: type[Kind], key: str, want: Fields | None, permis
     *permissions* is a checked ``core.ensure.Permissions``. Blocks until done. Raises the errors of the core.
     """
     driver = agent.driver(kind)
+    if isinstance(driver, Part):
+        return driver.ensure(agent, key, want, permissions, dry_run, operation)
     key = driver.locate(agent, key)
     given = None if want is None else given_by(kind, key, want)
     while True:
@@ -53,6 +56,16 @@ def ensure(agent: Agent, kind: type[Kind], key: str, want: Fields | None, permis
                 return _Change(agent, driver, key, given, permissions, operation).run(document, dry_run)
         except _Changed:
             continue
+
+
+def revise(agent: Agent, kind: type[Kind], id: str, revised: Callable[[Document], Fields], dry_run: bool,
+           operation: Operation) -> Result:
+    """Ensure what *revised* makes of the resource as it is: nobody changes it in between. Raises ``NotFound``."""
+    with _claim(agent, kind, id, operation, dry_run) as document:
+        if document is None:
+            raise NotFound(f"The {kind.noun} {id} was removed meanwhile.", kind=kind.noun, key=id)
+        given = given_by(kind, id, revised(document))
+        return _Change(agent, agent.driver(kind), id, given, Permissions.defaults(), operation).run(document, dry_run)
 
 
 @contextmanager
@@ -303,6 +316,8 @@ def _remove(agent: Agent, driver: Driver, document: Document | None, dry_run: bo
 def show(agent: Agent, kind: type[Kind], key: str) -> Fields:
     """One resource as answers show it. Raises ``NotFound``, ``Ambiguous``."""
     driver = agent.driver(kind)
+    if isinstance(driver, Part):
+        return driver.one(agent, key)
     document = agent.documents.find(kind.noun, driver.locate(agent, key))
     if document is None:
         raise NotFound(f"There is no {kind.noun} {key!r} on this host.", kind=kind.noun, key=key)
@@ -313,15 +328,21 @@ def show(agent: Agent, kind: type[Kind], key: str) -> Fields:
 def collection(agent: Agent, kind: type[Kind], filters: Mapping[str, Any]) -> list[Fields]:
     """All resources of *kind* whose fields equal *filters* (compared as text), by name and then uuid."""
     driver = agent.driver(kind)
+    if isinstance(driver, Part):
+        return [one for one in driver.every(agent) if _fits(one, filters)]
     snapshot = driver.snapshot(agent)
     found = []
     for document in agent.documents.list(kind.noun):
         if "name" in filters and document.name != filters["name"]:
             continue
         shown = driver.show(agent, document, driver.observe(agent, document, snapshot), snapshot)
-        if all(_text(shown.get(name)) == str(value) for name, value in filters.items()):
+        if _fits(shown, filters):
             found.append(shown)
     return found
+
+
+def _fits(shown: Fields, filters: Mapping[str, Any]) -> bool:
+    return all(_text(shown.get(name)) == str(value) for name, value in filters.items())
 
 
 def _text(value: object) -> str:

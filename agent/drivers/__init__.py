@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from magnetar_core.fields import Kind
 from magnetar_core.plan import Step
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from magnetar_agent.agent import Agent
     from magnetar_agent.documents import Document
     from magnetar_agent.operations import Operation
+    from magnetar_core.plan import Result
 
 #: A document's fields, or a view of them as they are on the host.
 Fields = dict[str, Any]
@@ -74,3 +75,18 @@ class Driver(Protocol):
 
     def sweep(self, agent: Agent) -> list[str]:
         """Remove what only this kind leaves behind and no document needs; say what is left that should not be."""
+
+
+@runtime_checkable
+class Part(Protocol):
+    """A driver of resources that are part of others' documents, and have none of their own."""
+
+    def ensure(self, agent: Agent, key: str, want: Fields | None, permissions: Mapping[str, Any], dry_run: bool,
+               operation: Operation) -> Result:
+        """As ``reconcile.ensure``: change the document that it is part of, by ``reconcile.revise``."""
+
+    def one(self, agent: Agent, key: str) -> Fields:
+        """The resource *key* as answers show it. Raises ``NotFound``."""
+
+    def every(self, agent: Agent) -> list[Fields]:
+        """All resources as answers show them."""

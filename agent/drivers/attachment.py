@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 MISSING = "missing"
 ROOT = 0
-ASLEEP = ("The server is suspended to disk and would wake up to other disks than it fell asleep with. Start it, or stop "
-          "it, then repeat the call.")
+ASLEEP = ("The server is suspended to disk and would wake up to other disks than it fell asleep with. Start it, or "
+          "stop it, then repeat the call.")
 
 
 class AttachmentDriver(DocumentDriver):

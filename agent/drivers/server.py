@@ -42,7 +42,8 @@ TEXT = {
     "disks": "make the disks", "drive": "write the config drive", "define": "define the domain",
     "grow": "grow the root disk", "start": "start", "start_paused": "start, paused", "stop": "shut down",
     "pause": "pause", "resume": "resume", "save": "suspend to disk", "destroy": "power off",
-    "undefine": "forget the domain", "free": "detach its volumes", "erase": "remove the disks",
+    "undefine": "forget the domain", "free": "detach its volumes",
+    "plug": "change the NICs", "erase": "remove the disks",
 }
 STATUS = {hv.RUNNING: "ACTIVE", hv.OFF: "SHUTOFF", hv.PAUSED: "PAUSED", hv.SUSPENDED: "SUSPENDED",
           hv.CRASHED: "SHUTOFF", MISSING: "ERROR"}
@@ -56,7 +57,8 @@ def plan(want: Fields | None, have: Fields | None) -> Iterator[Step]:
     Raises ``Conflict`` or ``Immutable`` where there is no way that loses nothing.
     """
     for verb in _gone(have) if want is None else _there(want, have or NOTHING):
-        yield Step(verb, TEXT[verb])
+        args = {"networks": (have or NOTHING)["networks"]} if verb == "plug" else {}
+        yield Step(verb, TEXT[verb], **args)
 
 
 NOTHING: Fields = {"power": MISSING, "todo": ("disk", "config.iso"), "lost": (), "root_bytes": 0}
@@ -85,7 +87,8 @@ def _there(want: Fields, have: Fields) -> Iterator[str]:
         raise Immutable(f"flavor: the root disk of server {want['name']!r} has {have['root_bytes'] / servers.GIB:g} "
                         f"GiB and cannot shrink to {want['flavor']['disk']} GiB. Choose a flavor with a larger disk, "
                         "or delete the server and make it again.", fields=["flavor"])
-    if (differs or grows) and power in (*ACTIVE, hv.SUSPENDED):
+    plugs = differs == ["networks"] and not grows and power in ACTIVE and want["power"] in ACTIVE
+    if not plugs and (differs or grows) and power in (*ACTIVE, hv.SUSPENDED):
         if want["power"] != hv.OFF:
             raise Conflict(f"{', '.join(differs or ['flavor'])}: can change only while server {want['name']!r} is off, "
                            f"and it is {power}. Stop it first, or ask for power off in the same call.", fields=differs)
@@ -97,6 +100,8 @@ def _there(want: Fields, have: Fields) -> Iterator[str]:
         yield "drive"
     if grows:
         yield "grow"
+    if plugs:
+        yield "plug"
     told = [name for name in ("name", "description") if want[name] != have.get(name)]
     if power == MISSING or have.get("transient") or differs or told:
         yield "define"

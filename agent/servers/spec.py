@@ -99,4 +99,4 @@ def _nic_seen(agent: Agent, card: Nic, wanted: Fields | None) -> Fields:
         if (asked.network, asked.bridge, asked.model) == (card.network, card.bridge, card.model):
             return wanted
     plug = {"network": card.network} if card.network else {"bridge": card.bridge}
-    return {**plug, "mac": card.mac, "model": card.model}
+    return {**plug, "mac": card.mac, "model": card.model, **({"tag": card.tag} if card.tag else {})}

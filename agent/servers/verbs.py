@@ -14,7 +14,7 @@ from magnetar_agent import configdrive
 from magnetar_agent import hypervisor as hv
 from magnetar_agent.documents import sync_folder
 from magnetar_agent.drivers import Task, Verb
-from magnetar_agent.servers import GIB, MIB, blocks, folder, spec
+from magnetar_agent.servers import GIB, MIB, blocks, cards, folder, spec
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField, NoSpace
 
 #: How often a wait for a domain looks, in seconds.
@@ -231,5 +231,5 @@ def erase(task: Task) -> None:
 VERBS: Mapping[str, Verb] = {
     verb.__name__: verb
     for verb in (disks, drive, define, grow, start, start_paused, stop, pause, resume, save, destroy, undefine,
-                 blocks.free, erase)
+                 blocks.free, cards.plug, erase)
 }

@@ -6,13 +6,14 @@ from __future__ import annotations
 from .flavor import Flavor
 from .host import Host
 from .image import Image
+from .interface import InterfaceAttachment
 from .keypair import Keypair
 from .network import Network
 from .server import Server
 from .volume import Volume, VolumeAttachment, VolumeSnapshot
 
-__all__ = ["BY_NOUN", "KINDS", "Flavor", "Host", "Image", "Keypair", "Network", "Server", "Volume", "VolumeAttachment",
-           "VolumeSnapshot"]
+__all__ = ["BY_NOUN", "KINDS", "Flavor", "Host", "Image", "InterfaceAttachment", "Keypair", "Network", "Server",
+           "Volume", "VolumeAttachment", "VolumeSnapshot"]
 
-KINDS = (Server, Flavor, Image, Keypair, Network, Volume, VolumeSnapshot, VolumeAttachment, Host)
+KINDS = (Server, Flavor, Image, Keypair, Network, Volume, VolumeSnapshot, VolumeAttachment, InterfaceAttachment, Host)
 BY_NOUN = {kind.noun: kind for kind in KINDS}

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""interface_attachment: a NIC of a server, seen by itself."""
+
+from __future__ import annotations
+
+from ..fields import FIXED, READ, Field, Kind
+from ..values import Choices, Mac, Text, Uuid, Value
+from .common import REFERENCE
+from .network import DEVICE
+
+MODELS = ("virtio", "e1000e", "e1000", "rtl8139")
+TAG = Text(1, 60, r"[^,/]+", "must not contain a comma or a slash")
+
+
+class InterfaceAttachment(Kind):
+    """A NIC in a server. It is part of the server's ``networks``; its key is SERVER:NIC, where NIC is a MAC address, a
+    network or a bridge."""
+
+    noun, plural = "interface_attachment", "interface_attachments"
+
+    id = Field(Uuid(), "The uuid, which follows from server and MAC address.", on=READ,
+               sample="5b6c0a4e-9f0a-5d0e-8a55-7b1f6a0c2d11")
+    server = Field(REFERENCE, "The server, by name or uuid.", required=True, on=FIXED,
+                   sample="8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d")
+    network = Field(REFERENCE, "A network known to the agent, or a libvirt network.", on=FIXED, sample="lan")
+    bridge = Field(DEVICE, "A bridge of the host, in place of network.", on=FIXED, sample=None)
+    mac = Field(Mac(), "MAC address; drawn once when omitted.", on=FIXED, sample="52:54:00:12:34:56")
+    model = Field(Choices(*MODELS), "Model of the card; V(virtio) when omitted.", on=FIXED, sample="virtio")
+    tag = Field(TAG, "Device tag, shown to the guest in the config drive that is made with the server.", on=FIXED,
+                sample=None)
+    server_name = Field(Text(), "The server's name.", on=READ, sample="web1")
+    addresses = Field(Value(), "Its addresses as far as they are known: {addr, version, mac, source}.", on=READ,
+                      sample=[{"addr": "192.168.100.57", "version": 4, "mac": "52:54:00:12:34:56", "source": "lease"}])
