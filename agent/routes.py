@@ -224,7 +224,8 @@ class Resources:
 
     async def ensure(self, request: Request) -> Json:
         """Make the resource be as the body says; fields that are left out stay as they are."""
-        given = query(request, dry_run=boolean, wait=seconds, on_immutable=plain, merge=words)
+        given = query(request, dry_run=boolean, wait=seconds, on_immutable=plain, merge=words, allow_reboot=boolean,
+                      preserve_ephemeral=boolean)
         dry, wait = given.pop("dry_run", False), given.pop("wait", self.agent.settings.wait)
         allowed = permissions(given)
         want = await body(request, self.agent.settings.body_max_bytes)

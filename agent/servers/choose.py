@@ -33,7 +33,7 @@ def complete(agent: Agent, want: Fields, document: Document | None) -> Fields:
     found["flavor"] = _flavor(agent, want["flavor"], old.get("flavor"))
     image = _image(agent, want.get("image"), document)
     found["image"] = image.id if image else want.get("image")
-    if image and not document:
+    if image and found["image"] != old.get("image"):
         _fits(image, found["flavor"])
         found["config_drive"] = want["config_drive"] or image.want["properties"].get("img_config_drive") == "mandatory"
     found["key_name"] = _key(agent, want.get("key_name"), old)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from magnetar_agent.hypervisor import Disk, Domain, DomainSpec, Nic
-from magnetar_agent.servers import domain_name, folder
+from magnetar_agent.servers import GIB, MIB, domain_name, folder, remake
 
 if TYPE_CHECKING:
     from magnetar_agent.agent import Agent
@@ -65,9 +65,15 @@ def seen(agent: Agent, document: Document, found: Domain) -> Fields:
     return {
         "name": found.title,
         "description": found.description,
-        "flavor": {**document.want["flavor"], "vcpus": found.vcpus, "ram": found.ram_mib},
+        "flavor": _flavor_seen(document, found),
         "networks": [_nic_seen(agent, card, wanted.get(card.mac)) for card in found.nics],
     }
+
+
+def _flavor_seen(document: Document, found: Domain) -> Fields:
+    made = remake.seen(document)
+    return {**document.want["flavor"], "vcpus": found.vcpus, "ram": found.ram_mib,
+            "ephemeral": made["ephemeral_bytes"] // GIB, "swap": made["swap_bytes"] // MIB}
 
 
 def _nic_seen(agent: Agent, card: Nic, wanted: Fields | None) -> Fields:

@@ -14,7 +14,7 @@ from magnetar_agent import configdrive
 from magnetar_agent import hypervisor as hv
 from magnetar_agent.documents import sync_folder
 from magnetar_agent.drivers import Task, Verb
-from magnetar_agent.servers import GIB, MIB, folder, spec
+from magnetar_agent.servers import GIB, MIB, folder, remake, spec
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField, NoSpace
 
 #: How often a wait for a domain looks, in seconds.
@@ -31,13 +31,16 @@ def disks(task: Task) -> None:
         _hold(task, place)
     if not (place / "disk").exists():
         _root(task, place)
-    for name, size, label in (("disk.ephemeral", flavor["ephemeral"] * GIB, "ephemeral0"),
-                              ("disk.swap", flavor["swap"] * MIB, "swap")):
-        if size and not (place / name).exists():
+    sizes, made = remake.seen_sizes(document), document.state.get("made", [])
+    for name, label in ((remake.EPHEMERAL, "ephemeral0"), (remake.SWAP, "swap")):
+        size = remake.wanted(flavor)[name]
+        if size and (name not in made or not (place / name).exists()):
             agent.hypervisor.make_disk(place / name, "qcow2", size, label=label)
+            sizes[name] = size
     seen = agent.hypervisor.disk(place / "disk")
     document.state["root_bytes"] = seen.virtual_size if seen else 0
-    document.state["made"] = sorted({*document.state.get("made", []), *spec.files(want)} - {"config.iso"})
+    document.state["sizes"] = sizes
+    document.state["made"] = sorted({*made, *(set(spec.files(want)) - {"config.iso"})})
     task.keep()
 
 
@@ -65,7 +68,7 @@ def _hold(task: Task, place: Path) -> None:
             _link(agent.drivers["image"].base(agent, part.id)[0], place / name)  # type: ignore[attr-defined]
     if kernel or format == "aki":
         document.state["boot"] = {"ramdisk": bool(image.want.get("ramdisk")), "cmdline": image.want.get("cmdline")}
-    document.state["base"] = {"format": format, "virtual_size": image.state.get("virtual_size") or 0}
+    document.state["base"] = {"image": image.id, "format": format, "virtual_size": image.state.get("virtual_size") or 0}
     task.keep()
 
 
@@ -230,5 +233,6 @@ def erase(task: Task) -> None:
 
 VERBS: Mapping[str, Verb] = {
     verb.__name__: verb
-    for verb in (disks, drive, define, grow, start, start_paused, stop, pause, resume, save, destroy, undefine, erase)
+    for verb in (disks, drive, define, grow, start, start_paused, stop, pause, resume, save, destroy, undefine, erase,
+                 remake.drop_swap, remake.grow_ephemeral, remake.wipe, remake.rebuilt, remake.discard)
 }

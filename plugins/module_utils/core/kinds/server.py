@@ -13,7 +13,7 @@ from .network import DEVICE
 USER_DATA_MAX = 65535
 POWERS = ("running", "off", "paused", "suspended")
 #: Nova's status words for what a host alone can see.
-STATUSES = ("BUILD", "ACTIVE", "SHUTOFF", "PAUSED", "SUSPENDED", "ERROR")
+STATUSES = ("BUILD", "ACTIVE", "SHUTOFF", "PAUSED", "SUSPENDED", "RESCUE", "ERROR")
 TAG = Text(1, 60, r"[^,/]+", "must not contain a comma or a slash")
 META = Text(0, 255)
 
@@ -32,6 +32,8 @@ class Server(Resource):
     """A virtual machine on a host."""
 
     noun, plural = "server", "servers"
+    rebuilt = frozenset(("image", "key_name", "user_data", "availability_zone", "config_drive", "root_format",
+                         "virt_type", "machine"))
 
     flavor = Field(OneOf(REFERENCE, Record(**sizes())),
                    "A flavor by name or uuid, or its sizes {vcpus, ram, disk, ephemeral, swap}.", required=True,
