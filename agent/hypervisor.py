@@ -84,6 +84,7 @@ class DomainSpec:
     kernel: Path | None = None
     ramdisk: Path | None = None
     cmdline: str | None = None
+    boot: tuple[str, ...] = ("hd", "cdrom")
     metadata: Mapping[str, str] = field(default_factory=dict)
 
 

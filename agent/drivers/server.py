@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from magnetar_agent import hypervisor as hv
 from magnetar_agent import servers
 from magnetar_agent.drivers import Fields, Verb
-from magnetar_agent.servers import choose, remake, spec, verbs
+from magnetar_agent.servers import choose, remake, rescue, spec, verbs
 from magnetar_core.errors import Conflict
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import Server
@@ -44,7 +44,7 @@ TEXT = {
     "pause": "pause", "resume": "resume", "save": "suspend to disk", "destroy": "power off",
     "undefine": "forget the domain", "erase": "remove the disks", "drop_swap": "remove the swap disk",
     "grow_ephemeral": "grow the ephemeral disk", "discard": "drop the saved memory", "wipe": "remove the disks",
-    "rebuilt": "note that it is rebuilt",
+    "rebuilt": "note that it is rebuilt", "rescue": "make the rescue disk", "unrescue": "remove the rescue disk",
 }
 STATUS = {hv.RUNNING: "ACTIVE", hv.OFF: "SHUTOFF", hv.PAUSED: "PAUSED", hv.SUSPENDED: "SUSPENDED",
           hv.CRASHED: "SHUTOFF", MISSING: "ERROR"}
@@ -52,9 +52,9 @@ STATUS = {hv.RUNNING: "ACTIVE", hv.OFF: "SHUTOFF", hv.PAUSED: "PAUSED", hv.SUSPE
 
 def plan(want: Fields | None, have: Fields | None) -> Iterator[Step]:
     """Yield the steps from *have* to *want*. *have* is ``observe``'s view: the server's fields as they are, and
-    ``power`` (``missing`` without a domain), ``todo`` (files to make), ``lost`` (files gone), the sizes of
-    disks (``remake.seen``), ``transient`` (undefined from outside: it would go when it stops), ``gone`` (an image that
-    is no longer here), and what the caller allows or asks for besides: ``allow_reboot``, ``rebuild``.
+    ``power`` (``missing`` without a domain), ``todo`` (files to make), ``lost`` (files gone), the sizes of disks
+    (``remake.seen``), ``rescue.seen``, ``transient`` (undefined from outside: it would go when it stops), ``gone`` (an
+    image that is no longer here), and what the caller allows or asks for besides: ``allow_reboot``, ``rebuild``.
 
     Raises ``Conflict`` or ``Immutable`` where there is no way that loses nothing.
     """
@@ -79,7 +79,9 @@ def _there(want: Fields, have: Fields) -> Iterator[str]:
     remake.check(want, have)
     sizes = tuple(remake.steps(want, have))
     differs = [] if power == MISSING else _differs(want, have)
-    if (differs or sizes or rebuild) and power in (*ACTIVE, hv.SUSPENDED):
+    rescues = rescue.verbs(want, have)
+    rescue.check(want, have, bool(sizes) or "flavor" in differs)
+    if (differs or sizes or rebuild or rescues) and power in (*ACTIVE, hv.SUSPENDED):
         yield from _off(want, have, differs or ["flavor"])
         power = hv.OFF
     if rebuild:
@@ -93,10 +95,12 @@ def _there(want: Fields, have: Fields) -> Iterator[str]:
         yield "disks"
     if (rebuild or "config.iso" in have["todo"]) and want["config_drive"]:
         yield "drive"
-    yield from (verb for verb in sizes if verb != "drop_swap")
+    yield from (verb for verb in (*sizes, *rescues) if verb not in ("drop_swap", "unrescue"))
     told = [name for name in ("name", "description") if want[name] != have.get(name)]
-    if power == MISSING or have.get("transient") or differs or told or rebuild:
+    if power == MISSING or have.get("transient") or differs or told or rebuild or rescues:
         yield "define"
+    if "unrescue" in rescues:
+        yield "unrescue"
     if rebuild:
         yield "rebuilt"
     if power == hv.CRASHED and want["power"] != hv.OFF:
@@ -116,7 +120,7 @@ def _off(want: Fields, have: Fields, names: list[str]) -> Iterator[str]:
     if have.get("rebuild"):
         yield from ("discard",) if power == hv.SUSPENDED else POWER[power, hv.OFF]
         return
-    if want["power"] != hv.OFF and not have.get("allow_reboot"):
+    if want["power"] != hv.OFF and not have.get("allow_reboot") and not rescue.verbs(want, have):
         raise Conflict(f"{', '.join(names)}: can change only while server {want['name']!r} is off, and it is {power}. "
                        "Stop it first, ask for power off in the same call, or set allow_reboot to have it stopped, "
                        "changed and started again.", fields=names)
@@ -158,6 +162,7 @@ class ServerDriver:
         }
         if snapshot is None:  # somebody plans: whether a rebuild could use the image
             have["gone"] = remake.gone(agent, document)
+        have.update(rescue.seen(agent, document, domain))
         if "config.iso" in absent and "config.iso" in made:
             have["todo"] += ("config.iso",)
         if domain is not None:
@@ -174,7 +179,7 @@ class ServerDriver:
         """Nova's names for what it is and does."""
         want, state = document.want, document.state
         power = (have or {}).get("power", MISSING)
-        status = STATUS[power]
+        status = "RESCUE" if power != MISSING and (have or {}).get("rescue") else STATUS[power]
         if state.get("unfinished") and power == MISSING:
             status = "ERROR" if state.get("fault") else "BUILD"
         domains = snapshot or servers.Snapshot(agent, {})

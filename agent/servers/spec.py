@@ -6,9 +6,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from magnetar_agent.hypervisor import Disk, Domain, DomainSpec, Nic
-from magnetar_agent.servers import GIB, MIB, domain_name, folder, remake
+from magnetar_agent.servers import GIB, MIB, domain_name, folder, remake, rescue
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from magnetar_agent.agent import Agent
     from magnetar_agent.documents import Document
     from magnetar_agent.drivers import Fields
@@ -36,27 +38,34 @@ def nic(agent: Agent, wanted: Fields) -> Nic:
 def domain(agent: Agent, document: Document) -> DomainSpec:
     """What libvirt is told of the server."""
     want, state, place = document.want, document.state, folder(agent, document.id)
-    disks = [Disk(place / "disk", "vda", want["root_format"])]
-    if want["flavor"]["ephemeral"]:
-        disks.append(Disk(place / "disk.ephemeral", "vdb"))
-    if want["flavor"]["swap"]:
-        disks.append(Disk(place / "disk.swap", "vdc"))
-    if state.get("iso"):
-        disks.append(Disk(place / "base", "sda", "raw", "cdrom", "sata", True))
+    root = Disk(place / "disk", "vda", want["root_format"])
+    disks = rescue.disks(state, place, root) if want.get("rescue") else _disks(want, state, place, root)
     if want["config_drive"]:
         # A virtio disk, not a CD: the kernels of cloud images have virtio and often no AHCI (MD-76 mounts /dev/vdb).
         disks.append(Disk(place / "config.iso", "vdz", "raw", readonly=True))
-    boot = state.get("boot") or {}
+    prefix, boot = rescue.boot(state) if want.get("rescue") else ("", state.get("boot") or {})
     return DomainSpec(
         uuid=document.id, name=domain_name(document.id), title=want["name"], description=want["description"],
         vcpus=want["flavor"]["vcpus"], ram_mib=want["flavor"]["ram"], virt_type=want["virt_type"],
         machine=want["machine"], disks=tuple(disks), nics=tuple(nic(agent, n) for n in want["networks"]),
         console_log=place / "console.log",
-        kernel=place / "kernel" if boot else None,
-        ramdisk=place / "ramdisk" if boot.get("ramdisk") else None,
+        kernel=place / f"{prefix}kernel" if boot else None,
+        ramdisk=place / f"{prefix}ramdisk" if boot.get("ramdisk") else None,
         cmdline=boot.get("cmdline"),
+        boot=("cdrom", "hd") if want.get("rescue") else ("hd", "cdrom"),
         metadata={"name": want["name"], "flavor": want["flavor"].get("name", "")},
     )
+
+
+def _disks(want: Fields, state: Fields, place: Path, root: Disk) -> list[Disk]:
+    found = [root]
+    if want["flavor"]["ephemeral"]:
+        found.append(Disk(place / "disk.ephemeral", "vdb"))
+    if want["flavor"]["swap"]:
+        found.append(Disk(place / "disk.swap", "vdc"))
+    if state.get("iso"):
+        found.append(Disk(place / "base", "sda", "raw", "cdrom", "sata", True))
+    return found
 
 
 def seen(agent: Agent, document: Document, found: Domain) -> Fields:

@@ -54,6 +54,7 @@ class Reaper:
         return call
 
 
+IMAGE = ("image", "img", {"source": {"path": "/image.raw"}, "disk_format": "raw"})
 #: What was made before, and what is asked for: noun, key, want and, last, what the caller allows.
 STORIES: dict[str, tuple[list[tuple[str, str, Any]], tuple[Any, ...]]] = {
     "create": ([], ("server", "web1", {"flavor": {**SMALL, "disk": 1, "swap": 1}, "networks": [{"bridge": "br0"}]})),
@@ -69,6 +70,12 @@ STORIES: dict[str, tuple[list[tuple[str, str, Any]], tuple[Any, ...]]] = {
     "rebuild what is suspended": ([("server", "web1", {"flavor": SMALL, "power": "suspended"})],
                                   ("server", "web1", {"key_name": None, "user_data": "YQ==", "power": "running"},
                                    {"on_immutable": "rebuild"})),
+    "rebuild from another image": (
+        [IMAGE, ("server", "web1", {"flavor": SMALL})],
+        ("server", "web1", {"image": "img"}, {"on_immutable": "rebuild"})),
+    "rescue": ([IMAGE, ("server", "web1", {"flavor": SMALL})], ("server", "web1", {"rescue": {"image": "img"}})),
+    "unrescue": ([IMAGE, ("server", "web1", {"flavor": SMALL, "rescue": {"image": "img"}})],
+                 ("server", "web1", {"rescue": None})),
     "suspend": ([("server", "web1", {"flavor": SMALL})], ("server", "web1", {"power": "suspended"})),
     "network": ([], ("network", "lan", {"mode": "nat", "cidr": "10.99.0.0/24"})),
     "network away": ([("network", "lan", {"mode": "nat", "cidr": "10.99.0.0/24"})], ("network", "lan", None)),
@@ -85,8 +92,10 @@ def test_death_at_every_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
         with monkeypatch.context() as patch:
             host = Host(tmp_path / str(lives))
             host.start()
+            (host.root / "image.raw").write_bytes(bytes(4096))
             for noun, key, want in before:
-                host.ensure(noun, key, want)
+                placed = {"source": {"path": str(host.root / "image.raw")}} if noun == "image" else {}
+                host.ensure(noun, key, {**want, **placed})
             reaper = Reaper(patch, lives, late)
             try:
                 host.ensure(*asked, **allowed)

@@ -54,6 +54,10 @@ class Server(Resource):
     config_drive = Field(Boolean(), "Whether the guest gets a config drive (MD-70).", default=True, on=FIXED,
                          sample=True)
     power = Field(Choices(*POWERS), "Desired power state.", default="running", option=False, sample="running")
+    rescue = Field(
+        Nullable(Record(image=Field(Nullable(REFERENCE), "Image to boot from; the server's own when omitted."))),
+        "Boot from another image, with the root disk as second disk; null for none.", default=None, option=False,
+        sample=None)
     restart_on_crash = Field(Boolean(), "Start the guest again when its QEMU dies.", default=False, sample=False)
     resume_on_host_boot = Field(Boolean(), "Start the guest again after the host has rebooted, if it ran.",
                                 default=True, sample=True)
