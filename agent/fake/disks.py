@@ -28,7 +28,7 @@ class Disks(State):
 
     def disk(self, path: Path) -> DiskSeen | None:
         with self._call("disk", needs_libvirt=False):
-            return _read(path)
+            return read(path)
 
     def make_disk(self, path: Path, format: str, size: int, backing: Path | None = None,
                   backing_format: str | None = None,
@@ -37,11 +37,11 @@ class Disks(State):
             if backing and not backing.exists():
                 raise HypervisorError(f"qemu-img could not make the disk {path}: {backing} does not exist.")
             with complete(path) as part:
-                _write(part, DiskSeen(format, size, backing))
+                write(part, DiskSeen(format, size, backing))
 
     def copy_disk(self, source: Path, source_format: str, path: Path, format: str, progress: Progress) -> None:
         with self._call("copy_disk", needs_libvirt=False):
-            seen = _read(source)
+            seen = read(source, source_format)
             if seen is None:
                 raise HypervisorError(f"The disk {source} cannot be copied: it does not exist.")
             with complete(path) as part:
@@ -51,16 +51,16 @@ class Disks(State):
                 if source_format == format == "raw":
                     shutil.copyfile(source, part)
                 else:
-                    _write(part, DiskSeen(format, seen.virtual_size))
+                    write(part, DiskSeen(format, seen.virtual_size))
 
     def grow_disk(self, path: Path, format: str, size: int) -> None:
         with self._call("grow_disk", needs_libvirt=False):
-            seen = _read(path)
+            seen = read(path, format)
             if seen is None:
                 raise HypervisorError(f"The disk {path} cannot be grown: it does not exist.")
             if seen.virtual_size > size:
                 raise HypervisorError(f"The disk {path} has {seen.virtual_size} bytes already; it is not shrunk.")
-            _write(path, replace(seen, virtual_size=size))
+            write(path, replace(seen, virtual_size=size))
 
     def make_iso(self, path: Path, label: str, files: Mapping[str, bytes]) -> None:
         with self._call("make_iso", needs_libvirt=False), complete(path) as part, part.open("wb") as target:
@@ -71,7 +71,8 @@ class Disks(State):
             self.permitted.extend(paths)
 
 
-def _write(path: Path, disk: DiskSeen) -> None:
+def write(path: Path, disk: DiskSeen) -> None:
+    """Make, or grow, a disk."""
     if disk.format == "raw":
         with path.open("ab") as file:
             file.truncate(disk.virtual_size)
@@ -82,12 +83,13 @@ def _write(path: Path, disk: DiskSeen) -> None:
     path.write_bytes(header + name)
 
 
-def _read(path: Path) -> DiskSeen | None:
+def read(path: Path, format: str | None = None) -> DiskSeen | None:
+    """What a disk is; nothing is guessed when its *format* is known to be raw."""
     if not path.exists():
         return None
     with path.open("rb") as file:
         head = file.read(4096)
-    if not head.startswith(b"QFI\xfb") or len(head) < _QCOW2.size:
+    if format == "raw" or not head.startswith(b"QFI\xfb") or len(head) < _QCOW2.size:
         return DiskSeen("raw", path.stat().st_size)
     _magic, _version, at, length, _bits, size = _QCOW2.unpack_from(head)[:6]
     return DiskSeen("qcow2", size, Path(head[at:at + length].decode()) if at else None)

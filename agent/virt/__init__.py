@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from .capabilities import Capabilities
 from .connection import Connection
+from .copies import Copies
 from .disks import Disks
 from .events import listen
+from .inside import Inside
 from .network import Networks
 from .power import Domains
 from .probe import Kvm
@@ -26,7 +28,7 @@ __all__ = ["LibvirtHypervisor"]
 log = logging.getLogger(__name__)
 
 
-class LibvirtHypervisor(Capabilities, Domains, Networks, Disks):
+class LibvirtHypervisor(Capabilities, Copies, Inside, Networks, Disks):
     """``Hypervisor`` on the libvirt at *uri*; what it finds out about the host is kept in *state_dir*."""
 
     def __init__(self, uri: str = "qemu:///system", state_dir: Path = Path("/var/lib/magnetar"),

@@ -29,12 +29,7 @@ class Disks:
 
     def disk(self, path: Path) -> DiskSeen | None:
         """``qemu-img info``, also of a disk in use."""
-        if not path.exists():
-            return None
-        answer = json.loads(run(["qemu-img", "info", "--force-share", "--output=json", "--", _plain(path)],
-                                f"read the disk {path}"))
-        backing = answer.get("full-backing-filename") or answer.get("backing-filename")
-        return DiskSeen(answer["format"], answer["virtual-size"], Path(backing) if backing else None)
+        return _seen(path, ())
 
     def make_disk(self, path: Path, format: str, size: int, backing: Path | None = None,
                   backing_format: str | None = None, label: str | None = None) -> None:
@@ -51,7 +46,7 @@ class Disks:
 
     def copy_disk(self, source: Path, source_format: str, path: Path, format: str, progress: Progress) -> None:
         """``qemu-img convert``; *progress* may end it by raising."""
-        seen = self.disk(source)
+        seen = _seen(source, ("-f", source_format))
         if seen is None:
             raise HypervisorError(f"The disk {source} cannot be copied: it does not exist.")
         total = seen.virtual_size
@@ -62,14 +57,14 @@ class Disks:
 
     def grow_disk(self, path: Path, format: str, size: int) -> None:
         """``qemu-img resize``; never shrinks."""
-        seen = self.disk(path)
+        seen = _seen(path, ("-f", format))
         if seen is None:
             raise HypervisorError(f"The disk {path} cannot be grown: it does not exist.")
         if seen.virtual_size > size:
             raise HypervisorError(f"The disk {path} has {seen.virtual_size} bytes already; it is not shrunk to {size}.")
         if seen.virtual_size < size:
             run(["qemu-img", "resize", "-q", "-f", format, "--", _plain(path), str(size)], f"grow the disk {path}")
-            _flush(path)
+            flush(path)
 
     def make_iso(self, path: Path, label: str, files: Mapping[str, bytes]) -> None:
         """See ``iso.write``."""
@@ -102,14 +97,24 @@ def complete(path: Path) -> Iterator[Path]:
     part.unlink(missing_ok=True)
     try:
         yield part
-        _flush(part)
+        flush(part)
         part.rename(path)
-        _flush(path.parent)
+        flush(path.parent)
     except BaseException as error:
         part.unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise _refused(path, error) from error
         raise
+
+
+def _seen(path: Path, format: tuple[str, ...]) -> DiskSeen | None:
+    """A guest can write any header into its raw disk: where the format is known, nothing is guessed."""
+    if not path.exists():
+        return None
+    answer = json.loads(run(["qemu-img", "info", "--force-share", "--output=json", *format, "--", _plain(path)],
+                            f"read the disk {path}"))
+    backing = answer.get("full-backing-filename") or answer.get("backing-filename")
+    return DiskSeen(answer["format"], answer["virtual-size"], Path(backing) if backing else None)
 
 
 def direct_io(folder: Path) -> bool:
@@ -165,7 +170,8 @@ def _sparse(path: Path, size: int) -> None:
         os.close(descriptor)
 
 
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
+    """Make a file, or the names in a folder, durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
