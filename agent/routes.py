@@ -45,7 +45,8 @@ class Event(Kind):
 
     noun, plural = "event", "events"
 
-    event = Field(Text(1, 64), "What to do: reboot.", required=True, sample="reboot")
+    event = Field(Text(1, 64), "What to do: reboot, rebuild, create_image, crash_dump or change_password.",
+                  required=True, sample="reboot")
     args = Field(MapOf(Text(1, 64), Value()), "Arguments of the event; reboot takes type: soft or hard.", default={},
                  sample={"type": "soft"})
     request_id = Field(Text(1, 128, r"[\w.-]+", "may have letters, digits and . _ - only"),

@@ -80,7 +80,7 @@ def write(path: Path, disk: DiskSeen) -> None:
     name = str(disk.backing).encode() if disk.backing else b""
     at = _QCOW2.size if name else 0
     header = _QCOW2.pack(b"QFI\xfb", 2, at, len(name), 16, disk.virtual_size, *(0,) * 7)
-    path.write_bytes(header + name)
+    path.write_bytes((header + name).ljust(4096, b"\0"))
 
 
 def read(path: Path, format: str | None = None) -> DiskSeen | None:

@@ -436,7 +436,7 @@ def test_a_copy_of_a_disk_in_use(place: Place) -> None:
         act(spec.uuid)
         told: list[tuple[int, int]] = []
         hypervisor.begin_copy(spec.uuid, "vda", copy)
-        hypervisor.finish_copy(spec.uuid, copy, lambda done, total: told.append((done, total)))
+        hypervisor.finish_copy(spec.uuid, copy, lambda done, total, told=told: told.append((done, total)))
         seen = hypervisor.disk(copy)
         assert seen is not None and (seen.format, seen.virtual_size, seen.backing) == ("qcow2", 16 * MIB, None)
         assert told == sorted(told)

@@ -14,12 +14,15 @@ from typing import Any
 import pytest
 
 from magnetar_agent.documents import Documents
+from magnetar_agent.events import _Journal
 from magnetar_agent.fake import FakeHypervisor
+from magnetar_agent.images.store import Store
 
 from .conftest import SMALL, Host
 
 CHANGES = ("discard_save", "define", "undefine", "start", "shutdown", "destroy", "pause", "resume", "save",
-           "make_disk", "copy_disk", "grow_disk", "make_iso", "make_network", "remove_network")
+           "make_disk", "copy_disk", "grow_disk", "make_iso", "make_network", "remove_network", "begin_copy",
+           "finish_copy", "freeze", "thaw", "set_password", "inject_nmi")
 
 
 class Dead(BaseException):
@@ -31,7 +34,8 @@ class Reaper:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, lives: int, late: bool) -> None:
         self.lives, self.late, self.dead, self.armed = lives, late, False, True
-        for owner, names in ((FakeHypervisor, CHANGES), (Documents, ("write", "remove"))):
+        for owner, names in ((FakeHypervisor, CHANGES), (Documents, ("write", "remove")), (Store, ("commit",)),
+                             (_Journal, ("begin", "end"))):
             for name in names:
                 monkeypatch.setattr(owner, name, self._wrapped(getattr(owner, name)))
 
