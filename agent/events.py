@@ -1,106 +1,64 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One-shots that are no state: reboot. Done at most once: the request id is on disk before anything is done.
+"""One-shots that are no state, such as a reboot. Done at most once: the request id is on disk before anything is done.
 
 A delivery that finds its id with an answer gets that answer; one that finds it without (the agent died in between)
-is told so, since doing it again might do it twice.
+is told so, since doing it again might do it twice. Actions that know what they have done are carried on instead.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import re
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent import hypervisor as hv
-from magnetar_agent.documents import Document, now, write_atomically
-from magnetar_agent.operations import Operation
+from magnetar_agent.documents import now, write_atomically
 from magnetar_agent.reconcile import show
+from magnetar_agent.servers import actions
+from magnetar_agent.servers.actions import ACTIONS
 from magnetar_core.errors import Conflict, InvalidField, NotFound
-from magnetar_core.fields import Field, Kind
-from magnetar_core.values import Choices
+from magnetar_core.fields import Kind
 
 if TYPE_CHECKING:
     from magnetar_agent.agent import Agent
-
-log = logging.getLogger(__name__)
+    from magnetar_agent.operations import Operation
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
-class Reboot(Kind):
-    """Arguments of a reboot."""
-
-    type = Field(Choices("soft", "hard"), "soft asks the guest and falls back to hard; hard presses reset.",
-                 default="soft")
-
-
-def reboot(agent: Agent, document: Document, args: Mapping[str, Any], operation: Operation) -> None:
-    """Nova's reboot (ACT: SOFT from running only; HARD also starts what is off). Follows Nova: soft falls back."""
-    domain = agent.hypervisor.domain(document.id)
-    state = domain.state if domain else "missing"
-    if args["type"] == "soft" and state == hv.RUNNING:
-        agent.hypervisor.reboot(document.id)
-        if _rebooted(agent, document.id, operation):
-            return
-        log.warning("server %s did not reboot by itself; reset", document.name)
-    elif args["type"] == "soft" or state in ("missing", hv.SUSPENDED):
-        raise Conflict(f"A {args['type']} reboot needs a running server, and {document.name!r} is {state}. "
-                       "Start it instead.", power_state=state)
-    if state == hv.RUNNING:
-        agent.hypervisor.reset(document.id)
-        return
-    agent.hypervisor.destroy(document.id)
-    document.want["power"] = hv.RUNNING
-    document.state.pop("reason", None)
-    document.state.pop("crashed", None)
-    agent.documents.write(document)
-    agent.hypervisor.start(document.id)
-
-
-def _rebooted(agent: Agent, id: str, operation: Operation) -> bool:
-    """Whether the guest rebooted within the time that a shutdown may take."""
-    deadline = time.monotonic() + agent.settings.shutdown_timeout
-    seen = agent.reboots.get(id, 0)
-    while time.monotonic() < deadline:
-        if agent.reboots.get(id, 0) != seen:
-            return True
-        operation.check()
-        agent.changes.wait(id, 0.5)
-    return agent.reboots.get(id, 0) != seen
-
-
-EVENTS: Mapping[str, tuple[type[Kind], Callable[..., None]]] = {"reboot": (Reboot, reboot)}
-
-
 def event(agent: Agent, kind: type[Kind], key: str, name: str, args: Mapping[str, Any], request_id: str,
           operation: Operation) -> dict[str, Any]:
-    """Do the one-shot *name* on resource *key*, once per *request_id*. Answer: ``{"done": true, "resource": …}``."""
-    if kind.noun != "server" or name not in EVENTS:
-        raise InvalidField("event", f"must be one of {', '.join(EVENTS)}, on a server", name)
+    """Do the one-shot *name* on resource *key*, once per *request_id*.
+
+    Answer: ``{"done": true, "resource": …}`` and what the action says besides (``actions``).
+    """
+    if kind.noun != "server" or name not in ACTIONS:
+        raise InvalidField("event", f"must be one of {', '.join(ACTIONS)}, on a server", name)
     if not REQUEST_ID.fullmatch(request_id):
         raise InvalidField("request_id", "must have 1 to 128 letters, digits, dots, hyphens or underscores")
-    rule, verb = EVENTS[name]
-    checked = {**rule.defaults(), **rule.check(dict(args))}
+    action, given = ACTIONS[name], actions.checked(name, args)
     document = agent.documents.find(kind.noun, key)
     if document is None:
         raise NotFound(f"There is no {kind.noun} {key!r} on this host.", kind=kind.noun, key=key)
     journal = _Journal(Path(agent.settings.state_dir) / "events", agent.settings.event_keys_kept)
     with agent.locks.hold(kind.noun, document.id):
-        entry = {"event": name, "args": checked, "server": document.id, "at": now()}
-        if journal.done(request_id, entry):
-            return {"done": True, "resource": show(agent, kind, document.id)}
-        journal.begin(request_id, entry)
-        try:
-            verb(agent, agent.documents.get(kind.noun, document.id), checked, operation)
-        except Conflict:
-            journal.drop(request_id)  # refused before anything was done
-            raise
-        journal.end(request_id, entry)
-    return {"done": True, "resource": show(agent, kind, document.id)}
+        again = agent.documents.get(kind.noun, document.id)
+        if again is None or again.deleting:
+            raise NotFound(f"{kind.noun} {document.name!r} was removed in the meantime.", kind=kind.noun, key=key)
+        # What is secret is not kept, not even as a digest: a password could be guessed from one.
+        plain = {field: value for field, value in given.items() if field not in action.rule.secrets()}
+        entry = {"event": name, "args": plain, "server": document.id, "at": now()}
+        found = journal.ended(request_id, entry, action.again)
+        if found is None:
+            journal.begin(request_id, entry)
+            try:
+                found = action.act(actions.Call(agent, again, given, operation, request_id))
+            except (Conflict, InvalidField):
+                journal.drop(request_id)  # refused before anything was done
+                raise
+            journal.end(request_id, entry, found)
+    return {"done": True, **found, "resource": show(agent, kind, document.id)}
 
 
 class _Journal:
@@ -110,18 +68,21 @@ class _Journal:
         self.folder, self.kept = folder, kept
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def done(self, request_id: str, entry: dict[str, Any]) -> bool:
-        """Whether this request was done; raises ``Conflict`` when its end is unknown, or it was another request."""
+    def ended(self, request_id: str, entry: dict[str, Any], again: bool) -> dict[str, Any] | None:
+        """What this request answered; ``None`` when it is to be done. Raises ``Conflict`` when its end is unknown and
+        it may not be done *again*, or when it was another request."""
         try:
-            found = json.loads((self.folder / request_id).read_text())
+            found: dict[str, Any] = json.loads((self.folder / request_id).read_text())
         except OSError:
-            return False
+            return None
         if any(found[name] != entry[name] for name in ("event", "args", "server")):
             raise Conflict(f"The request id {request_id} was used for another event. Use a new one.")
         if not found.get("ended"):
+            if again:
+                return None
             raise Conflict(f"The {entry['event']} of request {request_id} was begun at {found['at']}, and the agent "
                            "stopped before it ended. It is not repeated; look at the server, and use a new request id.")
-        return True
+        return dict(found.get("answer") or {})
 
     def begin(self, request_id: str, entry: dict[str, Any]) -> None:
         """Keep the id before anything is done."""
@@ -129,9 +90,10 @@ class _Journal:
         if not hash(request_id) % 100:
             self._trim()
 
-    def end(self, request_id: str, entry: dict[str, Any]) -> None:
-        """It is done."""
-        write_atomically(self.folder / request_id, json.dumps({**entry, "ended": now()}).encode())
+    def end(self, request_id: str, entry: dict[str, Any], answer: dict[str, Any]) -> None:
+        """It is done, and said *answer* besides."""
+        content = {**entry, "ended": now(), "answer": answer}
+        write_atomically(self.folder / request_id, json.dumps(content).encode())
 
     def drop(self, request_id: str) -> None:
         """It was refused; the id may come again."""

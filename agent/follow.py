@@ -20,6 +20,7 @@ from magnetar_agent import hypervisor as hv
 from magnetar_agent import reconcile
 from magnetar_agent.documents import Document, now, write_atomically
 from magnetar_agent.operations import Operation
+from magnetar_agent.servers import imaging
 from magnetar_core.ensure import Permissions
 from magnetar_core.errors import MagnetarError
 from magnetar_core.kinds import Network, Server
@@ -188,7 +189,10 @@ class Follower:
         self.settled.set()
 
     def _finish(self) -> None:
-        """What a crash cut short: deletions first, then what was being made or changed."""
+        """What a crash cut short: images of disks, then deletions, then what was being made or changed."""
+        for document in self.agent.documents.list("server"):
+            if document.state.get("imaging"):
+                self._clear(document.id)
         for driver in reversed(list(self.agent.drivers.values())):
             for document in self.agent.documents.list(driver.kind.noun):
                 if document.deleting:
@@ -197,6 +201,16 @@ class Follower:
             for document in self.agent.documents.list(driver.kind.noun):
                 if document.state.get("unfinished"):
                     self._again(driver.kind, document, {})
+
+    def _clear(self, id: str) -> None:
+        with self.agent.locks.hold("server", id):
+            document = self.agent.documents.get("server", id)
+            if document is None or not document.state.get("imaging"):
+                return
+            try:
+                imaging.clear(self.agent, document)
+            except MagnetarError as error:
+                log.warning("what an image of server %s left cannot be removed now: %s", document.name, error)
 
     def _after_reboot(self, document: Document) -> None:
         wanted = document.want["power"]

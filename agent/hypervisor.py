@@ -106,6 +106,7 @@ class DomainSpec:
     kernel: Path | None = None
     ramdisk: Path | None = None
     cmdline: str | None = None
+    boot: tuple[str, ...] = ("hd", "cdrom")
     metadata: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -254,9 +255,29 @@ class Hypervisor(Protocol):
     def resize(self, uuid: str, target: str, size: int) -> None:
         """Tell a running domain that its disk *target* has *size* bytes; QEMU grows the file."""
 
-    def backup(self, uuid: str, target: str, path: Path, format: str, progress: Progress) -> None:
-        """Copy the disk *target* of a running domain, as it is at the start of the call, to the file *path*, complete
-        or not at all."""
+    # Inside of a guest ------------------------------------------------------------------------------------------
+    def freeze(self, uuid: str) -> bool:
+        """Ask the guest agent to freeze the file systems: whether they are; ``False`` when no agent does it."""
+
+    def thaw(self, uuid: str) -> None:
+        """Undo ``freeze``; fine when nothing is frozen, or no agent answers."""
+
+    def set_password(self, uuid: str, user: str, password: str) -> None:
+        """Have the guest agent set a password. ``Conflict`` when no agent answers."""
+
+    def inject_nmi(self, uuid: str) -> None:
+        """Send a non-maskable interrupt, on which the guest writes a dump or panics, as it is set up."""
+
+    # Copies of disks in use -------------------------------------------------------------------------------------
+    def begin_copy(self, uuid: str, target: str, path: Path, format: str = "qcow2") -> None:
+        """Begin to copy the disk *target* of an active domain, as it is at this instant, with all that it stands on,
+        into a disk of *format* that stands alone. ``finish_copy`` makes it *path*."""
+
+    def finish_copy(self, uuid: str, path: Path, progress: Progress) -> None:
+        """Wait for the end of the copy: complete and flushed at *path*, or an error and nothing left."""
+
+    def abort_copy(self, uuid: str, path: Path) -> None:
+        """End a copy that nobody waits for any more, and remove what it wrote; fine when there is none."""
 
     # Networks ---------------------------------------------------------------------------------------------------
     def networks(self) -> dict[str, NetworkSeen]:

@@ -45,8 +45,10 @@ PARAMETERS: dict[str, tuple[Extra, str]] = {
     "dry_run": (BOOLEAN, "Change nothing; answer what would be done."),
     "wait": (NUMBER, "Seconds to wait before the answer is 202 with an operation. Default: the agent's setting wait."),
     "on_immutable": ({"enum": list(ON_IMMUTABLE)}, (
-        "What to do when a field that is fixed differs: fail, ignore it with a warning, or recreate the resource, "
-        "which loses its disks.")),
+        "What to do when a field that is fixed differs: fail, ignore it with a warning, recreate the resource, "
+        "which loses its disks, or (servers) rebuild: only the root disk is made anew.")),
+    "allow_reboot": (BOOLEAN, "Whether a running server may be shut down and started again where a change needs it."),
+    "preserve_ephemeral": (BOOLEAN, "Whether a rebuild keeps the ephemeral disk."),
     "merge": (TEXT, "metadata, tags or both with a comma: add to what is there, rather than replace it."),
     "fields": (TEXT, "Show these fields only, separated by commas."),
     "limit": (INTEGER, "At most so many."),
@@ -113,14 +115,16 @@ def ensures(kind: type[Kind]) -> Extra:
     """PUT of one resource."""
     return {"tags": [kind.noun], "summary": f"Ensure a {kind.noun}",
             **_route(_result(kind), "How it is now, and what was done for it",
-                     _parameters("dry_run", "wait", "on_immutable", "merge", key=True),
+                     _parameters("dry_run", "wait", "on_immutable", "merge", "allow_reboot", "preserve_ephemeral",
+                                 key=True),
                      _json(_ref(f"{kind.__name__}Wanted")), later=True)}
 
 
 def batches(kind: type[Kind]) -> Extra:
     """PUT of a list."""
     item = _object(key=TEXT, want={"anyOf": [_ref(f"{kind.__name__}Wanted"), {"type": "null"}]},
-                   on_immutable=PARAMETERS["on_immutable"][0], merge=_array({"enum": ["metadata", "tags"]}))
+                   on_immutable=PARAMETERS["on_immutable"][0], merge=_array({"enum": ["metadata", "tags"]}),
+                   allow_reboot=BOOLEAN, preserve_ephemeral=BOOLEAN)
     done = _result(kind)
     done["properties"].update(key=TEXT, error=_ref("Error"))
     return {"tags": [kind.noun], "summary": f"Ensure many {kind.plural}",

@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 #: The lock of whoever chooses what others may not choose too, or removes what others may refer to.
 CHOICES = ("", "choices")
+#: Permissions that outlive a crash, in ``document.state``.
+NOTES = ("allow_reboot", "rebuild")
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -96,6 +98,14 @@ def given_by(kind: type[Kind], key: str, want: Fields) -> Fields:
     return given
 
 
+def change(agent: Agent, kind: type[Kind], document: Document, want: Fields, permissions: Mapping[str, Any],
+           operation: Operation) -> Result:
+    """As ``ensure``, for a *document* whose lock the caller holds. The key ``rebuild`` in *permissions* asks for a
+    rebuild whether fixed fields differ or not; it is the id of the request."""
+    given = given_by(kind, document.id, want)
+    return _Change(agent, agent.driver(kind), document.id, given, permissions, operation).run(document, False)
+
+
 class _Change:
     """One ensure of something that is to be there."""
 
@@ -154,17 +164,19 @@ class _Change:
         have = None if fresh else self.driver.observe(self.agent, document)
         steps: list[Step] = []
         differing = [] if fresh else self._differing(document.want, want)
-        if differing and self._immutable(document, differing, want) == "recreate":
+        policy = self._immutable(document, differing, want) if differing else ""
+        predicted = document.copy()
+        if policy == "recreate":
             self.driver.release(self.agent, document)
             steps += list(self.driver.plan(None, have)) or [Step("forget", f"forget {self.kind.noun} {document.name}")]
             have_then = None
         else:
-            have_then = have
-        if fresh or steps or want != document.want or document.state.get("unfinished"):
+            noted = self._noted(predicted, policy == "rebuild" or "rebuild" in self.permissions)
+            have_then = have if have is None else {**have, **noted}
+        if fresh or steps or want != document.want or {"unfinished", "rebuild"} & set(predicted.state):
             steps.append(Step("record", f"record {self.kind.noun} {want.get('name', document.name)}"))
         planned = list(self.driver.plan(want, have_then))
         change = self._diff(document, fresh, have, merged if fresh else want)
-        predicted = document.copy()
         predicted.want, predicted.name = want, want["name"]
         if dry_run or not (steps or planned):
             seen = {**(have or {}), **want} if steps or planned else have
@@ -172,6 +184,17 @@ class _Change:
             return Result(steps + planned, change if steps or planned else [], shown, self.warnings)
         self._apply(predicted, fresh, steps, planned)
         return Result(steps + planned, change, self._shown(predicted), self.warnings)
+
+    def _noted(self, document: Document, rebuild: bool) -> Fields:
+        """What the driver's plan has to know of the permissions. It is noted in *document*, so that what a crash cuts
+        short is finished as it was allowed."""
+        state = document.state
+        if rebuild:
+            state["rebuild"] = {"preserve_ephemeral": self.permissions.get("preserve_ephemeral", False),
+                                "request": self.permissions.get("rebuild")}
+        if self.permissions.get("allow_reboot"):
+            state["allow_reboot"] = True
+        return {name: state[name] for name in NOTES if name in state}
 
     def _complete(self, merged: Fields, document: Document | None, dry_run: bool) -> Fields:
         """What the driver makes of it. When that will be recorded, it is chosen (again) under one lock, so that two at
@@ -202,14 +225,19 @@ class _Change:
     def _immutable(self, document: Document, names: list[str], want: Fields) -> str:
         """What to do about fixed fields that differ; for ``ignore`` sets *want* back."""
         policy = str(self.permissions["on_immutable"])
+        if policy == "rebuild":
+            names = [name for name in names if name not in self.kind.rebuilt]
+            if not names:
+                return policy
         secrets = self.kind.secrets()
         words = "; ".join(
             f"{n} cannot change" + ("" if n in secrets else f" from {document.want.get(n)!r} to {want.get(n)!r}")
             for n in names)
-        if policy == "fail":
+        if policy in ("fail", "rebuild"):
+            ways = "to rebuild (its root disk is lost), " if self.kind.rebuilt.issuperset(names) else ""
             raise Immutable(
-                f"{self.kind.noun} {document.name!r}: {words}. Set on_immutable to recreate (what is there is lost) or "
-                f"to ignore, or ask for what is there.", fields=names)
+                f"{self.kind.noun} {document.name!r}: {words}. Set on_immutable {ways}to recreate (what is there is "
+                f"lost) or to ignore, or ask for what is there.", fields=names)
         if policy == "ignore":
             for name in names:
                 want[name] = document.want.get(name)
@@ -237,8 +265,8 @@ class _Change:
             task.keep()
             self.choosing.close()
             perform(self.driver, task, planned)
-            document.state.pop("unfinished", None)
-            document.state.pop("fault", None)
+            for note in ("unfinished", "fault", *NOTES):
+                document.state.pop(note, None)
             task.keep()
         except Exception as error:
             if fresh:

@@ -45,7 +45,8 @@ class Event(Kind):
 
     noun, plural = "event", "events"
 
-    event = Field(Text(1, 64), "What to do: reboot.", required=True, sample="reboot")
+    event = Field(Text(1, 64), "What to do: reboot, rebuild, create_image, crash_dump or change_password.",
+                  required=True, sample="reboot")
     args = Field(MapOf(Text(1, 64), Value()), "Arguments of the event; reboot takes type: soft or hard.", default={},
                  sample={"type": "soft"})
     request_id = Field(Text(1, 128, r"[\w.-]+", "may have letters, digits and . _ - only"),
@@ -224,7 +225,8 @@ class Resources:
 
     async def ensure(self, request: Request) -> Json:
         """Make the resource be as the body says; fields that are left out stay as they are."""
-        given = query(request, dry_run=boolean, wait=seconds, on_immutable=plain, merge=words)
+        given = query(request, dry_run=boolean, wait=seconds, on_immutable=plain, merge=words, allow_reboot=boolean,
+                      preserve_ephemeral=boolean)
         dry, wait = given.pop("dry_run", False), given.pop("wait", self.agent.settings.wait)
         allowed = permissions(given)
         want = await body(request, self.agent.settings.body_max_bytes)

@@ -127,6 +127,17 @@ class ImageDriver(DocumentDriver):
                     raise Conflict(f"Image {document.name!r} was removed during the upload.")
                 return self._settle(agent, again, part)
 
+    def adopt(self, agent: Agent, document: Document, file: Path, operation: Operation) -> None:
+        """Make *document* and the disk in *file*, which is moved, an image. The caller holds the lock of its name; a
+        crash in the middle leaves a document without content, for the caller to remove (``stored`` tells)."""
+        advance = partial(_advance, operation, file.stat().st_size, "checksum")
+        with _store(agent).adopt(document.id, file, agent.settings.image_max_bytes, advance) as part:
+            _take(agent, document, part, UPLOAD, None)
+
+    def stored(self, document: Document) -> bool:
+        """Whether the content is there."""
+        return _stored(document)
+
     def _settle(self, agent: Agent, document: Document, part: Part) -> Result:
         before = self.show(agent, document, None)
         if _stored(document):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from magnetar_agent import hypervisor as hv
 from magnetar_agent import servers
 from magnetar_agent.drivers import Fields, Verb
-from magnetar_agent.servers import choose, spec, verbs
-from magnetar_core.errors import Conflict, Immutable
+from magnetar_agent.servers import choose, remake, rescue, spec, verbs
+from magnetar_core.errors import Conflict
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import Server
 from magnetar_core.plan import Step
@@ -42,8 +42,10 @@ TEXT = {
     "disks": "make the disks", "drive": "write the config drive", "define": "define the domain",
     "grow": "grow the root disk", "start": "start", "start_paused": "start, paused", "stop": "shut down",
     "pause": "pause", "resume": "resume", "save": "suspend to disk", "destroy": "power off",
-    "undefine": "forget the domain", "free": "detach its volumes",
-    "plug": "change the NICs", "erase": "remove the disks",
+    "undefine": "forget the domain", "free": "detach its volumes", "plug": "change the NICs",
+    "erase": "remove the disks", "drop_swap": "remove the swap disk",
+    "grow_ephemeral": "grow the ephemeral disk", "discard": "drop the saved memory", "wipe": "remove the disks",
+    "rebuilt": "note that it is rebuilt", "rescue": "make the rescue disk", "unrescue": "remove the rescue disk",
 }
 STATUS = {hv.RUNNING: "ACTIVE", hv.OFF: "SHUTOFF", hv.PAUSED: "PAUSED", hv.SUSPENDED: "SUSPENDED",
           hv.CRASHED: "SHUTOFF", MISSING: "ERROR"}
@@ -51,8 +53,9 @@ STATUS = {hv.RUNNING: "ACTIVE", hv.OFF: "SHUTOFF", hv.PAUSED: "PAUSED", hv.SUSPE
 
 def plan(want: Fields | None, have: Fields | None) -> Iterator[Step]:
     """Yield the steps from *have* to *want*. *have* is ``observe``'s view: the server's fields as they are, and
-    ``power`` (``missing`` without a domain), ``todo`` (files to make), ``lost`` (files gone), ``root_bytes``, and
-    ``transient`` (undefined from outside: it would go when it stops).
+    ``power`` (``missing`` without a domain), ``todo`` (files to make), ``lost`` (files gone), the sizes of disks
+    (``remake.seen``), ``rescue.seen``, ``transient`` (undefined from outside: it would go when it stops), ``gone`` (an
+    image that is no longer here), and what the caller allows or asks for besides: ``allow_reboot``, ``rebuild``.
 
     Raises ``Conflict`` or ``Immutable`` where there is no way that loses nothing.
     """
@@ -76,44 +79,59 @@ def _gone(have: Fields | None) -> Iterator[str]:
 
 
 def _there(want: Fields, have: Fields) -> Iterator[str]:
-    power = have["power"]
-    shapes = () if power == MISSING else ("flavor", "networks")
-    differs = [name for name in shapes if _shape(want, name) != _shape(have, name)]
-    grows = want["flavor"]["disk"] * servers.GIB > have["root_bytes"] > 0
-    if have["lost"]:
-        raise Conflict(f"{', '.join(have['lost'])} of server {want['name']!r} is gone from the host. Restore the file, "
-                       "or delete the server and make it again.", files=list(have["lost"]))
-    if 0 < want["flavor"]["disk"] * servers.GIB < have["root_bytes"]:
-        raise Immutable(f"flavor: the root disk of server {want['name']!r} has {have['root_bytes'] / servers.GIB:g} "
-                        f"GiB and cannot shrink to {want['flavor']['disk']} GiB. Choose a flavor with a larger disk, "
-                        "or delete the server and make it again.", fields=["flavor"])
-    plugs = differs == ["networks"] and not grows and power in ACTIVE and want["power"] in ACTIVE
-    if not plugs and (differs or grows) and power in (*ACTIVE, hv.SUSPENDED):
-        if want["power"] != hv.OFF:
-            raise Conflict(f"{', '.join(differs or ['flavor'])}: can change only while server {want['name']!r} is off, "
-                           f"and it is {power}. Stop it first, or ask for power off in the same call.", fields=differs)
-        yield from POWER[power, hv.OFF]
+    power, rebuild = have["power"], have.get("rebuild")
+    remake.check(want, have)
+    sizes = tuple(remake.steps(want, have))
+    differs = [] if power == MISSING else _differs(want, have)
+    rescues = rescue.verbs(want, have)
+    rescue.check(want, have, bool(sizes) or "flavor" in differs)
+    plugs = differs == ["networks"] and not (sizes or rebuild or rescues) and {power, want["power"]} <= {*ACTIVE}
+    if not plugs and (differs or sizes or rebuild or rescues) and power in (*ACTIVE, hv.SUSPENDED):
+        yield from _off(want, have, differs or ["flavor"])
         power = hv.OFF
-    if set(have["todo"]) - {"config.iso"}:
+    if rebuild:
+        if power == hv.CRASHED:
+            yield "destroy"
+            power = hv.OFF
+        yield "wipe"
+    if "drop_swap" in sizes:
+        yield "drop_swap"
+    if rebuild or set(have["todo"]) - {"config.iso"} or remake.adds(want, have):
         yield "disks"
-    if "config.iso" in have["todo"] and want["config_drive"]:
+    if (rebuild or "config.iso" in have["todo"]) and want["config_drive"]:
         yield "drive"
-    if grows:
-        yield "grow"
     if plugs:
         yield "plug"
+    yield from (verb for verb in (*sizes, *rescues) if verb not in ("drop_swap", "unrescue"))
     told = [name for name in ("name", "description") if want[name] != have.get(name)]
-    if power == MISSING or have.get("transient") or differs or told:
+    if power == MISSING or have.get("transient") or differs or told or rebuild or rescues:
         yield "define"
+    if "unrescue" in rescues:
+        yield "unrescue"
+    if rebuild:
+        yield "rebuilt"
     if power == hv.CRASHED and want["power"] != hv.OFF:
         yield "destroy"
     yield from POWER.get((hv.OFF if power in (MISSING, hv.CRASHED) else power, want["power"]), ())
 
 
-def _shape(document: Fields, name: str) -> Any:
-    if name == "flavor":
-        return {size: document["flavor"][size] for size in ("vcpus", "ram")}
-    return document[name]
+def _differs(want: Fields, have: Fields) -> list[str]:
+    """Fields that QEMU takes up at its next start only."""
+    found = ["flavor"] if remake.differs(want, have) else []
+    return found + ["networks"] * (want["networks"] != have["networks"])
+
+
+def _off(want: Fields, have: Fields, names: list[str]) -> Iterator[str]:
+    """The way to off, for the sake of the fields *names*; refused where nobody has allowed that."""
+    power = have["power"]
+    if have.get("rebuild"):
+        yield from ("discard",) if power == hv.SUSPENDED else POWER[power, hv.OFF]
+        return
+    if want["power"] != hv.OFF and not have.get("allow_reboot") and not rescue.verbs(want, have):
+        raise Conflict(f"{', '.join(names)}: can change only while server {want['name']!r} is off, and it is {power}. "
+                       "Stop it first, ask for power off in the same call, or set allow_reboot to have it stopped, "
+                       "changed and started again.", fields=names)
+    yield from POWER[power, hv.OFF]
 
 
 class ServerDriver:
@@ -151,8 +169,11 @@ class ServerDriver:
             "power": MISSING,
             "todo": tuple(name for name in needed if name not in made),
             "lost": tuple(name for name in absent if name in made and name != "config.iso"),
-            "root_bytes": document.state.get("root_bytes", 0),
+            **remake.seen(document),
         }
+        if snapshot is None:  # somebody plans: whether a rebuild could use the image
+            have["gone"] = remake.gone(agent, document)
+        have.update(rescue.seen(agent, document, domain))
         if "config.iso" in absent and "config.iso" in made:
             have["todo"] += ("config.iso",)
         if domain is not None:
@@ -171,14 +192,14 @@ class ServerDriver:
         """Nova's names for what it is and does."""
         want, state = document.want, document.state
         power = (have or {}).get("power", MISSING)
-        status = STATUS[power]
+        status = "RESCUE" if power != MISSING and (have or {}).get("rescue") else STATUS[power]
         if state.get("unfinished") and power == MISSING:
             status = "ERROR" if state.get("fault") else "BUILD"
         domains = snapshot or servers.Snapshot(agent, {})
         known = {
             **want,
             "id": document.id, "name": document.name,
-            "image": {"id": want["image"], "name": state.get("image_name") or _image_name(agent, want["image"])}
+            "image": {"id": want["image"], "name": _image_name(agent, want["image"]) or state.get("image_name")}
             if want["image"] else None,
             "power_state": power, "status": status, "fault": state.get("fault"),
             "status_reason": state.get("reason", ""),

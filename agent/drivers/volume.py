@@ -213,12 +213,12 @@ def _make(task: Task) -> None:
         state["source_name"] = origin.name
         state["bootable"] = field == "image" or bool(origin.state.get("bootable"))
         task.keep()
-    if pool.find(id) is None:
+    if not pool.has(id):
         if field:
             COPIES[field](task, pool, size, want["format"], want[field])
         else:
             pool.make(id, want["format"], size)
-    state.update(made=True, bytes=pool.find(id) or size)
+    state.update(made=True, bytes=size)
     task.keep()
 
 
@@ -232,9 +232,9 @@ def _take(task: Task) -> None:
                  bootable=bool(volume.state.get("bootable")))
     task.keep()
     pool = pools.named(agent, state["pool"])
-    if pool.find(task.document.id) is None:
+    if not pool.has(task.document.id):
         copying.from_volume(task, pool, volume.state["bytes"], state["format"], volume.id)
-    state.update(made=True, bytes=pool.find(task.document.id) or volume.state["bytes"])
+    state.update(made=True, bytes=volume.state["bytes"])
     task.keep()
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from magnetar_agent.documents import now
 from magnetar_agent.fake.devices import Devices
 from magnetar_agent.fake.disks import Disks
-from magnetar_agent.fake.domains import Domains
+from magnetar_agent.fake.inside import Inside
 from magnetar_agent.fake.state import FakeDomain, FakeNetwork, parse
 from magnetar_agent.hypervisor import CRASHED, OFF, PAUSED, RUNNING, Event, Lease, NetworkSeen, NetworkSpec
 from magnetar_core.errors import Conflict
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["FakeHypervisor"]
 
 
-class FakeHypervisor(Domains, Devices, Disks):
+class FakeHypervisor(Inside, Devices, Disks):
     """See the head of this file. *delay* seconds pass in each call; *folder* keeps the state."""
 
     # What tests do to it ------------------------------------------------------------------------------------------

@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from magnetar_agent.fake.disks import read, sparse, write
+from magnetar_agent.fake.disks import read, write
 from magnetar_agent.fake.state import FakeDomain, State, parse
-from magnetar_agent.hypervisor import PAUSED, RUNNING, Disk, DiskSeen, Event, Nic, Progress
+from magnetar_agent.hypervisor import PAUSED, RUNNING, Disk, DiskSeen, Event, Nic
 from magnetar_agent.virt.devices import plugged
-from magnetar_agent.virt.disks import complete
 from magnetar_agent.virt.domain import render_device
 from magnetar_core.errors import HypervisorError
 
@@ -65,20 +63,6 @@ class Devices(State):
             seen = read(path)
             assert seen is not None
             write(path, DiskSeen(seen.format, size, seen.backing))
-
-    def backup(self, uuid: str, target: str, path: Path, format: str, progress: Progress) -> None:
-        with self._call("backup"):
-            source = self._disk_of(uuid, target, f"copy the disk {target} of")
-            seen = read(source)
-            assert seen is not None
-            with complete(path) as part:
-                for tenth in range(11):
-                    progress(seen.virtual_size * tenth // 10, seen.virtual_size)
-                    time.sleep(self.delay / 10)
-                if seen.format == format == "raw":
-                    sparse(source, part)
-                else:
-                    write(part, DiskSeen(format, seen.virtual_size))
 
     def _runs(self, uuid: str, what: str) -> FakeDomain:
         domain = self._domains.get(uuid)

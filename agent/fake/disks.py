@@ -42,7 +42,7 @@ class Disks(State):
     def copy_disk(self, source: Path | Remote, source_format: str, path: Path, format: str,
                   progress: Progress) -> None:
         with self._call("copy_disk", needs_libvirt=False):
-            seen = read(source) if isinstance(source, Path) else None
+            seen = read(source, source_format) if isinstance(source, Path) else None
             if seen is None:
                 raise HypervisorError(f"The disk {source} cannot be copied: it does not exist.")
             assert isinstance(source, Path)
@@ -57,7 +57,7 @@ class Disks(State):
 
     def grow_disk(self, path: Path, format: str, size: int) -> None:
         with self._call("grow_disk", needs_libvirt=False):
-            seen = read(path)
+            seen = read(path, format)
             if seen is None:
                 raise HypervisorError(f"The disk {path} cannot be grown: it does not exist.")
             if seen.virtual_size > size:
@@ -97,16 +97,16 @@ def write(path: Path, disk: DiskSeen) -> None:
     name = str(disk.backing).encode() if disk.backing else b""
     at = _QCOW2.size if name else 0
     header = _QCOW2.pack(b"QFI\xfb", 2, at, len(name), 16, disk.virtual_size, *(0,) * 7)
-    path.write_bytes(header + name)
+    path.write_bytes((header + name).ljust(4096, b"\0"))
 
 
-def read(path: Path) -> DiskSeen | None:
-    """What a file is."""
+def read(path: Path, format: str | None = None) -> DiskSeen | None:
+    """What a disk is; nothing is guessed when its *format* is known to be raw."""
     if not path.exists():
         return None
     with path.open("rb") as file:
         head = file.read(4096)
-    if not head.startswith(b"QFI\xfb") or len(head) < _QCOW2.size:
+    if format == "raw" or not head.startswith(b"QFI\xfb") or len(head) < _QCOW2.size:
         return DiskSeen("raw", path.stat().st_size)
     _magic, _version, at, length, _bits, size = _QCOW2.unpack_from(head)[:6]
     return DiskSeen("qcow2", size, Path(head[at:at + length].decode()) if at else None)

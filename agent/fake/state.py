@@ -54,6 +54,12 @@ class State:
                  delay: float = 0.0, name: str = "fake") -> None:
         self.name, self.delay = name, delay
         self.deaf: set[str] = set()
+        #: Domains in which a guest agent answers; what it was asked for.
+        self.talking: set[str] = set()
+        self.frozen: set[str] = set()
+        self.passwords: dict[tuple[str, str], str] = {}
+        self.interrupted: list[str] = []
+        self._copies: set[str] = set()
         self.permitted: list[Path] = []
         self._bridges, self._kvm = frozenset(bridges), kvm
         self._connected = True

@@ -62,6 +62,16 @@ class Part:
         os.ftruncate(self.descriptor, self.size)
         self.digests = {name: digest.hexdigest() for name, digest in hashes.items()}
 
+    def measure(self, advance: Callable[[int], None]) -> None:
+        """Find size and digests of content that is there already; *advance* is told the bytes read."""
+        hashes = {name: hashlib.new(name) for name in ALGORITHMS}
+        while chunk := os.pread(self.descriptor, CHUNK, self.size):
+            self.size += len(chunk)
+            for digest in hashes.values():
+                digest.update(chunk)
+            advance(self.size)
+        self.digests = {name: digest.hexdigest() for name, digest in hashes.items()}
+
     def _write(self, chunk: bytes) -> None:
         for at in range(0, len(chunk), CHUNK):
             view = memoryview(chunk)[at:at + CHUNK]
@@ -70,6 +80,14 @@ class Part:
                 continue
             while view:
                 view = view[os.write(self.descriptor, view):]
+
+    def reopen(self) -> None:
+        """Another file has taken the name."""
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        os.close(self.descriptor)
+        os.fchown(descriptor, os.geteuid(), os.getegid())
+        self.descriptor = descriptor
 
     def head(self) -> bytes:
         """The first bytes, as ``content.inspect`` wants them."""
@@ -124,6 +142,23 @@ class Store:
                 os.close(part.descriptor)
             with suppress(OSError):
                 folder.rmdir()  # only when nothing is in it
+
+    @contextmanager
+    def adopt(self, image: str, file: Path, limit: int, advance: Callable[[int], None]) -> Iterator[Part]:
+        """*file*, which nobody else writes, as a part with its digests; it is moved where that is possible."""
+        size = file.stat().st_size
+        with self.part(image, None) as part:
+            try:
+                file.rename(part.path)
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+                with file.open("rb") as stream:
+                    part.fill(iter(lambda: stream.read(CHUNK), b""), size, limit, advance)
+            else:
+                part.reopen()
+                part.measure(advance)
+            yield part
 
     def commit(self, image: str, part: Part) -> Path:
         """Put a settled part in place, for good. Note its path in the document first: ``sweep`` knows it by that."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import Document
 from magnetar_agent.foresee import missing
-from magnetar_agent.servers import GIB
+from magnetar_agent.servers import GIB, hold, rescue
 from magnetar_core.errors import Conflict, InvalidField
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from magnetar_agent.drivers import Fields
 
 SIZES = ("vcpus", "ram", "disk", "ephemeral", "swap")
-BOOTABLE = ("raw", "qcow2", "iso", "aki")
 
 
 def complete(agent: Agent, want: Fields, document: Document | None) -> Fields:
@@ -33,9 +32,10 @@ def complete(agent: Agent, want: Fields, document: Document | None) -> Fields:
     found["flavor"] = _flavor(agent, want["flavor"], old.get("flavor"))
     image = _image(agent, want.get("image"), document)
     found["image"] = image.id if image else want.get("image")
-    if image and not document:
+    if image and found["image"] != old.get("image"):
         _fits(image, found["flavor"])
         found["config_drive"] = want["config_drive"] or image.want["properties"].get("img_config_drive") == "mandatory"
+    found["rescue"] = rescue.complete(agent, found, old)
     found["key_name"] = _key(agent, want.get("key_name"), old)
     found["networks"] = _networks(agent, want["networks"], document)
     found["virt_type"] = _virt_type(agent, want["virt_type"], old.get("virt_type"))
@@ -70,20 +70,9 @@ def _image(agent: Agent, given: str | None, document: Document | None) -> Docume
         return None
     if document and given == document.want.get("image"):
         return agent.documents.get("image", given)
-    found = agent.documents.standing("image", given)
-    if found is None and document and given == document.state.get("image_name"):
+    if document and given == document.state.get("image_name") and agent.documents.standing("image", given) is None:
         return agent.documents.get("image", document.want["image"]) or _gone(document)
-    if found is None:
-        missing(InvalidField("image", f"must name an image of this host, and there is none called {given!r}; register "
-                                      "it first"), "image", given)
-        return Document("image", given, given, {"min_ram": 0, "min_disk": 0, "properties": {}},
-                        state={"status": "active", "disk_format": "qcow2"})
-    if found.state.get("status") != "active":
-        raise InvalidField("image", f"must be active, and {given!r} is {found.state.get('status', 'queued')}; send its "
-                                    "content first")
-    if found.state["disk_format"] not in BOOTABLE:
-        raise InvalidField("image", f"must be something to boot from, and {given!r} is a ramdisk")
-    return found
+    return hold.bootable(agent, given)
 
 
 def _gone(document: Document) -> Document:

@@ -7,10 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from magnetar_agent.hypervisor import Disk, Domain, DomainSpec, Nic
-from magnetar_agent.servers import domain_name, folder
+from magnetar_agent.servers import GIB, MIB, domain_name, folder, remake, rescue
 from magnetar_agent.volumes import attaching
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from magnetar_agent.agent import Agent
     from magnetar_agent.documents import Document
     from magnetar_agent.drivers import Fields
@@ -38,13 +40,8 @@ def nic(agent: Agent, wanted: Fields) -> Nic:
 def local(agent: Agent, document: Document) -> list[Disk]:
     """The disks that live and die with the server."""
     want, state, place = document.want, document.state, folder(agent, document.id)
-    disks = [Disk(place / "disk", "vda", want["root_format"])]
-    if want["flavor"]["ephemeral"]:
-        disks.append(Disk(place / "disk.ephemeral", "vdb"))
-    if want["flavor"]["swap"]:
-        disks.append(Disk(place / "disk.swap", "vdc"))
-    if state.get("iso"):
-        disks.append(Disk(place / "base", "sda", "raw", "cdrom", "sata", True))
+    root = Disk(place / "disk", "vda", want["root_format"])
+    disks = rescue.disks(state, place, root) if want.get("rescue") else _disks(want, state, place, root)
     if want["config_drive"]:
         # A virtio disk, not a CD: the kernels of cloud images have virtio and often no AHCI (MD-76 mounts /dev/vdb).
         disks.append(Disk(place / "config.iso", "vdz", "raw", readonly=True))
@@ -59,8 +56,11 @@ def targets(agent: Agent, document: Document) -> set[str]:
 
 
 def disks(agent: Agent, document: Document) -> tuple[Disk, ...]:
-    """All disks, the root disk first. Where a volume is to be booted from after it, each says its turn."""
-    found = local(agent, document) + attaching.disks(agent, document.id)
+    """All disks, the root disk first. Where a volume is to be booted from after it, each says its turn. A rescued
+    server is without its volumes, as in Nova's default mode."""
+    found = local(agent, document)
+    if not document.want.get("rescue"):
+        found += attaching.disks(agent, document.id)
     if any(one.boot for one in found):
         found = [replace(one, boot=1) if one.target == "vda" else one for one in found]
     return tuple(sorted(found, key=lambda one: (one.target != "vda", one.target[:2] != "vd", one.target)))
@@ -69,17 +69,29 @@ def disks(agent: Agent, document: Document) -> tuple[Disk, ...]:
 def domain(agent: Agent, document: Document) -> DomainSpec:
     """What libvirt is told of the server."""
     want, state, place = document.want, document.state, folder(agent, document.id)
-    boot = state.get("boot") or {}
+    prefix, boot = rescue.boot(state) if want.get("rescue") else ("", state.get("boot") or {})
     return DomainSpec(
         uuid=document.id, name=domain_name(document.id), title=want["name"], description=want["description"],
         vcpus=want["flavor"]["vcpus"], ram_mib=want["flavor"]["ram"], virt_type=want["virt_type"],
         machine=want["machine"], disks=disks(agent, document), nics=tuple(nic(agent, n) for n in want["networks"]),
         console_log=place / "console.log",
-        kernel=place / "kernel" if boot else None,
-        ramdisk=place / "ramdisk" if boot.get("ramdisk") else None,
+        kernel=place / f"{prefix}kernel" if boot else None,
+        ramdisk=place / f"{prefix}ramdisk" if boot.get("ramdisk") else None,
         cmdline=boot.get("cmdline"),
+        boot=("cdrom", "hd") if want.get("rescue") else ("hd", "cdrom"),
         metadata={"name": want["name"], "flavor": want["flavor"].get("name", "")},
     )
+
+
+def _disks(want: Fields, state: Fields, place: Path, root: Disk) -> list[Disk]:
+    found = [root]
+    if want["flavor"]["ephemeral"]:
+        found.append(Disk(place / "disk.ephemeral", "vdb"))
+    if want["flavor"]["swap"]:
+        found.append(Disk(place / "disk.swap", "vdc"))
+    if state.get("iso"):
+        found.append(Disk(place / "base", "sda", "raw", "cdrom", "sata", True))
+    return found
 
 
 def seen(agent: Agent, document: Document, found: Domain) -> Fields:
@@ -88,9 +100,15 @@ def seen(agent: Agent, document: Document, found: Domain) -> Fields:
     return {
         "name": found.title,
         "description": found.description,
-        "flavor": {**document.want["flavor"], "vcpus": found.vcpus, "ram": found.ram_mib},
+        "flavor": _flavor_seen(document, found),
         "networks": [_nic_seen(agent, card, wanted.get(card.mac)) for card in found.nics],
     }
+
+
+def _flavor_seen(document: Document, found: Domain) -> Fields:
+    made = remake.seen(document)
+    return {**document.want["flavor"], "vcpus": found.vcpus, "ram": found.ram_mib,
+            "ephemeral": made["ephemeral_bytes"] // GIB, "swap": made["swap_bytes"] // MIB}
 
 
 def _nic_seen(agent: Agent, card: Nic, wanted: Fields | None) -> Fields:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import shutil
 import time
@@ -14,8 +13,8 @@ from magnetar_agent import configdrive
 from magnetar_agent import hypervisor as hv
 from magnetar_agent.documents import sync_folder
 from magnetar_agent.drivers import Task, Verb
-from magnetar_agent.servers import GIB, MIB, blocks, cards, folder, spec
-from magnetar_core.errors import Conflict, HypervisorError, InvalidField, NoSpace
+from magnetar_agent.servers import GIB, MIB, blocks, cards, folder, hold, remake, rescue, spec
+from magnetar_core.errors import HypervisorError
 
 #: How often a wait for a domain looks, in seconds.
 LOOK = 0.1
@@ -31,41 +30,29 @@ def disks(task: Task) -> None:
         _hold(task, place)
     if not (place / "disk").exists():
         _root(task, place)
-    for name, size, label in (("disk.ephemeral", flavor["ephemeral"] * GIB, "ephemeral0"),
-                              ("disk.swap", flavor["swap"] * MIB, "swap")):
-        if size and not (place / name).exists():
+    sizes, made = remake.seen_sizes(document), document.state.get("made", [])
+    for name, label in ((remake.EPHEMERAL, "ephemeral0"), (remake.SWAP, "swap")):
+        size = remake.wanted(flavor)[name]
+        if size and (name not in made or not (place / name).exists()):
             agent.hypervisor.make_disk(place / name, "qcow2", size, label=label)
+            sizes[name] = size
     seen = agent.hypervisor.disk(place / "disk")
     document.state["root_bytes"] = seen.virtual_size if seen else 0
-    document.state["made"] = sorted({*document.state.get("made", []), *spec.files(want)} - {"config.iso"})
+    document.state["sizes"] = sizes
+    document.state["made"] = sorted({*made, *(set(spec.files(want)) - {"config.iso"})})
     task.keep()
 
 
 def _hold(task: Task, place: Path) -> None:
     """Links to the image's content: the image may be removed, what the server stands on stays until it goes."""
-    agent, document = task.agent, task.document
-    image = agent.documents.get("image", document.want["image"])
-    if image is None:
-        if "base" in document.state:
-            return
-        raise Conflict("The image was removed while the server was made. Register it again, then repeat the call.")
-    document.state["image_name"] = image.name
-    content, format = agent.drivers["image"].base(agent, image.id)  # type: ignore[attr-defined]
-    document.state["iso"] = format == "iso"
-    if format == "aki":
-        _link(content, place / "kernel")
-    else:
-        _link(content, place / "base")
-    kernel = image.want.get("kernel")
-    for name, reference in (("kernel", kernel), ("ramdisk", image.want.get("ramdisk"))):
-        if reference:
-            part = agent.documents.find("image", reference)
-            if part is None or part.state.get("status") != "active":
-                raise InvalidField("image", f"{image.name!r} needs its {name} {reference!r}, which is not there")
-            _link(agent.drivers["image"].base(agent, part.id)[0], place / name)  # type: ignore[attr-defined]
-    if kernel or format == "aki":
-        document.state["boot"] = {"ramdisk": bool(image.want.get("ramdisk")), "cmdline": image.want.get("cmdline")}
-    document.state["base"] = {"format": format, "virtual_size": image.state.get("virtual_size") or 0}
+    document, id = task.document, task.document.want["image"]
+    if "base" in document.state and task.agent.documents.get("image", id) is None:
+        return
+    held = hold.hold(task.agent, id, place)
+    document.state.update(image_name=held["name"], iso=held["iso"])
+    if held["boot"]:
+        document.state["boot"] = held["boot"]
+    document.state["base"] = {name: held[name] for name in ("image", "format", "virtual_size")}
     task.keep()
 
 
@@ -87,25 +74,6 @@ def _root(task: Task, place: Path) -> None:
     new.rename(place / "disk")
     base.unlink(missing_ok=True)
     sync_folder(place)
-
-
-def _link(source: Path, target: Path) -> None:
-    """A hard link, or a copy where the file systems differ; complete or not at all."""
-    if target.exists():
-        return
-    part = target.with_name(target.name + ".part")
-    part.unlink(missing_ok=True)
-    try:
-        try:
-            os.link(source, part)
-        except OSError:
-            shutil.copyfile(source, part)
-        part.rename(target)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise NoSpace(f"{target.name} of the server cannot be written: {error.strerror}. Free some room under "
-                      f"{target.parent.parent}.") from error
-    sync_folder(target.parent)
 
 
 def drive(task: Task) -> None:
@@ -231,5 +199,6 @@ def erase(task: Task) -> None:
 VERBS: Mapping[str, Verb] = {
     verb.__name__: verb
     for verb in (disks, drive, define, grow, start, start_paused, stop, pause, resume, save, destroy, undefine,
-                 blocks.free, cards.plug, erase)
+                 blocks.free, cards.plug, erase, remake.drop_swap, remake.grow_ephemeral, remake.wipe, remake.rebuilt,
+                 remake.discard, rescue.rescue, rescue.unrescue)
 }

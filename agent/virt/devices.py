@@ -1,20 +1,17 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Devices of running domains: plugged in, let go of, grown and copied while the guest runs."""
+"""Devices of running domains: plugged in, let go of and grown while the guest runs."""
 
 from __future__ import annotations
 
 import contextlib
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from xml.sax.saxutils import quoteattr
 
 import libvirt  # type: ignore[import-untyped]
 
-from magnetar_agent.hypervisor import Disk, Nic, Progress
-from magnetar_core.errors import HypervisorError
+from magnetar_agent.hypervisor import Disk, Nic
 
-from .disks import complete, direct_io
+from .disks import direct_io
 from .domain import parse, render_device
 
 if TYPE_CHECKING:
@@ -25,8 +22,6 @@ if TYPE_CHECKING:
     from .connection import Connection
 
 _LIVE = libvirt.VIR_DOMAIN_AFFECT_LIVE
-#: How often a copy looks how far it is, in seconds.
-LOOK = 0.2
 #: What libvirt says when a device was asked for already and the guest takes its time.
 _UNDERWAY = ("in the process of unplug", "pending", "already in the process")
 
@@ -81,34 +76,6 @@ class Devices:
         self._with(f"grow the disk {target} of", uuid,
                    lambda domain: domain.blockResize(target, size, libvirt.VIR_DOMAIN_BLOCK_RESIZE_BYTES))
 
-    def backup(self, uuid: str, target: str, path: Path, format: str, progress: Progress) -> None:
-        """virDomainBackupBegin in push mode: what the guest writes meanwhile is not in the copy."""
-        with complete(path) as part:
-            self._with(f"copy the disk {target} of", uuid,
-                       lambda domain: _begin(domain, target, part, format))
-            try:
-                self._follow(uuid, target, part, progress)
-            except BaseException:
-                self._with("end the copy of a disk of", uuid, _abort, missing_is_fine=True)
-                raise
-
-    def _follow(self, uuid: str, target: str, part: Path, progress: Progress) -> None:
-        seen: dict[str, Any] = {"done": False}
-
-        def look(domain: Any) -> None:
-            seen.update(_ended(domain) if not domain.isActive() or domain.jobInfo()[0] == 0 else
-                        {"job": domain.jobStats()})
-        while not seen["done"]:
-            self._with("follow the copy of a disk of", uuid, look)
-            job = seen.get("job") or {}
-            progress(job.get("disk_processed", 0), job.get("disk_total", 0))
-            if not seen["done"]:
-                time.sleep(LOOK)
-        if seen["error"]:
-            raise HypervisorError(f"libvirt could not copy the disk {target} of the domain {uuid}: {seen['error']}.")
-        size = part.stat().st_size
-        progress(size, size)
-
     def device_xml(self, device: Disk | Nic) -> str:
         """The XML of one device; its cache mode is what its file system can do."""
         plain = isinstance(device, Disk) and not device.block and device.remote is None
@@ -121,26 +88,3 @@ def plugged(domain: DomainSeen, device: Disk | Nic) -> bool:
     if isinstance(device, Nic):
         return any(nic.mac == device.mac for nic in domain.nics)
     return any(disk.target == device.target for disk in domain.disks)
-
-
-def _begin(domain: Any, target: str, part: Path, format: str) -> None:
-    others = "".join(f"<disk name={quoteattr(disk.target)} backup='no'/>" for disk in parse(domain.XMLDesc()).disks
-                     if disk.target != target)
-    domain.backupBegin(
-        f"<domainbackup><disks><disk name={quoteattr(target)} backup='yes' type='file'><driver type={quoteattr(format)}"
-        f"/><target file={quoteattr(str(part))}/></disk>{others}</disks></domainbackup>", None, 0)
-
-
-def _abort(domain: Any) -> None:
-    with contextlib.suppress(libvirt.libvirtError):  # it has ended by itself
-        domain.abortJob()
-
-
-def _ended(domain: Any) -> dict[str, Any]:
-    """How the copy ended, which libvirt tells once it is over."""
-    if not domain.isActive():
-        return {"done": True, "error": "the server was stopped meanwhile; repeat the call"}
-    stats = domain.jobStats(libvirt.VIR_DOMAIN_JOB_STATS_COMPLETED | libvirt.VIR_DOMAIN_JOB_STATS_KEEP_COMPLETED)
-    if stats.get("success", stats.get("type") == libvirt.VIR_DOMAIN_JOB_COMPLETED):
-        return {"done": True, "error": None}
-    return {"done": True, "error": str(stats.get("errmsg") or "it was ended from outside").rstrip(".")}

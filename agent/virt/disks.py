@@ -29,12 +29,7 @@ class Disks:
 
     def disk(self, path: Path) -> DiskSeen | None:
         """``qemu-img info``, also of a disk in use."""
-        if not path.exists():
-            return None
-        answer = json.loads(run(["qemu-img", "info", "--force-share", "--output=json", "--", _plain(path)],
-                                f"read the disk {path}"))
-        backing = answer.get("full-backing-filename") or answer.get("backing-filename")
-        return DiskSeen(answer["format"], answer["virtual-size"], Path(backing) if backing else None)
+        return _seen(path, ())
 
     def make_disk(self, path: Path, format: str, size: int, backing: Path | None = None,
                   backing_format: str | None = None, label: str | None = None) -> None:
@@ -52,32 +47,25 @@ class Disks:
     def copy_disk(self, source: Path | Remote, source_format: str, path: Path, format: str,
                   progress: Progress) -> None:
         """``qemu-img convert``; *progress* may end it by raising."""
-        total = self._size(source)
+        seen = _seen(source, ("-f", source_format))
+        if seen is None:
+            raise HypervisorError(f"The disk {source} cannot be copied: it does not exist.")
+        total = seen.virtual_size
         with complete(path) as part:
             follow(["qemu-img", "convert", "-p", "-f", source_format, "-O", format, "--", _plain(source), _plain(part)],
                    f"copy the disk {source}", lambda percent: progress(int(total * percent / 100), total))
         progress(total, total)
 
-    def _size(self, source: Path | Remote) -> int:
-        if isinstance(source, Remote):
-            told = json.loads(run(["qemu-img", "info", "--force-share", "--output=json", "--", _plain(source)],
-                                  f"read {source.name}"))
-            return int(told["virtual-size"])
-        seen = self.disk(source)
-        if seen is None:
-            raise HypervisorError(f"The disk {source} cannot be copied: it does not exist.")
-        return seen.virtual_size
-
     def grow_disk(self, path: Path, format: str, size: int) -> None:
         """``qemu-img resize``; never shrinks."""
-        seen = self.disk(path)
+        seen = _seen(path, ("-f", format))
         if seen is None:
             raise HypervisorError(f"The disk {path} cannot be grown: it does not exist.")
         if seen.virtual_size > size:
             raise HypervisorError(f"The disk {path} has {seen.virtual_size} bytes already; it is not shrunk to {size}.")
         if seen.virtual_size < size:
             run(["qemu-img", "resize", "-q", "-f", format, "--", _plain(path), str(size)], f"grow the disk {path}")
-            _flush(path)
+            flush(path)
 
     def make_iso(self, path: Path, label: str, files: Mapping[str, bytes]) -> None:
         """See ``iso.write``."""
@@ -110,14 +98,24 @@ def complete(path: Path) -> Iterator[Path]:
     part.unlink(missing_ok=True)
     try:
         yield part
-        _flush(part)
+        flush(part)
         part.rename(path)
-        _flush(path.parent)
+        flush(path.parent)
     except BaseException as error:
         part.unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise _refused(path, error) from error
         raise
+
+
+def _seen(path: Path | Remote, format: tuple[str, ...]) -> DiskSeen | None:
+    """A guest can write any header into its raw disk: where the format is known, nothing is guessed."""
+    if isinstance(path, Path) and not path.exists():
+        return None
+    answer = json.loads(run(["qemu-img", "info", "--force-share", "--output=json", *format, "--", _plain(path)],
+                            f"read the disk {path}"))
+    backing = answer.get("full-backing-filename") or answer.get("backing-filename")
+    return DiskSeen(answer["format"], answer["virtual-size"], Path(backing) if backing else None)
 
 
 def direct_io(folder: Path) -> bool:
@@ -173,7 +171,8 @@ def _sparse(path: Path, size: int) -> None:
         os.close(descriptor)
 
 
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
+    """Make a file, or the names in a folder, durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -40,9 +40,6 @@ class Pool(Protocol):
     def has(self, id: str) -> bool:
         """Whether something complete is there; cheap."""
 
-    def find(self, id: str) -> int | None:
-        """Size of what is there, in bytes that a guest sees; ``None`` when there is nothing."""
-
     def make(self, id: str, format: str, size: int) -> None:
         """Make an empty one, complete or not at all."""
 
@@ -82,12 +79,6 @@ class FolderPool:
     def has(self, id: str) -> bool:
         return self._usable() and (self.folder / id).exists()
 
-    def find(self, id: str) -> int | None:
-        if not self.has(id):
-            return None
-        seen = self.hypervisor.disk(self.folder / id)
-        return seen.virtual_size if seen else None
-
     def make(self, id: str, format: str, size: int) -> None:
         self._prepare()
         self.hypervisor.make_disk(self.folder / id, format, size)
@@ -102,7 +93,8 @@ class FolderPool:
     def capture(self, id: str, format: str, size: int, uuid: str, target: str, progress: Progress) -> None:
         self._prepare()
         new = self.folder / f"{id}.new"
-        self.hypervisor.backup(uuid, target, new, format, progress)
+        self.hypervisor.begin_copy(uuid, target, new, format)
+        self.hypervisor.finish_copy(uuid, new, progress)
         self._settle(new, id, format, size)
 
     def grow(self, id: str, format: str, size: int) -> None:

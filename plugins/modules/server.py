@@ -123,6 +123,7 @@ server:
     availability_zone: nova
     config_drive: true
     power: running
+    rescue: null
     restart_on_crash: false
     resume_on_host_boot: true
     root_format: qcow2

@@ -78,6 +78,7 @@ servers:
       availability_zone: nova
       config_drive: true
       power: running
+      rescue: null
       restart_on_crash: false
       resume_on_host_boot: true
       root_format: qcow2

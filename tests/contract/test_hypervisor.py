@@ -362,30 +362,6 @@ def test_devices_of_a_running_domain(place: Place) -> None:
     hypervisor.detach(spec.uuid, disk)
 
 
-def test_a_disk_is_copied_while_it_is_used(place: Place) -> None:
-    hypervisor, spec = place.hypervisor, place.spec()
-    data = spec.disks[0].path.with_name("data")
-    data.write_bytes(b"magnetar" * 131072)
-    spec = replace(spec, disks=(*spec.disks, Disk(data, "vdb", "raw")))
-    hypervisor.permit([data])
-    hypervisor.define(spec)
-    hypervisor.start(spec.uuid)
-    told: list[tuple[int, int]] = []
-    copy = place.folder / "copy"
-    hypervisor.backup(spec.uuid, "vdb", copy, "raw", lambda done, total: told.append((done, total)))
-    assert copy.read_bytes() == data.read_bytes() and told
-    hypervisor.backup(spec.uuid, "vda", place.folder / "other", "qcow2", lambda done, total: None)
-    assert hypervisor.disk(place.folder / "other").virtual_size == 16 * MIB
-
-    def cancel(done: int, total: int) -> None:
-        raise Cancelled
-
-    with pytest.raises(Cancelled):
-        hypervisor.backup(spec.uuid, "vdb", place.folder / "never", "raw", cancel)
-    assert not list(place.folder.glob("never*"))
-    hypervisor.backup(spec.uuid, "vdb", place.folder / "again", "raw", lambda done, total: None)
-
-
 def test_networks(place: Place) -> None:
     hypervisor, name = place.hypervisor, place.prefix
     spec = NetworkSpec(str(uuids.uuid4()), name, "isolated", name[:14], "192.168.219.1", 24, "192.168.219.2",
@@ -471,3 +447,76 @@ def test_iso(place: Place) -> None:
     place.hypervisor.make_iso(path, "config-2", {"openstack/latest/meta_data.json": b"{}"})
     assert path.read_bytes()[0x8001:0x8006] == b"CD001" and b"config-2" in path.read_bytes()[:0x9000]
     assert not list(place.folder.glob("*.part"))
+
+
+def test_a_copy_of_a_disk_in_use(place: Place) -> None:
+    """It stands alone, whatever the disk stands on."""
+    hypervisor, spec = place.hypervisor, place.spec()
+    path, base = spec.disks[0].path, spec.disks[0].path.with_name("base")
+    path.rename(base)
+    hypervisor.make_disk(path, "qcow2", 16 * MIB, backing=base, backing_format="qcow2")
+    other = Disk(path.with_name("other"), "vdb", "raw")
+    hypervisor.make_disk(other.path, "raw", MIB)
+    hypervisor.define(replace(spec, disks=(*spec.disks, other)))
+    copy = path.with_name("copy")
+    with pytest.raises(HypervisorError):
+        hypervisor.begin_copy(spec.uuid, "vda", copy)
+    for act in (hypervisor.start, hypervisor.pause):
+        act(spec.uuid)
+        told: list[tuple[int, int]] = []
+        hypervisor.begin_copy(spec.uuid, "vda", copy)
+        hypervisor.finish_copy(spec.uuid, copy, lambda done, total, told=told: told.append((done, total)))
+        seen = hypervisor.disk(copy)
+        assert seen is not None and (seen.format, seen.virtual_size, seen.backing) == ("qcow2", 16 * MIB, None)
+        assert told == sorted(told)
+        copy.unlink()
+    assert {p.name for p in path.parent.iterdir()} <= {"disk", "base", "other", "console.log"}
+
+
+def test_a_copy_that_is_cancelled_or_left_behind(place: Place) -> None:
+    hypervisor, uuid = place.hypervisor, place.defined()
+    copy = place.folder / uuid / "copy"
+    hypervisor.start(uuid)
+
+    def cancel(done: int, total: int) -> None:
+        raise Cancelled
+
+    hypervisor.begin_copy(uuid, "vda", copy)
+    with pytest.raises(Cancelled):
+        hypervisor.finish_copy(uuid, copy, cancel)
+    hypervisor.begin_copy(uuid, "vda", copy)
+    for _time in range(2):
+        hypervisor.abort_copy(uuid, copy)
+    with pytest.raises(HypervisorError):
+        hypervisor.finish_copy(uuid, copy, lambda done, total: None)
+    hypervisor.begin_copy(uuid, "vda", copy)
+    place.outside.destroy(uuid)
+    with pytest.raises(HypervisorError):
+        hypervisor.finish_copy(uuid, copy, lambda done, total: None)
+    hypervisor.abort_copy(uuid, copy)
+    assert not list(copy.parent.glob("copy*")) and place.state(uuid) == OFF
+
+
+def test_a_guest_without_an_agent(place: Place) -> None:
+    hypervisor, uuid = place.hypervisor, place.defined()
+    hypervisor.start(uuid)
+    assert not hypervisor.freeze(uuid)
+    hypervisor.thaw(uuid)
+    with pytest.raises(Conflict, match="qemu-guest-agent") as refused:
+        hypervisor.set_password(uuid, "root", "unspeakable")
+    assert "unspeakable" not in str(refused.value)
+    hypervisor.inject_nmi(uuid)
+    hypervisor.destroy(uuid)
+    with pytest.raises(HypervisorError, match="not running"):
+        hypervisor.inject_nmi(uuid)
+
+
+def test_nothing_is_guessed_from_what_a_guest_wrote(place: Place) -> None:
+    """A raw disk with a qcow2 header in it, which names another file, is a raw disk."""
+    disk, copy = place.folder / "disk", place.folder / "copy"
+    place.hypervisor.make_disk(place.folder / "header", "qcow2", 64 * MIB)
+    disk.write_bytes((place.folder / "header").read_bytes()[:MIB].ljust(MIB, b"\0"))
+    place.hypervisor.grow_disk(disk, "raw", 2 * MIB)
+    assert disk.stat().st_size == 2 * MIB
+    place.hypervisor.copy_disk(disk, "raw", copy, "raw", lambda done, total: None)
+    assert copy.read_bytes() == disk.read_bytes()

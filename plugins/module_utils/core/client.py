@@ -86,19 +86,21 @@ class Client:
 
     def ensure(self, noun: str, key: str, want: Document, on_immutable: Optional[str] = "fail",
                merge: Sequence[str] = (), dry_run: bool = False, wait: bool = True, timeout: Optional[float] = None,
-               request_id: Optional[str] = None, progress: Progress = None) -> Document:
+               request_id: Optional[str] = None, progress: Progress = None, allow_reboot: bool = False,
+               preserve_ephemeral: bool = False) -> Document:
         """Make the resource *key* be as *want*; returns ``{changed, steps, diff, resource, request_id, …}``.
 
         With ``wait=False`` a long change returns ``{"operation": {...}, "request_id": …}`` instead. *progress* is
-        called with the operation while it runs.
+        called with the operation while it runs. The rest are the caller's permissions (``core.ensure.Permissions``).
         """
-        query = dict(_permissions(on_immutable, merge), dry_run=dry_run)
+        allowed = {"allow_reboot": allow_reboot, "preserve_ephemeral": preserve_ephemeral}
+        query = dict(_permissions(on_immutable, merge), dry_run=dry_run, **{k: v for k, v in allowed.items() if v})
         return self._change("PUT", _route(noun, key), query, want, wait, timeout, request_id, progress)
 
     def ensure_many(self, noun: str, items: Sequence[Document], dry_run: bool = False, wait: bool = True,
                     timeout: Optional[float] = None, request_id: Optional[str] = None,
                     progress: Progress = None) -> Document:
-        """Ensure a list of ``{key, want, on_immutable, merge}`` (``want: None``: absent); ``{"results": [...]}``."""
+        """Ensure a list of ``{key, want}`` (``None``: absent) with permissions; ``{"results": [...]}``."""
         return self._change("PUT", _route(noun), {"dry_run": dry_run}, items, wait, timeout, request_id, progress)
 
     def delete(self, noun: str, key: str, dry_run: bool = False, wait: bool = True, timeout: Optional[float] = None,

@@ -8,9 +8,9 @@ from typing import Any, Optional
 
 from .errors import InvalidField
 from .fields import Field, Kind
-from .values import Choices, ListOf, MapOf, Nullable, Text, Value
+from .values import Boolean, Choices, ListOf, MapOf, Nullable, Text, Value
 
-ON_IMMUTABLE = ("fail", "ignore", "recreate")
+ON_IMMUTABLE = ("fail", "ignore", "recreate", "rebuild")
 BATCH_MAX = 10000
 
 
@@ -20,7 +20,12 @@ class Permissions(Kind):
     on_immutable = Field(
         Choices(*ON_IMMUTABLE),
         "What to do when a field that is fixed differs: fail with the field's name, ignore it (with a warning in the "
-        "answer), or recreate the resource, which loses its disks.", default="fail")
+        "answer), recreate the resource, which loses its disks, or (servers) rebuild: only the root disk is made anew.",
+        default="fail")
+    allow_reboot = Field(
+        Boolean(), "Whether a running server may be shut down, changed and started again where a change needs that.",
+        default=False)
+    preserve_ephemeral = Field(Boolean(), "Whether a rebuild keeps the ephemeral disk.", default=False)
     merge = Field(
         ListOf(Choices("metadata", "tags"), unique=True),
         "Fields whose given content is added to what is there; without it the given content is exact.", default=[])
@@ -34,7 +39,7 @@ class Ensure(Permissions):
 
 
 def permissions(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Check *given* and fill in what is left out: ``{"on_immutable": str, "merge": [str]}``."""
+    """Check *given* and fill in what is left out: a value for each field of ``Permissions``."""
     return dict(Permissions.defaults(), **Permissions.check(dict(given)))
 
 

@@ -151,6 +151,8 @@ class Kind:
     plural: ClassVar[str] = ""
     fields: ClassVar[tuple[Field, ...]] = ()
     own: ClassVar[tuple[Field, ...]] = ()
+    #: Fixed fields that a rebuild (``on_immutable: rebuild``) may change.
+    rebuilt: ClassVar[frozenset[str]] = frozenset()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import fnmatch
 
-from ..core.ensure import ON_IMMUTABLE
 from ..core.errors import InvalidField, NotFound
 from ..core.options import CONNECTION, WAITING, Option, collect, given
 from ..core.values import Choices, Integer, ListOf, MapOf, Text, Uuid, Value
@@ -43,6 +42,11 @@ class ResourceFace(Face):
     kind = None
     #: Value of ``state`` -> what it adds to the desired document; ``absent`` is not in it.
     states = {PRESENT: {}}
+    #: Words of ``on_immutable``, and what the third and later ones mean.
+    on_immutable = ("fail", "ignore", "recreate")
+    on_immutable_doc = "V(recreate) removes what exists and makes it anew, which loses its data."
+    #: Options that are permissions of the request (``core.ensure.Permissions``), besides ``on_immutable``.
+    permissions = ()
     #: Fields of the kind that the face words in its own way.
     replaced = ()
     #: Options of its own (``Option``).
@@ -61,10 +65,9 @@ class ResourceFace(Face):
         return collect(
             state=Option(Choices(*self.states, ABSENT), self.state_doc, default=PRESENT),
             on_immutable=Option(
-                Choices(*ON_IMMUTABLE), "What to do when an option differs that is fixed once made. V(fail) names it, "
-                "V(ignore) leaves it with a warning, V(recreate) removes what exists and makes it anew, which loses "
-                "its data.", default="fail"),
-        )
+                Choices(*self.on_immutable), "What to do when an option differs that is fixed once made. V(fail) names "
+                "it, V(ignore) leaves it with a warning, " + self.on_immutable_doc, default="fail"),
+        ) + self.permissions
 
     @property
     def rules(self):
@@ -78,6 +81,11 @@ class ResourceFace(Face):
         if params.get("id") is None and want.get("name") and is_uuid(want["name"]):
             del want["name"]
         return want
+
+    def allowed(self, params):
+        """What the caller allows: ``on_immutable`` and its like by name."""
+        found = {option.name: params[option.name] for option in self.permissions if params.get(option.name)}
+        return dict(found, on_immutable=params["on_immutable"])
 
     def merge(self, params):
         """Names of fields whose content is added to what is there."""
@@ -94,8 +102,8 @@ class ResourceFace(Face):
 
     def ensure(self, client, key, params, waiting):
         """Ask for the resource; a kind with more than one call overrides this."""
-        return client.ensure(self.kind.noun, key, self.want(params), on_immutable=params["on_immutable"],
-                             merge=self.merge(params), **waiting)
+        return client.ensure(self.kind.noun, key, self.want(params), merge=self.merge(params),
+                             **self.allowed(params), **waiting)
 
 
 class InfoFace(Face):

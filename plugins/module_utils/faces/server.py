@@ -41,7 +41,8 @@ ALTERNATIVES = tuple(({"flavor"}, {size}) for size in SIZES) + (({"networks"}, {
 
 SPECIFIC = collect(
     flavor=Option(Text(), "Flavor by name or uuid. The server keeps the sizes it was made with until another flavor is "
-                  "asked for; a smaller disk is refused."),
+                  "asked for. It can change while the server is off, or with O(allow_reboot); a smaller root or "
+                  "ephemeral disk is refused, a swap disk of another size is made anew."),
     **{name: _size(name) for name in SIZES},
     networks=Option(
         ListOf(Value()), "NICs in order. Each is the name of a network, or a mapping with V(network) (also V(name)) or "
@@ -74,6 +75,18 @@ class ServerFace(ResourceFace):
         "V(present) makes the server be as described and leaves its power as it is; a new server runs. V(running), "
         "V(stopped), V(paused) and V(suspended) are V(present) with that power state. V(absent) removes the server "
         "with its disks.")
+    on_immutable = ("fail", "ignore", "recreate", "rebuild")
+    on_immutable_doc = (
+        "V(recreate) removes the server and makes it anew, which loses its data. V(rebuild) makes only its root disk "
+        "anew, and with it swap, config drive and (unless O(preserve_ephemeral)) ephemeral disk; uuid, name, NICs with "
+        "their MACs, metadata and volumes stay.")
+    permissions = collect(
+        allow_reboot=Option(
+            Boolean(), "Whether a running server may be shut down, changed and started again where a change needs "
+            "that, such as another flavor. Without it such a change to a running server fails.", default=False),
+        preserve_ephemeral=Option(
+            Boolean(), "Whether the ephemeral disk is kept with O(on_immutable=rebuild).", default=False),
+    )
     own = SPECIFIC
     masked = ("userdata",)
 
@@ -147,7 +160,7 @@ class ServerFace(ResourceFace):
         if not key:
             raise InvalidField("name", "or id is required in each item")
         want = None if item["state"] == ABSENT else self.want(item)
-        return {"key": key, "want": want, "on_immutable": item["on_immutable"], "merge": self.merge(item)}
+        return dict(self.allowed(item), key=key, want=want, merge=self.merge(item))
 
 
 def _crowded_out(name, own):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent import batch, reconcile
+from magnetar_agent import batch, events, reconcile
 from magnetar_agent.agent import Agent
 from magnetar_agent.fake import FakeHypervisor
 from magnetar_agent.operations import Operation
@@ -49,6 +49,10 @@ class Host:
     def ensure(self, noun: str, key: str, want: dict[str, Any] | None, dry_run: bool = False, **allowed: Any) -> Result:
         """One ensure."""
         return reconcile.ensure(self.agent, BY_NOUN[noun], key, want, permissions(allowed), dry_run, Operation("test"))
+
+    def event(self, what: str, request: str, key: str = "web1", /, **args: Any) -> dict[str, Any]:
+        """A one-shot."""
+        return events.event(self.agent, BY_NOUN["server"], key, what, args, request, Operation("test"))
 
     def many(self, noun: str, items: list[tuple[str, dict[str, Any] | None]],
              dry_run: bool = False) -> list[dict[str, Any]]:

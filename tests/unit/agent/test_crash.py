@@ -14,12 +14,15 @@ from typing import Any
 import pytest
 
 from magnetar_agent.documents import Documents
+from magnetar_agent.events import _Journal
 from magnetar_agent.fake import FakeHypervisor
+from magnetar_agent.images.store import Store
 
 from .conftest import SMALL, Host
 
-CHANGES = ("define", "undefine", "start", "shutdown", "destroy", "pause", "resume", "save", "make_disk", "copy_disk",
-           "grow_disk", "make_iso", "make_network", "remove_network")
+CHANGES = ("discard_save", "define", "undefine", "start", "shutdown", "destroy", "pause", "resume", "save",
+           "make_disk", "copy_disk", "grow_disk", "make_iso", "make_network", "remove_network", "begin_copy",
+           "finish_copy", "freeze", "thaw", "set_password", "inject_nmi")
 
 
 class Dead(BaseException):
@@ -31,7 +34,8 @@ class Reaper:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, lives: int, late: bool) -> None:
         self.lives, self.late, self.dead, self.armed = lives, late, False, True
-        for owner, names in ((FakeHypervisor, CHANGES), (Documents, ("write", "remove"))):
+        for owner, names in ((FakeHypervisor, CHANGES), (Documents, ("write", "remove")), (Store, ("commit",)),
+                             (_Journal, ("begin", "end"))):
             for name in names:
                 monkeypatch.setattr(owner, name, self._wrapped(getattr(owner, name)))
 
@@ -54,11 +58,28 @@ class Reaper:
         return call
 
 
-STORIES: dict[str, tuple[list[tuple[str, str, Any]], tuple[str, str, Any]]] = {
+IMAGE = ("image", "img", {"source": {"path": "/image.raw"}, "disk_format": "raw"})
+#: What was made before, and what is asked for: noun, key, want and, last, what the caller allows.
+STORIES: dict[str, tuple[list[tuple[str, str, Any]], tuple[Any, ...]]] = {
     "create": ([], ("server", "web1", {"flavor": {**SMALL, "disk": 1, "swap": 1}, "networks": [{"bridge": "br0"}]})),
     "delete": ([("server", "web1", {"flavor": SMALL})], ("server", "web1", None)),
     "stop and reshape": ([("server", "web1", {"flavor": {**SMALL, "disk": 1}})],
                          ("server", "web1", {"power": "off", "flavor": {"vcpus": 2, "ram": 128, "disk": 2}})),
+    "stop, reshape and start": (
+        [("server", "web1", {"flavor": {**SMALL, "disk": 1, "ephemeral": 1, "swap": 1}})],
+        ("server", "web1", {"flavor": {"vcpus": 2, "ram": 128, "disk": 2, "ephemeral": 2, "swap": 2}},
+         {"allow_reboot": True})),
+    "rebuild": ([("server", "web1", {"flavor": {**SMALL, "disk": 1, "ephemeral": 1, "swap": 1}})],
+                ("server", "web1", {"user_data": "YQ=="}, {"on_immutable": "rebuild", "preserve_ephemeral": True})),
+    "rebuild what is suspended": ([("server", "web1", {"flavor": SMALL, "power": "suspended"})],
+                                  ("server", "web1", {"key_name": None, "user_data": "YQ==", "power": "running"},
+                                   {"on_immutable": "rebuild"})),
+    "rebuild from another image": (
+        [IMAGE, ("server", "web1", {"flavor": SMALL})],
+        ("server", "web1", {"image": "img"}, {"on_immutable": "rebuild"})),
+    "rescue": ([IMAGE, ("server", "web1", {"flavor": SMALL})], ("server", "web1", {"rescue": {"image": "img"}})),
+    "unrescue": ([IMAGE, ("server", "web1", {"flavor": SMALL, "rescue": {"image": "img"}})],
+                 ("server", "web1", {"rescue": None})),
     "suspend": ([("server", "web1", {"flavor": SMALL})], ("server", "web1", {"power": "suspended"})),
     "network": ([], ("network", "lan", {"mode": "nat", "cidr": "10.99.0.0/24"})),
     "network away": ([("network", "lan", {"mode": "nat", "cidr": "10.99.0.0/24"})], ("network", "lan", None)),
@@ -70,24 +91,26 @@ STORIES: dict[str, tuple[list[tuple[str, str, Any]], tuple[str, str, Any]]] = {
 @pytest.mark.parametrize("story", STORIES)
 def test_death_at_every_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, story: str, late: bool,
                                repeat: bool) -> None:
-    before, asked = STORIES[story]
+    before, (*asked, allowed) = STORIES[story][0], (*STORIES[story][1], {})[:4]
     for lives in range(40):
         with monkeypatch.context() as patch:
             host = Host(tmp_path / str(lives))
             host.start()
+            (host.root / "image.raw").write_bytes(bytes(4096))
             for noun, key, want in before:
-                host.ensure(noun, key, want)
+                placed = {"source": {"path": str(host.root / "image.raw")}} if noun == "image" else {}
+                host.ensure(noun, key, {**want, **placed})
             reaper = Reaper(patch, lives, late)
             try:
-                host.ensure(*asked)
+                host.ensure(*asked, **allowed)
                 survived = True
             except Dead:
                 survived = False
             reaper.armed = False
             host.restart()
             if repeat:
-                host.ensure(*asked)
-            _nothing_is_half(host, asked, repeat)
+                host.ensure(*asked, **allowed)
+            _nothing_is_half(host, asked, allowed, repeat)
             host.agent.close()
         if survived:
             assert lives > 1
@@ -95,7 +118,7 @@ def test_death_at_every_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     pytest.fail("the story never ends")
 
 
-def _nothing_is_half(host: Host, asked: tuple[str, str, Any], repeated: bool) -> None:
+def _nothing_is_half(host: Host, asked: list[Any], allowed: dict[str, Any], repeated: bool) -> None:
     noun, key, want = asked
     documents = host.agent.documents.list("server")
     domains = host.fake.domains()
@@ -103,11 +126,11 @@ def _nothing_is_half(host: Host, asked: tuple[str, str, Any], repeated: bool) ->
     for document in documents:
         assert not document.deleting
         assert domains[document.id].state == document.want["power"]
-        assert not document.state.get("unfinished")
+        assert not {"unfinished", "rebuild", "allow_reboot"} & set(document.state)
     folders = {path.name for path in (host.root / "state" / "servers").glob("*")}
     assert folders == {d.id for d in documents}
     assert not list((host.root / "state").rglob("*.part"))
     assert {d.name for d in host.agent.documents.list("network")} == set(host.fake.networks())
     if repeated:
-        assert host.ensure(*asked).steps == []
+        assert host.ensure(*asked, **allowed).steps == []
         assert (host.agent.documents.find(noun, key) is None) == (want is None)

@@ -34,8 +34,9 @@ def test_result_is_changed_by_its_steps() -> None:
 
 def test_batch() -> None:
     items = ensure.batch([{"key": "a", "want": {"x": 1}}, {"key": "b", "want": None, "on_immutable": "recreate"}])
-    assert items == [("a", {"x": 1}, {"on_immutable": "fail", "merge": []}),
-                     ("b", None, {"on_immutable": "recreate", "merge": []})]
+    rest = {"merge": [], "allow_reboot": False, "preserve_ephemeral": False}
+    assert items == [("a", {"x": 1}, {"on_immutable": "fail", **rest}),
+                     ("b", None, {"on_immutable": "recreate", **rest})]
 
 
 @pytest.mark.parametrize(("body", "field"), [

@@ -13,7 +13,7 @@ from .network import DEVICE
 USER_DATA_MAX = 65535
 POWERS = ("running", "off", "paused", "suspended")
 #: Nova's status words for what a host alone can see.
-STATUSES = ("BUILD", "ACTIVE", "SHUTOFF", "PAUSED", "SUSPENDED", "ERROR")
+STATUSES = ("BUILD", "ACTIVE", "SHUTOFF", "PAUSED", "SUSPENDED", "RESCUE", "ERROR")
 TAG = Text(1, 60, r"[^,/]+", "must not contain a comma or a slash")
 META = Text(0, 255)
 
@@ -32,6 +32,8 @@ class Server(Resource):
     """A virtual machine on a host."""
 
     noun, plural = "server", "servers"
+    rebuilt = frozenset(("image", "key_name", "user_data", "availability_zone", "config_drive", "root_format",
+                         "virt_type", "machine"))
 
     flavor = Field(OneOf(REFERENCE, Record(**sizes())),
                    "A flavor by name or uuid, or its sizes {vcpus, ram, disk, ephemeral, swap}.", required=True,
@@ -52,6 +54,10 @@ class Server(Resource):
     config_drive = Field(Boolean(), "Whether the guest gets a config drive (MD-70).", default=True, on=FIXED,
                          sample=True)
     power = Field(Choices(*POWERS), "Desired power state.", default="running", option=False, sample="running")
+    rescue = Field(
+        Nullable(Record(image=Field(Nullable(REFERENCE), "Image to boot from; the server's own when omitted."))),
+        "Boot from another image, with the root disk as second disk; null for none.", default=None, option=False,
+        sample=None)
     restart_on_crash = Field(Boolean(), "Start the guest again when its QEMU dies.", default=False, sample=False)
     resume_on_host_boot = Field(Boolean(), "Start the guest again after the host has rebooted, if it ran.",
                                 default=True, sample=True)

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The one-shots of a server: a row of ``ACTIONS`` has the arguments, the function, and whether it may be done again
+when nobody knows whether it was done."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from magnetar_agent import hypervisor as hv
+from magnetar_agent import reconcile
+from magnetar_agent.servers import imaging
+from magnetar_core.errors import Conflict
+from magnetar_core.fields import Field, Kind
+from magnetar_core.kinds import Server
+from magnetar_core.kinds.common import DESCRIPTION, NAME, REFERENCE
+from magnetar_core.kinds.image import Image
+from magnetar_core.values import Boolean, Choices, Nullable, Text
+
+if TYPE_CHECKING:
+    from magnetar_agent.agent import Agent
+    from magnetar_agent.documents import Document
+    from magnetar_agent.drivers import Fields
+    from magnetar_agent.operations import Operation
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Call:
+    """What an action works with. Whoever calls holds the server's lock."""
+
+    agent: Agent
+    document: Document
+    args: Fields
+    operation: Operation
+    request: str
+
+    def state(self) -> str:
+        """The state of the domain."""
+        domain = self.agent.hypervisor.domain(self.document.id)
+        return domain.state if domain else "missing"
+
+
+class Reboot(Kind):
+    """Arguments of a reboot."""
+
+    type = Field(Choices("soft", "hard"), "soft asks the guest and falls back to hard; hard presses reset.",
+                 default="soft")
+
+
+def reboot(call: Call) -> Fields:
+    """Nova's reboot (ACT: SOFT from running only; HARD also starts what is off). Follows Nova: soft falls back."""
+    agent, document, args, state = call.agent, call.document, call.args, call.state()
+    if args["type"] == "soft" and state == hv.RUNNING:
+        agent.hypervisor.reboot(document.id)
+        if _rebooted(agent, document.id, call.operation):
+            return {}
+        log.warning("server %s did not reboot by itself; reset", document.name)
+    elif args["type"] == "soft" or state in ("missing", hv.SUSPENDED):
+        raise Conflict(f"A {args['type']} reboot needs a running server, and {document.name!r} is {state}. "
+                       "Start it instead.", power_state=state)
+    if state == hv.RUNNING:
+        agent.hypervisor.reset(document.id)
+        return {}
+    agent.hypervisor.destroy(document.id)
+    document.want["power"] = hv.RUNNING
+    document.state.pop("reason", None)
+    document.state.pop("crashed", None)
+    agent.documents.write(document)
+    agent.hypervisor.start(document.id)
+    return {}
+
+
+def _rebooted(agent: Agent, id: str, operation: Operation) -> bool:
+    """Whether the guest rebooted within the time that a shutdown may take."""
+    deadline = time.monotonic() + agent.settings.shutdown_timeout
+    seen = agent.reboots.get(id, 0)
+    while time.monotonic() < deadline:
+        if agent.reboots.get(id, 0) != seen:
+            return True
+        operation.check()
+        agent.changes.wait(id, 0.5)
+    return agent.reboots.get(id, 0) != seen
+
+
+class Rebuild(Kind):
+    """Arguments of a rebuild; what is left out stays as it is."""
+
+    image = Field(REFERENCE, "The image to make the root disk from; the same again when omitted.")
+    key_name = Field(Nullable(REFERENCE), "Keypair whose public key the guest is given.")
+    user_data = Field(Server.field("user_data").value, "Base64 data for the guest's first boot.", secret=True)
+    metadata = Field(Server.field("metadata").value, "Keys and values, in place of those that there are.")
+    preserve_ephemeral = Field(Boolean(), "Whether the ephemeral disk is kept.", default=False)
+
+
+def rebuild(call: Call) -> Fields:
+    """Nova's rebuild: the root disk is made anew. A mark in the document carries it over a crash, and the request's id
+    in it tells one that was done."""
+    document, state = call.document, call.document.state
+    if state.get("rebuilt") == call.request:
+        return {}
+    if (state.get("rebuild") or {}).get("request") == call.request:
+        reconcile.change(call.agent, Server, document, {}, {"on_immutable": "fail", "merge": []}, call.operation)
+        return {}
+    if call.state() == hv.SUSPENDED:
+        raise Conflict(f"Server {document.name!r} is suspended, and a rebuild would lose its memory. Start it or stop "
+                       "it first.", power_state=hv.SUSPENDED)
+    want = {name: value for name, value in call.args.items() if name != "preserve_ephemeral"}
+    allowed = {"on_immutable": "rebuild", "merge": [], "rebuild": call.request,
+               "preserve_ephemeral": call.args["preserve_ephemeral"]}
+    reconcile.change(call.agent, Server, document, want, allowed, call.operation)
+    return {}
+
+
+class CreateImage(Kind):
+    """Arguments of making an image."""
+
+    name = Field(NAME, "Name of the image; there must be none of that name.", required=True)
+    description = Field(DESCRIPTION, "Free text of at most 255 characters.", default="")
+    metadata = Field(Image.field("properties").value, "Properties of the image, besides those of the server's own.",
+                     default={})
+
+
+def create_image(call: Call) -> Fields:
+    """See ``imaging``."""
+    return imaging.create(call.agent, call.document, call.args, call.operation, call.request)
+
+
+class CrashDump(Kind):
+    """A crash dump takes no arguments."""
+
+
+def crash_dump(call: Call) -> Fields:
+    """Nova's trigger_crash_dump."""
+    state = call.state()
+    if state not in (hv.RUNNING, hv.PAUSED):
+        raise Conflict(f"A crash dump needs a running server, and {call.document.name!r} is {state}.",
+                       power_state=state)
+    call.agent.hypervisor.inject_nmi(call.document.id)
+    return {}
+
+
+class ChangePassword(Kind):
+    """Arguments of a new password."""
+
+    user = Field(Text(1, 64, r"[^\s:\x00-\x1f\x7f]+", "must be the name of a user"), "Whose password it is.",
+                 default="root")
+    password = Field(Text(1, 255, r"[^\x00-\x1f\x7f]+", "must not have control characters"), "The new password.",
+                     required=True, secret=True)
+
+
+def change_password(call: Call) -> Fields:
+    """Nova's changePassword. The password is kept nowhere."""
+    state = call.state()
+    if state != hv.RUNNING:
+        raise Conflict(f"A password can be set in a running server only, and {call.document.name!r} is {state}.",
+                       power_state=state)
+    call.agent.hypervisor.set_password(call.document.id, call.args["user"], call.args["password"])
+    return {}
+
+
+@dataclass(frozen=True)
+class Action:
+    """*rule* declares the arguments; *act* does it and returns what the answer says besides. *again*: it finds out by
+    itself what of a request was done, or doing it twice is doing it once."""
+
+    rule: type[Kind]
+    act: Callable[[Call], Fields]
+    again: bool = False
+
+
+ACTIONS: Mapping[str, Action] = {
+    "reboot": Action(Reboot, reboot),
+    "rebuild": Action(Rebuild, rebuild, again=True),
+    "create_image": Action(CreateImage, create_image, again=True),
+    "crash_dump": Action(CrashDump, crash_dump),
+    "change_password": Action(ChangePassword, change_password, again=True),
+}
+
+
+def checked(name: str, args: Mapping[str, Any]) -> Fields:
+    """The arguments of the action *name*, with defaults."""
+    rule = ACTIONS[name].rule
+    return {**rule.defaults(), **rule.check(dict(args))}

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A server's hold on an image: hard links to its content, so that the image may go while the server stands on it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from magnetar_agent.documents import Document, sync_folder
+from magnetar_agent.foresee import missing
+from magnetar_core.errors import Conflict, InvalidField, NoSpace
+
+if TYPE_CHECKING:
+    from magnetar_agent.agent import Agent
+
+#: Names of the links.
+PARTS = ("base", "kernel", "ramdisk")
+BOOTABLE = ("raw", "qcow2", "iso", "aki")
+
+
+def bootable(agent: Agent, given: str, field: str = "image") -> Document:
+    """The document of the image *given*, from which a server can boot. Raises ``InvalidField`` naming *field*."""
+    found = agent.documents.standing("image", given)
+    if found is None:
+        missing(InvalidField(field, f"must name an image of this host, and there is none called {given!r}; register "
+                                    "it first"), "image", given)
+        return Document("image", given, given, {"min_ram": 0, "min_disk": 0, "properties": {}},
+                        state={"status": "active", "disk_format": "qcow2"})
+    if found.state.get("status") != "active":
+        raise InvalidField(field, f"must be active, and {given!r} is {found.state.get('status', 'queued')}; send its "
+                                  "content first")
+    if found.state["disk_format"] not in BOOTABLE:
+        raise InvalidField(field, f"must be something to boot from, and {given!r} is a ramdisk")
+    return found
+
+
+def hold(agent: Agent, id: str, place: Path, prefix: str = "") -> dict[str, Any]:
+    """Link the content of image *id* and of its kernel and ramdisk into *place*, each name after *prefix*.
+
+    Returns what has to be known of it: *image*, *name*, *format*, *virtual_size*, *iso*, and *boot*, which is
+    ``{ramdisk, cmdline}`` for one that boots by a kernel, else ``None``.
+    """
+    image = agent.documents.get("image", id)
+    if image is None:
+        raise Conflict("The image was removed while the server was made. Register it again, then repeat the call.")
+    content, format = agent.drivers["image"].base(agent, image.id)  # type: ignore[attr-defined]
+    link(content, place / (prefix + ("kernel" if format == "aki" else "base")))
+    kernel = image.want.get("kernel")
+    for name, reference in (("kernel", kernel), ("ramdisk", image.want.get("ramdisk"))):
+        if reference:
+            part = agent.documents.find("image", reference)
+            if part is None or part.state.get("status") != "active":
+                raise InvalidField("image", f"{image.name!r} needs its {name} {reference!r}, which is not there")
+            link(agent.drivers["image"].base(agent, part.id)[0], place / (prefix + name))  # type: ignore[attr-defined]
+    boots = kernel or format == "aki"
+    return {"image": image.id, "name": image.name, "format": format, "iso": format == "iso",
+            "virtual_size": image.state.get("virtual_size") or 0,
+            "boot": {"ramdisk": bool(image.want.get("ramdisk")), "cmdline": image.want.get("cmdline")} if boots
+            else None}
+
+
+def link(source: Path, target: Path) -> None:
+    """A hard link, or a copy where the file systems differ; complete or not at all."""
+    if target.exists():
+        return
+    part = target.with_name(target.name + ".part")
+    part.unlink(missing_ok=True)
+    try:
+        try:
+            os.link(source, part)
+        except OSError:
+            shutil.copyfile(source, part)
+        part.rename(target)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise NoSpace(f"{target.name} of the server cannot be written: {error.strerror}. Free some room under "
+                      f"{target.parent.parent}.") from error
+    sync_folder(target.parent)

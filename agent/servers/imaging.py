@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Make an image of a server's root disk (Nova's createImage): a qcow2 that stands alone.
+
+While it is made, ``document.state["imaging"]`` of the server says so, and the copy lies in the server's own folder. The
+image comes into being with its content, at the end. So what a crash leaves is known, and ``clear`` takes it away.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from magnetar_agent import hypervisor as hv
+from magnetar_agent.documents import Document
+from magnetar_agent.servers import GIB, folder
+from magnetar_core.errors import Conflict
+from magnetar_core.kinds import Image
+
+if TYPE_CHECKING:
+    from magnetar_agent.agent import Agent
+    from magnetar_agent.drivers import Fields
+    from magnetar_agent.operations import Operation
+
+log = logging.getLogger(__name__)
+
+FILE = "snapshot"
+#: What can be said of the content: of a disk whose server is off; frozen by the guest agent; as after a power cut.
+STOPPED, FROZEN, CRASH = "stopped", "frozen", "crash-consistent"
+
+
+def create(agent: Agent, document: Document, args: Fields, operation: Operation, request: str) -> Fields:
+    """Make the image ``args["name"]``; returns ``{"image": {id, name}, "consistency": …}``. The caller holds the
+    server's lock. Asked again with the same *request*, it answers with the image that was made."""
+    name = args["name"]
+    with agent.locks.hold("image", f"new {name.lower()}"):
+        there = next((image for image in agent.documents.list("image") if image.name == name), None)
+        if there and there.state.get("request") == request:
+            return _answer(there)
+        if there:
+            raise Conflict(f"There is an image {name!r} already. Choose another name, or remove that image first.",
+                           uuids=[there.id])
+        state = _state(agent, document)
+        image = _described(agent, document, args)
+        image.state.update(server=document.id, request=request)
+        path = folder(agent, document.id) / FILE
+        document.state["imaging"] = True
+        agent.documents.write(document)
+        try:
+            image.state["consistency"] = _copy(agent, document, state, path, operation)
+            agent.drivers["image"].adopt(agent, image, path, operation)  # type: ignore[attr-defined]
+        except Exception:
+            clear(agent, document)
+            raise
+        document.state.pop("imaging")
+        agent.documents.write(document)
+        return _answer(image)
+
+
+def clear(agent: Agent, document: Document) -> None:
+    """Take away what an attempt left that did not come to its end; fine when there is nothing. The caller holds the
+    server's lock."""
+    hypervisor, path = agent.hypervisor, folder(agent, document.id) / FILE
+    hypervisor.abort_copy(document.id, path)
+    hypervisor.thaw(document.id)
+    for left in (path, path.with_name(FILE + ".part")):
+        left.unlink(missing_ok=True)
+    for image in agent.documents.list("image"):
+        if image.state.get("server") == document.id and not agent.drivers["image"].stored(image):  # type: ignore[attr-defined]
+            agent.documents.remove(image)
+    document.state.pop("imaging", None)
+    agent.documents.write(document)
+
+
+def _answer(image: Document) -> Fields:
+    return {"image": {"id": image.id, "name": image.name}, "consistency": image.state["consistency"]}
+
+
+def _state(agent: Agent, document: Document) -> str:
+    """The domain's state; raises ``Conflict`` where its root disk cannot be had."""
+    domain, name = agent.hypervisor.domain(document.id), document.name
+    state = domain.state if domain else "missing"
+    if document.want.get("rescue"):
+        raise Conflict(f"Server {name!r} is rescued; somebody repairs its root disk just now. Unrescue it first.")
+    if document.state.get("unfinished"):
+        raise Conflict(f"The last change of server {name!r} was not finished. Repeat that first.")
+    if state not in (hv.RUNNING, hv.PAUSED, hv.SUSPENDED, hv.OFF):
+        raise Conflict(f"An image can be made of a server that is running, paused, suspended or off, and {name!r} is "
+                       f"{state}.", power_state=state)
+    size, most = document.state.get("root_bytes", 0), agent.settings.image_max_virtual_bytes
+    if size > most:
+        raise Conflict(f"The root disk of server {name!r} has {size} bytes, and the agent's setting "
+                       f"image_max_virtual_bytes allows {most} for an image.")
+    return state
+
+
+def _described(agent: Agent, document: Document, args: Fields) -> Document:
+    """The image, which boots as the server does. Its properties are those that Nova gives a snapshot."""
+    base = agent.documents.get("image", document.want["image"]) if document.want["image"] else None
+    want: dict[str, Any] = {**Image.defaults(), "name": args["name"], "description": args["description"],
+                            "disk_format": "qcow2", "checksum": None}
+    properties: dict[str, str] = {}
+    if base is not None:
+        want["min_ram"] = base.want["min_ram"]
+        properties.update(base.want["properties"], base_image_ref=base.id)
+    if document.state.get("boot"):
+        want.update(_boot(document, base))
+    properties.update(args["metadata"], image_type="snapshot", instance_uuid=document.id)
+    want["min_disk"] = -(-document.state.get("root_bytes", 0) // GIB)
+    want["properties"] = Image.field("properties").value.check(properties, "metadata")
+    return Document("image", str(uuid.uuid4()), args["name"], want)
+
+
+def _boot(document: Document, base: Document | None) -> Fields:
+    if base is None:
+        raise Conflict(f"Server {document.name!r} boots with a kernel of its image, and that image is no longer on "
+                       "this host, so an image of the server could not boot. Register it again first.")
+    if base.state["disk_format"] == "aki":
+        return {"kernel": base.id, "ramdisk": base.want.get("ramdisk"), "cmdline": base.want.get("cmdline")}
+    return {name: base.want.get(name) for name in ("kernel", "ramdisk", "cmdline")}
+
+
+def _copy(agent: Agent, document: Document, state: str, path: Path, operation: Operation) -> str:
+    """Copy the root disk to *path*; returns what can be said of the content."""
+    hypervisor, id = agent.hypervisor, document.id
+
+    def advance(done: int, total: int) -> None:
+        operation.advance(done, total, "bytes", "copy the root disk")
+
+    if state in (hv.OFF, hv.SUSPENDED):
+        hypervisor.copy_disk(path.with_name("disk"), document.want["root_format"], path, "qcow2", advance)
+        return STOPPED if state == hv.OFF else CRASH
+    frozen = hypervisor.freeze(id) if state == hv.RUNNING else False
+    try:
+        hypervisor.begin_copy(id, "vda", path)
+    finally:
+        if frozen:  # the copy is of the instant when it began: the guest need not wait for its end
+            hypervisor.thaw(id)
+    hypervisor.finish_copy(id, path, advance)
+    return FROZEN if frozen else CRASH

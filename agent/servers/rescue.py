@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Rescue: the server boots from another disk, and its own root disk is the second one (Nova's rescue).
+
+``want["rescue"]`` is null or ``{"image": uuid}``; ``document.state["rescue"]`` says of which image ``disk.rescue`` is
+made, and how it boots. Ephemeral disk and swap stay away meanwhile, as in Nova's default mode.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from magnetar_agent.hypervisor import SUSPENDED, Disk, Domain
+from magnetar_agent.servers import folder, hold
+from magnetar_core.errors import Conflict, InvalidField
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from magnetar_agent.agent import Agent
+    from magnetar_agent.documents import Document
+    from magnetar_agent.drivers import Fields, Task
+
+DISK, PREFIX = "disk.rescue", "rescue."
+
+
+def complete(agent: Agent, want: Fields, old: Fields) -> Fields | None:
+    """The rescue that is wanted, with the uuid of its image; none given is the server's own."""
+    given: Fields | None = want.get("rescue")
+    if given is None or given == old.get("rescue"):
+        return given
+    reference = given.get("image") or want["image"]
+    if reference is None:
+        raise InvalidField("rescue.image", "is required: the server was made without an image, which would be taken")
+    image = hold.bootable(agent, reference, "rescue.image")
+    if image.state["disk_format"] == "aki":
+        raise InvalidField("rescue.image", f"must have a disk, and {image.name!r} is only a kernel")
+    return {"image": image.id}
+
+
+def seen(agent: Agent, document: Document, domain: Domain | None) -> Fields:
+    """What ``observe`` tells: *rescue*, the disk that is made; *rescued*, whether the domain boots from it."""
+    made, there = document.state.get("rescue"), folder(agent, document.id)
+    whole = made is not None and (there / (PREFIX + "base" if made["iso"] else DISK)).exists()
+    return {"rescue": {"image": made["image"]} if made and whole else None, "rescue_left": made is not None,
+            "rescued": domain is not None and any(disk.path.name.endswith((DISK, PREFIX + "base"))
+                                                  for disk in domain.disks)}
+
+
+def verbs(want: Fields, have: Fields) -> tuple[str, ...]:
+    """``rescue`` before the domain is defined, ``unrescue`` after it; none when all is as it is to be."""
+    wanted = want.get("rescue")
+    if wanted is None:
+        return ("unrescue",) if have.get("rescued") or have.get("rescue_left") else ()
+    return () if have.get("rescued") and have.get("rescue") == wanted else ("rescue",)
+
+
+def check(want: Fields, have: Fields, differs: bool) -> None:
+    """Raise ``Conflict`` where a rescue and another change do not go together."""
+    name = want["name"]
+    if want.get("rescue") and (differs or have.get("rebuild")):
+        raise Conflict(f"flavor and root disk of server {name!r} cannot change while it is rescued. Unrescue it first.",
+                       fields=["rescue"])
+    if verbs(want, have) and have["power"] == SUSPENDED:
+        raise Conflict(f"Server {name!r} is suspended, and its memory fits only the disks that it has now. Start it or "
+                       "stop it first.", fields=["rescue"])
+
+
+def rescue(task: Task) -> None:
+    """Make the rescue disk anew, an overlay on the image's content."""
+    agent, document = task.agent, task.document
+    _drop(task)
+    place = folder(agent, document.id)
+    held = hold.hold(agent, document.want["rescue"]["image"], place, PREFIX)
+    if not held["iso"]:
+        agent.hypervisor.make_disk(place / DISK, "qcow2", held["virtual_size"], backing=place / (PREFIX + "base"),
+                                   backing_format=held["format"])
+    document.state["rescue"] = held
+    task.keep()
+
+
+def unrescue(task: Task) -> None:
+    """Remove the rescue disk; the domain does not know it any more."""
+    _drop(task)
+
+
+def _drop(task: Task) -> None:
+    if task.document.state.pop("rescue", None):
+        task.keep()
+    place = folder(task.agent, task.document.id)
+    for name in (DISK, *(PREFIX + part for part in hold.PARTS)):
+        (place / name).unlink(missing_ok=True)
+
+
+def disks(state: Fields, place: Path, root: Disk) -> list[Disk]:
+    """First the rescue disk, then *root*."""
+    made = state["rescue"]
+    second = Disk(root.path, "vdb", root.format, tag=root.tag)
+    if made["iso"]:
+        return [root, Disk(place / (PREFIX + "base"), "sda", "raw", "cdrom", "sata", True)]
+    return [Disk(place / DISK, "vda"), second]
+
+
+def boot(state: Fields) -> tuple[str, dict[str, Any]]:
+    """The prefix of kernel and ramdisk, and what the rescue boots with."""
+    return PREFIX, state["rescue"]["boot"] or {}

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The one-shots of a server on the fake: what they do, what they refuse, and that each is done once, also when the
+agent dies in the middle."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from magnetar_agent import events
+from magnetar_agent.operations import Operation
+from magnetar_agent.servers import GIB
+from magnetar_core.errors import Cancelled, Conflict, HypervisorError, InvalidField
+from magnetar_core.kinds import Server
+
+from .conftest import SMALL, Host
+from .test_crash import Dead, Reaper
+from .test_remake import folder, image
+
+
+def nothing_left(host: Host) -> None:
+    assert not [path for path in host.root.rglob("*") if path.name.startswith("snapshot") or path.suffix == ".part"]
+    assert not host.fake.frozen and not host.fake._copies
+    assert not any("imaging" in document.state for document in host.agent.documents.list("server"))
+
+
+@pytest.fixture
+def web(host: Host) -> Host:
+    image(host, "system")
+    host.ensure("image", "system", {"properties": {"os_distro": "none"}, "min_ram": 32})
+    host.server(image="system", flavor={**SMALL, "disk": 1, "ephemeral": 1})
+    return host
+
+
+@pytest.mark.parametrize(("power", "agent", "consistency"), [
+    ("running", True, "frozen"), ("running", False, "crash-consistent"), ("paused", True, "crash-consistent"),
+    ("suspended", True, "crash-consistent"), ("off", True, "stopped")])
+def test_create_image(web: Host, power: str, agent: bool, consistency: str) -> None:
+    shown = web.ensure("server", "web1", {"power": power}).resource
+    assert shown
+    if agent:
+        web.fake.talking.add(shown["id"])
+    answer = web.event("create_image", "r1", name="golden", metadata={"role": "web"})
+    assert answer["consistency"] == consistency and answer["resource"]["power_state"] == power
+    made = web.ensure("image", "golden", {}).resource
+    assert made and made["id"] == answer["image"]["id"]
+    assert (made["status"], made["disk_format"], made["virtual_size"]) == ("active", "qcow2", GIB)
+    assert (made["min_ram"], made["min_disk"]) == (32, 1)
+    assert made["properties"] == {
+        "os_distro": "none", "role": "web", "image_type": "snapshot", "instance_uuid": shown["id"],
+        "base_image_ref": shown["image"]["id"]}
+    assert web.event("create_image", "r1", name="golden", metadata={"role": "web"}) == answer
+    with pytest.raises(Conflict, match="Choose another name"):
+        web.event("create_image", "r2", name="golden")
+    nothing_left(web)
+    web.server("next", image="golden", flavor={**SMALL, "disk": 1})
+    web.ensure("image", "golden", None)
+    web.restart()
+    assert web.show("next")["power_state"] == "running"
+
+
+def test_an_image_boots_as_its_server_does(web: Host) -> None:
+    for name, format in (("vmlinuz", "aki"), ("initrd", "ari")):
+        image(web, name)
+        document = web.agent.documents.find("image", name)
+        assert document is not None
+        document.state["disk_format"] = document.want["disk_format"] = format
+        web.agent.documents.write(document)
+    (web.root / "rootfs").write_bytes(bytes(2**20))
+    web.ensure("image", "rootfs", {"source": {"path": str(web.root / "rootfs")}, "disk_format": "raw",
+                                   "kernel": "vmlinuz", "ramdisk": "initrd", "cmdline": "quiet"})
+    for base in ("rootfs", "vmlinuz"):
+        web.server(f"of-{base}", image=base, power="off")
+        web.event("create_image", f"r-{base}", f"of-{base}", name=f"copy-of-{base}")
+        web.server(f"again-{base}", image=f"copy-of-{base}")
+        made = folder_of(web, f"again-{base}")
+        assert (made / "kernel").exists() and (made / "base").exists()
+    web.ensure("image", "copy-of-rootfs", None)
+    web.ensure("server", "again-rootfs", None)
+    web.ensure("image", "rootfs", None)
+    with pytest.raises(Conflict, match="boots with a kernel"):
+        web.event("create_image", "r3", "of-rootfs", name="none")
+
+
+def folder_of(host: Host, name: str) -> Path:
+    return host.root / "state/servers" / str(host.show(name)["id"])
+
+
+def test_an_image_that_fails_or_is_cancelled_leaves_nothing(web: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    web.fake.talking.add(web.show()["id"])
+    for method in ("begin_copy", "finish_copy"):
+        web.fake.fail_next(method, HypervisorError("no"))
+        with pytest.raises(HypervisorError, match="no"):
+            web.event("create_image", f"r-{method}", name="golden")
+        nothing_left(web)
+    operation = Operation("test")
+    monkeypatch.setattr(web.fake, "begin_copy", _then(web.fake.begin_copy, operation.cancel))
+    with pytest.raises(Cancelled):
+        events.event(web.agent, Server, "web1", "create_image", {"name": "golden"}, "r", operation)
+    nothing_left(web)
+    assert [i.name for i in web.agent.documents.list("image")] == ["system"]
+    assert web.event("create_image", "r", name="golden")["consistency"] == "frozen"
+
+
+def _then(first: Any, second: Any) -> Any:
+    def both(*args: Any) -> None:
+        first(*args)
+        second()
+
+    return both
+
+
+@pytest.mark.parametrize("power", ["running", "off"])
+@pytest.mark.parametrize("late", [True, False], ids=["after", "before"])
+def test_death_while_an_image_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, power: str, late: bool) -> None:
+    for lives in range(40):
+        with monkeypatch.context() as patch:
+            host = Host(tmp_path / str(lives))
+            host.start()
+            host.server(power=power)
+            host.fake.talking.add(host.show()["id"])
+            reaper, survived = Reaper(patch, lives, late), True
+            try:
+                host.event("create_image", "r1", name="golden")
+            except Dead:
+                survived = False
+            reaper.armed = False
+            host.restart()
+            made = host.agent.documents.list("image")
+            nothing_left(host)
+            assert all(Path(one.state["file"]).is_file() for one in made)
+            answer = host.event("create_image", "r1", name="golden")
+            assert [one.id for one in host.agent.documents.list("image")] == [answer["image"]["id"]]
+            assert made in ([], host.agent.documents.list("image")), "what was made is not made again"
+            host.agent.close()
+        if survived:
+            assert lives > 1
+            return
+    pytest.fail("the story never ends")
+
+
+@pytest.mark.parametrize("late", [True, False], ids=["after", "before"])
+def test_death_during_a_rebuild_by_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
+    for lives in range(40):
+        with monkeypatch.context() as patch:
+            host = Host(tmp_path / str(lives))
+            host.start()
+            image(host, "system")
+            host.server(image="system")
+            first = (folder(host) / "disk").stat().st_mtime_ns
+            reaper, survived = Reaper(patch, lives, late), True
+            try:
+                host.event("rebuild", "r1")
+            except Dead:
+                survived = False
+            reaper.armed = False
+            host.restart()
+            between = (folder(host) / "disk").stat().st_mtime_ns
+            assert host.event("rebuild", "r1")["resource"]["power_state"] == "running"
+            after = (folder(host) / "disk").stat().st_mtime_ns
+            assert after != first and between in (first, after), "it is made anew once"
+            host.agent.close()
+        if survived:
+            assert lives > 1
+            return
+    pytest.fail("the story never ends")
+
+
+def test_rebuild(web: Host) -> None:
+    other = image(web, "other")
+    before = web.show()
+    (folder(web) / "disk").write_bytes((folder(web) / "disk").read_bytes() + b"written by the guest")
+    answer = web.event("rebuild", "r1")
+    assert b"written" not in (folder(web) / "disk").read_bytes()
+    web.event("rebuild", "r2", image="other", metadata={"a": "b"}, user_data="YQ==", preserve_ephemeral=True)
+    after = web.show()
+    assert (after["image"]["id"], after["metadata"]) == (other, {"a": "b"})
+    assert {n: after[n] for n in ("id", "networks")} == {n: before[n] for n in ("id", "networks")}
+    disk = (folder(web) / "disk").stat()
+    web.event("rebuild", "r2", image="other", metadata={"a": "b"}, user_data="YQ==", preserve_ephemeral=True)
+    assert (folder(web) / "disk").stat() == disk and answer["done"]
+    kept = (web.root / "state/events/r2").read_text()
+    assert "YQ==" not in kept and "other" in kept, "user data may hold secrets"
+
+
+@pytest.mark.parametrize(("power", "event", "args", "message"), [
+    ("suspended", "rebuild", {}, "lose its memory"), ("off", "crash_dump", {}, "needs a running server"),
+    ("off", "change_password", {"password": "x"}, "running server only"),
+    ("off", "reboot", {}, "needs a running server")])
+def test_refused(web: Host, power: str, event: str, args: dict[str, Any], message: str) -> None:
+    web.ensure("server", "web1", {"power": power})
+    for _time in range(2):  # nothing was done, so the request id is not used up
+        with pytest.raises(Conflict, match=message):
+            web.event(event, "r1", **args)
+    assert web.show()["power_state"] == power
+
+
+def test_what_a_rescued_server_refuses(web: Host) -> None:
+    web.ensure("server", "web1", {"rescue": {}})
+    for event, args in (("rebuild", {}), ("create_image", {"name": "golden"})):
+        with pytest.raises(Conflict, match="Unrescue"):
+            web.event(event, f"r-{event}", **args)
+    assert web.show()["status"] == "RESCUE"
+    web.event("crash_dump", "r")
+
+
+def test_crash_dump_is_sent_once(web: Host) -> None:
+    for _time in range(2):
+        web.event("crash_dump", "r1")
+    assert web.fake.interrupted == [web.show()["id"]]
+
+
+def test_change_password(web: Host) -> None:
+    id = web.show()["id"]
+    with pytest.raises(Conflict, match="qemu-guest-agent"):
+        web.event("change_password", "r1", password="unspeakable")
+    web.fake.talking.add(id)
+    answer = web.event("change_password", "r1", password="unspeakable", user="me")
+    assert web.fake.passwords == {(id, "me"): "unspeakable"} and "unspeakable" not in json.dumps(answer)
+    for path in (web.root / "state").rglob("*"):
+        assert not path.is_file() or b"unspeakable" not in path.read_bytes()
+    for wrong in ({}, {"password": ""}, {"password": "a\nb"}, {"password": "a", "user": "a:b"}):
+        with pytest.raises(InvalidField):
+            web.event("change_password", "r2", **wrong)
