@@ -81,7 +81,7 @@ class AttachmentDriver(DocumentDriver):
         the latter is not looked at in lists."""
         id, target = document.want["server"], document.want["device"]
         domain = agent.hypervisor.domain(id) if snapshot is None else snapshot.get(id)
-        if domain is None or not domain.owned:
+        if domain is None or not domain.owned or _rescued(agent, id):
             return {**document.want, "power": MISSING, "defined": False, "plugged": False}
         defined = plugged = _there(document, domain, target)
         if snapshot is None and domain.state in attaching.ACTIVE:
@@ -122,6 +122,12 @@ def plan(want: Fields | None, have: Fields | None) -> Iterator[Step]:
         yield Step("attach", "attach the volume")
 
 
+def _rescued(agent: Agent, server: str) -> bool:
+    """A rescued server is without its volumes until it is unrescued; see ``servers.spec.disks``."""
+    found = agent.documents.get("server", server)
+    return found is not None and bool(found.want.get("rescue"))
+
+
 def _there(document: Document, domain: hv.Domain, target: str) -> bool:
     return any(one.target == target and one.serial == document.want["volume"] for one in domain.disks)
 
@@ -140,9 +146,12 @@ def _named(agent: Agent, noun: str, key: str, document: Document | None) -> Docu
 
 def _check_new(agent: Agent, found: Fields, server: Document, volume: Document) -> None:
     """Refuse what a new attachment cannot be."""
-    if found.pop("id", None) not in (None, attaching.identity(server.id, volume.id)):
+    real = agent.documents.get("server", server.id) and agent.documents.get("volume", volume.id)
+    if found.pop("id", None) not in (None, attaching.identity(server.id, volume.id)) and real:
         raise InvalidField("id", "follows from server and volume; use SERVER:VOLUME as the key")
     domain = agent.hypervisor.domain(server.id)
+    if _rescued(agent, server.id):
+        raise Conflict(f"Server {server.name!r} is rescued, which it is without its volumes. Unrescue it first.")
     if domain and domain.state == hv.SUSPENDED:
         raise Conflict(ASLEEP)
     if domain and domain.state in attaching.ACTIVE and found["bus"] == "sata":

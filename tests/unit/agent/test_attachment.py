@@ -218,6 +218,23 @@ def test_a_suspended_server_is_left_alone(place: Host) -> None:
     assert plugged(place) == ["vdb"]
 
 
+def test_a_rescued_server_is_without_its_volumes(place: Host) -> None:
+    path = place.root / "rescue.raw"
+    with path.open("wb") as stream:
+        stream.truncate(1 << 20)
+    place.ensure("image", "rescue", {"source": {"path": str(path)}, "disk_format": "raw"})
+    place.ensure("volume", "other", {"size": 1})
+    attach(place)
+    place.server(power="off", rescue={"image": "rescue"})
+    disks = place.fake.domain(place.show()["id"]).disks
+    assert [disk.serial for disk in disks if disk.serial] == []
+    assert not attach(place).changed
+    with pytest.raises(Conflict, match="is rescued"):
+        attach(place, volume="other")
+    place.server(power="running", rescue=None)
+    assert plugged(place) == ["vdb"]
+
+
 def test_it_grows_while_a_server_runs(place: Host) -> None:
     attach(place)
     place.fake.fail_next("grow_disk", AssertionError("a disk in use is grown by QEMU"))

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""volume_attachment, interface_attachment, and an ``_info`` of each: what belongs to a server and has no name."""
+
+from __future__ import annotations
+
+from ..core.errors import InvalidField
+from ..core.kinds.interface import InterfaceAttachment
+from ..core.kinds.volume import VolumeAttachment
+from ..core.options import Option, collect
+from ..core.values import Choices, Integer, ListOf, MapOf, Text, Value
+from . import results
+from .resource import ABSENT, InfoFace, ResourceFace, is_uuid
+
+SERVER = Option(Text(), "The server, by name or uuid.", required=True)
+
+
+class AttachmentFace(ResourceFace):
+    """One thing in a server, called by the server and what it is."""
+
+    rules = {}
+    replaced = ("server", "volume")
+    #: Options that say which one is meant, the surest first.
+    marks = ()
+    state_doc = "V(present) makes the server have it. V(absent) makes the server be without it."
+
+    def key(self, params):
+        """``SERVER:WHAT``."""
+        for name in self.marks:
+            if params.get(name):
+                return "%s:%s" % (params["server"], params[name])
+        raise InvalidField(self.marks[-1], "or %s is required" % " or ".join(self.marks[:-1]))
+
+    def want(self, params):
+        want = super().want(dict(params, id=None, name=None))
+        want.update({name: params[name] for name in self.replaced if params.get(name) is not None})
+        return want
+
+    def execute(self, params, check_mode, diff_mode, client):
+        key = self.key(params)
+        waiting = {"dry_run": check_mode, "wait": params["wait"], "timeout": params["timeout"]}
+        if params["state"] == ABSENT:
+            answer = client.delete(self.kind.noun, key, **waiting)
+        else:
+            answer = client.ensure(self.kind.noun, key, self.want(params), on_immutable=params["on_immutable"],
+                                   merge=[], **waiting)
+        return results.changed(self.kind.noun, key, answer, diff_mode)
+
+
+class VolumeAttachmentFace(AttachmentFace):
+    kind = VolumeAttachment
+    own = collect(server=SERVER, volume=Option(Text(), "The volume, by name or uuid.", required=True))
+    marks = ("volume",)
+
+
+class InterfaceAttachmentFace(AttachmentFace):
+    kind = InterfaceAttachment
+    own = collect(server=SERVER)
+    replaced = ("server",)
+    marks = ("mac", "network", "bridge")
+
+
+class AttachmentInfoFace(InfoFace):
+    """Reports what servers have; *other* is the option beside O(server), and the field of its name."""
+
+    def __init__(self, kind, other, other_doc, name_field=None):
+        self.other, self.name_field, self.other_doc = other, name_field, other_doc
+        super().__init__(kind)
+
+    def _selecting(self):
+        plural = self.kind.plural.replace("_", " ")
+        named = {"server": Option(Text(), "Only those of the server with this name or uuid."),
+                 self.other: Option(Text(), self.other_doc)}
+        return collect(
+            id=Option(Text(), "Only the one with this uuid."), **named,
+            filters=Option(MapOf(Text(), Value()), "Only %s whose fields have these values, compared on the agent."
+                           % plural, default={}),
+            fields=Option(ListOf(Choices(*[f.name for f in self.kind.fields if "list" in f.on])),
+                          "Report these fields only; less to send for long lists."),
+            limit=Option(Integer(1), "Report this many at most."),
+            sort=Option(Text(), "Field to sort by; with a V(-) before it from the end."),
+        )
+
+    def execute(self, params, check_mode, diff_mode, client):
+        query = {name: params[name] for name in ("id", "fields", "limit", "sort")}
+        query.update(self._filters(params["filters"] or {}))
+        for name, by_name in (("server", "server_name"), (self.other, self.name_field)):
+            if params[name] is not None:
+                query[by_name if by_name and not is_uuid(params[name]) else name] = params[name]
+        return {"changed": False, self.kind.plural: client.list(self.kind.noun, **query)}
+
+
+MODULES = {
+    "volume_attachment": VolumeAttachmentFace(),
+    "volume_attachment_info": AttachmentInfoFace(
+        VolumeAttachment, "volume", "Only those of the volume with this name or uuid.", "volume_name"),
+    "interface_attachment": InterfaceAttachmentFace(),
+    "interface_attachment_info": AttachmentInfoFace(
+        InterfaceAttachment, "network", "Only those on the network with this name."),
+}

@@ -1,0 +1,122 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, Magnetar contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: interface_attachment
+version_added: "0.1.0"
+short_description: Attach NICs to servers and detach them
+description:
+  - Makes a server have a NIC on a network or bridge, or not have it; while it runs and when it is off.
+  - A NIC that is attached becomes part of the O(magnetar.compute.server#module:networks) of its server, so a task of
+    M(magnetar.compute.server) that gives C(networks) says the last word.
+  - Detaching waits until the guest lets go of the NIC. A guest that refuses within the agent's C(detach_timeout)
+    keeps it, and the task fails.
+author:
+  - Magnetar contributors (@magnetar)
+extends_documentation_fragment:
+  - magnetar.compute.interface_attachment
+  - magnetar.compute.connection
+  - magnetar.compute.attributes
+seealso:
+  - module: magnetar.compute.interface_attachment_info
+  - module: magnetar.compute.network
+  - module: magnetar.compute.server
+"""
+
+EXAMPLES = r"""
+- name: Give a server a second NIC
+  magnetar.compute.interface_attachment:
+    server: web1
+    bridge: br1
+
+- name: One with a MAC and a model
+  magnetar.compute.interface_attachment:
+    server: web1
+    network: lan
+    mac: "52:54:00:12:34:77"
+    model: e1000e
+    tag: back
+
+- name: Take it away
+  magnetar.compute.interface_attachment:
+    server: web1
+    mac: "52:54:00:12:34:77"
+    state: absent
+
+- name: Take away the one on a bridge
+  magnetar.compute.interface_attachment:
+    server: web1
+    bridge: br1
+    state: absent
+"""
+
+RETURN = r"""
+interface_attachment:
+  description:
+    - The interface attachment as it is afterwards, or as it would be in check mode.
+    - With O(state=absent) it is the last that was known of it, or V(null) if there was none.
+  returned: on success, unless a running operation is returned
+  type: dict
+  sample:
+    id: 5b6c0a4e-9f0a-5d0e-8a55-7b1f6a0c2d11
+    server: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
+    network: lan
+    bridge: null
+    mac: '52:54:00:12:34:56'
+    model: virtio
+    tag: null
+    server_name: web1
+    addresses:
+      - addr: 192.168.100.57
+        version: 4
+        mac: '52:54:00:12:34:56'
+        source: lease
+actions:
+  description: What was done, or would be in check mode, in order.
+  returned: on success
+  type: list
+  elements: str
+  sample: [record, plug, define]
+changes:
+  description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden.
+  returned: on success
+  type: dict
+  sample: {networks: {old: [], new: [{network: lan}]}}
+operation:
+  description: The work that goes on, when it was not waited for.
+  returned: when O(wait=false) and the work takes longer than a moment
+  type: dict
+  sample:
+    id: 0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10
+    status: running
+request_id:
+  description: Name of the request in the agent's logs.
+  returned: when the agent has answered
+  type: str
+  sample: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+error:
+  description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
+  returned: on failure
+  type: dict
+  sample:
+    code: invalid-field
+    details:
+      field: name
+      rule: is required
+    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+"""
+
+from ansible_collections.magnetar.compute.plugins.module_utils.faces.attachment import MODULES
+from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+
+
+def main():
+    run(MODULES["interface_attachment"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, Magnetar contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: interface_attachment_info
+version_added: "0.1.0"
+short_description: Report interface attachments
+description:
+  - Reports the interface attachments that an agent knows. That there are none is no failure.
+author:
+  - Magnetar contributors (@magnetar)
+extends_documentation_fragment:
+  - magnetar.compute.interface_attachment.info
+  - magnetar.compute.connection
+  - magnetar.compute.attributes.info
+seealso:
+  - module: magnetar.compute.interface_attachment
+"""
+
+EXAMPLES = r"""
+- name: All of them
+  magnetar.compute.interface_attachment_info:
+  register: all
+
+- name: Those of a server
+  magnetar.compute.interface_attachment_info:
+    server: web1
+
+- name: MACs on a network
+  magnetar.compute.interface_attachment_info:
+    network: lan
+    fields: [server_name, mac]
+"""
+
+RETURN = r"""
+interface_attachments:
+  description: The interface attachments that fit; empty when there are none.
+  returned: on success
+  type: list
+  elements: dict
+  sample:
+    - id: 5b6c0a4e-9f0a-5d0e-8a55-7b1f6a0c2d11
+      server: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
+      network: lan
+      bridge: null
+      mac: '52:54:00:12:34:56'
+      model: virtio
+      tag: null
+      server_name: web1
+      addresses:
+        - addr: 192.168.100.57
+          version: 4
+          mac: '52:54:00:12:34:56'
+          source: lease
+error:
+  description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
+  returned: on failure
+  type: dict
+  sample:
+    code: invalid-field
+    details:
+      field: name
+      rule: is required
+    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+"""
+
+from ansible_collections.magnetar.compute.plugins.module_utils.faces.attachment import MODULES
+from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+
+
+def main():
+    run(MODULES["interface_attachment_info"])
+
+
+if __name__ == "__main__":
+    main()

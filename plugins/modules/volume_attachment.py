@@ -1,0 +1,119 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, Magnetar contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: volume_attachment
+version_added: "0.1.0"
+short_description: Attach volumes to servers and detach them
+description:
+  - Makes a server have a volume, or not have it; while it runs, when it is off, and for all its later starts.
+  - Detaching waits until the guest lets go of the disk. A guest that refuses within the agent's C(detach_timeout)
+    keeps the volume, and the task fails.
+  - The root disk of a server stays for as long as the server is there.
+author:
+  - Magnetar contributors (@magnetar)
+extends_documentation_fragment:
+  - magnetar.compute.volume_attachment
+  - magnetar.compute.connection
+  - magnetar.compute.attributes
+seealso:
+  - module: magnetar.compute.volume_attachment_info
+  - module: magnetar.compute.volume
+  - module: magnetar.compute.server
+"""
+
+EXAMPLES = r"""
+- name: Attach a volume
+  magnetar.compute.volume_attachment:
+    server: web1
+    volume: data
+
+- name: Attach a volume for reading, deleted with the server
+  magnetar.compute.volume_attachment:
+    server: web1
+    volume: copy
+    device: vdd
+    readonly: true
+    delete_on_termination: true
+
+- name: Detach it
+  magnetar.compute.volume_attachment:
+    server: web1
+    volume: data
+    state: absent
+"""
+
+RETURN = r"""
+volume_attachment:
+  description:
+    - The volume attachment as it is afterwards, or as it would be in check mode.
+    - With O(state=absent) it is the last that was known of it, or V(null) if there was none.
+  returned: on success, unless a running operation is returned
+  type: dict
+  sample:
+    id: 5b6c0a4e-9f0a-5d0e-8a55-7b1f6a0c2d11
+    name: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d:0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11
+    server: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
+    volume: 0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11
+    device: vdb
+    bus: virtio
+    tag: null
+    readonly: false
+    boot_index: null
+    delete_on_termination: false
+    server_name: web1
+    volume_name: data
+    serial: 0b9f1a52-6ea0-4b9c-a
+    status: attached
+    fault: null
+    created_at: '2026-11-20T20:00:00Z'
+    updated_at: '2026-11-20T20:00:00Z'
+actions:
+  description: What was done, or would be in check mode, in order.
+  returned: on success
+  type: list
+  elements: str
+  sample: [record, attach]
+changes:
+  description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden.
+  returned: on success
+  type: dict
+  sample: {delete_on_termination: {old: false, new: true}}
+operation:
+  description: The work that goes on, when it was not waited for.
+  returned: when O(wait=false) and the work takes longer than a moment
+  type: dict
+  sample:
+    id: 0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10
+    status: running
+request_id:
+  description: Name of the request in the agent's logs.
+  returned: when the agent has answered
+  type: str
+  sample: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+error:
+  description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
+  returned: on failure
+  type: dict
+  sample:
+    code: invalid-field
+    details:
+      field: name
+      rule: is required
+    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+"""
+
+from ansible_collections.magnetar.compute.plugins.module_utils.faces.attachment import MODULES
+from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+
+
+def main():
+    run(MODULES["volume_attachment"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Modules for what servers have: check, run, run again, check again, absent; what is reported, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from .test_states import documented
+
+MAC = "52:54:00:00:00:77"
+CASES = {
+    "volume_attachment": dict(server="s", volume="data", tag="logs"),
+    "interface_attachment": dict(server="s", network="lan", mac=MAC, tag="back"),
+}
+#: Drawn or known only when it is done.
+DRAWN = {"id", "created_at", "updated_at", "status", "addresses"}
+
+
+@pytest.fixture
+def place(world):
+    world("server", name="s", flavor="small", image="img")
+    return world
+
+
+@pytest.mark.parametrize("noun", CASES)
+def test_five_steps(noun, place):
+    options = CASES[noun]
+    predicted = place(noun, check=True, **options)
+    assert predicted["changed"], predicted
+    assert place(noun + "_info", server="s")[noun + "s"] == [], "check mode has changed something"
+    done = place(noun, **options)
+    assert done["changed"] and done["actions"] == predicted["actions"], done
+    assert {k: v for k, v in done[noun].items() if k not in DRAWN} == {
+        k: v for k, v in predicted[noun].items() if k not in DRAWN}
+    assert not place(noun, **options)["changed"] and not place(noun, check=True, **options)["changed"]
+    assert set(done[noun]) == set(documented(noun, "RETURN")[noun]["sample"])
+    found = place(noun + "_info", server="s")[noun + "s"]
+    assert len(found) == 1 and set(found[0]) == set(documented(noun + "_info", "RETURN")[noun + "s"]["sample"][0])
+    assert place(noun + "_info", id=done[noun]["id"])[noun + "s"] == found
+    assert place(noun + "_info", server=done[noun]["server"], fields=["server_name"])[noun + "s"] == [
+        {"server_name": "s"}]
+    assert place(noun + "_info", server="other")[noun + "s"] == []
+    assert place(noun, check=True, state="absent", **options)["changed"]
+    assert place(noun, state="absent", **options)["changed"]
+    assert not place(noun, state="absent", **options)["changed"]
+
+
+def test_volumes_by_name(place):
+    place("volume_attachment", server="s", volume="data")
+    assert [one["device"] for one in place("volume_attachment_info", volume="data")["volume_attachments"]] == ["vdb"]
+    gone = place("volume", name="data", state="absent")
+    assert gone["failed"] and "attached to s" in gone["msg"]
+    changed = place("volume_attachment", server="s", volume="data", delete_on_termination=True)
+    assert changed["changes"] == {"delete_on_termination": {"old": False, "new": True}}
+    place("server", name="s", state="absent")
+    assert place("volume_info")["volumes"] == []
+
+
+def test_nics_are_part_of_the_server(place):
+    place("interface_attachment", server="s", network="lan")
+    assert not place("server", name="s", flavor="small", image="img")["changed"], "omitted networks stay"
+    assert len(place("server_info", name="s")["servers"][0]["networks"]) == 1
+    assert place("server", name="s", networks=[])["changed"], "given networks are the last word"
+    assert place("interface_attachment_info", network="lan")["interface_attachments"] == []
+    bad = place("interface_attachment", server="s")
+    assert bad["failed"] and "mac" in bad["msg"] and "network" in bad["msg"]
+
+
+def test_options_that_are_needed(place):
+    assert "server" in place("volume_attachment", volume="data")["msg"]
+    assert "volume" in place("volume_attachment", server="s")["msg"]
+    missing = place("volume_attachment", server="s", volume="nope")
+    assert missing["failed"] and "volume: must name a volume of this host" in missing["msg"]
+    assert place("volume_attachment", server="s", volume="nope", check=True)["changed"]
