@@ -98,7 +98,8 @@ class AttachmentDriver(DocumentDriver):
         server = agent.documents.get("server", document.want["server"])
         volume = agent.documents.get("volume", document.want["volume"])
         have, state = have or {}, document.state
-        there = have.get("defined") or have.get("power") == MISSING
+        runs = have.get("power") in attaching.ACTIVE
+        there = have.get("power") == MISSING or (have.get("defined") and (have.get("plugged") or not runs))
         known = {**document.want, "id": document.id, "name": document.name, "fault": state.get("fault"),
                  "server_name": server.name if server else "", "volume_name": volume.name if volume else "",
                  "serial": document.want["volume"][:20],

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Volumes and NICs as guests see them: plugged in, written to, grown, copied, taken away; and what survives."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from agent import LabAgent, eventually
+from magnetar_core.errors import Conflict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.lab
+
+GIB = 2**30
+SIZES = {"vcpus": 1, "ram": 128, "disk": 1}
+
+
+@pytest.fixture(scope="module")
+def lab(guest_image: dict[str, Path]) -> Iterator[LabAgent]:
+    """An agent with a network and a booted server."""
+    with LabAgent(detach_timeout=20, shutdown_timeout=20) as made:
+        made.import_image("disk", guest_image["disk"])
+        made.ensure("network", f"lan-{made.mark}", {"mode": "isolated", "cidr": made.cidr})
+        made.ensure("server", "s", {"flavor": SIZES, "image": "disk"})
+        made.up("s")
+        yield made
+
+
+def attach(lab: LabAgent, volume: str, server: str = "s", **want: Any) -> dict[str, Any]:
+    shown: dict[str, Any] = lab.ensure(
+        "volume_attachment", f"{server}:{volume}", {"server": server, "volume": volume, **want})["resource"]
+    return shown
+
+
+def detach(lab: LabAgent, volume: str, server: str = "s") -> dict[str, Any]:
+    return lab.delete("volume_attachment", f"{server}:{volume}")
+
+
+def disk(lab: LabAgent, volume: str, server: str = "s") -> dict[str, Any] | None:
+    """The volume as the guest sees it: {name, bytes, serial}."""
+    serial = lab.show("volume", volume)["id"][:20]
+    found = [one for one in lab.ask(server, "disks")["disks"] if one["serial"] == serial]
+    return found[0] if found else None
+
+
+def name_of(lab: LabAgent, volume: str, server: str = "s") -> str:
+    return str(eventually(lambda: disk(lab, volume, server), f"{server} sees {volume}")["name"])
+
+
+def write(lab: LabAgent, volume: str, text: str, server: str = "s") -> None:
+    lab.sh(server, f"echo {text} | dd of=/dev/{name_of(lab, volume, server)} bs=512 count=1 conv=sync,fsync")
+
+
+def read(lab: LabAgent, volume: str, server: str = "s") -> str:
+    name = name_of(lab, volume, server)
+    return lab.sh(server, f"dd if=/dev/{name} bs=512 count=1 iflag=direct 2>/dev/null | tr -d '\\000' | head -n 1").split("\n")[0]
+
+
+def test_attached_written_and_taken_to_another_server(lab: LabAgent) -> None:
+    lab.ensure("server", "t", {"flavor": SIZES, "image": "disk"})
+    lab.ensure("volume", "data", {"size": 1})
+    shown = attach(lab, "data")
+    assert shown["status"] == "attached" and shown["device"] == "vdb"
+    assert name_of(lab, "data").startswith("vd")
+    assert not lab.ensure("volume_attachment", "s:data", {"server": "s", "volume": "data"})["changed"]
+    write(lab, "data", "magnetar-1")
+    with pytest.raises(Conflict, match="attached to server 's'"):
+        attach(lab, "data", "t")
+    assert detach(lab, "data")["changed"]
+    assert disk(lab, "data") is None
+    lab.up("t")
+    attach(lab, "data", "t")
+    assert read(lab, "data", "t") == "magnetar-1"
+    detach(lab, "data", "t")
+    assert lab.show("volume", "data")["status"] == "available"
+
+
+def test_it_grows_under_the_guest(lab: LabAgent) -> None:
+    attach(lab, "data")
+    name_of(lab, "data")
+    lab.ensure("volume", "data", {"size": 2})
+    found = eventually(lambda: (seen := disk(lab, "data")) and seen["bytes"] == 2 * GIB and seen, "the guest sees it")
+    assert found["bytes"] == 2 * GIB
+
+
+@pytest.mark.parametrize("format", ["qcow2", "raw"])
+def test_a_copy_while_the_guest_writes_is_of_one_moment(lab: LabAgent, format: str) -> None:
+    lab.ensure("volume", f"live-{format}", {"size": 1, "format": format})
+    attach(lab, f"live-{format}")
+    write(lab, f"live-{format}", "before")
+    lab.ensure("volume_snapshot", f"snap-{format}", {"volume": f"live-{format}"})
+    write(lab, f"live-{format}", "after")
+    lab.ensure("volume", f"then-{format}", {"snapshot": f"snap-{format}"})
+    attach(lab, f"then-{format}")
+    assert read(lab, f"then-{format}") == "before" and read(lab, f"live-{format}") == "after"
+    for volume in (f"then-{format}", f"live-{format}"):
+        detach(lab, volume)
+        assert lab.delete("volume", volume)["changed"]
+    lab.delete("volume_snapshot", f"snap-{format}")
+
+
+def test_scsi_and_read_only(lab: LabAgent) -> None:
+    lab.ensure("volume", "ro", {"size": 1})
+    attach(lab, "ro", readonly=True)
+    assert lab.sh("s", f"cat /sys/block/{name_of(lab, 'ro')}/ro") == "1\n"
+    detach(lab, "ro")
+    attach(lab, "ro", bus="scsi")  # the guest has no driver for it; QEMU has it, and lets go of it
+    assert [d.split("dev='")[1][:3] for d in lab.domain("s").XMLDesc().split("<target ")[1:] if "bus='scsi'" in d]
+    detach(lab, "ro")
+
+
+def test_volumes_survive_stop_and_start_and_the_agent(lab: LabAgent) -> None:
+    write(lab, "data", "magnetar-2")
+    boots = lab.boots("s")
+    lab.kill()
+    lab.start()
+    assert not lab.ensure("volume_attachment", "s:data", {"server": "s", "volume": "data"})["changed"]
+    lab.power("s", "off")
+    lab.ensure("volume", "data", {"size": 3})
+    lab.power("s", "running")
+    lab.up("s", boots + 1)
+    assert read(lab, "data") == "magnetar-2"
+    assert disk(lab, "data")["bytes"] == 3 * GIB  # type: ignore[index]
+
+
+def test_a_guest_that_cannot_let_go_keeps_its_volume(lab: LabAgent) -> None:
+    lab.ensure("volume", "held", {"size": 1})
+    lab.power("s", "paused")
+    attach(lab, "held")
+    lab.stop()
+    lab.settings["detach_timeout"] = 2
+    lab.start()
+    with pytest.raises(Conflict, match="did not let go of it within 2 s"):
+        detach(lab, "held")
+    assert lab.show("volume_attachment", "s:held")["status"] == "attached"
+    lab.power("s", "running")  # now it hears what it was asked
+    eventually(lambda: lab.show("volume_attachment", "s:held")["status"] == "error", "the guest has let go of it")
+    assert attach(lab, "held")["status"] == "attached"
+    assert name_of(lab, "held")
+    assert detach(lab, "held")["changed"] and disk(lab, "held") is None
+
+
+def test_nics_come_and_go(lab: LabAgent) -> None:
+    network = f"lan-{lab.mark}"
+    before = len(lab.ask("s", "nics")["nics"])
+    nic = lab.ensure("interface_attachment", f"s:{network}", {"server": "s", "network": network})["resource"]
+    found = eventually(lambda: [n for n in lab.ask("s", "nics")["nics"] if n["mac"] == nic["mac"] and n["ip"]],
+                       "the guest has a lease")
+    assert found[0]["ip"].startswith(lab.subnet)
+    shown = eventually(lambda: lab.show("interface_attachment", f"s:{network}")["addresses"], "the lease is known")
+    assert shown[0]["addr"] == found[0]["ip"]
+    assert lab.delete("interface_attachment", f"s:{network}")["changed"]
+    assert len(lab.ask("s", "nics")["nics"]) == before
+    assert not lab.delete("interface_attachment", f"s:{network}")["changed"]
+
+
+def test_many_are_plugged_in_while_it_runs(lab: LabAgent) -> None:
+    names = [f"many-{number}" for number in range(8)]
+    for name in names:
+        lab.ensure("volume", name, {"size": 1})
+        attach(lab, name, delete_on_termination=True)
+    for name in names:
+        name_of(lab, name)
+
+
+def test_a_server_goes_with_its_volumes(lab: LabAgent) -> None:
+    lab.delete("server", "s")
+    lab.delete("server", "t")
+    assert sorted(lab.names("volume")) == ["data", "held", "ro"]
+    assert lab.show("volume", "data")["attachments"] == []
+    for name in ("data", "held", "ro"):
+        assert lab.delete("volume", name)["changed"]
+    assert list((lab.state / "volumes").iterdir()) == []
+    assert lab.orphans() == {"domains": [], "files": []}
+
+
+def test_a_volume_of_an_image_in_a_full_pool(lab: LabAgent, guest_image: dict[str, Path]) -> None:
+    """A pool of 8 MiB: what does not fit leaves nothing."""
+    small = lab.folder / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m,mode=0711", "tmpfs", small], check=True)
+    try:
+        lab.stop()
+        lab.settings["pools"] = {"small": {"type": "nfs", "path": str(small)}}
+        lab.start()
+        with pytest.raises(Exception, match="no room left"):
+            lab.ensure("volume", "big", {"image": "disk", "pool": "small", "format": "raw"})
+        assert "big" not in lab.names("volume") and list(small.iterdir()) == []
+        shown = lab.ensure("volume", "little", {"size": 1, "pool": "small"})["resource"]
+        assert shown["shared"] and shown["status"] == "available"
+        lab.delete("volume", "little")
+    finally:
+        subprocess.run(["umount", small], check=True)
+    with pytest.raises(Conflict, match="nothing is mounted"):
+        lab.ensure("volume", "late", {"size": 1, "pool": "small"})
