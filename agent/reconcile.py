@@ -262,10 +262,12 @@ class _Change:
                 perform(self.driver, Task(self.agent, stored or document, self.operation), old)
                 document.state = {}
             document.state["unfinished"] = True
+            if fresh:
+                document.state["making"] = True
             task.keep()
             self.choosing.close()
             perform(self.driver, task, planned)
-            for note in ("unfinished", "fault", *NOTES):
+            for note in ("unfinished", "making", "fault", *NOTES):
                 document.state.pop(note, None)
             task.keep()
         except Exception as error:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from magnetar_agent import hypervisor as hv
 from magnetar_agent import servers
 from magnetar_agent.drivers import Fields, Verb
-from magnetar_agent.servers import choose, remake, rescue, spec, verbs
+from magnetar_agent.servers import blocks, choose, remake, rescue, spec, verbs
 from magnetar_core.errors import Conflict
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import Server
@@ -42,7 +42,8 @@ TEXT = {
     "disks": "make the disks", "drive": "write the config drive", "define": "define the domain",
     "grow": "grow the root disk", "start": "start", "start_paused": "start, paused", "stop": "shut down",
     "pause": "pause", "resume": "resume", "save": "suspend to disk", "destroy": "power off",
-    "undefine": "forget the domain", "free": "detach its volumes", "plug": "change the NICs",
+    "undefine": "forget the domain", "free": "detach its volumes", "volumes": "make and attach volumes",
+    "plug": "change the NICs",
     "erase": "remove the disks", "drop_swap": "remove the swap disk",
     "grow_ephemeral": "grow the ephemeral disk", "discard": "drop the saved memory", "wipe": "remove the disks",
     "rebuilt": "note that it is rebuilt", "rescue": "make the rescue disk", "unrescue": "remove the rescue disk",
@@ -80,6 +81,9 @@ def _gone(have: Fields | None) -> Iterator[str]:
 
 def _there(want: Fields, have: Fields) -> Iterator[str]:
     power, rebuild = have["power"], have.get("rebuild")
+    if rebuild and blocks.root(want):
+        raise Conflict(f"The root disk of server {want['name']!r} is a volume, which a rebuild would not make anew. "
+                       "Make another server, or change what the volume holds.")
     remake.check(want, have)
     sizes = tuple(remake.steps(want, have))
     differs = [] if power == MISSING else _differs(want, have)
@@ -96,6 +100,8 @@ def _there(want: Fields, have: Fields) -> Iterator[str]:
         yield "wipe"
     if "drop_swap" in sizes:
         yield "drop_swap"
+    if blocks.items(want) and not have.get("volumes_made"):
+        yield "volumes"
     if rebuild or set(have["todo"]) - {"config.iso"} or remake.adds(want, have):
         yield "disks"
     if (rebuild or "config.iso" in have["todo"]) and want["config_drive"]:
@@ -180,8 +186,9 @@ class ServerDriver:
             have.update(spec.seen(agent, document, domain))
             have["power"] = _power(document, domain)
             have["transient"] = not domain.persistent
-        have["attached"] = tuple(one.id for one in agent.documents.list("volume_attachment")
-                                 if one.want["server"] == document.id)
+        look = snapshot or servers.Snapshot(agent, {})
+        have["attached"] = bool(look.volumes(document.id) or blocks.items(document.want))
+        have["volumes_made"] = bool(document.state.get("volumes_made"))
         return have
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
@@ -198,6 +205,7 @@ class ServerDriver:
         domains = snapshot or servers.Snapshot(agent, {})
         known = {
             **want,
+            "volumes_attached": [_attached(agent, one) for one in domains.volumes(document.id)],
             "id": document.id, "name": document.name,
             "image": {"id": want["image"], "name": _image_name(agent, want["image"]) or state.get("image_name")}
             if want["image"] else None,
@@ -218,6 +226,12 @@ class ServerDriver:
 def _power(document: Document, domain: hv.Domain) -> str:
     """What is seen; a stopped domain whose QEMU died is crashed until it is started again."""
     return hv.CRASHED if domain.state == hv.OFF and document.state.get("crashed") else domain.state
+
+
+def _attached(agent: Agent, one: Document) -> Fields:
+    volume = agent.documents.get("volume", one.want["volume"])
+    return {"id": one.want["volume"], "name": volume.name if volume else "", "device": one.want["device"],
+            "delete_on_termination": one.want["delete_on_termination"]}
 
 
 def _image_name(agent: Agent, image: str) -> str | None:

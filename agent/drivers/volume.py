@@ -162,16 +162,16 @@ def source(agent: Agent, found: Fields, document: Document | None) -> int:
     old = document.want.get(field) if document else None
     if document and old and found[field] in (old, document.state.get("source_name")):
         found[field] = old
-        return 0 if finished(document) else _weigh(field, agent.documents.get(SOURCES[field], old), old)
+        return 0 if finished(document) else weigh(field, agent.documents.get(SOURCES[field], old), old, field)
     standing = agent.documents.standing(SOURCES[field], found[field])
-    least = _weigh(field, standing, found[field])
+    least = weigh(field, standing, found[field], field)
     found[field] = standing.id if standing else found[field]
     return least
 
 
-def _weigh(field: str, standing: Document | None, name: str) -> int:
-    """Bytes of a source, which must be there in full."""
-    kind = SOURCES[field]
+def weigh(source: str, standing: Document | None, name: str, field: str) -> int:
+    """Bytes of a source, which must be there in full. Raises ``InvalidField`` naming *field*."""
+    kind = SOURCES[source]
     if standing is None:
         missing(InvalidField(field, f"must name a {kind.replace('_', ' ')} of this host", name), kind, name)
         return 1

@@ -32,7 +32,16 @@ class Snapshot:
 
     agent: Agent
     domains: dict[str, Domain]
+    _volumes: dict[str, list[Document]] | None = None
     _leases: dict[str, dict[str, list[Lease]]] = field(default_factory=dict)
+
+    def volumes(self, server: str) -> list[Document]:
+        """The attachments of volumes of *server*, by device."""
+        if self._volumes is None:
+            self._volumes = {}
+            for one in self.agent.documents.list("volume_attachment"):
+                self._volumes.setdefault(one.want["server"], []).append(one)
+        return sorted(self._volumes.get(server, []), key=lambda one: str(one.want["device"]))
 
     def addresses(self, networks: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
         """Network name to the addresses of its NICs, from DHCP leases."""

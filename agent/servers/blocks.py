@@ -1,22 +1,256 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Volumes that come and go with a server."""
+"""Block device mapping (Nova's v2): volumes that a server boots from, is made with, and that go with it.
+
+The server's ``block_device_mapping`` is kept as it was given, with what was drawn: ``volume`` (the uuid) and
+``device_name`` of each volume, ``name`` of its source. The volumes themselves are ordinary attachments.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import uuid
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.volumes import attachments, pools
+from magnetar_agent import reconcile
+from magnetar_agent.documents import Document
+from magnetar_agent.drivers.volume import weigh
+from magnetar_agent.foresee import missing
+from magnetar_agent.volumes import GIB, attaching, attachments, finished, gib, pools
+from magnetar_core.ensure import Permissions
+from magnetar_core.errors import Conflict, InvalidField
+from magnetar_core.kinds import Volume
+from magnetar_core.kinds.volume import VolumeAttachment
 
 if TYPE_CHECKING:
-    from magnetar_agent.documents import Document
-    from magnetar_agent.drivers import Task
+    from magnetar_agent.agent import Agent
+    from magnetar_agent.drivers import Fields, Task
+
+FIELD = "block_device_mapping"
+#: Valid pairs of source and destination (BDM-19 to BDM-25).
+PAIRS = {("image", "local"), ("volume", "volume"), ("snapshot", "volume"), ("image", "volume"), ("blank", "volume"),
+         ("blank", "local")}
+#: Source to the kind of what it names, and to the field of a volume that is made from it.
+KINDS = {"image": "image", "volume": "volume", "snapshot": "volume_snapshot"}
+MADE_FROM = {"image": "image", "snapshot": "snapshot"}
+
+
+# What the document says ---------------------------------------------------------------------------------------------
+def items(want: Fields) -> list[Fields]:
+    """The items that are volumes."""
+    return [one for one in want.get(FIELD, ()) if one["destination_type"] == "volume"]
+
+
+def root(want: Fields) -> Fields | None:
+    """The item that is the root disk; ``None`` when that is a local one."""
+    return next((one for one in items(want) if one.get("boot_index") == 0), None)
+
+
+def tags(want: Fields) -> dict[str, str]:
+    """Tags of local disks, by the name of their file."""
+    found = {}
+    for one in want.get(FIELD, ()):
+        if one["destination_type"] == "local" and one.get("tag"):
+            found["disk" if one["source_type"] == "image" else _file(one)] = one["tag"]
+    return found
+
+
+def _file(item: Fields) -> str:
+    return "disk.swap" if item.get("guest_format") == "swap" else "disk.ephemeral"
+
+
+# Completing ---------------------------------------------------------------------------------------------------------
+def complete(agent: Agent, found: Fields, document: Document | None) -> list[Fields]:
+    """What will be kept of ``found[FIELD]``. Raises ``InvalidField`` naming the item, or ``Conflict``."""
+    given = found.get(FIELD) or []
+    if document is not None:
+        kept: list[Fields] = document.want.get(FIELD, [])
+        alike = len(given) == len(kept) and all(_alike(agent, *pair) for pair in zip(given, kept, strict=True))
+        if alike:
+            return kept
+    id = document.id if document else None
+    made = [_item(agent, found, one, f"{FIELD}[{at}]", id) for at, one in enumerate(given)]
+    _check_whole(found, made)
+    taken = {"vda", "vdz"}
+    taken |= {"vdb"} if found["flavor"]["ephemeral"] else set()
+    taken |= {"vdc"} if found["flavor"]["swap"] else set()
+    for at, one in enumerate(made):
+        if one["destination_type"] == "volume":
+            _name_device(one, taken, f"{FIELD}[{at}].device_name")
+    return made
+
+
+def _alike(agent: Agent, given: Fields, kept: Fields) -> bool:
+    """Whether an item says nothing else than the one that is kept."""
+    said = dict(given)
+    if "uuid" in said and said.pop("uuid") not in (kept.get("uuid"), kept.get("name")):
+        standing = agent.documents.find(KINDS.get(given["source_type"], "volume"), given["uuid"])
+        if standing is None or standing.id != kept.get("uuid"):
+            return False
+    if said.get("boot_index") == -1:
+        said["boot_index"] = None
+    if said.get("device_name"):
+        said["device_name"] = said["device_name"].removeprefix("/dev/")
+    return all(value is None or kept.get(name) == value for name, value in said.items())
+
+
+def _item(agent: Agent, found: Fields, given: Fields, field: str, id: str | None) -> Fields:
+    made = {name: value for name, value in given.items() if value is not None}
+    source = made["source_type"]
+    made.setdefault("destination_type", "volume" if source in ("volume", "snapshot") else "local")
+    pair = (source, made["destination_type"])
+    if pair not in PAIRS:
+        raise InvalidField(f"{field}.destination_type", f"cannot be {pair[1]} for source_type {pair[0]}")
+    if made.get("boot_index") == -1:
+        del made["boot_index"]
+    if ("uuid" in made) != (source != "blank"):
+        raise InvalidField(f"{field}.uuid", "is for sources other than blank" if source == "blank" else "is required")
+    if pair[1] == "local":
+        _local(agent, found, made, field)
+    else:
+        _volume(agent, made, field, id)
+    return made
+
+
+def _local(agent: Agent, found: Fields, made: Fields, field: str) -> None:
+    """A local disk is as the image and the flavor say; an item can only give it a tag."""
+    if made["source_type"] == "image":
+        image = agent.documents.find("image", made["uuid"])
+        made["uuid"] = image.id if image else made["uuid"]
+        if made["uuid"] != found.get("image") or made.get("boot_index") != 0:
+            raise InvalidField(field, "an image as a local disk is the server's own image, with boot_index 0 (BDM-19)")
+        return
+    swap = made.get("guest_format") == "swap"
+    size = found["flavor"]["swap" if swap else "ephemeral"]
+    word = "swap" if swap else "ephemeral"
+    if not size:
+        raise InvalidField(field, f"the flavor has no {word} disk, which a blank local disk is")
+    if "volume_size" in made and made["volume_size"] * (1024 if swap else 1) != size:
+        raise InvalidField(f"{field}.volume_size", f"must be that of the flavor's {word} disk, which is {size} "
+                                                   f"{'MiB' if swap else 'GiB'}; leave it out", made["volume_size"])
+    if made.get("boot_index") is not None:
+        raise InvalidField(f"{field}.boot_index", "is for disks that hold something to boot from")
+
+
+def _volume(agent: Agent, made: Fields, field: str, id: str | None) -> None:
+    """Resolve what a volume is, or is made from, and draw its uuid."""
+    source = made["source_type"]
+    if made.get("guest_format"):
+        raise InvalidField(f"{field}.guest_format", "is for blank local disks only (BDM-13)")
+    if source == "blank":
+        if "volume_size" not in made:
+            raise InvalidField(f"{field}.volume_size", "is required for a blank volume (BDM-23)")
+        if made.get("boot_index") is not None:
+            raise InvalidField(f"{field}.boot_index", "is for disks that hold something to boot from")
+        made.setdefault("volume", str(uuid.uuid4()))
+        return
+    standing = agent.documents.standing(KINDS[source], made["uuid"])
+    if standing is None:
+        missing(InvalidField(f"{field}.uuid", f"must name a {KINDS[source].replace('_', ' ')} of this host",
+                             made["uuid"]), KINDS[source], made["uuid"])
+        made.setdefault("volume", str(uuid.uuid4()))
+        return
+    made.update(uuid=standing.id, name=standing.name)
+    if source == "volume":
+        if "volume_size" in made or "volume_type" in made:
+            raise InvalidField(f"{field}.volume_size", "is for volumes that are made; this one has its size and pool")
+        made["volume"] = standing.id
+        _free(agent, standing, id)
+        return
+    least = weigh(source, standing, made["uuid"], f"{field}.uuid")
+    if made.setdefault("volume_size", gib(least)) * GIB < least:
+        raise InvalidField(f"{field}.volume_size", f"must be at least {gib(least)} GiB, which its source has")
+    pools.named(agent, made.get("volume_type", pools.DEFAULT), f"{field}.volume_type").check()
+    made.setdefault("volume", str(uuid.uuid4()))
+
+
+def _free(agent: Agent, volume: Document, server: str | None) -> None:
+    """Raise ``Conflict`` unless the volume can be attached to *server*."""
+    others = [one for one in attachments(agent, volume.id) if one.want["server"] != server]
+    if others and not volume.want["multiattach"]:
+        raise Conflict(f"Volume {volume.name!r} is attached to another server. Detach it there first.",
+                       uuids=[others[0].want["server"]])
+    if not finished(volume):
+        raise Conflict(f"Volume {volume.name!r} is still being made. Wait until it is available.")
+
+
+def _check_whole(found: Fields, made: list[Fields]) -> None:
+    """Rules about all items together."""
+    turns = sorted(one["boot_index"] for one in made if one.get("boot_index") is not None)
+    own = found.get("image") is not None and not any(
+        one["source_type"] == "image" and one["destination_type"] == "local" for one in made)
+    if own and 0 in turns:
+        raise InvalidField(FIELD, "boots from a volume, so the server has no image of its own: leave image out, or "
+                                  "give the volume another boot_index")
+    turns = [0, *turns] if own or (0 not in turns and turns) else turns
+    if turns != list(range(len(turns))):
+        raise InvalidField(FIELD, f"must have each boot_index from 0 on once (got {', '.join(map(str, turns))})")
+    seen = [one["volume"] for one in made if "volume" in one and one["destination_type"] == "volume"]
+    if len(seen) != len(set(seen)):
+        raise InvalidField(FIELD, "names a volume twice")
+    files = [_file(one) for one in made if (one["source_type"], one["destination_type"]) == ("blank", "local")]
+    if len(files) != len(set(files)):
+        raise InvalidField(FIELD, "has more than one blank local disk of a kind; make volumes of the others")
+
+
+def _name_device(made: Fields, taken: set[str], field: str) -> None:
+    bus, given = made.setdefault("disk_bus", "virtio"), made.get("device_name")
+    is_root = made.get("boot_index") == 0
+    name = given.removeprefix("/dev/") if given else None
+    first = attaching.PREFIX[bus] + "a"
+    if is_root:
+        if name not in (None, first):
+            raise InvalidField(field, f"must be {first} for the root disk, or be left out", given)
+        name = first
+    elif name is not None and (name in taken or not name.startswith(attaching.PREFIX[bus])):
+        raise InvalidField(field, f"must be free, and begin with {attaching.PREFIX[bus]} on bus {bus}", given)
+    made["device_name"] = name or attaching.draw(bus, taken)
+    taken.add(made["device_name"])
+
+
+# Doing --------------------------------------------------------------------------------------------------------------
+def volumes(task: Task) -> None:
+    """Make the volumes that the server is made with, and attach them."""
+    agent, document = task.agent, task.document
+    for item in items(document.want):
+        if item["source_type"] != "volume":
+            reconcile.ensure(agent, Volume, item["volume"], _wish(agent, document, item), Permissions.defaults(), False,
+                             task.operation)
+        with agent.locks.hold(*reconcile.CHOICES):
+            _attach(agent, document, item)
+    document.state["volumes_made"] = True
+    task.keep()
+
+
+def _wish(agent: Agent, document: Document, item: Fields) -> Fields:
+    there = agent.documents.get("volume", item["volume"])
+    name = there.name if there else f"{document.want['name'][:200]}-{item['device_name']}-{item['volume'][:8]}"
+    wish = {"name": name, "size": item["volume_size"], "pool": item.get("volume_type", pools.DEFAULT)}
+    if item["source_type"] in MADE_FROM:
+        wish[MADE_FROM[item["source_type"]]] = item["uuid"]
+    return wish
+
+
+def _attach(agent: Agent, document: Document, item: Fields) -> None:
+    volume = agent.documents.standing("volume", item["volume"])
+    if volume is None:
+        raise Conflict(f"The volume {item['volume']} was removed while the server was made.")
+    _free(agent, volume, document.id)
+    id = attaching.identity(document.id, volume.id)
+    if agent.documents.get("volume_attachment", id):
+        return
+    want: Fields = {
+        **VolumeAttachment.defaults(), "name": f"{document.id}:{volume.id}", "server": document.id,
+        "volume": volume.id, "device": item["device_name"], "bus": item["disk_bus"], "tag": item.get("tag"),
+        "boot_index": item.get("boot_index"), "delete_on_termination": item.get("delete_on_termination", False)}
+    state: dict[str, Any] = {"made_with_server": item["source_type"] != "volume"}
+    agent.documents.write(Document("volume_attachment", id, want["name"], want, state))
 
 
 def free(task: Task) -> None:
     """Detach the volumes of a server that goes; those with delete_on_termination go with it, and all that were made
-    for it when its own making failed."""
+    for it when it was never made in full."""
     agent, id = task.agent, task.document.id
-    failed = bool(task.document.state.get("unfinished"))
+    failed = bool(task.document.state.get("making"))
     for one in agent.documents.list("volume_attachment"):
         if one.want["server"] != id:
             continue
@@ -26,6 +260,17 @@ def free(task: Task) -> None:
             if volume and goes and len(attachments(agent, volume.id)) == 1:
                 _remove(task, volume)
             agent.documents.remove(one)
+    if failed:
+        _remove_all(task, (one["volume"] for one in items(task.document.want) if one["source_type"] != "volume"))
+
+
+def _remove_all(task: Task, made: Iterable[str]) -> None:
+    """Volumes that were made for a server and not attached to it yet."""
+    for id in made:
+        with task.agent.locks.hold("volume", id):
+            volume = task.agent.documents.get("volume", id)
+            if volume and not attachments(task.agent, id):
+                _remove(task, volume)
 
 
 def _remove(task: Task, volume: Document) -> None:

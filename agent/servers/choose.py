@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import Document
 from magnetar_agent.foresee import missing
-from magnetar_agent.servers import GIB, hold, rescue
+from magnetar_agent.servers import GIB, blocks, hold, rescue
 from magnetar_core.errors import Conflict, InvalidField
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def complete(agent: Agent, want: Fields, document: Document | None) -> Fields:
         _fits(image, found["flavor"])
         found["config_drive"] = want["config_drive"] or image.want["properties"].get("img_config_drive") == "mandatory"
     found["rescue"] = rescue.complete(agent, found, old)
+    found[blocks.FIELD] = blocks.complete(agent, found, document)
     found["key_name"] = _key(agent, want.get("key_name"), old)
     found["networks"] = _networks(agent, want["networks"], document)
     found["virt_type"] = _virt_type(agent, want["virt_type"], old.get("virt_type"))

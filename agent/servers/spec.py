@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from magnetar_agent.hypervisor import Disk, Domain, DomainSpec, Nic
-from magnetar_agent.servers import GIB, MIB, domain_name, folder, remake, rescue
+from magnetar_agent.servers import GIB, MIB, blocks, domain_name, folder, remake, rescue
 from magnetar_agent.volumes import attaching
 
 if TYPE_CHECKING:
@@ -18,9 +19,13 @@ if TYPE_CHECKING:
     from magnetar_agent.drivers import Fields
 
 
+#: Turn of the root disk among those to boot from.
+ROOT = 1
+
+
 def files(want: Fields) -> list[str]:
     """Names of the files that the server cannot do without."""
-    names = ["disk"]
+    names = [] if blocks.root(want) else ["disk"]
     names += ["disk.ephemeral"] if want["flavor"]["ephemeral"] else []
     names += ["disk.swap"] if want["flavor"]["swap"] else []
     return names + (["config.iso"] if want["config_drive"] else [])
@@ -40,12 +45,30 @@ def nic(agent: Agent, wanted: Fields) -> Nic:
 def local(agent: Agent, document: Document) -> list[Disk]:
     """The disks that live and die with the server."""
     want, state, place = document.want, document.state, folder(agent, document.id)
-    root = Disk(place / "disk", "vda", want["root_format"])
-    disks = rescue.disks(state, place, root) if want.get("rescue") else _disks(want, state, place, root)
+    tags = blocks.tags(want)
+    root = Disk(place / "disk", "vda", want["root_format"], tag=tags.get("disk"))
+    if blocks.root(want):
+        root = next((one for one in attaching.disks(agent, document.id) if one.boot == ROOT), root)
+        root = replace(root, boot=None)
+    if want.get("rescue"):
+        disks = rescue.disks(state, place, root)
+    else:
+        others = {one.want["device"] for one in attaching.of_server(agent, document.id)}
+        disks = list(_named(_disks(want, state, place, root), others, tags))
     if want["config_drive"]:
         # A virtio disk, not a CD: the kernels of cloud images have virtio and often no AHCI (MD-76 mounts /dev/vdb).
         disks.append(Disk(place / "config.iso", "vdz", "raw", readonly=True))
     return disks
+
+
+def _named(found: list[Disk], others: set[str], tags: Mapping[str, str]) -> Iterator[Disk]:
+    """Local disks with their tags; one whose device name a volume took before has the next that is free."""
+    taken = others | {one.target for one in found} | {"vdz"}
+    for one in found:
+        clash = one.target in others and one.serial is None
+        made = replace(one, target=attaching.draw("virtio", taken)) if clash else one
+        taken.add(made.target)
+        yield replace(made, tag=tags.get(one.path.name, made.tag))
 
 
 def targets(agent: Agent, document: Document) -> set[str]:
@@ -60,10 +83,11 @@ def disks(agent: Agent, document: Document) -> tuple[Disk, ...]:
     server is without its volumes, as in Nova's default mode."""
     found = local(agent, document)
     if not document.want.get("rescue"):
-        found += attaching.disks(agent, document.id)
+        found += [one for one in attaching.disks(agent, document.id) if one.boot != ROOT]
+    root = found[0].target
     if any(one.boot for one in found):
-        found = [replace(one, boot=1) if one.target == "vda" else one for one in found]
-    return tuple(sorted(found, key=lambda one: (one.target != "vda", one.target[:2] != "vd", one.target)))
+        found[0] = replace(found[0], boot=ROOT)
+    return tuple(sorted(found, key=lambda one: (one.target != root, one.target[:2] != "vd", one.target)))
 
 
 def domain(agent: Agent, document: Document) -> DomainSpec:

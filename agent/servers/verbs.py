@@ -28,7 +28,7 @@ def disks(task: Task) -> None:
     flavor = want["flavor"]
     if want["image"]:
         _hold(task, place)
-    if not (place / "disk").exists():
+    if "disk" in spec.files(want) and not (place / "disk").exists():
         _root(task, place)
     sizes, made = remake.seen_sizes(document), document.state.get("made", [])
     for name, label in ((remake.EPHEMERAL, "ephemeral0"), (remake.SWAP, "swap")):
@@ -94,7 +94,9 @@ def drive(task: Task) -> None:
         keys=document.state["keys"], metadata=want["metadata"], user_data=want["user_data"],
         macs=tuple(n.mac for n in nics), networks=tuple(n.network or n.bridge or "" for n in nics),
         mtus=tuple(k.want["mtu"] if k else 0 for k in known),
-        devices=tuple(configdrive.Device("nic", "pci", (n.tag,), mac=n.mac) for n in nics if n.tag),
+        devices=(*(configdrive.Device("nic", "pci", (n.tag,), mac=n.mac) for n in nics if n.tag),
+                 *(configdrive.Device("disk", d.bus, (d.tag,), serial=d.serial and d.serial[:20],
+                                      path=f"/dev/{d.target}") for d in spec.disks(agent, document) if d.tag)),
     )
     agent.hypervisor.make_iso(place / "config.iso", configdrive.LABEL, configdrive.files(guest))
     document.state["made"] = sorted({*document.state.get("made", []), "config.iso"})
@@ -199,6 +201,6 @@ def erase(task: Task) -> None:
 VERBS: Mapping[str, Verb] = {
     verb.__name__: verb
     for verb in (disks, drive, define, grow, start, start_paused, stop, pause, resume, save, destroy, undefine,
-                 blocks.free, cards.plug, erase, remake.drop_swap, remake.grow_ephemeral, remake.wipe, remake.rebuilt,
-                 remake.discard, rescue.rescue, rescue.unrescue)
+                 blocks.volumes, blocks.free, cards.plug, erase, remake.drop_swap, remake.grow_ephemeral, remake.wipe,
+                 remake.rebuilt, remake.discard, rescue.rescue, rescue.unrescue)
 }

@@ -61,7 +61,7 @@ def disk(agent: Agent, attachment: Document) -> Disk | None:
     index = want["boot_index"]
     return replace(place, target=want["device"], bus=want["bus"], readonly=want["readonly"], tag=want["tag"],
                    serial=volume.id, shareable=volume.want["multiattach"],
-                   boot=index + 1 if index is not None and index > 0 else None)
+                   boot=index + 1 if index is not None and index >= 0 else None)
 
 
 def draw(bus: str, taken: set[str]) -> str:

@@ -10,7 +10,7 @@ from ..core.errors import InvalidField
 from ..core.kinds.flavor import Flavor
 from ..core.kinds.server import Server
 from ..core.options import Option, collect
-from ..core.values import Boolean, Choices, ListOf, Text, Value
+from ..core.values import Boolean, Choices, Integer, ListOf, Text, Value
 from . import results
 from .resource import ABSENT, PRESENT, Face, InfoFace, ResourceFace, find
 
@@ -55,6 +55,15 @@ SPECIFIC = collect(
         Value(), "Data for the guest's first boot: text as it is, or a mapping, which is sent as C(#cloud-config). At "
         "most 65535 bytes in base64. Fixed once made, and not compared afterwards.", secret=True,
         aliases=("user_data",)),
+    boot_volume=Option(Text(), "Volume to boot from, by name or uuid; without O(image).", aliases=("root_volume",)),
+    boot_from_volume=Option(
+        Boolean(), "Whether the root disk is a volume that is made from O(image), of O(volume_size) GiB."),
+    volume_size=Option(Integer(1, 2**20), "Size in GiB of the volume of O(boot_from_volume); that of the image when "
+                       "omitted."),
+    terminate_volume=Option(Boolean(), "Whether the volume of O(boot_volume) or O(boot_from_volume) is deleted with "
+                            "the server."),
+    volumes=Option(ListOf(Text()), "Volumes that the server is made with, by name or uuid; see "
+                   "M(magnetar.compute.volume_attachment) for one that exists."),
     purge_metadata=Option(Boolean(), "Whether keys missing in O(metadata) are removed, when O(metadata) is given.",
                           default=True),
     purge_tags=Option(Boolean(), "Whether tags missing in O(tags) are removed, when O(tags) is given.", default=True),
@@ -119,6 +128,9 @@ class ServerFace(ResourceFace):
         networks = _networks(params)
         if networks is not None:
             want["networks"] = networks
+        blocks = _blocks(params, want)
+        if blocks:
+            want["block_device_mapping"] = blocks
         if params.get("userdata") is not None:
             want["user_data"] = encoded(params["userdata"])
         return want
@@ -195,6 +207,33 @@ def _networks(params):
         return [{"network": params["network"]}]
     reader = _network if named[0] == "networks" else _nic
     return [reader(item, "%s[%d]" % (named[0], at)) for at, item in enumerate(params[named[0]])]
+
+
+def _blocks(params, want):
+    """The block device mapping that the words of C(openstack.cloud.server) stand for."""
+    found = [_without_none(item) for item in params.get("block_device_mapping") or []]
+    root = None
+    if params.get("boot_volume"):
+        root = {"source_type": "volume", "destination_type": "volume", "uuid": params["boot_volume"]}
+    elif params.get("boot_from_volume"):
+        if not params.get("image"):
+            raise InvalidField("image", "is required with boot_from_volume, whose volume is made from it")
+        root = {"source_type": "image", "destination_type": "volume", "uuid": want.pop("image")}
+        if params.get("volume_size"):
+            root["volume_size"] = params["volume_size"]
+    if root:
+        if params.get("boot_volume") and want.get("image"):
+            raise InvalidField("image", "cannot be combined with boot_volume; the volume holds what is booted")
+        root.update(boot_index=0, delete_on_termination=bool(params.get("terminate_volume")))
+        found.insert(0, root)
+    found += [{"source_type": "volume", "destination_type": "volume", "uuid": name}
+              for name in params.get("volumes") or []]
+    return found
+
+
+def _without_none(item):
+    """A record of options without those that were omitted."""
+    return {name: value for name, value in item.items() if value is not None}
 
 
 def _network(item, where):

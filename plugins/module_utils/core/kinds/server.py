@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 from ..fields import FIXED, READ, Field, Record
-from ..values import Base64, Boolean, Choices, ListOf, Mac, MapOf, Nullable, OneOf, Text, Value
+from ..values import Base64, Boolean, Choices, Integer, ListOf, Mac, MapOf, Nullable, OneOf, Text, Uuid, Value
 from .common import REFERENCE, Resource
 from .flavor import sizes
 from .network import DEVICE
+from .volume import BUSES, POOL, SIZE
+from .volume import DEVICE as DISK
 
 #: Nova's limit for user data, counted in base64 (MD-51).
 USER_DATA_MAX = 65535
@@ -28,6 +30,29 @@ def _nic() -> Record:
     )
 
 
+def _block() -> Record:
+    """An item of Nova's block device mapping v2 (BDM-10 to BDM-18)."""
+    return Record(
+        source_type=Field(Choices("image", "volume", "snapshot", "blank"), "What it is made from.", required=True),
+        destination_type=Field(Choices("local", "volume"), "A disk that goes with the server, or a volume. V(local) "
+                               "when omitted for images and blank ones, else V(volume)."),
+        uuid=Field(REFERENCE, "The image, volume or volume snapshot, by name or uuid."),
+        boot_index=Field(Nullable(Integer(-1, 32)), "Turn among the disks to boot from: 0 for the root disk; null or "
+                         "-1 for never."),
+        volume_size=Field(SIZE, "Size in GiB of a volume that is made; that of its source when omitted."),
+        volume_type=Field(POOL, "Pool of a volume that is made."),
+        delete_on_termination=Field(Boolean(), "Whether the volume is deleted with the server."),
+        guest_format=Field(Nullable(Choices("swap", "ext4")), "What a blank local disk is formatted with: V(swap) is "
+                           "the flavor's swap disk, else it is the flavor's ephemeral disk."),
+        device_type=Field(Nullable(Choices("disk")), "Only V(disk)."),
+        disk_bus=Field(Nullable(Choices(*BUSES)), "What the guest sees a volume behind of; V(virtio) when omitted."),
+        device_name=Field(Nullable(DISK), "Device name; drawn when omitted, which is best (BDM-07)."),
+        tag=Field(TAG, "Device tag, shown to the guest in the config drive."),
+        volume=Field(Uuid(), "Uuid of the volume that is made; drawn once when omitted."),
+        name=Field(Text(0, 255), "Name of what it is made from, as it was then."),
+    )
+
+
 class Server(Resource):
     """A virtual machine on a host."""
 
@@ -42,6 +67,11 @@ class Server(Resource):
                   default=None, on=FIXED, sample={"id": "0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11", "name": "debian"})
     networks = Field(ListOf(_nic(), 32), "NICs in order. Each names a network or a bridge.", default=[],
                      sample=[{"network": "lan", "mac": "52:54:00:12:34:56", "model": "virtio"}])
+    block_device_mapping = Field(
+        ListOf(_block(), 32), "Nova's block device mapping v2: volumes that the server boots from or is made with, and "
+        "tags of its local disks.", default=[], on=FIXED, aliases=("block_device_mapping_v2",),
+        sample=[{"source_type": "blank", "destination_type": "volume", "volume_size": 10, "device_name": "vdb",
+                 "volume": "0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11"}])
     key_name = Field(Nullable(REFERENCE), "Keypair whose public key the guest is given.", default=None, on=FIXED,
                      sample="me")
     user_data = Field(Nullable(Base64(USER_DATA_MAX)), "Base64 data for the guest's first boot.", default=None,
@@ -68,6 +98,9 @@ class Server(Resource):
     machine = Field(Text(1, 64, r"[a-z0-9][a-z0-9.\-]*", "must be a QEMU machine type"), "Machine type.",
                     default="q35", on=FIXED, sample="q35")
 
+    volumes_attached = Field(ListOf(Value()), "The volumes that it has: {id, name, device, delete_on_termination}.",
+                             on=READ, sample=[{"id": "0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11", "name": "data",
+                                               "device": "vdb", "delete_on_termination": False}])
     status = Field(Choices(*STATUSES), "Nova's status word.", on=READ, sample="ACTIVE")
     power_state = Field(Choices("running", "off", "paused", "suspended", "crashed", "missing"), "What is seen.",
                         on=READ, sample="running")

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Block device mapping on a fake host: booting from volumes, volumes made with the server, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from magnetar_agent import reconcile
+from magnetar_core.errors import Conflict, HypervisorError, Immutable, InvalidField, MagnetarError
+from magnetar_core.kinds import BY_NOUN
+
+from .conftest import SMALL, Host
+from .test_volume import image
+
+FLAVOR = {**SMALL, "disk": 1, "ephemeral": 1, "swap": 64}
+ROOT = {"source_type": "image", "destination_type": "volume", "uuid": "img", "boot_index": 0, "volume_size": 2}
+BLANK = {"source_type": "blank", "destination_type": "volume", "volume_size": 1}
+DATA = {"source_type": "volume", "uuid": "data"}
+
+
+@pytest.fixture
+def place(host: Host) -> Host:
+    """An image, a volume and a snapshot."""
+    image(host)
+    host.ensure("volume", "data", {"size": 1})
+    host.ensure("volume_snapshot", "snap", {"volume": "data"})
+    return host
+
+
+def make(host: Host, *items: dict[str, Any], **want: Any) -> Any:
+    return host.server(block_device_mapping=list(items), **want)
+
+
+def disks(host: Host) -> dict[str, str]:
+    """Device to the name of the volume, or of the file."""
+    names = {v.id: v.name for v in host.agent.documents.list("volume")}
+    return {d.target: names.get(d.path.name, d.path.name) for d in host.fake.domain(host.show()["id"]).disks}
+
+
+def volumes(host: Host) -> list[str]:
+    return [one.name for one in host.agent.documents.list("volume")]
+
+
+def test_boot_from_a_volume_that_is_made_from_an_image(place: Host) -> None:
+    predicted = place.ensure("server", "web1", {"flavor": SMALL, "block_device_mapping": [ROOT]}, dry_run=True)
+    done = make(place, ROOT)
+    assert [s.verb for s in predicted.steps] == [s.verb for s in done.steps] == [
+        "record", "volumes", "disks", "drive", "define", "start"]
+    assert done.resource["status"] == "ACTIVE" and done.resource["image"] is None
+    (root,) = done.resource["volumes_attached"]
+    assert (root["device"], root["delete_on_termination"]) == ("vda", False)
+    shown = reconcile.show(place.agent, BY_NOUN["volume"], root["id"])
+    assert (shown["size"], shown["bootable"], shown["status"]) == (2, True, "in-use")
+    assert disks(place) == {"vda": shown["name"], "vdz": "config.iso"}
+    assert not make(place, ROOT).changed
+    assert not place.ensure("server", "web1", {"block_device_mapping": done.resource["block_device_mapping"]}).changed
+    with pytest.raises(Immutable, match="block_device_mapping"):
+        make(place, {**ROOT, "volume_size": 3})
+    place.ensure("image", "img", None)
+    assert not make(place, ROOT).changed
+    with pytest.raises(Conflict, match="root disk of its server"):
+        place.ensure("volume_attachment", f"web1:{root['id']}", None)
+    place.ensure("server", "web1", None)
+    assert shown["name"] in volumes(place)
+
+
+def test_every_kind_of_volume(place: Host) -> None:
+    place.ensure("volume", "boot", {"image": "img"})
+    done = make(
+        place, {"source_type": "volume", "uuid": "boot", "boot_index": 0, "delete_on_termination": True},
+        {**DATA, "tag": "db"}, {"source_type": "snapshot", "uuid": "snap", "boot_index": 1, "disk_bus": "scsi"},
+        {**BLANK, "device_name": "/dev/vdx", "delete_on_termination": True})
+    made = {one["device"]: one["name"] for one in done.resource["volumes_attached"]}
+    assert (made["vda"], made["vdb"]) == ("boot", "data") and set(made) == {"vda", "vdb", "sda", "vdx"}
+    found = {d.target: d for d in place.fake.domain(done.resource["id"]).disks}
+    assert (found["vda"].boot, found["sda"].boot, found["vdb"].boot, found["vdb"].tag) == (1, 2, None, "db")
+    assert place.server(power="off").changed and not place.server(power="off").changed
+    place.ensure("server", "web1", None)
+    assert sorted(volumes(place)) == sorted(["data", made["sda"]])
+
+
+def test_local_disks_take_tags(place: Host) -> None:
+    make(place, {"source_type": "image", "uuid": "img", "boot_index": 0, "tag": "root"},
+         {"source_type": "blank", "guest_format": "swap", "tag": "swap"}, {"source_type": "blank", "tag": "scratch"},
+         DATA, image="img", flavor=FLAVOR)
+    assert disks(place) == {"vda": "disk", "vdb": "disk.ephemeral", "vdc": "disk.swap", "vdd": "data",
+                            "vdz": "config.iso"}
+    found = {d.target: d.tag for d in place.fake.domain(place.show()["id"]).disks}
+    assert (found["vda"], found["vdb"], found["vdc"]) == ("root", "scratch", "swap")
+
+
+@pytest.mark.parametrize(("items", "want", "why"), [
+    ([{**BLANK, "destination_type": "local", "boot_index": 0}], {"flavor": FLAVOR}, "boot_index: is for disks"),
+    ([{**DATA, "destination_type": "local"}], {}, "destination_type: cannot be local for source_type volume"),
+    ([{"source_type": "volume"}], {}, "uuid: is required"),
+    ([{**BLANK, "uuid": "x"}], {}, "uuid: is for sources other than blank"),
+    ([{"source_type": "blank", "destination_type": "volume"}], {}, "volume_size: is required"),
+    ([{**DATA, "uuid": "nope"}], {}, "must name a volume of this host"),
+    ([{**DATA, "volume_size": 3}], {}, "is for volumes that are made"),
+    ([DATA, DATA], {}, "names a volume twice"),
+    ([{**ROOT, "boot_index": 2}], {}, "each boot_index from 0 on once"),
+    ([ROOT, {**DATA, "boot_index": 0}], {}, "each boot_index from 0 on once"),
+    ([ROOT], {"image": "img"}, "leave image out"),
+    ([{**ROOT, "guest_format": "swap"}], {}, "blank local disks only"),
+    ([{**BLANK, "device_name": "vda"}], {}, "device_name: must be free"),
+    ([{**BLANK, "device_name": "sda"}], {}, "device_name: must be free"),
+    ([{**ROOT, "device_name": "vdb"}], {}, "must be vda for the root disk"),
+    ([{"source_type": "blank", "guest_format": "swap"}], {}, "the flavor has no swap disk"),
+    ([{"source_type": "blank", "volume_size": 2}], {"flavor": FLAVOR}, "must be that of the flavor's ephemeral disk"),
+    ([{"source_type": "blank"}, {"source_type": "blank"}], {"flavor": FLAVOR}, "more than one blank local disk"),
+    ([{"source_type": "image", "uuid": "img", "boot_index": 0}], {}, "is the server's own image"),
+    ([{**BLANK, "volume_type": "nope"}], {}, "must be a pool of this host"),
+    ([{**BLANK, "device_type": "floppy"}], {}, "device_type: must be one of disk"),
+], ids=str)
+def test_refused(place: Host, items: list[dict[str, Any]], want: dict[str, Any], why: str) -> None:
+    before = volumes(place)
+    with pytest.raises(InvalidField, match=why):
+        make(place, *items, **want)
+    assert place.agent.documents.list("server") == [] and volumes(place) == before
+
+
+def test_one_that_another_server_has(place: Host) -> None:
+    make(place, DATA)
+    with pytest.raises(Conflict, match="attached to another server"):
+        place.ensure("server", "web2", {"flavor": SMALL, "block_device_mapping": [DATA]})
+    assert [d.name for d in place.agent.documents.list("server")] == ["web1"]
+
+
+@pytest.mark.parametrize("call", ["copy_disk", "make_disk", "define", "start"])
+def test_a_making_that_fails_leaves_no_volume(place: Host, call: str) -> None:
+    place.fake.fail_next(call, HypervisorError("it could not."))
+    with pytest.raises(MagnetarError, match="could not"):
+        make(place, ROOT, BLANK, DATA)
+    assert volumes(place) == ["data"] and place.agent.documents.list("volume_attachment") == []
+    assert len(list((place.root / "state/volumes").iterdir())) == 2
+    assert make(place, ROOT, BLANK, DATA).changed
+
+
+def test_a_later_failure_does_not_make_volumes_go(place: Host) -> None:
+    make(place, ROOT)
+    place.server(power="off")
+    place.fake.fail_next("start", HypervisorError("it could not."))
+    with pytest.raises(HypervisorError):
+        place.server(power="running")
+    place.ensure("server", "web1", None)
+    assert len(volumes(place)) == 2
+
+
+def test_rebuild_and_rescue_of_a_server_on_a_volume(place: Host) -> None:
+    make(place, ROOT)
+    root = next(iter(disks(place).values()))
+    place.server(power="off", rescue={"image": "img"})
+    assert disks(place) == {"vda": "disk.rescue", "vdb": root, "vdz": "config.iso"}
+    place.server(power="running", rescue=None)
+    assert disks(place) == {"vda": root, "vdz": "config.iso"}
+
+
+def test_check_mode_assumes_what_earlier_tasks_make(host: Host) -> None:
+    found = host.ensure("server", "web1", {"flavor": SMALL, "block_device_mapping": [
+        {**ROOT, "uuid": "later"}, {**DATA, "uuid": "later"}]}, dry_run=True)
+    assert found.changed and len(found.warnings) == 2
