@@ -117,7 +117,7 @@ def test_the_playbook_of_the_readme(place):
     assert "changed=5" in said
 
 
-@pytest.mark.parametrize("page", ["images", "networks"])
+@pytest.mark.parametrize("page", ["images", "networks", "servers"])
 def test_tasks_of_pages(place, page):
     for tasks in fences(f"docs/{page}.md", "yaml"):
         found = yaml.safe_load(moved(tasks, place[0]))
