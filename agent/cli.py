@@ -94,7 +94,7 @@ def run_agent(given: argparse.Namespace) -> int:
     if given.fake:
         from magnetar_agent.fake import FakeHypervisor
 
-        serve.run(settings, lambda: FakeHypervisor(settings.state_dir))
+        serve.run(settings, lambda: FakeHypervisor(settings.state_dir, guest_agents=True))
     else:
         from magnetar_agent.virt import LibvirtHypervisor
 

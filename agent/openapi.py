@@ -54,6 +54,7 @@ PARAMETERS: dict[str, tuple[Extra, str]] = {
     "limit": (INTEGER, "At most so many."),
     "marker": (TEXT, "Begin after the resource with this id."),
     "sort": (TEXT, "Fields to sort by, separated by commas; -name sorts downwards."),
+    "format": ({"enum": ["text", "json"]}, "text, or json for an object with the text as output."),
     "bytes": (INTEGER, "At most so many bytes from the end."),
     "lines": (INTEGER, "At most so many lines from the end."),
 }
@@ -156,7 +157,7 @@ def uploads(kind: type[Kind]) -> Extra:
 def console() -> Extra:
     """GET of a console log."""
     return {"tags": [Server.noun], "summary": "Show the end of the console log",
-            **_route(TEXT, "The text", _parameters("bytes", "lines", key=True), media="text/plain")}
+            **_route(TEXT, "The text", _parameters("bytes", "lines", "format", key=True), media="text/plain")}
 
 
 def text(description: str, media: str = "text/plain") -> Extra:

@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect
 from magnetar_agent import audit, inventory, reconcile
 from magnetar_agent.documents import now
 from magnetar_agent.routes import Json, key, number, outcome, query, result, seconds, until
-from magnetar_core.errors import InvalidRequest, MagnetarError, NotFound, TimedOut, TooLarge
+from magnetar_core.errors import InvalidField, InvalidRequest, MagnetarError, NotFound, TimedOut, TooLarge
 from magnetar_core.kinds import Image, Server
 
 if TYPE_CHECKING:
@@ -120,15 +120,25 @@ class Streams:
         return outcome(operation, await until(operation, wait), result)
 
     async def console(self, request: Request) -> Response:
-        """The end of a server's console log as text: the last `bytes` (65536) or the last `lines` of it."""
-        given = query(request, bytes=number, lines=number)
+        """The end of a server's console log as text: the last `bytes` (65536) or the last `lines` of it.
+
+        With `format=json` it is `{"output": text}`, as Nova's os-getConsoleOutput answers."""
+        given = query(request, bytes=number, lines=number, format=_format)
         most = self.agent.settings.console_log_bytes
         shown = await run_in_threadpool(reconcile.show, self.agent, Server, key(request))
         path = console_path(self.agent.settings.state_dir, str(shown["id"]))
         lines = given.get("lines")
         size = min(most, given.get("bytes", CONSOLE_BYTES if lines is None else most))
         text = await run_in_threadpool(tail, path, size, lines)
+        if given.get("format") == "json":
+            return Json({"output": text.decode()})
         return Response(text, media_type="text/plain; charset=utf-8", headers={"x-content-type-options": "nosniff"})
+
+
+def _format(name: str, text: str) -> str:
+    if text not in ("text", "json"):
+        raise InvalidField(name, "must be text or json", text)
+    return text
 
 
 def console_path(state_dir: Path, id: str) -> Path:

@@ -23,9 +23,9 @@ class Inside(Domains):
     def freeze(self, uuid: str) -> bool:
         with self._call("freeze"):
             self._active(uuid, "freeze the file systems of")
-            if uuid in self.talking:
+            if self._talks(uuid):
                 self.frozen.add(uuid)
-            return uuid in self.talking
+            return self._talks(uuid)
 
     def thaw(self, uuid: str) -> None:
         with self._call("thaw"):
@@ -34,10 +34,13 @@ class Inside(Domains):
     def set_password(self, uuid: str, user: str, password: str) -> None:
         with self._call("set_password"):
             self._active(uuid, "set a password in")
-            if uuid not in self.talking:
+            if not self._talks(uuid):
                 raise Conflict("No guest agent answers in the guest, so its passwords cannot be set. Install and "
                                "start qemu-guest-agent there, then repeat the call.")
             self.passwords[uuid, user] = password
+
+    def _talks(self, uuid: str) -> bool:
+        return self.guest_agents or uuid in self.talking
 
     def inject_nmi(self, uuid: str) -> None:
         with self._call("inject_nmi"):

@@ -51,10 +51,10 @@ class State:
     """The state, and two ways to it: ``_call`` for the protocol, ``_change`` for what comes from outside."""
 
     def __init__(self, folder: Path | None = None, bridges: Iterable[str] = ("br0",), kvm: bool = False,
-                 delay: float = 0.0, name: str = "fake") -> None:
-        self.name, self.delay = name, delay
+                 delay: float = 0.0, name: str = "fake", guest_agents: bool = False) -> None:
+        self.name, self.delay, self.guest_agents = name, delay, guest_agents
         self.deaf: set[str] = set()
-        #: Domains in which a guest agent answers; what it was asked for.
+        #: Domains in which a guest agent answers (with *guest_agents* all); what it was asked for.
         self.talking: set[str] = set()
         self.frozen: set[str] = set()
         self.passwords: dict[tuple[str, str], str] = {}

@@ -35,7 +35,8 @@ def complete(agent: Agent, want: Fields, document: Document | None) -> Fields:
     if image and found["image"] != old.get("image"):
         _fits(image, found["flavor"])
         found["config_drive"] = want["config_drive"] or image.want["properties"].get("img_config_drive") == "mandatory"
-    found["rescue"] = rescue.complete(agent, found, old)
+    if "rescue" in found:  # a document of an older agent does not have it
+        found["rescue"] = rescue.complete(agent, found, old)
     found[blocks.FIELD] = blocks.complete(agent, found, document)
     found["key_name"] = _key(agent, want.get("key_name"), old)
     found["networks"] = _networks(agent, want["networks"], document)

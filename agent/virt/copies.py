@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import libvirt  # type: ignore[import-untyped]
 
-from magnetar_core.errors import Conflict, HypervisorError
+from magnetar_core.errors import Conflict, HypervisorError, NoSpace
 
 from .disks import PART, flush
 from .power import Domains
@@ -44,8 +44,7 @@ class Copies(Domains):
                 time.sleep(LOOK)
             ended = self._job(uuid, libvirt.VIR_DOMAIN_JOB_STATS_COMPLETED)
             if not ended.get("success") or not part.exists():
-                raise HypervisorError(f"libvirt could not copy a disk of the domain {uuid}: "
-                                      f"{ended.get('errmsg') or 'the copy was ended from outside'}.")
+                raise _failed(uuid, str(ended.get("errmsg") or "the copy was ended from outside"))
             flush(part)
             part.rename(path)
             flush(path.parent)
@@ -76,3 +75,10 @@ class Copies(Domains):
         found: dict[str, Any] = {}
         self._with("follow a copy of", uuid, lambda domain: found.update(domain.jobStats(flags)))
         return found if found.get("type") else {}
+
+
+def _failed(uuid: str, why: str) -> HypervisorError | NoSpace:
+    if "No space left" in why or "Disk quota exceeded" in why:
+        return NoSpace("The host has no room left for the copy of the disk; nothing of it is kept. Free some, then "
+                       "repeat the call.")
+    return HypervisorError(f"libvirt could not copy a disk of the domain {uuid}: {why}.")

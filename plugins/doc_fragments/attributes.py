@@ -60,10 +60,14 @@ attributes:
     details: Checks that the server exists.
   diff_mode:
     description: Returns what has changed when diff mode is on.
-    support: none
-    details: What it does leaves no difference.
+    support: partial
+    details:
+      - Actions that are states, such as V(rescue) and V(stop), return what has changed.
+      - Others leave no difference.
   idempotent:
     description: Run again with the same options and no change from outside, it changes nothing.
-    support: none
-    details: Each run does it again. A connection that fails in between never makes it happen twice.
+    support: partial
+    details:
+      - Actions that are states, and V(create_image) with the same name, change nothing when run again.
+      - Others are done by each run. A connection that fails in between never makes one happen twice.
 """ + COMMON

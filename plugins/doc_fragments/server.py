@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from ansible_collections.magnetar.compute.plugins.module_utils.faces import server_action
 from ansible_collections.magnetar.compute.plugins.module_utils.faces.server import MODULES
 from ansible_collections.magnetar.compute.plugins.plugin_utils.docs import fragment
 
@@ -12,4 +13,4 @@ from ansible_collections.magnetar.compute.plugins.plugin_utils.docs import fragm
 class ModuleDocFragment:
     DOCUMENTATION: str = fragment(MODULES["server"])
     INFO: str = fragment(MODULES["server_info"])
-    ACTION: str = fragment(MODULES["server_action"])
+    ACTION: str = fragment(server_action.MODULES["server_action"])

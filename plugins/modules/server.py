@@ -69,6 +69,22 @@ EXAMPLES = r"""
     name: web2
     state: stopped
 
+- name: Give it another flavor; it may be stopped and started again for that
+  magnetar.compute.server:
+    name: web2
+    vcpus: 4
+    ram: 4096
+    disk: 40
+    allow_reboot: true
+    timeout: 300
+
+- name: Make its root disk anew from another image, or leave it when it is of that image
+  magnetar.compute.server:
+    name: web2
+    image: debian
+    on_immutable: rebuild
+    preserve_ephemeral: true
+
 - name: Many servers in one call, sharing what is given beside the list
   magnetar.compute.server:
     flavor: small

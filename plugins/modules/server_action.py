@@ -8,9 +8,14 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: server_action
 version_added: "0.1.0"
-short_description: Reboot a server
+short_description: Reboot, rebuild, rescue a server, make an image of it, and the like
 description:
-  - Does something once on a server. For a lasting state, such as stopped, use M(magnetar.compute.server).
+  - Does something once with a server, such as a reboot.
+  - Actions that are lasting states (V(rescue), V(unrescue), V(start), V(stop), V(pause), V(unpause), V(suspend),
+    V(resume)) change nothing where they are so already.
+  - V(create_image) copies the root disk as it is at one instant, while the guest runs. Where a guest agent
+    (C(qemu-guest-agent)) answers, file systems are frozen for that instant; RV(consistency) says so.
+  - V(rebuild) powers the guest off and loses its root disk, swap, and ephemeral disk unless O(preserve_ephemeral).
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
@@ -38,6 +43,52 @@ EXAMPLES = r"""
     name: web1
     action: reboot
     reboot_type: hard
+
+- name: Take an image of the running server, with properties of its own
+  magnetar.compute.server_action:
+    name: web1
+    action: create_image
+    image_name: web1-before-upgrade
+    metadata:
+      purpose: rollback
+    timeout: 600
+
+- name: Make the root disk anew from an image; name, uuid and MACs stay
+  magnetar.compute.server_action:
+    name: web1
+    action: rebuild
+    image: debian
+    preserve_ephemeral: true
+
+- name: Boot from another image to repair the root disk, which is the second disk then
+  magnetar.compute.server_action:
+    name: web1
+    action: rescue
+    image: debian
+
+- name: Boot from the root disk again
+  magnetar.compute.server_action:
+    name: web1
+    action: unrescue
+
+- name: Set the password of root by the guest agent
+  magnetar.compute.server_action:
+    name: web1
+    action: change_password
+    password: "{{ vault_password | default('correct horse battery staple') }}"
+  no_log: true
+
+- name: Read the end of the console log
+  magnetar.compute.server_action:
+    name: web1
+    action: console_output
+    length: 20
+  register: said
+
+- name: Make a guest that hangs write a crash dump
+  magnetar.compute.server_action:
+    name: web1
+    action: crash_dump
 
 - name: As in playbooks for openstack.cloud
   magnetar.compute.server_action:
@@ -104,6 +155,28 @@ actions:
   type: list
   elements: str
   sample: [reboot_soft]
+image:
+  description: The image that was made, or that was there.
+  returned: with O(action=create_image), but in check mode only when it is there
+  type: dict
+  sample: {id: 0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11, name: web1-before-upgrade}
+consistency:
+  description:
+    - State of the file systems in the image. V(frozen) when the guest agent had written them out and frozen them;
+      V(crash-consistent) when it is as after a power cut; V(stopped) when the server was off.
+  returned: when O(action=create_image) has made one
+  type: str
+  sample: frozen
+console:
+  description: The end of the console log.
+  returned: with O(action=console_output)
+  type: str
+  sample: "web1 login: "
+changes:
+  description: Path of each field that changed to its V(old) and V(new) value.
+  returned: with an action that is a state
+  type: dict
+  sample: {power: {old: "off", new: running}}
 request_id:
   description: Name of the request in the agent's logs.
   returned: when it was done
@@ -121,7 +194,7 @@ error:
     request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
 """
 
-from ansible_collections.magnetar.compute.plugins.module_utils.faces.server import MODULES
+from ansible_collections.magnetar.compute.plugins.module_utils.faces.server_action import MODULES
 from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
 
 

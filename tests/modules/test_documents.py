@@ -68,7 +68,7 @@ def place(tmp_path):
     (tmp_path / "tiny.qcow2").write_bytes(image.read_bytes())
     kernel = b"\x55\xaa\0\0HdrS".rjust(518, b"\0").ljust(8192, b"\0")
     (tmp_path / "agent/vmlinuz").write_bytes(kernel)
-    running = Running(tmp_path / "agent", bridges=("br0", "br1"))
+    running = Running(tmp_path / "agent", bridges=("br0", "br1"), guest_agents=True)
     running.start()
     yield tmp_path, running
     running.stop()
@@ -125,7 +125,7 @@ def test_the_playbook_of_the_readme(place):
     assert "changed=5" in said
 
 
-@pytest.mark.parametrize("page", ["images", "networks", "storage"])
+@pytest.mark.parametrize("page", ["images", "networks", "servers", "storage"])
 def test_tasks_of_pages(place, page):
     if page == "storage":
         run(place, yaml.safe_dump([{"hosts": "localhost", "gather_facts": False,

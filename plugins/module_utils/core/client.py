@@ -116,6 +116,11 @@ class Client:
         body = {"event": event, "args": args or {}, "request_id": request_id}
         return self._change("POST", _route(noun, key) + "/events", {}, body, True, timeout, request_id, None)
 
+    def console(self, key: str, lines: Optional[int] = None) -> str:
+        """The last *lines* of a server's console log."""
+        return str(self._call("GET", _route("server", key) + "/console", {"format": "json", **_query({"lines": lines})})
+                   .get("output", ""))
+
     def upload(self, noun: str, key: str, path: Union[str, os.PathLike[str]], timeout: Optional[float] = None,
                request_id: Optional[str] = None, progress: Progress = None) -> Document:
         """Send the file at *path* as the content of the resource; the answer is that of ``ensure``.

@@ -75,7 +75,7 @@ class ResourceFace(Face):
 
     def want(self, params):
         """The desired document out of *params*."""
-        want = {name: _worded(self.kind.field(name), value) for name, value in given(self.taken, params).items()}
+        want = {name: worded(self.kind.field(name), value) for name, value in given(self.taken, params).items()}
         want.update(self.states[params["state"]])
         want.pop("id", None)  # it is the key
         if params.get("id") is None and want.get("name") and is_uuid(want["name"]):
@@ -177,7 +177,7 @@ def is_uuid(text):
     return True
 
 
-def _worded(field, value):
+def worded(field, value):
     """Numbers and booleans that YAML reads in a mapping of texts become texts, as users mean them."""
     if isinstance(field.value, MapOf) and isinstance(field.value.value, Text):
         return {str(key): _plain(item) for key, item in value.items()}

@@ -12,7 +12,7 @@ from ..core.kinds.server import Server
 from ..core.options import Option, collect
 from ..core.values import Boolean, Choices, Integer, ListOf, Text, Value
 from . import results
-from .resource import ABSENT, PRESENT, Face, InfoFace, ResourceFace, find
+from .resource import ABSENT, PRESENT, InfoFace, ResourceFace
 
 SIZES = ("vcpus", "ram", "disk", "ephemeral", "swap")
 NIC_KEYS = ("network", "bridge", "mac", "model", "tag")
@@ -271,31 +271,4 @@ def encoded(data):
     return base64.b64encode(data.encode("utf-8", "surrogateescape")).decode("ascii")
 
 
-class ServerActionFace(Face):
-    """One-shots on a server."""
-
-    name = "server_action"
-    rules = {"required_one_of": [["name", "id"]]}
-    options = collect(
-        name=Option(Text(), "Name or uuid of the server.", aliases=("server",)),
-        id=Option(Text(), "Uuid of the server, in place of O(name)."),
-        action=Option(
-            Choices("reboot", "reboot_soft", "reboot_hard"), "V(reboot_soft) asks the guest to restart; V(reboot_hard) "
-            "restarts its machine. V(reboot) does what O(reboot_type) says.", required=True),
-        reboot_type=Option(Choices("soft", "hard"), "Kind of O(action=reboot).", default="soft"),
-    )
-
-    def execute(self, params, check_mode, diff_mode, client):
-        key = params["id"] or params["name"]
-        kind = params["reboot_type"] if params["action"] == "reboot" else params["action"][len("reboot_"):]
-        server = find(client, "server", key)
-        result = {"changed": True, "server": server, "actions": ["reboot_" + kind]}
-        if check_mode:
-            return result
-        answer = client.event("server", server.get("id", key), "reboot", {"type": kind}, timeout=params["timeout"])
-        result["server"] = answer.get("resource") or server
-        result["request_id"] = answer.get("request_id")
-        return result
-
-
-MODULES = {"server": ServerFace(), "server_info": InfoFace(Server), "server_action": ServerActionFace()}
+MODULES = {"server": ServerFace(), "server_info": InfoFace(Server)}

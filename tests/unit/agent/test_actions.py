@@ -5,6 +5,7 @@ agent dies in the middle."""
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from magnetar_agent import events
 from magnetar_agent.operations import Operation
 from magnetar_agent.servers import GIB
-from magnetar_core.errors import Cancelled, Conflict, HypervisorError, InvalidField
+from magnetar_core.errors import Cancelled, Conflict, HypervisorDown, HypervisorError, InvalidField
 from magnetar_core.kinds import Server
 
 from .conftest import SMALL, Host
@@ -103,6 +104,26 @@ def test_an_image_that_fails_or_is_cancelled_leaves_nothing(web: Host, monkeypat
     nothing_left(web)
     assert [i.name for i in web.agent.documents.list("image")] == ["system"]
     assert web.event("create_image", "r", name="golden")["consistency"] == "frozen"
+
+
+def test_libvirt_goes_while_an_image_is_made(web: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left is taken away as soon as libvirt is back."""
+    with monkeypatch.context() as patch:
+        patch.setattr(web.fake, "begin_copy", _then(web.fake.begin_copy, web.fake.disconnect))
+        with pytest.raises(HypervisorDown):
+            web.event("create_image", "r1", name="golden")
+    assert (folder_of_any(web) / "snapshot.part").exists()
+    web.fake.reconnect()
+    deadline = time.monotonic() + 5
+    while web.fake._copies and time.monotonic() < deadline:
+        time.sleep(0.01)
+    web.settled()
+    nothing_left(web)
+    assert web.event("create_image", "r1", name="golden")["done"]
+
+
+def folder_of_any(host: Host) -> Path:
+    return next((host.root / "state/servers").iterdir())
 
 
 def _then(first: Any, second: Any) -> Any:

@@ -104,6 +104,15 @@ def test_what_waits_until_it_is_unrescued(web: Host, asked: dict[str, Any], allo
     assert web.show()["status"] == "ACTIVE"
 
 
+def test_a_document_of_an_older_agent_is_unchanged(web: Host) -> None:
+    document = web.agent.documents.find("server", "web1")
+    assert document is not None
+    del document.want["rescue"]
+    web.agent.documents.write(document)
+    assert not web.ensure("server", "web1", {}).changed
+    assert web.ensure("server", "web1", {"rescue": {}}).changed
+
+
 def test_a_kernel_rescues_nobody(web: Host) -> None:
     image(web, "kernel")
     document = web.agent.documents.find("image", "kernel")
