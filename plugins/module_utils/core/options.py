@@ -88,6 +88,19 @@ def documentation(fields: Iterable[Field]) -> dict[str, Any]:
     return {name: _documented(field) for name, field in _visible(fields)}
 
 
+def plugin_documentation(fields: Iterable[Field]) -> dict[str, Any]:
+    """The ``options:`` of a plugin, which Ansible reads from the environment itself. Paths are its own affair."""
+    found = documentation(fields)
+    found.pop("direct", None)
+    for name, field in _visible(fields):
+        env = getattr(field, "env", None)
+        if name in found and env:
+            found[name].update(description=[field.doc], env=[{"name": env}])
+        if name in CONNECTION_FILES:
+            found[name]["type"] = "str"
+    return found
+
+
 def client_arguments(params: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of ``Client`` out of a module's parameters."""
     found = {name: params.get(name) for name in ("endpoint", "token", "ca_cert", "client_cert", "client_key")}
