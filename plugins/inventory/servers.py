@@ -76,7 +76,7 @@ options:
       - Keys are V(availability_zone), V(flavor), V(host), V(image), V(key_name), V(network), V(power_state),
         V(status), V(tags), and V(metadata.KEY) for each key of the metadata.
       - An item may be a mapping with C(key) and C(prefix), which stands in place of the key.
-      - This takes a twentieth of the time that O(keyed_groups) takes.
+      - This takes a small part of the time that O(keyed_groups) takes.
     type: list
     elements: raw
     default: []
