@@ -158,7 +158,7 @@ OPTIONS = tuple(option for option in CONNECTION if option.name != "direct")
 AT_ONCE = 16
 PAGE = 2000
 #: Texts that can be no template and no expression with a call.
-HARMLESS = re.compile(r"[\w .:/@+=,-]*", re.ASCII)
+HARMLESS = re.compile(r"[^()\[\]{}|]*")
 
 
 class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
@@ -201,15 +201,22 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     def _servers(self, path, cache):
         """All servers, each with ``endpoint``; from the cache where that is wanted and possible."""
         key, caching = self.get_cache_key(path), self.get_option("cache")
+        connections = self._connections(path)
+        endpoints = [one["endpoint"] for one in connections]
         if caching and cache:
-            try:
-                return self._cache[key]
-            except KeyError:
-                pass
-        found, complete = self._asked(self._connections(path))
+            kept = self._kept(key)
+            if kept.get("endpoints") == endpoints:
+                return kept["servers"]
+        found, complete = self._asked(connections)
         if caching and complete:
-            self._cache[key] = found
+            self._cache[key] = {"endpoints": endpoints, "servers": found}
         return found
+
+    def _kept(self, key):
+        try:
+            return self._cache[key]
+        except KeyError:
+            return {}
 
     def _connections(self, path):
         """The options of each connection, checked."""

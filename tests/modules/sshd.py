@@ -21,6 +21,15 @@ def keygen(path, *words):
     return path
 
 
+def children_of(parent):
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            if int(path.read_text().rpartition(")")[2].split()[1]) == parent:
+                found.append(int(path.parent.name))
+    return found
+
+
 def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -82,9 +91,9 @@ class Sshd:
         """The processes of its connections, which outlive it."""
         found, ask = [], [self.process.pid]
         while ask:
-            said = subprocess.run(["pgrep", "-P", str(ask.pop())], check=False, capture_output=True, text=True).stdout
-            found += [int(word) for word in said.split()]
-            ask += [int(word) for word in said.split()]
+            born = children_of(ask.pop())
+            found += born
+            ask += born
         return found
 
     def stop(self, hard=False):

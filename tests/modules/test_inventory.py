@@ -191,6 +191,8 @@ def test_cache(hosts, place, tmp_path):
     hosts[0].socket.unlink(missing_ok=True)
     assert place(config) == first, "the agent is not asked"
     assert place({**config, "filters": {"status": "SHUTOFF"}})["_meta"]["hostvars"] == {}, "filters count anew"
+    place({**config, "endpoint": hosts[0].endpoint + "2"}, code=1)
+    assert "no such socket" in place.said, "what another agent has said does not count"
     place(config, "--list", "--flush-cache", code=1)
     assert "no such socket" in place.said
     hosts[0] = Running(tmp_path / "a")

@@ -202,6 +202,8 @@ def test_the_configuration_of_ssh(agent, sshd, connect, tmp_path):
     assert "kvm1 (127.0.0.1:" in refused(connect(endpoint=f"ssh://kvm1{agent.socket}"))
     (sshd.home / ".ssh/known_hosts").write_text("kvm " + sshd.line.partition(" ")[2])
     assert connect(endpoint=f"ssh://kvm1{agent.socket}").info()["host"]
+    config.write_text("Host kvm1\n  Port many\n")
+    assert "Port of kvm1 in ~/.ssh/config is no number: many" in refused(connect(endpoint="ssh://kvm1"))
     config.write_text("nonsense\n")
     assert "~/.ssh/config cannot be read" in refused(connect())
 
@@ -374,17 +376,19 @@ def test_a_module(module, sshd, agent):
     assert failed["failed"] and "ssh-keyscan" in failed["msg"] and failed["error"]["code"] == "unreachable"
 
 
-@pytest.mark.parametrize("words", [
-    ["-c", "local"], ["-b", "--become-user", "nobody", "--ssh-common-args", "-o UserKnownHostsFile=/dev/null"]])
-def test_a_task_is_done_on_the_controller(sshd, agent, tmp_path, words):
+@pytest.mark.parametrize(("words", "direct"), [
+    (["-c", "local"], "always"), (["-c", "local"], "never"),
+    (["-b", "--become-user", "nobody", "--ssh-common-args", "-o UserKnownHostsFile=/dev/null"], "always")])
+def test_a_task_is_done_on_the_controller(sshd, agent, tmp_path, words, direct):
     """Whatever the connection, and who becomes whom; the user of a machine credential (-u) is ansible_user."""
-    task = {"magnetar.compute.flavor": {"name": "small", "vcpus": 1, "ram": 64, "direct": "always", "endpoint":
+    task = {"magnetar.compute.flavor": {"name": "small", "vcpus": 1, "ram": 64, "direct": direct, "endpoint":
             "ssh://{{ ansible_user }}@{{ ansible_host }}:{{ ansible_port }}" + str(agent.socket)}}
     (tmp_path / "book.json").write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": [task]}]))
     (tmp_path / "hosts").write_text(f"kvm1 ansible_host=127.0.0.1 ansible_port={sshd.port}\n")
     done = subprocess.run([Path(sys.executable).parent / "ansible-playbook", "-i", tmp_path / "hosts", "-u", sshd.user,
                            *words, tmp_path / "book.json"], check=False, capture_output=True, text=True, cwd=tmp_path,
-                          env={**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(ROOT / ".cache"), "LC_ALL": "C.UTF-8"})
+                          env={**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(ROOT / ".cache"), "LC_ALL": "C.UTF-8",
+                               "ANSIBLE_PYTHON_INTERPRETER": sys.executable})
     assert done.returncode == 0, done.stdout + done.stderr
     assert logins(sshd) == 1
 

@@ -48,7 +48,7 @@ class Hop(NamedTuple):
 def hop(name, port=0, user="", depth=0):
     """The hop to *name*; a *port* and *user* that are given win over the configuration."""
     found = _configured(name)
-    host, port = found.get("hostname", name), port or int(found.get("port", 22))
+    host, port = found.get("hostname", name), port or _port(name, found)
     files = found.get("identityfile")
     return Hop(
         name=name, host=host, port=port, user=user or found.get("user", ""),
@@ -57,6 +57,13 @@ def hop(name, port=0, user="", depth=0):
         only=found.get("identitiesonly", "no").lower() == "yes",
         known_hosts=tuple(shlex.split(found.get("userknownhostsfile", ""))),
         jumps=_jumps(name, found.get("proxyjump") or "none", depth), command=_command(found))
+
+
+def _port(name, found):
+    try:
+        return int(found.get("port", 22))
+    except ValueError:
+        raise Unreachable("Port of %s in %s is no number: %s." % (name, CONFIG, found["port"])) from None
 
 
 def _configured(name):
