@@ -88,7 +88,7 @@ notes:
   - Options of the connection may be templates, such as lookups of secrets. Paths of files are relative to the
     configuration file.
 requirements:
-  - paramiko, for C(ssh) endpoints
+  - paramiko 2.12 or newer, for C(ssh) endpoints
 seealso:
   - module: magnetar.compute.server_info
 """
