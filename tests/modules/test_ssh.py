@@ -19,7 +19,7 @@ from ansible_collections.magnetar.compute.plugins.module_utils.core.errors impor
 from ansible_collections.magnetar.compute.plugins.module_utils.ssh import dial, known_hosts
 
 from .conftest import ROOT
-from .sshd import Sshd, keygen
+from .sshd import Sshd, children_of, keygen
 
 ELSEWHERE = {**os.environ, "PYTHONPATH": str(ROOT / ".cache")}
 
@@ -208,16 +208,20 @@ def test_the_configuration_of_ssh(agent, sshd, connect, tmp_path):
     assert "~/.ssh/config cannot be read" in refused(connect())
 
 
-@pytest.mark.parametrize("way", ["ProxyJump {user}@127.0.0.1:{port}", "ProxyJump bastion,127.0.0.1:{port}",
-                                 "ProxyCommand {python} {pump} %h %p"])
-def test_through_other_hosts(agent, sshd, connect, way, tmp_path):
+@pytest.mark.parametrize(("way", "count"), [
+    ("ProxyJump {user}@127.0.0.1:{port}", 2), ("ProxyJump bastion,127.0.0.1:{port}", 3),
+    ("ProxyCommand {python} {pump} %h %p", 1),
+    ("ProxyCommand ssh -F none -i {key} -o UserKnownHostsFile={home}/.ssh/known_hosts -p {port} -W %h:%p 127.0.0.1",
+     2)])
+def test_through_other_hosts(agent, sshd, connect, way, count, tmp_path):
     (tmp_path / "pump.py").write_text(PUMP)
-    told = way.format(user=sshd.user, port=sshd.port, python=sys.executable, pump=tmp_path / "pump.py")
+    told = way.format(user=sshd.user, port=sshd.port, python=sys.executable, pump=tmp_path / "pump.py",
+                      key=sshd.key, home=sshd.home)
     (sshd.home / ".ssh/config").write_text(
         f"Host bastion\n  HostName 127.0.0.1\n  Port {sshd.port}\nHost inner\n  HostName 127.0.0.1\n"
         f"  Port {sshd.port}\n  {told}\n")
     assert connect(endpoint=f"ssh://{sshd.user}@inner{agent.socket}").info()["host"]
-    assert logins(sshd) == {"ProxyJump {": 2, "ProxyJump b": 3}.get(way[:11], 1)
+    assert logins(sshd) == count
 
 
 PUMP = """
@@ -237,11 +241,13 @@ while True:
 
 @pytest.mark.parametrize(("way", "said"), [
     ("ProxyJump inner", "round in circles"), ("ProxyJump nobody@127.0.0.1:1", "refused"),
-    ("ProxyCommand /does/not/exist", "ProxyCommand of inner")])
+    ("ProxyCommand /does/not/exist", "reached through `/does/not/exist`; `ssh inner` shows"),
+    ("ProxyCommand sleep 60", "ended the SSH connection")])
 def test_no_way_through(agent, sshd, connect, way, said):
     (sshd.home / ".ssh/config").write_text(f"Host inner\n  HostName 127.0.0.1\n  Port {sshd.port}\n  {way}\n")
-    client = connect(endpoint=f"ssh://inner{agent.socket}", timeout=1)
+    client = connect(endpoint=f"ssh://inner{agent.socket}", timeout=1, api_timeout=1)
     assert said in refused(client)
+    assert children_of(os.getpid()) == [sshd.process.pid], "no command is left"
 
 
 @pytest.mark.parametrize("setting", ["AllowStreamLocalForwarding no", "DisableForwarding yes", "restrict"])

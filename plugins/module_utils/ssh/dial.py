@@ -110,7 +110,7 @@ class Dial:
     def _look(self, timeout):
         """A word of ``REASONS`` and the user's name there, from a look at the host; nothing if that is not allowed."""
         command = "sh -c %s sh %s" % (shlex.quote(LOOK), shlex.quote(self._endpoint.path))
-        words = self._login.output(command, timeout).split()
+        words = self._login.output(command, timeout).split()[-2:]
         return tuple(words) if len(words) == 2 and words[0] in REASONS else ("", "")
 
 

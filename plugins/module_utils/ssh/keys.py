@@ -11,7 +11,11 @@ from ..core.errors import Unreachable
 
 def authenticate(library, transport, target, user):
     """Log *user* in with one of the keys of *target*, or raise ``Unreachable`` with what was tried."""
-    tried, agent = [], library.Agent()
+    tried, agent = [], None
+    try:
+        agent = library.Agent()
+    except (library.SSHException, OSError) as error:
+        _note(tried, "SSH agent", error)
     try:
         for what, load in _candidates(library, target, agent):
             key = _loaded(library, what, load, tried)
@@ -21,13 +25,14 @@ def authenticate(library, transport, target, user):
                 tried.append("then the server ended the connection (too many keys? name the right one)")
                 break
     finally:
-        agent.close()
+        if agent is not None:
+            agent.close()
     raise _denied(target, user, tried)
 
 
 def _candidates(library, target, agent):
     """Pairs of what the user calls a key, and a function that loads it."""
-    offered = {key.asbytes(): key for key in agent.get_keys()}
+    offered = {key.asbytes(): key for key in (agent.get_keys() if agent else ())}
     done = set()
     for path in target.identities:
         blob = _public(path)

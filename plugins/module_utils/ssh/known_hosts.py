@@ -108,5 +108,5 @@ def _hashed(text: str, name: str) -> bool:
         salt, digest = (base64.b64decode(part, validate=True) for part in text.split("|")[2:4])
     except ValueError:
         return False
-    made = hmac.new(salt, name.encode(), hashlib.sha1).digest()
+    made = hmac.new(salt, name.lower().encode(), hashlib.sha1).digest()
     return hmac.compare_digest(made, digest)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import getpass
 import os
 import socket
+import subprocess
 
 from ..core.errors import InvalidField, Unreachable
 from . import known_hosts
@@ -19,6 +20,8 @@ from .settings import Hop, hop
 STREAMLOCAL = "direct-streamlocal@openssh.com"
 #: Seconds between signs of life, so that firewalls keep the connection and dead ones are noticed.
 KEEP_ALIVE = 15
+#: Bytes that are read of what a command prints.
+LIMIT = 4096
 USER_FILES, SYSTEM_FILES = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2"), ("/etc/ssh/ssh_known_hosts",)
 
 
@@ -59,7 +62,7 @@ class Login:
             try:
                 channel.settimeout(timeout)
                 channel.exec_command(command)
-                return channel.makefile("rb").read().decode(errors="replace")
+                return channel.makefile("rb").read(LIMIT).decode(errors="replace")
             finally:
                 channel.close()
         except (paramiko().SSHException, EOFError, OSError):
@@ -188,12 +191,32 @@ def _by_tcp(target, timeout):
         raise found from None
 
 
+class _Piped(socket.socket):
+    """A socket whose other end is a command's standard input and output. (Paramiko's own does not see its end.)"""
+
+    process = None
+
+    def close(self):
+        super().close()
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait()
+
+
 def _by_command(target):
+    ours, theirs = socket.socketpair()
+    found = _Piped(fileno=ours.detach())
     try:
-        return paramiko().ProxyCommand(target.command)
-    except (OSError, ValueError) as error:
-        raise Unreachable("ProxyCommand of %s in ~/.ssh/config cannot be run (%s): %s"
-                          % (target.name, error, target.command)) from None
+        # The shell is that of ssh: the command is written for it, by the user.
+        words = ["/bin/sh", "-c", "exec " + target.command]
+        found.process = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=subprocess.DEVNULL,  # noqa: S603
+                                         start_new_session=True)
+    except BaseException:
+        found.close()
+        raise
+    finally:
+        theirs.close()
+    return found
 
 
 def _prefer(transport, types):
@@ -234,7 +257,9 @@ def _failed(target, error):
     if isinstance(error, paramiko().ssh_exception.IncompatiblePeer):
         return Unreachable("%s and Paramiko have no algorithm in common (%s). Update the older of the two."
                            % (target.label, reason))
-    found = Unreachable("%s ended the SSH connection before the login was done (%s). Is it an SSH server, and not too "
-                        "busy?" % (target.label, reason))
+    through = ("It is reached through `%s`; `ssh %s` shows what that says." % (target.command, target.name)
+               if target.command else "Is it an SSH server, and not too busy?")
+    found = Unreachable("%s ended the SSH connection before the login was done (%s). %s"
+                        % (target.label, reason, through))
     found.again = True
     return found
