@@ -5,8 +5,13 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import ssl
 import subprocess
 import sys
+import threading
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +19,9 @@ import yaml
 
 from ansible_collections.magnetar.compute.plugins.module_utils.core.client import Client
 from ansible_collections.magnetar.compute.plugins.plugin_utils import listing
+from magnetar_agent import serve
+from magnetar_agent.access import Tokens
+from magnetar_agent.app import Application
 from magnetar_agent.hypervisor import Lease
 
 from .conftest import ROOT, Running
@@ -258,6 +266,54 @@ def test_over_ssh(hosts, place, tmp_path, monkeypatch):
         assert "is not known" in place.said
     finally:
         sshd.stop(hard=True)
+
+
+@contextmanager
+def over_tls(running, folder):
+    """A port of the agent, and a token for it; ``folder/ca.pem`` is to be trusted."""
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
+                    "-subj", "/CN=kvm1", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", folder / "key.pem", "-out",
+                    folder / "ca.pem"], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "ca.pem", folder / "key.pem")
+    running.agent.settings = replace(running.settings, tokens_file=folder / "tokens.yml")
+    token = Tokens(folder / "tokens.yml").create("inventory", "read")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = serve.listener(Application(running.agent), running.agent.settings, context)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+        thread.start()
+        try:
+            yield f"https://127.0.0.1:{listening.getsockname()[1]}", token
+        finally:
+            server.should_exit = server.force_exit = True
+            thread.join(10)
+
+
+def test_each_endpoint_has_options_of_its_own(hosts, place, tmp_path):
+    """One by its socket, one over TLS with a CA beside the configuration and a vaulted token."""
+    server(hosts[0], "web1")
+    server(hosts[1], "web2")
+    (tmp_path / "pass").write_text("geheim\n")
+    with over_tls(hosts[1], tmp_path / "inventories") as (endpoint, token):
+        vaulted = subprocess.run([BIN / "ansible-vault", "encrypt_string", "--vault-password-file", tmp_path / "pass",
+                                  token], check=True, capture_output=True, text=True).stdout
+        secret = Vaulted("\n".join(line.strip() for line in vaulted.splitlines()[1:]))
+        config = {"endpoints": [hosts[0].endpoint, {"endpoint": endpoint, "token": secret, "cacert": "ca.pem"}]}
+        answer = json.loads(place(config, "--list", "--vault-password-file", str(tmp_path / "pass")))
+        assert set(answer["_meta"]["hostvars"]) == {"web1", "web2"} and token not in str(answer)
+        place({"endpoints": [endpoint], "ca_cert": "ca.pem", "token": "wrong"}, code=1)
+        assert "token" in place.said and "wrong" not in place.said
+        place({"endpoints": [endpoint], "token": token}, code=1)
+        assert "Give the CA that signed it as ca_cert" in place.said
+
+
+class Vaulted(str):
+    """A text that YAML writes with the tag of the vault."""
+
+    __slots__ = ()
+
+
+yaml.SafeDumper.add_representer(Vaulted, lambda dumper, text: dumper.represent_scalar("!vault", str(text), style="|"))
 
 
 def test_templates_of_guests_stay_text(hosts, place):
