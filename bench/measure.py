@@ -18,6 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 try:
+    import inventory
     import plays
     import servers
     import weight
@@ -35,6 +36,7 @@ SUBJECTS: Mapping[str, Callable[[Host, int], list[Figure]]] = {
     "task": plays.task,
     "play": plays.batch,
     "module": plays.fallback,
+    "inventory": inventory.inventory,
     "import": weight.client,
     "memory-after": weight.memory_after,
 }

@@ -49,8 +49,15 @@ def sanity() -> bool:
                     folder=copy)
 
 
+def _documented(plugins: Path, folder: str, kind: str, **more: str) -> bool:
+    """ansible-doc shows every plugin of a kind."""
+    names = [f"magnetar.compute.{path.stem}" for path in sorted((plugins / folder).glob("[a-z]*.py"))]
+    return subprocess.run([BIN / "ansible-doc", "--json", "-t", kind, *names], check=False, stdout=subprocess.DEVNULL,
+                          env={**os.environ, **more}).returncode == 0
+
+
 def collection() -> bool:
-    """The collection builds, installs, documents every module and holds what installs the agent."""
+    """The collection builds, installs, documents every plugin and holds what installs the agent."""
     with tempfile.TemporaryDirectory() as folder:
         built, elsewhere = Path(folder) / "built", {"ANSIBLE_COLLECTIONS_PATH": folder}
         if not call("ansible-galaxy", "collection", "build", "--output-path", built, ROOT):
@@ -59,10 +66,8 @@ def collection() -> bool:
         if not call("ansible-galaxy", "collection", "install", "--offline", "-p", folder, archive, **elsewhere):
             return False
         installed = Path(folder) / "ansible_collections/magnetar/compute"
-        names = [f"magnetar.compute.{path.stem}" for path in sorted((installed / "plugins/modules").glob("[a-z]*.py"))]
-        with (Path(folder) / "docs.json").open("wb") as said:
-            documented = subprocess.run([BIN / "ansible-doc", "--json", *names], check=False, stdout=said,
-                                        env={**os.environ, **elsewhere}).returncode == 0
+        documented = all(_documented(installed / "plugins", *kind, **elsewhere)
+                         for kind in (("modules", "module"), ("inventory", "inventory")))
         wheel = Path(folder) / "wheel"
         return documented and call("pip", "wheel", "-q", "--no-deps", "-w", wheel, installed) and all(
             call("python", "-m", "zipfile", "-t", path) for path in wheel.glob("magnetar-*.whl"))

@@ -1,19 +1,25 @@
 # Copyright: (c) 2026, Magnetar contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The options of the connection to the agent, which all modules have; computed from their declaration."""
+"""The options of the connection to the agent, of modules and of the inventory; computed from their declaration."""
 
 from __future__ import annotations
 
 import json
 
-from ansible_collections.magnetar.compute.plugins.module_utils.core.options import CONNECTION, documentation
+from ansible_collections.magnetar.compute.plugins.module_utils.core.options import (
+    CONNECTION,
+    documentation,
+    plugin_documentation,
+)
 
 NOTES = [
     "With the unix socket (the default) the module runs on the host itself, over Ansible's own connection, as a user "
     "of the group C(magnetar) or with C(become).",
+    "An endpoint that begins with C(ssh://) needs the Python package C(paramiko) on the controller.",
 ]
 
 
 class ModuleDocFragment:
     DOCUMENTATION: str = json.dumps({"options": documentation(CONNECTION), "notes": NOTES})
+    INVENTORY: str = json.dumps({"options": plugin_documentation(CONNECTION), "notes": NOTES[1:]})

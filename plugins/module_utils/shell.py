@@ -46,7 +46,7 @@ def execute(face, params, check_mode, diff_mode, client=None):
     """The result of the module *face* for checked *params*; failures are results with ``failed`` and ``msg``."""
     own = client is None
     try:
-        client = client or Client(**client_arguments(params))
+        client = client or connect(params)
         try:
             return face.execute(params, check_mode, diff_mode, client)
         finally:
@@ -54,6 +54,16 @@ def execute(face, params, check_mode, diff_mode, client=None):
                 client.close()
     except MagnetarError as error:
         return results.failed(error)
+
+
+def connect(params):
+    """The client that *params*, the options of the connection, describe; raises ``InvalidField``."""
+    arguments = client_arguments(params)
+    if str(arguments["endpoint"]).startswith("ssh:"):
+        from .ssh.dial import Dial
+
+        arguments["dial"] = Dial(arguments["endpoint"], params.get("ssh_private_key"), params.get("ssh_known_hosts"))
+    return Client(**arguments)
 
 
 def texts_in(face, params):

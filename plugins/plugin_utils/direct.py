@@ -23,12 +23,11 @@ from ansible.plugins.action import ActionBase
 
 from ansible_collections.magnetar.compute.plugins.module_utils import shell
 from ansible_collections.magnetar.compute.plugins.module_utils.core import transport
-from ansible_collections.magnetar.compute.plugins.module_utils.core.client import Client
 from ansible_collections.magnetar.compute.plugins.module_utils.core.errors import MagnetarError
 from ansible_collections.magnetar.compute.plugins.module_utils.core.options import (
+    CONNECTION,
     CONNECTION_FILES,
     DIRECT,
-    client_arguments,
 )
 from ansible_collections.magnetar.compute.plugins.module_utils.faces import (
     attachment,
@@ -86,16 +85,20 @@ class ActionModule(ActionBase):
             return "the task is asynchronous"
         if any(self._task.environment or ()):
             return "the task has an environment of its own"
-        become = self._connection.become
-        if become and (become.get_option("become_user") or "root") != _user():
-            return "the task becomes another user"
         return None
 
     def _unreachable(self, face, params):
-        """Why the endpoint, or a file, is not the same from here as from the host of the task."""
+        """Why the endpoint, or a file, is not the same from here as from the host of the task.
+
+        An ssh endpoint is reached from the controller, with its keys, whatever the connection and who becomes whom.
+        """
         address = urlsplit(params["endpoint"])
         local = self._connection.transport == "local"
-        files = [params[name] for name in face.files + CONNECTION_FILES if params.get(name)]
+        remote = address.scheme == "ssh" and not local
+        become = self._connection.become
+        if become and not remote and (become.get_option("become_user") or "root") != _user():
+            return "the task becomes another user"
+        files = [params[name] for name in face.files + (() if remote else CONNECTION_FILES) if params.get(name)]
         if files and not local:
             return "%s is a file on the host" % files[0]
         if any(not os.path.isabs(name) for name in files):
@@ -105,7 +108,7 @@ class ActionModule(ActionBase):
                 return "the socket is on the host, and the connection is %s" % self._connection.transport
             if not os.access(address.path, os.W_OK):
                 return "%s does not exist here or is not open to user %s" % (address.path, _user())
-        elif not local and "endpoint" not in self._task.args:
+        elif not local and not remote and "endpoint" not in self._task.args:
             return "the endpoint comes from the environment of the controller, and the connection is not local"
         return None
 
@@ -145,16 +148,16 @@ class _Checked:
 
     def _execute(self, check_mode, diff_mode):
         try:
-            client = _client(client_arguments(self.params))
+            client = _client(self.params)
         except MagnetarError as error:
             return shell.results.failed(error)
         return shell.execute(self._face, self.params, check_mode, diff_mode, client)
 
 
-def _client(arguments):
-    key = (os.getpid(),) + tuple(sorted(arguments.items(), key=lambda pair: pair[0]))
+def _client(params):
+    key = (os.getpid(), *(params.get(option.name) for option in CONNECTION))
     if key not in _clients:
-        _clients[key] = Client(**arguments)
+        _clients[key] = shell.connect(params)
     return _clients[key]
 
 

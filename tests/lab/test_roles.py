@@ -69,6 +69,39 @@ OVER_HTTPS = """
     - magnetar.compute.network: {name: lan, cidr: 10.99.7.0/24}
 """
 
+OVER_THE_SOCKET = """
+- hosts: magnetar
+  gather_facts: false
+  module_defaults:
+    group/magnetar.compute.all:
+      endpoint: ssh://{{ ansible_user }}@{{ ansible_host }}
+      ssh_private_key: "{{ ansible_ssh_private_key_file }}"
+      ssh_known_hosts: "{{ inventory_dir }}/known"
+      direct: always
+  tasks:
+    - magnetar.compute.server: {name: counter, metadata: {role: counter}}
+    - magnetar.compute.server: {name: counter, metadata: {role: counter}}
+      register: again
+      failed_when: again is changed
+"""
+
+#: Two servers of one name, each on its host.
+INVENTORY = """
+plugin: magnetar.compute.servers
+endpoints: [ssh://{user}@{first}, ssh://{user}@{second}]
+ssh_private_key: key
+ssh_known_hosts: known
+group_by: [metadata.role]
+"""
+
+OF_GUESTS = """
+- hosts: metadata_role_counter
+  connection: local
+  gather_facts: false
+  tasks:
+    - ansible.builtin.debug: {msg: "{{ inventory_hostname }} on {{ magnetar.host }} is {{ magnetar.status }}"}
+"""
+
 FOREIGN = """
 - hosts: localhost
   gather_facts: false
@@ -258,6 +291,24 @@ def test_servers_over_ssh_and_https(site: Site) -> None:
         assert set(changes(site.play(book(site, text))).values()) == {0}
     for host in site.hosts.values():
         goes_on(host)
+
+
+def test_the_socket_over_ssh(site: Site) -> None:
+    site.play(book(site, OVER_THE_SOCKET))
+    first, second = (host.address for host in site.hosts.values())
+    fleet = site.folder / "fleet.magnetar.yml"
+    fleet.write_text(INVENTORY.format(user=USER, first=first, second=second))
+    said = site.play(book(site, OF_GUESTS), "-i", str(fleet))
+    assert set(re.findall(r"counter_[0-9a-f]{8} on (bare\d) is ACTIVE", said)) == {"bare1", "bare2"}
+
+
+def test_who_is_not_in_the_group(site: Site) -> None:
+    host = site.hosts["bare1"]
+    host.run(["gpasswd", "-d", USER, "magnetar"])
+    said = site.play(book(site, OVER_THE_SOCKET), "--limit", "bare1", good=False)
+    assert f"usermod -aG magnetar {USER}" in said
+    host.run(["usermod", "-aG", "magnetar", USER])
+    site.play(book(site, OVER_THE_SOCKET), "--limit", "bare1")
 
 
 def test_examples_of_the_page(site: Site) -> None:

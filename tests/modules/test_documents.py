@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
 
@@ -19,8 +20,10 @@ import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
 from magnetar_agent.settings import Settings
+from magnetar_core.options import CONNECTION
 
 from .conftest import ROOT, Running, specification
+from .sshd import Sshd
 
 BIN = Path(sys.executable).parent
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIO0VvMS9bZk0jSAlPS4gCcVmXkGQhWeS3VUN0Zz5bBNJ me@example\n"
@@ -81,8 +84,9 @@ def moved(text: str, folder: Path) -> str:
     return text.replace("/var/lib/magnetar/import", f"{folder}/agent")
 
 
-def run(place: tuple[Path, Running], plays: str, *words: str) -> str:
-    """Run a playbook; its output."""
+def run(place: tuple[Path, Running], plays: str, *words: str, command: str = "ansible-playbook",
+        arguments: Iterable[str] = ("play.yml",)) -> str:
+    """Run a playbook, or another command of Ansible; its output."""
     folder, running = place
     (folder / "play.yml").write_text(plays)
     (folder / "hosts").write_text("[kvm_hosts]\nlocalhost ansible_connection=local ansible_become=false\n")
@@ -92,7 +96,7 @@ def run(place: tuple[Path, Running], plays: str, *words: str) -> str:
         "ANSIBLE_INVENTORY": str(folder / "hosts"), "ANSIBLE_PYTHON_INTERPRETER": sys.executable,
         "HOME": str(folder / "home/me"), "MAGNETAR_ENDPOINT": running.endpoint,
     }
-    done = subprocess.run([BIN / "ansible-playbook", *words, "play.yml"], cwd=folder, env=environment, check=False,
+    done = subprocess.run([BIN / command, *words, *arguments], cwd=folder, env=environment, check=False,
                           text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert done.returncode == 0, done.stdout
     return done.stdout
@@ -161,6 +165,64 @@ def test_settings_of_the_agents_page():
     known = {one.name for one in fields(Settings)}
     assert set(yaml.safe_load(text)) <= known
     assert set(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/agent.md").read_text(), re.MULTILINE)) == known
+
+
+def configurations() -> list[str]:
+    """Examples of the inventory plugin, and those of its page."""
+    text = (ROOT / "plugins/inventory/servers.py").read_text()
+    shown = re.search(r'^EXAMPLES = r"""(.*?)"""', text, re.DOTALL | re.MULTILINE)[1]
+    return shown.split("\n---\n") + fences("docs/inventory.md", "yaml")
+
+
+@pytest.mark.parametrize("text", configurations(), ids=lambda text: text.split(":")[0].split("# ")[1])
+def test_inventories(place, text):
+    """Each is read from a file of the name that it shows, and asks the test's agent in place of its own."""
+    folder, running = place
+    run(place, yaml.safe_dump([{"hosts": "localhost", "gather_facts": False,
+                                "tasks": yaml.safe_load(moved(NEEDED, folder))}]))
+    name, config = re.search(r"^# (\S+\.yml)", text, re.MULTILINE)[1], yaml.safe_load(text)
+    for one in (config, *[item for item in config.get("endpoints", []) if isinstance(item, dict)]):
+        one.update({"endpoint": running.endpoint} if "endpoints" not in one else {})
+    config["endpoints"] = [item if isinstance(item, dict) else running.endpoint for item in config.get("endpoints", [])]
+    config = {key: value for key, value in config.items() if value != []}
+    assert config.pop("filters", None) or "filters" not in text  # nobody has their metadata
+    (folder / name).write_text(yaml.safe_dump(config))
+    said = run(place, "[]", "-i", str(folder / name), command="ansible-inventory", arguments=["--list"])
+    assert '"magnetar_endpoint"' in said and "[WARNING]" not in said, said
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_plays_of_ways_in(place, tmp_path, monkeypatch, number):
+    """With the test's agent, and where it says ssh through a real sshd."""
+    folder, running = place
+    sshd = Sshd(tmp_path / "ssh")
+    found = [yaml.safe_load(text) for text in fences("docs/ways.md", "yaml") if text.startswith("- hosts")]
+    play, = found[number]
+    play.pop("become", None)
+    assert len(found) == 4
+    options = play.get("module_defaults", {}).get("group/magnetar.compute.all")
+    if options and options["endpoint"].startswith("ssh"):
+        sshd.home.rename(folder / "home/me/sshd")
+        (folder / "home/me/.ssh").rename(folder / "home/me/.ssh-before")
+        (folder / "home/me/sshd/.ssh").rename(folder / "home/me/.ssh")
+        (folder / ("known_hosts" if "ssh_known_hosts" in options else "home/me/.ssh/known_hosts")).write_text(sshd.line)
+        play["vars"] = {"ansible_user": sshd.user, "ansible_host": f"127.0.0.1:{sshd.port}"}
+        options["endpoint"] = options["endpoint"].replace("deploy", sshd.user) + str(running.socket)
+    elif options:
+        play["module_defaults"]["group/magnetar.compute.all"] = {"endpoint": running.endpoint}
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    sshd.start()
+    try:
+        run(place, yaml.safe_dump([play]))
+    finally:
+        sshd.stop(hard=True)
+
+
+def test_environment_variables():
+    """Pages name those that there are."""
+    known = {option.env for option in CONNECTION if option.env} | {"MAGNETAR_DIRECT"}
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        assert set(re.findall(r"\bMAGNETAR_[A-Z_]+\b", page.read_text())) <= known, page.name
 
 
 def test_links():

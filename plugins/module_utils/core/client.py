@@ -12,12 +12,15 @@ import socket
 import time
 import uuid
 from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Iterator, Optional, Sequence, Union
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
+from .endpoint import ENDPOINT, parse
 from .errors import Cancelled, InvalidField, MagnetarError, TimedOut, Unreachable, from_dict
 
 if TYPE_CHECKING:
     from http.client import HTTPConnection
+
+    from .transport import Dial
 
 #: A JSON object.
 Document = dict[str, Any]
@@ -25,8 +28,6 @@ Document = dict[str, Any]
 Progress = Optional[Callable[[Document], None]]
 _Ask = Optional[Callable[[], Document]]
 
-ENDPOINT = "unix:///run/magnetar/agent.sock"
-HTTPS_PORT = 6553
 #: Seconds that one request may ask the agent to wait, so that proxies and dead peers are noticed.
 WAIT_SLICE = 20.0
 #: Seconds that a call which does not wait gives the agent, so that "unchanged" and quick changes are told as such.
@@ -41,16 +42,20 @@ _PIECE = 1 << 20
 class Client:
     """Speaks to one agent (or API service); keeps one connection open. Use one client per thread.
 
-    *endpoint* is ``unix:///path`` or ``https://host[:port]``. *timeout* is the time in seconds that a call may take as
-    a whole, waiting for operations included; *connect_timeout* the time to reach the endpoint. Every call raises
-    ``MagnetarError`` classes only; each error has ``request_id``.
+    *endpoint* is ``unix:///path``, ``https://host[:port]``, or another that *dial* connects to. *timeout* is the time
+    in seconds that a call may take as a whole, waiting for operations included; *connect_timeout* the time to reach the
+    endpoint. Every call raises ``MagnetarError`` classes only; each error has ``request_id``.
     """
 
     def __init__(self, endpoint: Optional[str] = ENDPOINT, token: Optional[str] = None, ca_cert: Optional[str] = None,
                  client_cert: Optional[str] = None, client_key: Optional[str] = None, validate_certs: bool = True,
-                 connect_timeout: float = 5.0, timeout: float = 180.0, agent_name: str = "magnetar-client") -> None:
+                 connect_timeout: float = 5.0, timeout: float = 180.0, agent_name: str = "magnetar-client",
+                 dial: Optional[Dial] = None) -> None:
         self.endpoint = endpoint or ENDPOINT
-        self._path, self._host, self._port = _address(self.endpoint)
+        self._address, self._dial = parse(self.endpoint), dial
+        if self._address.scheme == "ssh" and dial is None:
+            raise InvalidField("endpoint", "ssh:// is for Ansible's modules and inventory; here use https:// or unix://",
+                               endpoint)
         self._token, self._ca_cert, self._validate = token, ca_cert, validate_certs
         self._client_cert, self._client_key = client_cert, client_key
         self.connect_timeout, self.timeout = connect_timeout, timeout
@@ -65,6 +70,11 @@ class Client:
 
     def close(self) -> None:
         """Close the connection; the next call opens it again."""
+        self._hang_up()
+        if self._dial is not None:
+            self._dial.close()
+
+    def _hang_up(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -222,7 +232,7 @@ class Client:
             status, answer = self._exchange(method, target, content, size, deadline, request_id)
         except Exception as error:
             connected = self._connection is not None
-            self.close()
+            self._hang_up()
             if isinstance(error, MagnetarError):
                 raise
             if kept and size is None and not isinstance(error, (socket.timeout, TimeoutError)):
@@ -252,7 +262,7 @@ class Client:
         response = connection.getresponse()
         answer = response.read()
         if response.will_close:
-            self.close()
+            self._hang_up()
         return response.status, answer
 
     def _answer(self, status: int, content: bytes) -> Document:
@@ -274,12 +284,14 @@ class Client:
     def _connect(self) -> HTTPConnection:
         from . import transport
 
+        if self._dial is not None:
+            return self._dial(self.connect_timeout)
         connection: HTTPConnection
-        if self._path:
-            connection = transport.unix(self._path, self.connect_timeout)
+        if self._address.scheme == "unix":
+            connection = transport.unix(self._address.path, self.connect_timeout)
         else:
             context = transport.tls(self._ca_cert, self._client_cert, self._client_key, self._validate)
-            connection = transport.https(self._host, self._port, context, self.connect_timeout)
+            connection = transport.https(self._address.host, self._address.port, context, self.connect_timeout)
         connection.connect()
         return connection
 
@@ -289,10 +301,10 @@ class Client:
             return TimedOut("%s did not answer in time. See `journalctl -u magnetar-agent` there." % self.endpoint)
         from . import transport
 
-        advice = transport.advice(error, bool(self._path), bool(self._client_cert))
+        advice = transport.advice(error, self._address.scheme, bool(self._client_cert))
         found = Unreachable("Cannot reach the agent at %s: %s" % (self.endpoint, advice))
         found.again = isinstance(error, (ConnectionRefusedError, ConnectionResetError, BrokenPipeError))
-        if connected and not self._path:
+        if connected and self._address.scheme == "https":
             found.again = False  # a closed TLS connection is a refused certificate rather than a restart
         return found
 
@@ -300,26 +312,6 @@ class Client:
 def new_request_id() -> str:
     """``req-<uuid>``: the name of one request in answers, logs and results."""
     return "req-%s" % uuid.uuid4()
-
-
-def _address(endpoint: str) -> tuple[str, str, int]:
-    """``(path, "", 0)`` of a unix socket, or ``("", host, port)``; refuses everything else, saying why."""
-    parts = urlsplit(endpoint)
-    if parts.scheme == "unix":
-        path = parts.path if not parts.netloc else ""
-        if not path.startswith("/"):
-            raise InvalidField("endpoint", "must be unix:///absolute/path", endpoint)
-        return path, "", 0
-    if parts.scheme == "http":
-        raise InvalidField("endpoint", "must not be http: nothing would protect token and answers on the way; use "
-                           "https://, or unix:///run/magnetar/agent.sock on the host itself", endpoint)
-    try:
-        port = parts.port or HTTPS_PORT
-    except ValueError:
-        port = 0
-    if parts.scheme != "https" or not parts.hostname or not port or parts.path.strip("/"):
-        raise InvalidField("endpoint", "must be unix:///path or https://host[:port]", endpoint)
-    return "", parts.hostname, port
 
 
 def _route(noun: str, key: Optional[str] = None) -> str:

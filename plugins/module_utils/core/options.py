@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Iterable, Iterator, Mapping, Optional
 
-from .client import ENDPOINT
+from .endpoint import ENDPOINT
 from .fields import UNSET, Field, Record
 from .values import Boolean, Choices, Integer, ListOf, Text, Value
 
@@ -39,7 +39,8 @@ def collect(**options: Field) -> tuple[Field, ...]:
 
 
 CONNECTION = collect(
-    endpoint=Option(Text(), "The agent to ask, as V(unix:///PATH) on the host itself, or V(https://HOST[:PORT]).",
+    endpoint=Option(Text(), "The agent to ask: V(unix:///PATH) on the host itself, V(https://HOST[:PORT]), or "
+                    "V(ssh://[USER@]HOST[:PORT][/PATH]), which goes to the socket of that host with Paramiko.",
                     env="MAGNETAR_ENDPOINT", default=ENDPOINT),
     token=Option(Text(), "Bearer token for an C(https) endpoint.", env="MAGNETAR_TOKEN", secret=True),
     ca_cert=Option(File(), "File with the CA certificates that the server's certificate is checked against. "
@@ -51,6 +52,12 @@ CONNECTION = collect(
     validate_certs=Option(Boolean(), "Whether the server's certificate is checked. Without it anybody on the way can "
                           "read and change everything.", env="MAGNETAR_VALIDATE_CERTS", default=True,
                           aliases=("verify",)),
+    ssh_private_key=Option(File(), "File with the private key for an C(ssh) endpoint, the only one that is tried. "
+                           "Without it, keys of the SSH agent and the usual files of C(~/.ssh) are.",
+                           env="MAGNETAR_SSH_PRIVATE_KEY"),
+    ssh_known_hosts=Option(File(), "File with host keys for an C(ssh) endpoint, besides C(~/.ssh/known_hosts) and "
+                           "C(/etc/ssh/ssh_known_hosts). A host whose key is in none of them is refused.",
+                           env="MAGNETAR_SSH_KNOWN_HOSTS"),
     api_timeout=Option(Integer(), "Seconds in which the endpoint must accept a connection.", default=5),
     timeout=Option(Integer(), "Seconds that the task may take as a whole. A change that takes longer goes on; the "
                    "error names its operation.", default=180, aliases=("wait_timeout",)),
@@ -60,7 +67,7 @@ CONNECTION = collect(
                   "C(direct) in section C([magnetar]) of C(ansible.cfg), or else V(auto)."),
 )
 #: Files of the connection, which exist on the machine where the module runs.
-CONNECTION_FILES = ("ca_cert", "client_cert", "client_key")
+CONNECTION_FILES = ("ca_cert", "client_cert", "client_key", "ssh_private_key", "ssh_known_hosts")
 
 WAITING = collect(
     wait=Option(Boolean(), "Whether to wait until the change is done. Without it a long change answers with "
@@ -79,6 +86,19 @@ def spec(fields: Iterable[Field], fallback: Any = None) -> dict[str, Any]:
 def documentation(fields: Iterable[Field]) -> dict[str, Any]:
     """The ``options:`` mapping of *fields*, as ``ansible-doc`` reads it."""
     return {name: _documented(field) for name, field in _visible(fields)}
+
+
+def plugin_documentation(fields: Iterable[Field]) -> dict[str, Any]:
+    """The ``options:`` of a plugin, which Ansible reads from the environment itself. Paths are its own affair."""
+    found = documentation(fields)
+    found.pop("direct", None)
+    for name, field in _visible(fields):
+        env = getattr(field, "env", None)
+        if name in found and env:
+            found[name].update(description=[field.doc], env=[{"name": env}])
+        if name in CONNECTION_FILES:
+            found[name]["type"] = "str"
+    return found
 
 
 def client_arguments(params: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,9 +6,19 @@ from __future__ import annotations
 import socket
 import ssl
 from http.client import HTTPConnection, HTTPSConnection
-from typing import Optional
+from typing import Optional, Protocol
 
 from .errors import InvalidField
+
+
+class Dial(Protocol):
+    """A way to the agent that the core does not know itself, such as ssh."""
+
+    def __call__(self, timeout: float) -> HTTPConnection:
+        """An open connection, made within *timeout* seconds; raises ``Unreachable`` with what to do about it."""
+
+    def close(self) -> None:
+        """Let go of what connections share; the next call makes it again."""
 
 
 class _UnixConnection(HTTPConnection):
@@ -65,8 +75,9 @@ def _reason(error: OSError) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
-def advice(error: Exception, local: bool, certified: bool) -> str:
-    """Why a connection failed and what to do; *local*: the unix socket; *certified*: with a client certificate."""
+def advice(error: Exception, scheme: str, certified: bool) -> str:
+    """Why a connection failed and what to do; *scheme* of the endpoint; *certified*: with a client certificate."""
+    local = scheme == "unix"
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
     if isinstance(error, FileNotFoundError) and local:
         return ("there is no such socket. Is the agent installed and running on this host? "
@@ -77,7 +88,7 @@ def advice(error: Exception, local: bool, certified: bool) -> str:
         return "connection refused. Start it: systemctl start magnetar-agent."
     if isinstance(error, socket.gaierror):
         return "the host name is unknown (%s). Check the endpoint." % reason
-    if isinstance(error, ConnectionResetError) and not local:
+    if isinstance(error, ConnectionResetError) and scheme == "https":
         return ("it closed the connection. %s"
                 % ("Does its tls_client_ca know the certificate of client_cert?" if certified else
                    "It may ask for a certificate: give client_cert and client_key."))

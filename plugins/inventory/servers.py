@@ -1,0 +1,335 @@
+# Copyright: (c) 2026, Magnetar contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Inventory of servers."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: servers
+version_added: "0.2.0"
+short_description: Servers of one or many hosts as an inventory
+description:
+  - Asks the agents of one or many hosts for their servers, all at once, and makes a host of Ansible of each.
+  - The name of the configuration file must be C(magnetar.yml) or C(magnetar_servers.yml), or end in C(.magnetar.yml);
+    with C(.yaml) as well.
+  - Each host has the variable C(magnetar), which is the server as M(magnetar.compute.server_info) reports it, and
+    C(magnetar_endpoint), the endpoint of the agent that has it. C(ansible_host) is set when the address is known.
+author:
+  - Magnetar contributors (@magnetar)
+extends_documentation_fragment:
+  - constructed
+  - inventory_cache
+  - magnetar.compute.connection.inventory
+options:
+  plugin:
+    description: Says that the file is for this plugin.
+    type: str
+    required: true
+    choices: [magnetar.compute.servers]
+  endpoints:
+    description:
+      - The agents to ask. Each item is an endpoint, or a mapping with O(endpoint) and other options of the connection
+        (such as O(token), O(ca_cert), O(ssh_private_key)); what an item does not say is taken from the options beside
+        the list.
+      - Without it, O(endpoint) is the only one.
+    type: list
+    elements: raw
+  strict_endpoints:
+    description:
+      - Whether an agent that cannot be asked is an error. If not, there is a warning, and its servers are missing.
+    type: bool
+    default: true
+  filters:
+    description:
+      - Only servers that fit all of these. A key is one of O(group_by), C(name) or C(id); its value a text, a pattern
+        such as V(web*), or a list of them of which one must fit.
+      - C(metadata) may be a mapping as well.
+    type: dict
+    default: {}
+  hostnames:
+    description:
+      - What a host is called, in order of preference; a key of O(group_by), or V(name), or V(id). The first that the
+        server has counts.
+      - Servers that would have the same name get the beginning of their uuid appended, with a warning.
+    type: list
+    elements: str
+    default: [name]
+  address_networks:
+    description:
+      - Names of networks from which C(ansible_host) is taken, in order of preference. Without it, the first network
+        with an address.
+      - Another choice is an expression for C(ansible_host) in O(compose).
+    type: list
+    elements: str
+    default: []
+  address_versions:
+    description: IP versions of C(ansible_host), in order of preference.
+    type: list
+    elements: int
+    choices: [4, 6]
+    default: [4, 6]
+  group_by:
+    description:
+      - Groups for values of these keys, C(KEY_VALUE) by name, such as C(status_ACTIVE). What is not allowed in names
+        of groups becomes C(_).
+      - Keys are V(availability_zone), V(flavor), V(host), V(image), V(key_name), V(network), V(power_state),
+        V(status), V(tags), and V(metadata.KEY) for each key of the metadata.
+      - An item may be a mapping with C(key) and C(prefix), which stands in place of the key.
+      - This takes a small part of the time that O(keyed_groups) takes.
+    type: list
+    elements: raw
+    default: []
+  group_prefix:
+    description: What the names of all groups of O(group_by) begin with.
+    type: str
+    default: ""
+notes:
+  - Options of the connection may be templates, such as lookups of secrets. Paths of files are relative to the
+    configuration file.
+requirements:
+  - paramiko 2.12 or newer, for C(ssh) endpoints
+seealso:
+  - module: magnetar.compute.server_info
+"""
+
+EXAMPLES = r"""
+# magnetar.yml: the servers of this host
+plugin: magnetar.compute.servers
+
+---
+# shop.magnetar.yml: running servers of three hosts, by role
+plugin: magnetar.compute.servers
+endpoints:
+  - ssh://deploy@kvm1.example.org
+  - ssh://deploy@kvm2.example.org
+  - endpoint: https://kvm3.example.org:6553
+    token: "{{ lookup('ansible.builtin.env', 'KVM3_TOKEN') }}"
+filters:
+  status: ACTIVE
+  metadata:
+    project: shop
+group_by:
+  - status
+  - flavor
+  - key: metadata.role
+    prefix: role
+compose:
+  ansible_user: magnetar.metadata.login | default('debian')
+
+---
+# magnetar_servers.yml: named by a metadata key, reached in the network mgmt, by IPv6 if possible
+plugin: magnetar.compute.servers
+endpoint: ssh://kvm1.example.org
+ssh_private_key: ~/.ssh/id_inventory
+hostnames: [metadata.fqdn, name]
+address_networks: [mgmt, lan]
+address_versions: [6, 4]
+keyed_groups:
+  - key: magnetar.networks | map(attribute='network')
+    prefix: net
+groups:
+  big: magnetar.flavor.ram > 8192
+cache: true
+cache_plugin: ansible.builtin.jsonfile
+cache_connection: ~/.cache/magnetar
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from ansible.errors import AnsibleParserError
+from ansible.inventory.group import to_safe_group_name
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from ansible.module_utils.errors import UnsupportedError
+from ansible.plugins.inventory import BaseInventoryPlugin, Cacheable, Constructable
+from ansible.template import trust_as_template
+
+from ansible_collections.magnetar.compute.plugins.module_utils import shell
+from ansible_collections.magnetar.compute.plugins.module_utils.core.errors import MagnetarError
+from ansible_collections.magnetar.compute.plugins.module_utils.core.options import CONNECTION, CONNECTION_FILES, spec
+from ansible_collections.magnetar.compute.plugins.plugin_utils import listing
+
+FILES = re.compile(r"(.*\.)?magnetar\.ya?ml|magnetar_servers\.ya?ml")
+OPTIONS = tuple(option for option in CONNECTION if option.name != "direct")
+#: Endpoints that are asked at the same time.
+AT_ONCE = 16
+PAGE = 2000
+#: Texts that can be no template and no expression with a call.
+HARMLESS = re.compile(r"[^()\[\]{}|]*")
+
+
+class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
+    """Servers as hosts."""
+
+    NAME = "magnetar.compute.servers"
+
+    def verify_file(self, path):
+        """Whether the file is for this plugin, by its name."""
+        return super().verify_file(path) and FILES.fullmatch(os.path.basename(path)) is not None
+
+    def parse(self, inventory, loader, path, cache=True):
+        """Put the servers into *inventory*."""
+        super().parse(inventory, loader, path, cache)
+        self._read_config_data(path)
+        filters = listing.flat(self.get_option("filters"))
+        wanted = [self._group(item) for item in self.get_option("group_by")]
+        self._known("filters", filters)
+        self._known("hostnames", self.get_option("hostnames"))
+        self._known("group_by", [key for key, _prefix in wanted])
+        servers = [server for server in self._servers(path, cache) if listing.fits(server, filters)]
+        self._fill(listing.once(servers), wanted)
+
+    def _group(self, item):
+        """The key and the prefix of an item of ``group_by``."""
+        found = item if isinstance(item, Mapping) else {"key": item}
+        if set(found) - {"key", "prefix"} or not isinstance(found.get("key"), str):
+            raise AnsibleParserError("group_by: an item must be a key, or a mapping of key and prefix (got %s)." % item)
+        return found["key"], self.get_option("group_prefix") + str(found.get("prefix", found["key"]))
+
+    @staticmethod
+    def _known(option, keys):
+        for key in keys:
+            if not listing.known(key):
+                raise AnsibleParserError("%s: %s is nothing that servers have; known are %s and metadata.KEY."
+                                         % (option, key, ", ".join(listing.KEYS)))
+
+    # asking
+
+    def _servers(self, path, cache):
+        """All servers, each with ``endpoint``; from the cache where that is wanted and possible."""
+        key, caching = self.get_cache_key(path), self.get_option("cache")
+        connections = self._connections(path)
+        endpoints = [one["endpoint"] for one in connections]
+        if caching and cache:
+            kept = self._kept(key)
+            if kept.get("endpoints") == endpoints:
+                return kept["servers"]
+        found, complete = self._asked(connections)
+        if caching and complete:
+            self._cache[key] = {"endpoints": endpoints, "servers": found}
+        return found
+
+    def _kept(self, key):
+        try:
+            return self._cache[key]
+        except KeyError:
+            return {}
+
+    def _connections(self, path):
+        """The options of each connection, checked."""
+        items = self.get_option("endpoints")
+        if items is None:
+            items = [{}]
+        if not items:
+            raise AnsibleParserError("endpoints: is empty. Name an endpoint, or leave it out for the local agent.")
+        common = {option.name: self.get_option(option.name) for option in OPTIONS}
+        found = []
+        for item in items:
+            own = item if isinstance(item, Mapping) else {"endpoint": item}
+            given = {name: value for name, value in {**common, **own}.items() if value is not None}
+            if self.get_option("endpoints") and "endpoint" not in own:
+                raise AnsibleParserError("endpoints: an item has no endpoint.")
+            found.append(self._checked({name: self._plain(value) for name, value in given.items()}, path))
+        return found
+
+    def _plain(self, value):
+        """*value* with templates done, and vaulted texts read."""
+        value = self.templar.template(value)
+        return str(value) if isinstance(value, str) else value
+
+    @staticmethod
+    def _checked(given, path):
+        result = ArgumentSpecValidator(spec(OPTIONS)).validate(given)
+        if result.error_messages:
+            unknown = isinstance(result.errors[0], UnsupportedError)
+            raise AnsibleParserError("endpoints: %s%s" % ("unknown option " if unknown else "", result.errors.msg))
+        found = result.validated_parameters
+        for name in CONNECTION_FILES:
+            if found.get(name):
+                found[name] = os.path.join(os.path.dirname(os.path.abspath(path)), os.path.expanduser(found[name]))
+        return found
+
+    def _asked(self, connections):
+        """The servers of all endpoints, and whether all have answered."""
+        with ThreadPoolExecutor(min(AT_ONCE, len(connections))) as pool:
+            answers = list(pool.map(_ask, connections))
+        failed = [answer for answer in answers if isinstance(answer, MagnetarError)]
+        for error in failed:
+            if self.get_option("strict_endpoints"):
+                raise AnsibleParserError("%s (strict_endpoints: false goes on without it.)" % error.message)
+            self.display.warning("%s Its servers are missing." % error.message)
+        return [server for answer in answers if not isinstance(answer, MagnetarError) for server in answer], not failed
+
+    # filling
+
+    def _fill(self, servers, wanted):
+        called, shared = listing.names(servers, self.get_option("hostnames"))
+        if shared:
+            self.display.warning("Several servers are called %s; each has got the beginning of its uuid appended."
+                                 % ", ".join(shared))
+        networks, versions = self.get_option("address_networks"), self.get_option("address_versions")
+        safe = {}
+        for server in servers:
+            name = self.inventory.add_host(called[server["id"]])
+            variables = {"magnetar": {key: value for key, value in server.items() if key != "endpoint"},
+                         "magnetar_endpoint": server["endpoint"]}
+            address = listing.address(server, networks, versions)
+            if address:
+                variables["ansible_host"] = address
+            variables = _trusted(variables)
+            for key, value in variables.items():
+                self.inventory.set_variable(name, key, value)
+            for group in listing.groups(server, wanted):
+                if group not in safe:
+                    safe[group] = self.inventory.add_group(to_safe_group_name(group, force=True, silent=True))
+                self.inventory.add_child(safe[group], name)
+            self._construct(name, variables)
+
+    def _compose(self, *args, **kwargs):
+        return _trusted(super()._compose(*args, **kwargs))
+
+    def _construct(self, name, variables):
+        """What ``compose``, ``groups`` and ``keyed_groups`` add."""
+        strict, composed = self.get_option("strict"), self.get_option("compose")
+        self._set_composite_vars(composed, variables, name, strict=strict)
+        more = {"strict": strict, "fetch_hostvars": bool(composed)}  # only composed variables are not at hand
+        self._add_host_to_composed_groups(self.get_option("groups"), variables, name, **more)
+        self._add_host_to_keyed_groups(self.get_option("keyed_groups"), variables, name, **more)
+
+
+def _ask(options):
+    """The servers of an endpoint, or the error."""
+    try:
+        client = shell.connect(options)
+        try:
+            return [dict(server, endpoint=options["endpoint"]) for server in _pages(client)]
+        finally:
+            client.close()
+    except MagnetarError as error:
+        return error
+
+
+def _trusted(value):
+    """*value* with harmless texts marked as such; what else users of servers wrote is never evaluated.
+
+    Without the mark ``ansible-inventory --list`` wraps each text in a mapping, which AWX does not understand.
+    """
+    if isinstance(value, str):
+        return trust_as_template(value) if HARMLESS.fullmatch(value) else value
+    if isinstance(value, dict):
+        return {key: _trusted(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_trusted(item) for item in value]
+    return value
+
+
+def _pages(client):
+    """All servers, page by page."""
+    page = client.list("server", limit=PAGE)
+    yield from page
+    while len(page) == PAGE:
+        page = client.list("server", limit=PAGE, marker=page[-1]["id"])
+        yield from page

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""HTTP over SSH to an agent's unix socket: one login, and a channel for each connection.
+
+The channel is OpenSSH's ``direct-streamlocal@openssh.com`` (PROTOCOL, 2.4): sshd's process of the user connects to the
+socket, so the agent sees that user's credentials. Nothing runs on the host, and no port is opened.
+"""
+
+from __future__ import annotations
+
+import io
+import shlex
+import socket
+from http.client import HTTPConnection
+
+from ..core.endpoint import parse
+from ..core.errors import Unreachable
+from . import login
+from .library import paramiko
+
+#: Prints what stands in the way of connecting to the socket $1, and the user's name.
+LOOK = r"""
+p=$1 d=$1
+while [ ! -e "${d:=/}" ]; do d=${d%/*}; done
+if [ -d "$d" ] && [ ! -x "$d" ]; then echo denied
+elif [ ! -S "$p" ]; then echo missing
+elif [ ! -w "$p" ]; then echo denied
+elif grep -F -- " $p" /proc/net/unix | grep -q " 00010000 "; then echo forbidden
+else echo silent
+fi
+id -un
+"""
+FORBIDDEN = ("sshd does not let %(user)s forward to a unix socket. Set `AllowStreamLocalForwarding yes` in "
+             "/etc/ssh/sshd_config there (`local` will do), see that neither `DisableForwarding`, nor `restrict` or "
+             "`no-port-forwarding` before the key in authorized_keys, forbids it, and reload sshd.")
+REASONS = {
+    "missing": "there is no socket %(path)s. Is the agent installed and running there? (systemctl status "
+               "magnetar-agent) Another path goes behind the host: ssh://HOST/path.",
+    "denied": "the user %(user)s may not use %(path)s. Add it to the group there: `usermod -aG magnetar %(user)s`; "
+              "it counts from the next login on.",
+    "silent": "nobody listens on %(path)s. Start the agent there: systemctl start magnetar-agent.",
+    "forbidden": FORBIDDEN,
+    "": "it refuses to connect to %(path)s. Either the agent does not run there, or the user %(user)s is not in the "
+        "group magnetar, or " + FORBIDDEN,
+}
+
+
+class Dial:
+    """Connections to the agent behind *endpoint* (``ssh://…``); see ``core.transport.Dial``.
+
+    *private_key* is the file of the only key to use, *known_hosts* a file of host keys besides the usual ones.
+    """
+
+    def __init__(self, endpoint, private_key=None, known_hosts=None):
+        self._endpoint, self._name = parse(endpoint), endpoint
+        self._private_key, self._known_hosts = private_key, known_hosts
+        self._login = None
+
+    def __call__(self, timeout):
+        """An open connection; over the login that there is, else over a new one. Raises ``Unreachable``."""
+        try:
+            return self._kept(timeout) or self._fresh(timeout)
+        except Unreachable as error:
+            found = Unreachable("Cannot reach the agent at %s: %s" % (self._name, error.message), **error.details)
+            found.again = error.again
+            raise found from None
+
+    def close(self):
+        """Log out."""
+        if self._login is not None:
+            self._login.close()
+            self._login = None
+
+    def _kept(self, timeout):
+        """A connection over the login that there is; nothing when there is none, or it was cut without a word."""
+        if self._login is None or not self._login.active:
+            return None
+        try:
+            return self._connection(timeout)
+        except Unreachable:
+            return None
+
+    def _fresh(self, timeout):
+        self.close()
+        self._login = login.Login(self._endpoint, self._private_key, self._known_hosts, timeout)
+        return self._connection(timeout)
+
+    def _connection(self, timeout):
+        library = paramiko()
+        try:
+            channel = self._login.streamlocal(self._endpoint.path, timeout)
+        except library.ChannelException as error:
+            raise self._refused(error.code == 1, timeout) from None
+        except (library.SSHException, EOFError, OSError) as error:
+            found = Unreachable("the SSH connection was lost (%s)." % (str(error) or type(error).__name__))
+            found.again = True
+            raise found from None
+        connection = HTTPConnection("localhost", timeout=timeout)
+        connection.auto_open = 0
+        connection.sock = Pipe(channel)
+        return connection
+
+    def _refused(self, prohibited, timeout):
+        """Why sshd did not connect to the socket, which it does not say itself."""
+        word, user = ("forbidden", "") if prohibited else self._look(timeout)
+        values = {"path": self._endpoint.path, "user": user or self._login.user}
+        found = Unreachable(REASONS[word] % values)
+        found.again = word == "silent"
+        return found
+
+    def _look(self, timeout):
+        """A word of ``REASONS`` and the user's name there, from a look at the host; nothing if that is not allowed."""
+        command = "sh -c %s sh %s" % (shlex.quote(LOOK), shlex.quote(self._endpoint.path))
+        words = self._login.output(command, timeout).split()[-2:]
+        return tuple(words) if len(words) == 2 and words[0] in REASONS else ("", "")
+
+
+class Pipe:
+    """What ``http.client`` needs of a socket, over a channel; the channel stays open as long as it is read."""
+
+    def __init__(self, channel):
+        self._channel, self._users = channel, 1
+
+    def settimeout(self, seconds):
+        self._channel.settimeout(seconds)
+
+    def sendall(self, content):
+        """Send it; ``BrokenPipeError`` when the other end is gone."""
+        try:
+            self._channel.sendall(content)
+        except socket.timeout:
+            raise
+        except OSError as error:
+            raise BrokenPipeError(str(error)) from None
+
+    def makefile(self, _mode, _buffering=None):
+        self._users += 1
+        return io.BufferedReader(_Reader(self._channel, self.close))
+
+    def close(self):
+        self._users -= 1
+        if self._users == 0:
+            self._channel.close()
+
+
+class _Reader(io.RawIOBase):
+    def __init__(self, channel, closed):
+        super().__init__()
+        self._channel, self._closed = channel, closed
+
+    def readable(self):
+        return True
+
+    def readinto(self, buffer):
+        found = self._channel.recv(len(buffer))
+        buffer[:len(found)] = found
+        return len(found)
+
+    def close(self):
+        if not self.closed:
+            super().close()
+            self._closed()

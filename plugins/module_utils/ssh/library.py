@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Paramiko, loaded at the first use: whoever uses no ssh endpoint needs not have it."""
+
+from __future__ import annotations
+
+import functools
+import socket
+import sys
+import warnings
+
+from ..core.errors import Unreachable
+
+
+@functools.lru_cache(maxsize=None)
+def paramiko():
+    """The library; ``Unreachable`` says how to install it."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about ciphers that nobody asks for here
+            import paramiko as found
+    except ImportError as error:
+        raise Unreachable(
+            "ssh:// needs the Python package paramiko where the connection is made, and %s on %s has none (%s). "
+            "Install it there: `%s -m pip install paramiko`, or the distribution's python3-paramiko. If that is not "
+            "the controller, direct execution was not possible: `direct: always` says why."
+            % (sys.executable, socket.gethostname(), error, sys.executable)) from None
+    import logging
+
+    logging.getLogger("paramiko").addHandler(logging.NullHandler())  # errors are told as results
+    return found

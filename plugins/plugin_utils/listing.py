@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""From servers to an inventory: which ones, what they are called, where they are, what groups they belong to.
+
+Pure functions on documents of servers, as the agent lists them. A *key* names something of a server: see ``KEYS``.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+Server = Mapping[str, Any]
+
+#: Keys besides ``metadata.<key>``: of each the texts that a server has for it, none or one or more.
+KEYS = {
+    "availability_zone": lambda server: [server.get("availability_zone")],
+    "flavor": lambda server: [_name(server.get("flavor"))],
+    "host": lambda server: [server.get("host")],
+    "id": lambda server: [server.get("id")],
+    "image": lambda server: [_name(server.get("image"))],
+    "key_name": lambda server: [server.get("key_name")],
+    "name": lambda server: [server.get("name")],
+    "network": lambda server: [nic.get("network") or nic.get("bridge") for nic in server.get("networks") or []],
+    "power_state": lambda server: [server.get("power_state")],
+    "status": lambda server: [server.get("status")],
+    "tags": lambda server: server.get("tags") or [],
+}
+METADATA = "metadata."
+
+
+def known(key: str) -> bool:
+    """Whether *key* names something of a server."""
+    return key in KEYS or (key.startswith(METADATA) and key != METADATA)
+
+
+def texts(server: Server, key: str) -> list[str]:
+    """What *server* has for *key*."""
+    if key.startswith(METADATA):
+        found = [(server.get("metadata") or {}).get(key[len(METADATA):])]
+    else:
+        found = KEYS[key](server)
+    return [str(text) for text in found if text not in (None, "")]
+
+
+def flat(filters: Mapping[str, Any]) -> dict[str, list[str]]:
+    """*filters* with ``metadata.<key>`` in place of a mapping, and lists of patterns."""
+    found = {}
+    for key, value in filters.items():
+        if key == "metadata" and isinstance(value, Mapping):
+            found.update(flat({METADATA + str(name): text for name, text in value.items()}))
+        else:
+            found[key] = [str(text) for text in (value if isinstance(value, (list, tuple)) else [value])]
+    return found
+
+
+def fits(server: Server, filters: Mapping[str, list[str]]) -> bool:
+    """Whether each filter has a pattern that fits what *server* has for its key."""
+    return all(any(fnmatch.fnmatchcase(text, pattern) for text in texts(server, key) for pattern in patterns)
+               for key, patterns in filters.items())
+
+
+def once(servers: Iterable[Server]) -> list[Server]:
+    """Each uuid once. While a server moves, two hosts have it: the one where it runs counts."""
+    found: dict[str, Server] = {}
+    for server in servers:
+        if server["id"] not in found or (server.get("power_state") == "running"
+                                         and found[server["id"]].get("power_state") != "running"):
+            found[server["id"]] = server
+    return list(found.values())
+
+
+def names(servers: Iterable[Server], preferences: Iterable[str]) -> tuple[dict[str, str], list[str]]:
+    """``{uuid: name}`` by the first of *preferences* that a server has, and names that several would have had.
+
+    Those are made different by the beginning of their uuids, whichever is asked first.
+    """
+    wished = {server["id"]: next((text for key in (*preferences, "id") for text in texts(server, key)), server["id"])
+              for server in servers}
+    count = Counter(wished.values())
+    shared = sorted(name for name, times in count.items() if times > 1)
+    short = Counter("%s_%s" % (name, uuid[:8]) for uuid, name in wished.items() if count[name] > 1)
+    found = {}
+    for uuid, name in wished.items():
+        tried = "%s_%s" % (name, uuid[:8])
+        own = tried if short[tried] == 1 and tried not in count else "%s_%s" % (name, uuid)
+        found[uuid] = own if count[name] > 1 else name
+    return found, shared
+
+
+def address(server: Server, networks: Iterable[str], versions: Iterable[int]) -> str | None:
+    """The address to reach *server* by: of the first of *networks* (all, as its NICs are) and then of *versions*."""
+    offered = server.get("addresses") or {}
+    order = [name for name in networks if name in offered] or ([] if networks else _in_order(server, offered))
+    for name in order:
+        for version in versions:
+            for one in offered[name]:
+                if one.get("version") == version:
+                    return one.get("addr")
+    return None
+
+
+def groups(server: Server, wanted: Iterable[tuple[str, str]]) -> list[str]:
+    """Names of groups for pairs of key and prefix, not made safe yet."""
+    return ["%s_%s" % (prefix, text) for key, prefix in wanted for text in texts(server, key)]
+
+
+def _in_order(server: Server, offered: Mapping[str, Any]) -> list[str]:
+    mine = list(dict.fromkeys(nic.get("network") for nic in server.get("networks") or []))
+    return [name for name in mine if name in offered] + [name for name in offered if name not in mine]
+
+
+def _name(reference: Any) -> Any:
+    """The name of what is referred to, or else its uuid; nothing for sizes without a name."""
+    return reference.get("name") or reference.get("id") if isinstance(reference, Mapping) else reference

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A real sshd of the test's own user, with its own host key and settings, and a home folder of who logs in."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+
+PRIVSEP = Path("/run/sshd")  # root's sshd does not start without it
+
+
+def keygen(path, *words):
+    """A key pair; returns the path of the private half."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path, *words], check=True)
+    return path
+
+
+def children_of(parent):
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            if int(path.read_text().rpartition(")")[2].split()[1]) == parent:
+                found.append(int(path.parent.name))
+    return found
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Sshd:
+    """``port``, ``home`` (with ``.ssh``), ``key`` (which is let in), ``trust()``, ``start()``, ``stop()``."""
+
+    def __init__(self, folder, **options):
+        self.folder, self.port, self.user = folder, free_port(), getpass.getuser()
+        self.home = folder / "home"
+        self.host_key = keygen(folder / "host_key")
+        self.key = keygen(self.home / ".ssh/id_ed25519")
+        self.config, self.log = folder / "sshd_config", folder / "sshd.log"
+        self.process, self._privsep = None, False
+        (folder / "authorized_keys").write_text((self.key.parent / "id_ed25519.pub").read_text())
+        self.configure(**options)
+
+    def configure(self, **options):
+        """Write the settings; they count from the next start."""
+        settings = {
+            "ListenAddress": f"127.0.0.1:{self.port}", "HostKey": self.host_key, "StrictModes": "no",
+            "AuthorizedKeysFile": self.folder / "authorized_keys", "PidFile": "none", "UseDNS": "no",
+            "PasswordAuthentication": "no", "KbdInteractiveAuthentication": "no",
+            "PermitRootLogin": "yes", "UsePAM": "yes" if os.geteuid() == 0 else "no", "LogLevel": "DEBUG1", **options,
+        }
+        self.config.write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
+
+    @property
+    def line(self):
+        """The line of a file of known hosts about it."""
+        return f"[127.0.0.1]:{self.port} {(self.folder / 'host_key.pub').read_text()}"
+
+    def trust(self):
+        with (self.home / ".ssh/known_hosts").open("a") as stream:
+            stream.write(self.line)
+
+    def endpoint(self, path):
+        return f"ssh://{self.user}@127.0.0.1:{self.port}{path}"
+
+    def start(self):
+        if os.geteuid() == 0 and not PRIVSEP.exists():
+            PRIVSEP.mkdir(mode=0o755)
+            self._privsep = True
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(["/usr/sbin/sshd", "-D", "-e", "-f", self.config], stdin=subprocess.DEVNULL,
+                                            stdout=log, stderr=log, start_new_session=True)
+        until = time.monotonic() + 10
+        while time.monotonic() < until:
+            assert self.process.poll() is None, self.log.read_text()
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            time.sleep(0.02)
+        raise AssertionError(self.log.read_text())
+
+    def children(self):
+        """The processes of its connections, which outlive it."""
+        found, ask = [], [self.process.pid]
+        while ask:
+            born = children_of(ask.pop())
+            found += born
+            ask += born
+        return found
+
+    def stop(self, hard=False):
+        """End it; *hard*: with its connections, as when the host goes down."""
+        if self.process is None:
+            return
+        children = self.children() if hard else []
+        self.process.terminate()
+        for pid in children:
+            with suppress(ProcessLookupError):
+                os.kill(pid, 9)
+        self.process.wait(10)
+        self.process = None
+        if self._privsep:
+            PRIVSEP.rmdir()
+            self._privsep = False

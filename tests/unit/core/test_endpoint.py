@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What an endpoint may look like."""
+
+from __future__ import annotations
+
+import pytest
+
+from magnetar_core.client import Client
+from magnetar_core.endpoint import SOCKET, Endpoint, parse
+from magnetar_core.errors import InvalidField
+
+
+@pytest.mark.parametrize(("text", "parts"), [
+    ("unix:///run/x.sock", Endpoint("unix", "/run/x.sock")),
+    ("https://kvm1", Endpoint("https", "", "kvm1", 6553)),
+    ("https://[::1]:1/", Endpoint("https", "", "::1", 1)),
+    ("ssh://kvm1", Endpoint("ssh", SOCKET, "kvm1")),
+    ("ssh://me@KVM1:2222", Endpoint("ssh", SOCKET, "KVM1", 2222, "me")),
+    ("ssh://a%40b@[fe80::1]:22/srv/a%20b.sock", Endpoint("ssh", "/srv/a b.sock", "fe80::1", 22, "a@b")),
+    ("ssh://kvm1/", Endpoint("ssh", SOCKET, "kvm1")),
+])
+def test_parts(text, parts):
+    assert parse(text) == parts
+
+
+@pytest.mark.parametrize("text", [
+    "", "kvm1", "http://kvm1", "ftp://x", "unix://host/path", "unix:path", "https://", "https://h:port", "https://h:0",
+    "https://h:70000", "https://h/path", "ssh://", "ssh:kvm1", "ssh://me@", "ssh://h:0", "ssh://h/p?x=1", "ssh://[::1",
+])
+def test_refused(text):
+    with pytest.raises(InvalidField, match="endpoint: must"):
+        parse(text)
+
+
+def test_a_password_is_refused_and_not_shown():
+    with pytest.raises(InvalidField, match="ssh://me:...@kvm1") as caught:
+        parse("ssh://me:geheim@kvm1")
+    assert "geheim" not in caught.value.message
+
+
+def test_the_core_alone_knows_no_ssh():
+    with pytest.raises(InvalidField, match="Ansible"):
+        Client("ssh://kvm1")
