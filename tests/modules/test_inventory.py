@@ -272,8 +272,8 @@ def test_over_ssh(hosts, place, tmp_path, monkeypatch):
 def over_tls(running, folder):
     """A port of the agent, and a token for it; ``folder/ca.pem`` is to be trusted."""
     subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
-                    "-subj", "/CN=kvm1", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", folder / "key.pem", "-out",
-                    folder / "ca.pem"], check=True, capture_output=True)
+                    "-subj", "/CN=kvm1", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", folder / "key.pem",
+                    "-out", folder / "ca.pem"], check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "ca.pem", folder / "key.pem")
     running.agent.settings = replace(running.settings, tokens_file=folder / "tokens.yml")
