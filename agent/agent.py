@@ -14,6 +14,7 @@ from magnetar_agent.drivers.keypair import KeypairDriver
 from magnetar_agent.drivers.network import NetworkDriver
 from magnetar_agent.drivers.server import ServerDriver
 from magnetar_agent.follow import Changes, Follower
+from magnetar_agent.link import Links
 from magnetar_agent.locks import Locks
 from magnetar_agent.operations import Operations
 from magnetar_core.errors import InvalidField
@@ -36,6 +37,7 @@ class Agent:
         self.locks = Locks()
         self.host_name = socket.gethostname()
         self.changes = Changes()
+        self.links = Links(settings)
         #: How often each domain rebooted since the agent started.
         self.reboots: dict[str, int] = {}
         drivers: tuple[Driver, ...] = (FlavorDriver(), KeypairDriver(), ImageDriver(), NetworkDriver(), ServerDriver())
@@ -51,6 +53,7 @@ class Agent:
         """End operations and threads; the hypervisor is its maker's to close."""
         self.operations.close(self.settings.grace)
         self.follower.close()
+        self.links.close()
 
     def _count_reboot(self, event: Event) -> None:
         if event.what == "rebooted":
