@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import Documents
 from magnetar_agent.drivers.flavor import FlavorDriver
 from magnetar_agent.drivers.image import ImageDriver
 from magnetar_agent.drivers.keypair import KeypairDriver
+from magnetar_agent.drivers.migration import MigrationDriver
 from magnetar_agent.drivers.network import NetworkDriver
 from magnetar_agent.drivers.server import ServerDriver
 from magnetar_agent.follow import Changes, Follower
 from magnetar_agent.link import Links
 from magnetar_agent.locks import Locks
+from magnetar_agent.migrations import target
 from magnetar_agent.operations import Operations
 from magnetar_core.errors import InvalidField
 
@@ -38,15 +40,19 @@ class Agent:
         self.host_name = socket.gethostname()
         self.changes = Changes()
         self.links = Links(settings)
+        #: How far each migration of a server away from here is: ``kinds.migration``'s field progress.
+        self.progress: dict[str, dict[str, Any]] = {}
         #: How often each domain rebooted since the agent started.
         self.reboots: dict[str, int] = {}
-        drivers: tuple[Driver, ...] = (FlavorDriver(), KeypairDriver(), ImageDriver(), NetworkDriver(), ServerDriver())
+        drivers: tuple[Driver, ...] = (FlavorDriver(), KeypairDriver(), ImageDriver(), NetworkDriver(), ServerDriver(),
+                                       MigrationDriver())
         self.drivers: Mapping[str, Driver] = {driver.kind.noun: driver for driver in drivers}
         self.follower = Follower(self)
 
     def start(self) -> None:
         """Follow events from now on, and put right what happened while no agent ran."""
         self.hypervisor.on_event(self._count_reboot)
+        target.resume(self)
         self.follower.start()
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent import hypervisor as hv
 from magnetar_agent.documents import Document, now, write_atomically
+from magnetar_agent.migrations import refuse_while_it_moves
 from magnetar_agent.operations import Operation
 from magnetar_agent.reconcile import show
 from magnetar_core.errors import Conflict, InvalidField, NotFound
@@ -95,6 +96,7 @@ def event(agent: Agent, kind: type[Kind], key: str, name: str, args: Mapping[str
             return {"done": True, "resource": show(agent, kind, document.id)}
         journal.begin(request_id, entry)
         try:
+            refuse_while_it_moves(agent.documents.get(kind.noun, document.id))
             verb(agent, agent.documents.get(kind.noun, document.id), checked, operation)
         except Conflict:
             journal.drop(request_id)  # refused before anything was done

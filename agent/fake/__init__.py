@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from magnetar_agent.documents import now
 from magnetar_agent.fake.disks import Disks
 from magnetar_agent.fake.domains import Domains
+from magnetar_agent.fake.migrate import Migrations
 from magnetar_agent.fake.state import FakeDomain, FakeNetwork, parse
 from magnetar_agent.hypervisor import CRASHED, OFF, PAUSED, RUNNING, Event, Lease, NetworkSeen, NetworkSpec
 from magnetar_core.errors import Conflict
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["FakeHypervisor"]
 
 
-class FakeHypervisor(Domains, Disks):
+class FakeHypervisor(Domains, Migrations, Disks):
     """See the head of this file. *delay* seconds pass in each call; *folder* keeps the state."""
 
     # What tests do to it ------------------------------------------------------------------------------------------
@@ -129,6 +130,7 @@ class FakeHypervisor(Domains, Disks):
     def close(self) -> None:
         self._on_event.clear()
         self._on_connect.clear()
+        self.close_socket()
 
     # Networks -----------------------------------------------------------------------------------------------------
     def networks(self) -> dict[str, NetworkSeen]:

@@ -170,8 +170,8 @@ class Links:
             raise
         return ours
 
-    def cut(self, id: str) -> None:
-        """Close all that was forwarded or called for link *id*."""
+    def close_forwards(self, id: str) -> None:
+        """Listen no more for link *id*; what is connected stays so."""
         with self._lock:
             opened = self._forwards.pop(id, None)
         if opened and self._loop:
@@ -179,6 +179,10 @@ class Links:
                 self._loop.call_soon_threadsafe(server.close)
             for path in opened.paths:
                 path.unlink(missing_ok=True)
+
+    def cut(self, id: str) -> None:
+        """Close all that was forwarded or called for link *id*."""
+        self.close_forwards(id)
         self._cut(id)
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from .capabilities import Capabilities
 from .connection import Connection
 from .disks import Disks
 from .events import listen
+from .migrate import Migrations
 from .network import Networks
 from .power import Domains
 from .probe import Kvm
@@ -26,7 +27,7 @@ __all__ = ["LibvirtHypervisor"]
 log = logging.getLogger(__name__)
 
 
-class LibvirtHypervisor(Capabilities, Domains, Networks, Disks):
+class LibvirtHypervisor(Capabilities, Domains, Migrations, Networks, Disks):
     """``Hypervisor`` on the libvirt at *uri*; what it finds out about the host is kept in *state_dir*."""
 
     def __init__(self, uri: str = "qemu:///system", state_dir: Path = Path("/var/lib/magnetar"),
