@@ -275,7 +275,12 @@ class Links:
                 self._loop = asyncio.new_event_loop()
                 threading.Thread(target=_forever, args=(self._loop,), name="links", daemon=True).start()
             loop = self._loop
-        asyncio.run_coroutine_threadsafe(work, loop).result()
+        waiting = asyncio.run_coroutine_threadsafe(work, loop)
+        try:
+            waiting.result(2 * CONNECT)
+        except TimeoutError:  # the loop ends, or the machine is very busy
+            waiting.cancel()
+            raise Unreachable("The link could not be made in time. Repeat the call.") from None
 
 
 def _forever(loop: asyncio.AbstractEventLoop) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,10 @@ ALPN = "magnetar-link/1"
 LINE, PATIENCE = 4096, 10.0
 #: Bytes that may wait in an end before the other end stops reading.
 BUFFER = 1 << 20
+#: A peer whose host is gone is noticed after 10 + 3 * 5 seconds without traffic, and 30 with (ms).
+ALIVE = ((socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
+         (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5), (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+         (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 30000))
 
 
 def common_name(tls: ssl.SSLObject | None) -> str:

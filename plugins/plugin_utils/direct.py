@@ -35,13 +35,14 @@ from ansible_collections.magnetar.compute.plugins.module_utils.faces import (
     host,
     image,
     keypair,
+    migration,
     network,
     server,
 )
 
 # Ansible forks a worker for each task, after it has imported this file: what is loaded and worked out here is paid for
 # once in a playbook, what is left for later once in each task. That is why all faces and the transport are imported.
-FACES = {name: face for nouns in (flavor, host, image, keypair, network, server)
+FACES = {name: face for nouns in (flavor, host, image, keypair, migration, network, server)
          for name, face in nouns.MODULES.items()}
 for _each in FACES.values():
     shell.argument_spec(_each)
