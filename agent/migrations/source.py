@@ -34,7 +34,8 @@ LOG = "console.log"
 
 # Before -----------------------------------------------------------------------------------------------------------
 def check(agent: Agent, want: Fields, id: str | None) -> Document:
-    """The server's document for migration *id*. Raises ``InvalidField`` or ``Conflict`` for what cannot go, before anything is done."""
+    """The server's document for migration *id*. Raises ``InvalidField`` or ``Conflict`` for what cannot go, before
+    anything is done."""
     found = agent.documents.get("server", want["server"])
     if found is None or found.deleting:
         raise InvalidField("server", f"must be a server of this host, and {want['server']} is none")

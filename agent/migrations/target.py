@@ -243,9 +243,11 @@ def _not_arrived(document: Document) -> None:
 
 
 def _server(document: Document) -> Document:
-    """The server's document as it came; what is checked of every document is checked of this one too."""
+    """The server's document as it came; its fields are checked as those of a wish are."""
     given = document.state["server"]
-    Server.check({k: v for k, v in given["want"].items() if k in {f.name for f in Server.settable()}}, partial=True)
+    fields = {name: given["want"].get(name) for name in {f.name for f in Server.settable()} & set(given["want"])}
+    fields["flavor"] = {size: given["want"]["flavor"][size] for size in choose.SIZES}
+    Server.check(fields, partial=True)
     return Document("server", document.want["server"], str(given["name"]), dict(given["want"]), dict(given["state"]),
                     created_at=str(given["created_at"]))
 

@@ -17,7 +17,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from magnetar_agent.documents import sync_folder, write_atomically
 from magnetar_core.errors import HypervisorError, InvalidRequest, NoSpace, Unreachable, from_dict
@@ -38,7 +38,7 @@ class Talk:
         self._sock = sock
         self._file = sock.makefile("rwb")
 
-    def __enter__(self) -> Talk:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_exc: object) -> None:

@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import time
-from pathlib import Path
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from bare import Site
 
 from magnetar_core.client import Client
-from magnetar_core.flows.migrate import Migrate, Side
+from magnetar_core.errors import MagnetarError
+from magnetar_core.flows.migrate import Migrate, Side, abort
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 pytestmark = [
     pytest.mark.lab,
@@ -155,3 +158,124 @@ def test_live_by_a_playbook(fleet: Fleet) -> None:
         [line for line in after.splitlines() if line.startswith(("Name", "UUID", "Max memory"))]
     answer = fleet.client("bare2").ensure("server", "counter", {"flavor": "tiny"})
     assert not answer["changed"], answer
+
+
+class Going(threading.Thread):
+    """A live migration under way, slow enough to be hit. ``error`` is what it ended with."""
+
+    def __init__(self, fleet: Fleet, source: str, target: str, **wish: Any) -> None:
+        super().__init__(daemon=True)
+        self.flow = fleet.flow(source, target, type="live", **{"bandwidth": 4, **wish})
+        self.client = fleet.client(source)
+        self.error: MagnetarError | None = None
+
+    def run(self) -> None:
+        try:
+            for _step in self.flow.steps():
+                pass
+        except MagnetarError as error:
+            self.error = error
+
+    def until_half(self) -> None:
+        """Wait until memory flows."""
+        self.start()
+        end = time.monotonic() + 60
+        while time.monotonic() < end and self.is_alive():
+            with suppress(MagnetarError):
+                for half in self.client.list("migration", status="running"):
+                    if (half["progress"] or {}).get("phase") == "memory and disks" and half["progress"]["done"]:
+                        return
+            time.sleep(0.05)
+        raise AssertionError(f"no memory flows: {self.error}")
+
+
+def systemctl(fleet: Fleet, name: str, *words: str) -> None:
+    fleet.hosts[name].run(["systemctl", *words])
+
+
+def killed(unit: str) -> Callable[[Fleet, str], None]:
+    return lambda fleet, name: systemctl(fleet, name, "kill", "--kill-whom=main", "-s", "KILL", unit)
+
+
+@pytest.mark.parametrize(("unit", "side"), [
+    ("magnetar-agent", "source"), ("magnetar-agent", "target"), ("libvirtd", "source"), ("libvirtd", "target"),
+])
+def test_something_dies_on_the_way(fleet: Fleet, unit: str, side: str) -> None:
+    source = fleet.where()
+    target = "bare1" if source == "bare2" else "bare2"
+    before = fleet.counted(source)
+    going = Going(fleet, source, target)
+    going.until_half()
+    killed(unit)(fleet, source if side == "source" else target)
+    going.join(120)
+    assert not going.is_alive()
+    settled(fleet, source, target)
+    if fleet.client(source).list("server"):
+        fleet.goes_on(source)
+        fleet.go(source, target)
+    assert fleet.where() == target
+    fleet.goes_on(target)
+    assert fleet.counted(target) > before
+
+
+def settled(fleet: Fleet, *names: str) -> None:
+    """Wait until agents and libvirts are back, and nothing is being done."""
+    end = time.monotonic() + 60
+    for name in names:
+        while time.monotonic() < end:
+            with suppress(MagnetarError):
+                client = fleet.client(name, 5)
+                if client.get("host")["connected"] and not client.list("operations", status="running"):
+                    break
+            time.sleep(0.2)
+
+
+def test_the_coordinator_dies(fleet: Fleet) -> None:
+    source = fleet.where()
+    target = "bare1" if source == "bare2" else "bare2"
+    for at in ("claim", "move", "settle", "leave"):
+        for step in fleet.flow(source, target).steps():
+            if step.verb == at:
+                break
+        fleet.go(source, target)
+        assert fleet.where() == target
+        fleet.goes_on(target)
+        source, target = target, source
+
+
+def test_aborted_on_the_way(fleet: Fleet) -> None:
+    source = fleet.where()
+    target = "bare1" if source == "bare2" else "bare2"
+    going = Going(fleet, source, target)
+    going.until_half()
+    steps = abort(Side(fleet.client(source)), Side(fleet.client(target)), "counter")
+    going.join(60)
+    assert [step.verb for step in steps] == ["abort", "abort"]
+    assert going.error is not None and going.error.code == "cancelled"
+    assert fleet.where() == source
+    fleet.goes_on(source)
+
+
+def test_too_slow(fleet: Fleet) -> None:
+    source = fleet.where()
+    target = "bare1" if source == "bare2" else "bare2"
+    with pytest.raises(MagnetarError, match="took longer than 2 s"):
+        fleet.go(source, target, bandwidth=1, time_limit=2)
+    assert fleet.client(source).get("server", "counter")["status"] == "ACTIVE"
+    fleet.goes_on(source)
+    fleet.go(source, target, bandwidth=16, time_limit=2, on_time_limit="pause")
+    assert fleet.where() == target
+    fleet.goes_on(target)
+
+
+def test_cold_with_a_running_guest(fleet: Fleet) -> None:
+    source = fleet.where()
+    fleet.go(source, "bare3", type="cold")
+    assert fleet.where() == "bare3"
+    end = time.monotonic() + 60  # it has booted again: user data is for the first boot only
+    while fleet.client("bare3").get("server", "counter")["status"] != "ACTIVE":
+        assert time.monotonic() < end
+        time.sleep(0.5)
+    steps = fleet.go("bare3", "bare1")
+    assert steps == ["prepare", "claim", "move", "settle", "leave"]
+    assert fleet.where() == "bare1"

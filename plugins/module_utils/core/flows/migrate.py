@@ -9,9 +9,11 @@ in, the source sends it, the target settles, the source removes what is left. Bo
 from __future__ import annotations
 
 import uuid
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional, Sequence
 
 from ..errors import Conflict, InvalidField, NotFound
+from ..kinds import Migration
 from ..plan import Step
 
 if TYPE_CHECKING:
@@ -133,7 +135,8 @@ class Migrate:
                     self.target, come)
             yield self._step("claim", "keep others from it at %s" % self.source.host["name"]), lambda: self._ensure(
                 self.source, want)
-        options = {name: self.wish[name] for name in OPTIONS if self.wish.get(name) is not None}
+        options = {name: value if self.wish.get(name) is None else self.wish[name]
+                   for name, value in Migration.defaults().items() if name in OPTIONS}
         yield self._step("move", "%s migration to %s" % (kind, self.target.host["name"])), lambda: self._ensure(
             self.source, dict(want, phase="moved", **options))
 
@@ -173,7 +176,5 @@ def abort(source: Side, target: Side, server: str, dry_run: bool = False) -> lis
 def _cancel(client: Client, id: str) -> None:
     """Ask a running step to stop; its end is awaited by whoever removes the half."""
     for operation in client.list("operations", kind="migration", key=id, status="running"):
-        try:
+        with suppress(Conflict, NotFound):  # it has ended meanwhile
             client.cancel(operation["id"])
-        except (Conflict, NotFound):
-            pass  # it has ended meanwhile
