@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from magnetar_agent.documents import now, write_atomically
+from magnetar_agent.link.pipe import ALPN, common_name
 from magnetar_agent.settings import SCOPES, Settings
 from magnetar_core.errors import Conflict, Forbidden, InvalidField, MagnetarError, NotFound, Unauthenticated
 
@@ -103,6 +104,7 @@ def tls(settings: Settings, tokens: Tokens) -> ssl.SSLContext | None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1", ALPN])
     try:
         context.load_cert_chain(settings.tls_cert, settings.tls_key)
         if settings.tls_client_ca:
@@ -116,12 +118,9 @@ def tls(settings: Settings, tokens: Tokens) -> ssl.SSLContext | None:
 
 def certificate(tls_object: ssl.SSLObject, scopes: dict[str, str]) -> Caller:
     """The caller with the verified client certificate of *tls_object*; nobody when it has shown none."""
-    shown = tls_object.getpeercert()
-    if not shown:
+    if not tls_object.getpeercert():
         return NOBODY
-    subject: Any = shown.get("subject", ())
-    names = [value for part in subject for key, value in part if key == "commonName"]
-    name = names[-1] if names else ""
+    name = common_name(tls_object)
     scope = scopes.get(name)
     refusal = None if scope else (f"The client certificate for {name!r} is not listed under client_certs in the "
                                   "agent's settings. Add it there with the scope read or operate.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import Documents
 from magnetar_agent.drivers.attachment import AttachmentDriver
@@ -13,11 +13,14 @@ from magnetar_agent.drivers.flavor import FlavorDriver
 from magnetar_agent.drivers.image import ImageDriver
 from magnetar_agent.drivers.interface import InterfaceDriver
 from magnetar_agent.drivers.keypair import KeypairDriver
+from magnetar_agent.drivers.migration import MigrationDriver
 from magnetar_agent.drivers.network import NetworkDriver
 from magnetar_agent.drivers.server import ServerDriver
 from magnetar_agent.drivers.volume import SnapshotDriver, VolumeDriver
 from magnetar_agent.follow import Changes, Follower
+from magnetar_agent.link import Links
 from magnetar_agent.locks import Locks
+from magnetar_agent.migrations import target
 from magnetar_agent.operations import Operations
 from magnetar_core.errors import InvalidField
 
@@ -39,22 +42,28 @@ class Agent:
         self.locks = Locks()
         self.host_name = socket.gethostname()
         self.changes = Changes()
+        self.links = Links(settings)
+        #: How far each migration of a server away from here is: ``kinds.migration``'s field progress.
+        self.progress: dict[str, dict[str, Any]] = {}
         #: How often each domain rebooted since the agent started.
         self.reboots: dict[str, int] = {}
         drivers: tuple[Driver, ...] = (FlavorDriver(), KeypairDriver(), ImageDriver(), NetworkDriver(), VolumeDriver(),
-                                       SnapshotDriver(), ServerDriver(), AttachmentDriver(), InterfaceDriver())
+                                       SnapshotDriver(), ServerDriver(), AttachmentDriver(), InterfaceDriver(),
+                                       MigrationDriver())
         self.drivers: Mapping[str, Driver] = {driver.kind.noun: driver for driver in drivers}
         self.follower = Follower(self)
 
     def start(self) -> None:
         """Follow events from now on, and put right what happened while no agent ran."""
         self.hypervisor.on_event(self._count_reboot)
+        target.resume(self)
         self.follower.start()
 
     def close(self) -> None:
         """End operations and threads; the hypervisor is its maker's to close."""
         self.operations.close(self.settings.grace)
         self.follower.close()
+        self.links.close()
 
     def _count_reboot(self, event: Event) -> None:
         if event.what == "rebooted":

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import now, write_atomically
+from magnetar_agent.migrations import refuse_while_it_moves
 from magnetar_agent.reconcile import show
 from magnetar_agent.servers import actions
 from magnetar_agent.servers.actions import ACTIONS
@@ -53,6 +54,7 @@ def event(agent: Agent, kind: type[Kind], key: str, name: str, args: Mapping[str
         if found is None:
             journal.begin(request_id, entry)
             try:
+                refuse_while_it_moves(again)
                 found = action.act(actions.Call(agent, again, given, operation, request_id))
             except (Conflict, InvalidField):
                 journal.drop(request_id)  # refused before anything was done

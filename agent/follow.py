@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING
 from magnetar_agent import hypervisor as hv
 from magnetar_agent import reconcile
 from magnetar_agent.documents import Document, now, write_atomically
+from magnetar_agent.migrations import MARK
 from magnetar_agent.operations import Operation
 from magnetar_agent.servers import imaging
 from magnetar_core.ensure import Permissions
 from magnetar_core.errors import MagnetarError
-from magnetar_core.kinds import Network, Server
+from magnetar_core.kinds import Migration, Network, Server
 
 if TYPE_CHECKING:
     from magnetar_agent.agent import Agent
@@ -124,7 +125,7 @@ class Follower:
             domain = self.agent.hypervisor.domain(id)
             if document is None or domain is None or not domain.owned or document.deleting:
                 return
-            if document.state.get("unfinished"):
+            if document.state.get("unfinished") or document.state.get(MARK):
                 return
             if domain.reason != "unknown":
                 reason = domain.reason  # what is true now; the event may be an old one
@@ -199,7 +200,9 @@ class Follower:
                     self._again(driver.kind, document, None)
         for driver in self.agent.drivers.values():
             for document in self.agent.documents.list(driver.kind.noun):
-                if document.state.get("unfinished"):
+                if document.state.get("unfinished") and driver.kind is Migration:
+                    self._in_background(document)  # it may take hours
+                elif document.state.get("unfinished"):
                     self._again(driver.kind, document, {})
 
     def _clear(self, id: str) -> None:
@@ -212,8 +215,14 @@ class Follower:
             except MagnetarError as error:
                 log.warning("what an image of server %s left cannot be removed now: %s", document.name, error)
 
+    def _in_background(self, document: Document) -> None:
+        self.agent.operations.start("settle", lambda _operation: self._again(Migration, document, {}),
+                                    kind=document.kind, key=document.id, caller="agent")
+
     def _after_reboot(self, document: Document) -> None:
         wanted = document.want["power"]
+        if document.state.get(MARK):
+            return  # its migration starts it where it is
         if wanted in (hv.RUNNING, hv.PAUSED) and document.want["resume_on_host_boot"]:
             self._again(Server, document, {"power": wanted})
         elif wanted in (hv.RUNNING, hv.PAUSED):

@@ -158,6 +158,31 @@ class DiskSeen:
 
 
 @dataclass(frozen=True)
+class Passage:
+    """How a running domain goes to another host: unix sockets here that lead to libvirt's and to QEMU's two there (QEMU
+    listens on the same paths there), and what differs there: *folder* of its files (here, there), *nics* by MAC.
+
+    *persistent* is the domain's XML for later starts there. *bandwidth* is MiB/s, *max_downtime* ms, *time_limit* s.
+    """
+
+    libvirt: Path
+    qemu: Path
+    disks: Path
+    persistent: str
+    folder: tuple[Path, Path]
+    nics: Mapping[str, tuple[str | None, str | None]] = field(default_factory=dict)
+    bandwidth: int | None = None
+    max_downtime: int | None = None
+    auto_converge: bool = True
+    time_limit: int | None = None
+    on_time_limit: str = "abort"
+
+
+#: What is told while a domain goes: ``{done, total, remaining, dirty_rate}`` in bytes. It raises ``Cancelled``.
+Going = Callable[[Mapping[str, int]], None]
+
+
+@dataclass(frozen=True)
 class Event:
     """Something happened to a domain: *what* is defined, undefined, started, suspended, resumed, stopped, crashed,
     rebooted (libvirt's own reboot event: the guest or its reset button rebooted it), detached or kept (the guest let go
@@ -278,6 +303,26 @@ class Hypervisor(Protocol):
 
     def abort_copy(self, uuid: str, path: Path) -> None:
         """End a copy that nobody waits for any more, and remove what it wrote; fine when there is none."""
+
+    # Migration --------------------------------------------------------------------------------------------------
+    def libvirt_socket(self) -> Path:
+        """The socket on which another host's libvirt, coming through a link, speaks to this one's."""
+
+    def cpu(self, uuid: str) -> str | None:
+        """The CPU that a running domain sees, as libvirt's XML; ``None`` when any host can give it."""
+
+    def cpu_fits(self, cpu: str) -> bool:
+        """Whether this host can give that CPU."""
+
+    def migrate(self, uuid: str, passage: Passage, going: Going) -> None:
+        """Move a running domain; it is off here and paused there when this returns, except after post-copy, where it
+        runs there. When it raises, ``domain`` tells whether it still runs here."""
+
+    def arrived(self, uuid: str) -> bool:
+        """Whether all of a domain has come here: it is active, and its definition is kept."""
+
+    def stray(self, uuid: str) -> None:
+        """Wait for a migration of this domain that a dead agent had begun to end, or end it."""
 
     # Networks ---------------------------------------------------------------------------------------------------
     def networks(self) -> dict[str, NetworkSeen]:

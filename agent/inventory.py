@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent import hypervisor as hv
+from magnetar_agent.migrations import arriving
 from magnetar_agent.servers import GIB
 from magnetar_agent.version import version
 from magnetar_core.errors import MagnetarError
@@ -23,7 +24,8 @@ def host(agent: Agent) -> dict[str, Any]:
     disk = shutil.disk_usage(agent.settings.state_dir)
     found: dict[str, Any] = {
         "name": agent.host_name, "agent_version": version(), "connected": agent.hypervisor.connected(),
-        "servers": len(documents),
+        "servers": len(documents), "link_name": agent.links.name(),
+        "link_port": agent.settings.address[1] if agent.settings.address else None,
         "disk_gb": disk.total // GIB, "disk_gb_free": disk.free // GIB,
     }
     try:
@@ -45,7 +47,7 @@ def host(agent: Agent) -> dict[str, Any]:
 
 def orphans(agent: Agent, domains: dict[str, hv.Domain]) -> dict[str, list[str]]:
     """Domains of ours and files that no document knows. There should be none; they are told, never removed."""
-    known = {d.id for d in agent.documents.list("server")}
+    known = {d.id for d in agent.documents.list("server")} | arriving(agent)
     return {
         "domains": sorted(f"{d.name} ({d.uuid})" for d in domains.values() if d.owned and d.uuid not in known),
         "files": sorted({str(Path(path)) for driver in agent.drivers.values() for path in driver.sweep(agent)}),

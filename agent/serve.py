@@ -20,6 +20,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from magnetar_agent import access
 from magnetar_agent.agent import Agent
 from magnetar_agent.app import Application
+from magnetar_agent.link import ALPN
 from magnetar_agent.settings import InvalidSettings, Settings
 from magnetar_core.errors import MagnetarError
 
@@ -118,6 +119,10 @@ def listener(application: Application, settings: Settings, tls: ssl.SSLContext |
 
     class Protocol(H11Protocol):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            tls_object = transport.get_extra_info("ssl_object")
+            if tls_object is not None and tls_object.selected_alpn_protocol() == ALPN:
+                application.agent.links.accept(transport)
+                return
             super().connection_made(transport)  # type: ignore[arg-type]
             self.app_state = {**self.app_state, "peer": access.of_connection(transport, settings)}
 

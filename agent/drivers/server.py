@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from magnetar_agent import hypervisor as hv
 from magnetar_agent import servers
 from magnetar_agent.drivers import Fields, Verb
+from magnetar_agent.migrations import refuse_while_it_moves
 from magnetar_agent.servers import blocks, choose, remake, rescue, spec, verbs
 from magnetar_core.errors import Conflict
 from magnetar_core.fields import SHOW
@@ -153,10 +154,12 @@ class ServerDriver:
 
     def complete(self, agent: Agent, want: Fields, document: Document | None) -> Fields:
         """Resolve flavor, image, networks, key and kind of virtualisation; draw MACs."""
+        refuse_while_it_moves(document)
         return choose.complete(agent, want, document)
 
     def release(self, agent: Agent, document: Document) -> None:
-        """A server may always go."""
+        """A server may go unless it is on its way to another host."""
+        refuse_while_it_moves(document)
 
     def snapshot(self, agent: Agent) -> servers.Snapshot:
         """All domains in one pass; leases and networks when first asked for."""

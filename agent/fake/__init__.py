@@ -15,6 +15,7 @@ from magnetar_agent.documents import now
 from magnetar_agent.fake.devices import Devices
 from magnetar_agent.fake.disks import Disks
 from magnetar_agent.fake.inside import Inside
+from magnetar_agent.fake.migrate import Migrations
 from magnetar_agent.fake.state import FakeDomain, FakeNetwork, parse
 from magnetar_agent.hypervisor import CRASHED, OFF, PAUSED, RUNNING, Event, Lease, NetworkSeen, NetworkSpec
 from magnetar_core.errors import Conflict
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["FakeHypervisor"]
 
 
-class FakeHypervisor(Inside, Devices, Disks):
+class FakeHypervisor(Inside, Devices, Migrations, Disks):
     """See the head of this file. *delay* seconds pass in each call; *folder* keeps the state."""
 
     # What tests do to it ------------------------------------------------------------------------------------------
@@ -130,6 +131,7 @@ class FakeHypervisor(Inside, Devices, Disks):
     def close(self) -> None:
         self._on_event.clear()
         self._on_connect.clear()
+        self.close_socket()
 
     # Networks -----------------------------------------------------------------------------------------------------
     def networks(self) -> dict[str, NetworkSeen]:

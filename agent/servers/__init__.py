@@ -72,4 +72,6 @@ def orphan_files(agent: Agent) -> list[str]:
     root = Path(agent.settings.state_dir) / "servers"
     if not root.is_dir():
         return []
-    return sorted(str(path) for path in root.iterdir() if agent.documents.get("server", path.name) is None)
+    coming = {d.want["server"] for d in agent.documents.list("migration") if d.want["side"] == "target"}
+    return sorted(str(path) for path in root.iterdir()
+                  if path.name not in coming and agent.documents.get("server", path.name) is None)

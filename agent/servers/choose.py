@@ -126,13 +126,13 @@ def _networks(agent: Agent, given: list[Fields], document: Document | None) -> l
     """NICs with a MAC each: given, kept from before, or drawn."""
     cards = list(_cards(agent, given, list(document.want["networks"]) if document else []))
     # Looking through all servers is what costs here; what is kept was held against them when it came.
-    taken = _taken(agent, document) if any(kept is None for _field, _nic, kept in cards) else {}
+    others = taken(agent, document) if any(kept is None for _field, _nic, kept in cards) else {}
     found: list[Fields] = []
     for field, nic, kept in cards:
-        mac = nic.get("mac") or (kept["mac"] if kept else _draw(set(taken) | {f["mac"] for f in found}))
-        if mac in taken:
-            raise Conflict(f"{field}.mac: {mac} belongs to server {taken[mac].name!r}. Leave it out to have one drawn.",
-                           field=f"{field}.mac", uuids=[taken[mac].id])
+        mac = nic.get("mac") or (kept["mac"] if kept else _draw(set(others) | {f["mac"] for f in found}))
+        if mac in others:
+            raise Conflict(f"{field}.mac: {mac} belongs to server {others[mac].name!r}. Leave it out to have one "
+                           "drawn.", field=f"{field}.mac", uuids=[others[mac].id])
         if mac in {f["mac"] for f in found}:
             raise InvalidField(f"{field}.mac", "must differ from the other NICs'", mac)
         found.append({"model": "virtio", **nic, "mac": mac})
@@ -149,11 +149,11 @@ def _cards(agent: Agent, given: list[Fields], old: list[Fields]) -> Iterator[tup
         if kept:
             keeping.remove(kept)
         elif not any(plug == (o.get("network"), o.get("bridge")) for o in old):
-            _exists(agent, plug, field)
+            exists(agent, plug, field)
         yield field, nic, kept
 
 
-def _taken(agent: Agent, document: Document | None) -> dict[str, Document]:
+def taken(agent: Agent, document: Document | None) -> dict[str, Document]:
     """MACs of the other servers, and whose they are."""
     return {nic["mac"]: other for other in agent.documents.list("server") for nic in other.want["networks"]
             if not document or other.id != document.id}
@@ -173,7 +173,7 @@ def _same(nic: Fields, old: Fields, plug: tuple[str | None, str | None]) -> bool
     return plug == (old.get("network"), old.get("bridge"))
 
 
-def _exists(agent: Agent, plug: tuple[str | None, str | None], field: str) -> None:
+def exists(agent: Agent, plug: tuple[str | None, str | None], field: str) -> None:
     network, bridge = plug
     if bridge is not None:
         bridges = agent.hypervisor.bridges()

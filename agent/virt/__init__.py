@@ -14,6 +14,7 @@ from .devices import Devices
 from .disks import Disks
 from .events import listen
 from .inside import Inside
+from .migrate import Migrations
 from .network import Networks
 from .power import Domains
 from .probe import Kvm
@@ -29,7 +30,7 @@ __all__ = ["LibvirtHypervisor"]
 log = logging.getLogger(__name__)
 
 
-class LibvirtHypervisor(Capabilities, Copies, Inside, Devices, Networks, Disks):
+class LibvirtHypervisor(Capabilities, Copies, Inside, Devices, Migrations, Networks, Disks):
     """``Hypervisor`` on the libvirt at *uri*; what it finds out about the host is kept in *state_dir*."""
 
     def __init__(self, uri: str = "qemu:///system", state_dir: Path = Path("/var/lib/magnetar"),

@@ -79,6 +79,11 @@ class Client:
             self._connection.close()
             self._connection = None
 
+    @property
+    def host(self) -> Optional[str]:
+        """The host in the endpoint; ``None`` for a unix socket."""
+        return self._address.host or None
+
     # what the agent offers
 
     def info(self) -> Document:

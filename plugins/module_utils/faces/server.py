@@ -10,7 +10,7 @@ from ..core.errors import InvalidField
 from ..core.kinds.flavor import Flavor
 from ..core.kinds.server import Server
 from ..core.options import Option, collect
-from ..core.values import Boolean, Choices, Integer, ListOf, Text, Value
+from ..core.values import Boolean, Integer, ListOf, Text, Value
 from . import results
 from .resource import ABSENT, PRESENT, InfoFace, ResourceFace
 

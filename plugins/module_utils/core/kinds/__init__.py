@@ -8,12 +8,14 @@ from .host import Host
 from .image import Image
 from .interface import InterfaceAttachment
 from .keypair import Keypair
+from .migration import Migration
 from .network import Network
 from .server import Server
 from .volume import Volume, VolumeAttachment, VolumeSnapshot
 
-__all__ = ["BY_NOUN", "KINDS", "Flavor", "Host", "Image", "InterfaceAttachment", "Keypair", "Network", "Server",
-           "Volume", "VolumeAttachment", "VolumeSnapshot"]
+__all__ = ["BY_NOUN", "KINDS", "Flavor", "Host", "Image", "InterfaceAttachment", "Keypair", "Migration", "Network",
+           "Server", "Volume", "VolumeAttachment", "VolumeSnapshot"]
 
-KINDS = (Server, Flavor, Image, Keypair, Network, Volume, VolumeSnapshot, VolumeAttachment, InterfaceAttachment, Host)
+KINDS = (Server, Flavor, Image, Keypair, Network, Volume, VolumeSnapshot, VolumeAttachment, InterfaceAttachment,
+         Migration, Host)
 BY_NOUN = {kind.noun: kind for kind in KINDS}

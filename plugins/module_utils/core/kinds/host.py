@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from ..fields import READ, Field, Kind
-from ..values import Boolean, Integer, ListOf, MapOf, Text, Value
+from ..values import Boolean, Integer, ListOf, MapOf, Nullable, Text, Value
 
 
 class Host(Kind):
@@ -32,5 +32,9 @@ class Host(Kind):
     servers = Field(Integer(), "Servers with a document.", on=READ, sample=4)
     running = Field(Integer(), "Servers that run.", on=READ, sample=3)
     connected = Field(Boolean(), "Whether libvirt answers.", on=READ, sample=True)
+    link_name = Field(Nullable(Text(0, 255)), "Name by which other agents know this one: the common name of its "
+                                              "certificate. null: no TLS, so no links and no migrations.", on=READ,
+                      sample="kvm1")
+    link_port = Field(Nullable(Integer()), "Port on which other agents reach it.", on=READ, sample=6553)
     orphans = Field(MapOf(Text(), ListOf(Text())), "Things of Magnetar that no document knows: domains, files.",
                     on=READ, sample={"domains": [], "files": []})

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Migration between two fakes: state and disks go as one JSON line over the socket that stands for libvirt's."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import socket
+import tempfile
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from magnetar_agent.fake.state import FakeDomain, State
+from magnetar_agent.hypervisor import OFF, PAUSED, RUNNING, Event
+from magnetar_agent.virt.migrate import local_disks, there
+from magnetar_core.errors import HypervisorError
+
+if TYPE_CHECKING:
+    from magnetar_agent.hypervisor import Going, Passage
+
+_ACTIVE = (RUNNING, PAUSED)
+
+
+class Migrations(State):
+    """The protocol's methods for migration. *lose* makes the next one end as a broken connection would: ``answer``:
+    it has arrived, and the source does not know and goes on; ``end``: it has arrived, and the source only fails."""
+
+    lose: str | None = None
+    #: A CPU that the host cannot give.
+    alien_cpu: str | None = None
+    _listener: socket.socket | None = None
+
+    def libvirt_socket(self) -> Path:
+        with self._lock:
+            if self._listener is None:
+                self._listener = socket.socket(socket.AF_UNIX)
+                self._where = Path(tempfile.gettempdir()) / f"magnetar-fake-{os.getpid()}-{id(self):x}.sock"
+                self._where.unlink(missing_ok=True)
+                self._listener.bind(str(self._where))
+                self._listener.listen()
+                threading.Thread(target=self._serve, args=(self._listener,), name="fake-libvirt", daemon=True).start()
+        return self._where
+
+    def close_socket(self) -> None:
+        """Nobody comes any more."""
+        if self._listener is not None:
+            self._where.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)
+            self._listener.close()
+            self._listener = None
+
+    def cpu(self, uuid: str) -> str | None:
+        return "<cpu>fake</cpu>"
+
+    def cpu_fits(self, cpu: str) -> bool:
+        return cpu != self.alien_cpu
+
+    def arrived(self, uuid: str) -> bool:
+        with self._call("arrived"):
+            found = self._domains.get(uuid)
+            return bool(found and found.persistent and found.state in _ACTIVE)
+
+    def stray(self, uuid: str) -> None:
+        with self._call("stray"):
+            return
+
+    def migrate(self, uuid: str, passage: Passage, going: Going) -> None:
+        with self._call("migrate"):
+            domain = self._domains[uuid]
+        if domain.state not in _ACTIVE:
+            raise HypervisorError(f"libvirt could not migrate the domain {uuid}: domain is not running.")
+        disks = [d.path for d in domain.seen().disks if d.target in local_disks(domain.xml)]
+        for tenth in range(11):
+            going({"done": tenth, "total": 10, "remaining": 10 - tenth, "dirty_rate": 0})
+        here, folder = passage.folder
+        sent = {"uuid": uuid, "live": there(domain.xml, passage), "xml": passage.persistent,
+                "disks": {str(folder / path.relative_to(here)): base64.b64encode(path.read_bytes()).decode()
+                          for path in disks}}
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.connect(str(passage.libvirt))
+            with sock.makefile("rwb") as talk:
+                talk.write(json.dumps(sent).encode() + b"\n")
+                talk.flush()
+                answer = talk.readline()
+        if not answer:
+            raise HypervisorError(f"libvirt could not migrate the domain {uuid}: the other side does not answer.")
+        lost, self.lose = self.lose, None
+        if lost != "answer":
+            with self._change():
+                domain.state, domain.reason = OFF, "unknown"
+                self._events.append(Event(uuid, "stopped"))
+        if lost:
+            raise HypervisorError(f"libvirt could not migrate the domain {uuid}: connection reset.")
+
+    def _serve(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                sock, _address = listener.accept()
+            except OSError:
+                return
+            with sock, sock.makefile("rwb") as talk:
+                line = talk.readline()
+                if line:
+                    self._come(json.loads(line))
+                    talk.write(b"{}\n")
+
+    def _come(self, sent: dict[str, Any]) -> None:
+        for path, content in sent["disks"].items():
+            Path(path).write_bytes(base64.b64decode(content))
+        with self._change():
+            self._domains[sent["uuid"]] = FakeDomain(sent["xml"], PAUSED)
+            self._events.append(Event(sent["uuid"], "started"))

@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Links: streams between two agents over the one TLS port of each, so that a host needs no other open port.
+
+The accepting agent makes an *offer*: a link's id, the one peer (common name of its certificate) that may use it, and
+*doors*, names of what is behind it: a unix socket of this host, or a function that is given a connected socket. The
+connecting agent *forwards* a local unix socket to a door, or *calls* one and gets a socket. Both ends show their
+certificates; whether the peer may use the agent's API has nothing to do with it.
+
+On the wire: TLS with the ALPN name ``magnetar-link/1``; the connecting side sends one line ``{"link", "door"}``, the
+accepting side answers with one line, ``{}`` or ``{"error": {code, message}}``; then bytes go both ways as they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cryptography import x509
+from cryptography.x509.oid import NameOID
+
+from magnetar_agent.link.pipe import ALPN, Accepted, Dialled, Local, common_name
+from magnetar_core.errors import Conflict, MagnetarError, NotFound, Unreachable, from_dict
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from magnetar_agent.settings import Settings
+
+__all__ = ["ALPN", "Links", "Offer", "Remote"]
+
+log = logging.getLogger(__name__)
+
+#: Seconds to reach the other agent, TLS and its answer included.
+CONNECT = 10.0
+Door = Path | Callable[[socket.socket], None]
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What *peer* may reach here through link *id*."""
+
+    id: str
+    peer: str
+    doors: Mapping[str, Door]
+
+
+@dataclass(frozen=True)
+class Remote:
+    """Link *id* of the agent *peer* (common name of its certificate) at *host* and *port*."""
+
+    id: str
+    peer: str
+    host: str
+    port: int
+
+
+@dataclass
+class _Open:
+    """What is open for a link here: listeners and ends of pipes."""
+
+    servers: list[asyncio.AbstractServer] = field(default_factory=list)
+    paths: list[Path] = field(default_factory=list)
+
+
+class Links:
+    """The links of an agent. All methods may be called from any thread; none of them changes a document."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._offers: dict[str, Offer] = {}
+        self._forwards: dict[str, _Open] = {}
+        self._pipes: dict[str, set[Local]] = {}
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    # Who we are --------------------------------------------------------------------------------------------------
+    def name(self) -> str | None:
+        """The common name of our certificate, by which peers know us; ``None`` when links are not possible here."""
+        if not (self.settings.listen and self.settings.tls_cert and self.settings.tls_client_ca):
+            return None
+        try:
+            shown = x509.load_pem_x509_certificate(self.settings.tls_cert.read_bytes())
+        except (OSError, ValueError) as error:
+            log.warning("the certificate %s cannot be read: %s", self.settings.tls_cert, error)
+            return None
+        names = shown.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        return str(names[-1].value) if names else None
+
+    def required(self) -> str:
+        """``name``, or ``Conflict`` saying what to configure."""
+        found = self.name()
+        if found is None:
+            raise Conflict("This agent has no TLS for links to other agents: set listen, tls_cert, tls_key and "
+                           "tls_client_ca in /etc/magnetar/agent.yml (the role magnetar.compute.agent does), then "
+                           "repeat the call.")
+        return found
+
+    # The accepting side ------------------------------------------------------------------------------------------
+    def offer(self, offer: Offer) -> None:
+        """Let the peer in from now on; another offer of the same id is replaced."""
+        with self._lock:
+            self._offers[offer.id] = offer
+
+    def withdraw(self, id: str) -> None:
+        """Let nobody in any more, and cut what is open."""
+        with self._lock:
+            self._offers.pop(id, None)
+        self._cut(id)
+
+    def accept(self, transport: asyncio.BaseTransport) -> None:
+        """Take over a TLS connection that asked for a link; called in the server's loop."""
+        end = Accepted(common_name(transport.get_extra_info("ssl_object")), self._admit)
+        transport.set_protocol(end)
+        end.connection_made(transport)
+
+    def _admit(self, peer: str, id: str, door: str) -> Coroutine[Any, Any, Local]:
+        """What leads to *door* of link *id*. Raises ``NotFound`` for all that is not offered to this very peer."""
+        with self._lock:
+            offer = self._offers.get(id)
+        if offer is None or not peer or offer.peer != peer or door not in offer.doors:
+            log.warning("refused the link %s, door %s, to %s", id, door, peer or "nobody")
+            raise NotFound(f"There is no link {id} with the door {door} for {peer or 'nobody'} here.")
+        return self._enter(id, offer.doors[door])
+
+    async def _enter(self, id: str, door: Door) -> Local:
+        loop = asyncio.get_running_loop()
+        end = self._local(id, loop)
+        try:
+            if isinstance(door, Path):
+                await loop.create_unix_connection(lambda: end, str(door))
+            else:
+                ours, theirs = socket.socketpair()
+                await loop.create_unix_connection(lambda: end, sock=ours)
+                threading.Thread(target=_behind, args=(door, theirs), name=f"link {id[:8]}", daemon=True).start()
+        except OSError as error:
+            end.close()
+            raise Unreachable(f"Nobody answers behind the door {door}: {error.strerror or error}.") from None
+        return end
+
+    # The connecting side -----------------------------------------------------------------------------------------
+    def forward(self, remote: Remote, door: str, path: Path, gid: int = -1) -> None:
+        """Listen on the unix socket *path* (mode 0660, group *gid*); each connection goes to *door* of *remote*."""
+        path.unlink(missing_ok=True)
+        sock = socket.socket(socket.AF_UNIX)
+        before = os.umask(0o117)
+        try:
+            sock.bind(str(path))
+        finally:
+            os.umask(before)
+        os.chown(path, -1, gid)
+        self._run(self._serve(remote, door, path, sock))
+
+    def call(self, remote: Remote, door: str) -> socket.socket:
+        """A socket, connected to *door* of *remote*. Raises ``Unreachable``, or what the other agent says."""
+        ours, theirs = socket.socketpair()
+        try:
+            self._run(self._join(remote, door, theirs))
+        except BaseException:
+            ours.close()
+            raise
+        return ours
+
+    def close_forwards(self, id: str) -> None:
+        """Listen no more for link *id*; what is connected stays so."""
+        with self._lock:
+            opened = self._forwards.pop(id, None)
+        if opened and self._loop:
+            for server in opened.servers:
+                self._loop.call_soon_threadsafe(server.close)
+            for path in opened.paths:
+                path.unlink(missing_ok=True)
+
+    def cut(self, id: str) -> None:
+        """Close all that was forwarded or called for link *id*."""
+        self.close_forwards(id)
+        self._cut(id)
+
+    def close(self) -> None:
+        """End everything."""
+        for id in [*self._forwards, *self._pipes]:
+            self.cut(id)
+        loop, self._loop = self._loop, None
+        if loop:
+            loop.call_soon_threadsafe(loop.stop)
+
+    async def _serve(self, remote: Remote, door: str, path: Path, sock: socket.socket) -> None:
+        def arrived() -> Local:
+            end = self._local(remote.id, asyncio.get_running_loop())
+            task = asyncio.ensure_future(self._through(remote, door, end))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+            return end
+
+        tasks: set[asyncio.Task[None]] = set()
+
+        server = await asyncio.get_running_loop().create_unix_server(arrived, sock=sock)
+        with self._lock:
+            opened = self._forwards.setdefault(remote.id, _Open())
+            opened.servers.append(server)
+            opened.paths.append(path)
+
+    async def _through(self, remote: Remote, door: str, end: Local) -> None:
+        try:
+            await self._dial(remote, door, end)
+        except MagnetarError as error:
+            log.warning("the link %s to %s (%s) cannot be used: %s", remote.id, remote.peer, door, error)
+            end.close()
+
+    async def _join(self, remote: Remote, door: str, sock: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        end = self._local(remote.id, loop)
+        await loop.create_unix_connection(lambda: end, sock=sock)
+        try:
+            await self._dial(remote, door, end)
+        except BaseException:
+            end.close()
+            raise
+
+    async def _dial(self, remote: Remote, door: str, end: Local) -> None:
+        loop = asyncio.get_running_loop()
+        far = Dialled(remote.peer, json.dumps({"link": remote.id, "door": door}).encode() + b"\n", end)
+        try:
+            async with asyncio.timeout(CONNECT):
+                await loop.create_connection(lambda: far, remote.host, remote.port, ssl=self._context())
+                error = await far.answered
+        except (OSError, ssl.SSLError, TimeoutError) as failure:
+            far.close()
+            why = getattr(failure, "strerror", None) or str(failure) or "no answer in time"
+            raise Unreachable(f"The agent {remote.peer} at {remote.host}:{remote.port} cannot be reached over TLS: "
+                              f"{why}. Check that it runs, that its port is open to this host, and that both have "
+                              "certificates of one CA.") from failure
+        if error:
+            far.close()
+            raise from_dict(error)
+
+    def _context(self) -> ssl.SSLContext:
+        self.required()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.check_hostname = False  # the common name must be the peer's instead; see Dialled
+        context.load_verify_locations(self.settings.tls_client_ca)
+        context.load_cert_chain(self.settings.tls_cert, self.settings.tls_key)  # type: ignore[arg-type]
+        context.set_alpn_protocols([ALPN])
+        return context
+
+    # Both --------------------------------------------------------------------------------------------------------
+    def _local(self, id: str, loop: asyncio.AbstractEventLoop) -> Local:
+        """A new end on this host; known, so that it can be cut."""
+        with self._lock:
+            pipes = self._pipes.setdefault(id, set())
+        end = Local(loop, pipes.discard)
+        pipes.add(end)
+        return end
+
+    def _cut(self, id: str) -> None:
+        with self._lock:
+            pipes = self._pipes.pop(id, set())
+        for end in list(pipes):
+            with contextlib.suppress(RuntimeError):  # its loop has ended, and the end with it
+                end.loop.call_soon_threadsafe(end.abort)
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(target=_forever, args=(self._loop,), name="links", daemon=True).start()
+            loop = self._loop
+        waiting = asyncio.run_coroutine_threadsafe(work, loop)
+        try:
+            waiting.result(2 * CONNECT)
+        except TimeoutError:  # the loop ends, or the machine is very busy
+            waiting.cancel()
+            raise Unreachable("The link could not be made in time. Repeat the call.") from None
+
+
+def _forever(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    loop.run_forever()
+    loop.close()
+
+
+def _behind(door: Callable[[socket.socket], None], sock: socket.socket) -> None:
+    """Give the socket to what is behind the door, and close it afterwards."""
+    with sock:
+        try:
+            door(sock)
+        except (OSError, MagnetarError) as error:
+            log.warning("a link ended early: %s", error)
+        except Exception:
+            log.exception("what is behind a link failed")

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Two ends of a pipe between a TLS connection and a local socket; each waits when the other is slow."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import ssl
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from magnetar_core.errors import MagnetarError
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+#: What a TLS client asks for that wants a link and not HTTP.
+ALPN = "magnetar-link/1"
+#: Most bytes of a first line, and seconds until it must be here.
+LINE, PATIENCE = 4096, 10.0
+#: Bytes that may wait in an end before the other end stops reading.
+BUFFER = 1 << 20
+#: A peer whose host is gone is noticed after 10 + 3 * 5 seconds without traffic, and 30 with (ms).
+ALIVE = ((socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
+         (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5), (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+         (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 30000))
+
+
+def common_name(tls: ssl.SSLObject | None) -> str:
+    """The common name in the verified certificate of the other side; empty when it has shown none."""
+    shown: Any = tls.getpeercert() if tls else None
+    names = [value for part in (shown or {}).get("subject", ()) for key, value in part if key == "commonName"]
+    return names[-1] if names else ""
+
+
+class End(asyncio.Protocol):
+    """One end: what arrives here is written to *other*."""
+
+    def __init__(self) -> None:
+        self.other: End | None = None
+        self.transport: asyncio.Transport | None = None
+        self.closed = False
+        #: What came before there was another end.
+        self.early = bytearray()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio: connected."""
+        self.transport = transport  # type: ignore[assignment]
+        assert self.transport is not None
+        self.transport.set_write_buffer_limits(BUFFER)
+        if self.closed:
+            self.transport.abort()
+
+    def join(self, other: End) -> None:
+        """Make one pipe of this end and *other*, both connected."""
+        self.other, other.other = other, self
+        for end in (self, other):
+            if end.closed:
+                self.close()
+                other.close()
+                return
+        for end in (self, other):
+            if end.transport:
+                end.transport.resume_reading()
+            if end.early:
+                end.data_received(b"")
+
+    def data_received(self, data: bytes) -> None:
+        """asyncio: bytes for the other end; until there is one, no more are read."""
+        if self.early or not self.other:
+            self.early += data
+            data = bytes(self.early)
+        if self.other and self.other.transport:
+            self.early.clear()
+            self.other.transport.write(data)
+        elif self.transport:
+            self.transport.pause_reading()
+
+    def pause_writing(self) -> None:
+        """asyncio: this end is behind; the other one stops reading."""
+        if self.other and self.other.transport:
+            self.other.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """asyncio: this end has caught up."""
+        if self.other and self.other.transport and not self.other.transport.is_closing():
+            self.other.transport.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio: what was written to the other end still goes out, then it closes too."""
+        self.closed = True
+        if self.other:
+            self.other.close()
+
+    def close(self) -> None:
+        """Close once all is written."""
+        self.closed = True
+        if self.transport:
+            self.transport.close()
+
+    def abort(self) -> None:
+        """Close now, both ends."""
+        self.closed = True
+        for end in (self, self.other):
+            if end and end.transport:
+                end.transport.abort()
+
+
+class Local(End):
+    """The end at a socket of this host; *gone* is called with it at its end."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, gone: Callable[[Local], None]) -> None:
+        super().__init__()
+        self.loop, self._gone = loop, gone
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio."""
+        super().connection_lost(exc)
+        self._gone(self)
+
+
+class _Spoken(End):
+    """A TLS end whose first line is talk between the agents."""
+
+    _heard = False
+
+    def data_received(self, data: bytes) -> None:
+        """asyncio: gather the line, then pass bytes on."""
+        if self._heard:
+            super().data_received(data)
+            return
+        self.early += data
+        line, newline, rest = bytes(self.early).partition(b"\n")
+        if len(line) > LINE:
+            self.abort()
+        elif newline:
+            self._heard = True
+            self.early = bytearray(rest)
+            self.spoken(line)
+
+    def spoken(self, line: bytes) -> None:
+        """The other side has said *line*."""
+        raise NotImplementedError
+
+
+class Accepted(_Spoken):
+    """The end at a peer that has connected to us. *admit(peer, link, door)* gives what leads to the door."""
+
+    def __init__(self, peer: str, admit: Callable[[str, str, str], Coroutine[Any, Any, Local]]) -> None:
+        super().__init__()
+        self.peer, self._admit = peer, admit
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio: who says nothing is sent away."""
+        super().connection_made(transport)
+        asyncio.get_running_loop().call_later(PATIENCE, self._hurry)
+
+    def _hurry(self) -> None:
+        if not self.other and not self._tasks:
+            self.abort()
+
+    def spoken(self, line: bytes) -> None:
+        """The link and the door that are wanted."""
+        task = asyncio.get_running_loop().create_task(self._open(line))
+        self._tasks.add(task)
+
+    async def _open(self, line: bytes) -> None:
+        try:
+            wanted = json.loads(line)
+            end = await self._admit(self.peer, str(wanted["link"]), str(wanted["door"]))
+        except (ValueError, LookupError, TypeError, RecursionError):
+            self.abort()
+        except MagnetarError as error:
+            self._say({"error": error.as_dict()})
+            self.close()
+        else:
+            self._say({})
+            self.join(end)
+
+    def _say(self, answer: Any) -> None:
+        if self.transport and not self.transport.is_closing():
+            self.transport.write(json.dumps(answer).encode() + b"\n")
+
+
+class Dialled(_Spoken):
+    """The end at a peer that we have connected to. *answered* becomes ``None``, or the peer's error."""
+
+    def __init__(self, peer: str, hello: bytes, end: Local) -> None:
+        super().__init__()
+        self.peer, self._hello, self._end = peer, hello, end
+        self.answered: asyncio.Future[dict[str, Any] | None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio: the certificate must be the peer's, else not a byte is sent."""
+        super().connection_made(transport)
+        tls = transport.get_extra_info("ssl_object")
+        if common_name(tls) != self.peer:
+            self._end_with(ssl.SSLError(f"its certificate is for {common_name(tls)!r}"))
+        elif tls.selected_alpn_protocol() != ALPN:
+            self._end_with(ssl.SSLError("it knows no links; is it an agent of this version?"))
+        elif self.transport:
+            self.transport.write(self._hello)
+
+    def _end_with(self, error: Exception) -> None:
+        if not self.answered.done():
+            self.answered.set_exception(error)
+        self.abort()
+
+    def spoken(self, line: bytes) -> None:
+        """The answer to our first line."""
+        try:
+            error = json.loads(line).get("error")
+        except (ValueError, AttributeError):
+            self._end_with(ssl.SSLError("its answer makes no sense"))
+            return
+        if error is None:
+            self.join(self._end)
+        if not self.answered.done():
+            self.answered.set_result(error)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio."""
+        super().connection_lost(exc)
+        if not self.answered.done():
+            self.answered.set_exception(ConnectionResetError(None, "it closed the connection"))

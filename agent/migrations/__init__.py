@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A server goes from one agent to another. ``source`` gives it, ``target`` gets it, ``wire`` is how they speak.
+
+Who has the server is decided once, and kept where it is decided: by the target, when the source has told it that the
+guest is off there for good (``arrive``). Until then everything can be repeated or taken back, and the guest at the
+target never runs; from then on the target's copy is the server, and the source's is only removed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from magnetar_core.errors import Conflict
+
+if TYPE_CHECKING:
+    from magnetar_agent.agent import Agent
+    from magnetar_agent.documents import Document
+
+#: Name of the door behind which the target's agent itself listens; the others are libvirt's and QEMU's.
+AGENT, LIBVIRT, QEMU, DISKS = "agent", "libvirt", "qemu", "disks"
+#: Where a server's document notes the migration that has it.
+MARK = "migration"
+
+
+def arriving(agent: Agent) -> set[str]:
+    """Servers that are on their way to this host."""
+    return {d.want["server"] for d in agent.documents.list("migration")
+            if d.want["side"] == "target" and not d.state.get("arrived")}
+
+
+def refuse_while_it_moves(document: Document | None, id: str | None = None) -> None:
+    """A server that is moving is changed by nobody but migration *id*. Raises ``Conflict``."""
+    if document is not None and document.state.get(MARK) not in (None, id):
+        raise Conflict(f"Server {document.name!r} is being migrated (migration {document.state[MARK]}). Wait until "
+                       "that has ended, or abort it with the migration module and state absent.",
+                       migration=document.state[MARK])

@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The target's half: say whether there is room, let the source in, take files, and take the server over.
+
+Nothing of the server runs here, and no document of it is here, before the source says ``arrive``; until then all of it
+can be dropped. From the line that notes the arrival on, the server is this host's.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+import socket
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from magnetar_agent import hypervisor as hv
+from magnetar_agent import reconcile
+from magnetar_agent.documents import Document, now
+from magnetar_agent.link import Offer
+from magnetar_agent.migrations import AGENT, DISKS, LIBVIRT, QEMU
+from magnetar_agent.migrations.wire import Talk, have, receive
+from magnetar_agent.operations import Operation
+from magnetar_agent.servers import GIB, choose, folder, spec
+from magnetar_core.ensure import Permissions
+from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, MagnetarError, NoSpace, NotFound
+from magnetar_core.kinds import Server
+
+if TYPE_CHECKING:
+    from magnetar_agent.agent import Agent
+    from magnetar_agent.drivers import Fields, Task
+
+log = logging.getLogger(__name__)
+
+#: What a file of a server may be called.
+NAME = re.compile(r"[a-z][a-z0-9.-]{0,63}")
+ACTIVE = (hv.RUNNING, hv.PAUSED)
+
+
+# Before -----------------------------------------------------------------------------------------------------------
+def check(agent: Agent, want: Fields) -> None:
+    """Raise ``Conflict``, ``InvalidField`` or ``NoSpace`` for what cannot come, before anything is done."""
+    told = want.get("manifest")
+    if not isinstance(told, dict) or told.get("server") != want["server"]:
+        raise InvalidField("manifest", "is required on the target: what the source's half shows under that name")
+    if agent.links.required() == want["peer"] or told["host_id"] == agent.hypervisor.host()["id"]:
+        raise Conflict(f"Server {told['name']!r} is on this very host ({agent.host_name}). Choose another target.")
+    _is_free(agent, want["server"])
+    for at, nic in enumerate(told["networks"]):
+        choose.exists(agent, (nic.get("network"), nic.get("bridge")), f"networks[{at}]")
+    taken = choose.taken(agent, None)
+    for nic in told["networks"]:
+        if nic["mac"] in taken:
+            raise Conflict(f"The MAC {nic['mac']} belongs to server {taken[nic['mac']].name!r} of the target.")
+    _can_run(agent, told, want["type"] == "live")
+    _room(agent, told)
+
+
+def _is_free(agent: Agent, id: str) -> None:
+    if agent.documents.get("server", id):
+        raise Conflict(f"The target has a server with the uuid {id} already. Look at it with server_info, and remove "
+                       "one of the two.", uuids=[id])
+    domain = agent.hypervisor.domain(id)
+    if domain is not None and not (domain.owned and any(
+            d.want["server"] == id for d in agent.documents.list("migration") if d.want["side"] == "target")):
+        raise Conflict(f"The target has a libvirt domain with the uuid {id} ({domain.name}) that no server of Magnetar "
+                       "has. Remove or rename it first.", uuids=[id])
+
+
+def _can_run(agent: Agent, told: Fields, live: bool) -> None:
+    if told["virt_type"] == "kvm" and not agent.hypervisor.kvm()["usable"]:
+        raise Conflict(f"The target cannot run guests under KVM: {agent.hypervisor.kvm()['reason']}. Choose a host "
+                       "that can.")
+    if live and told["cpu"] and not agent.hypervisor.cpu_fits(told["cpu"]):
+        raise Conflict("The CPU that the guest sees has features which the target's CPU lacks. Migrate it cold, or "
+                       "choose a host with the same CPU or a newer one.")
+
+
+def _room(agent: Agent, told: Fields) -> None:
+    total = agent.hypervisor.host()["memory_mb"]
+    used = sum(d.want["flavor"]["ram"] for d in agent.documents.list("server")
+               if d.want["power"] in ACTIVE)
+    if told["power"] in ACTIVE and used + told["ram"] > total:
+        raise NoSpace(f"The server has {told['ram']} MiB of memory, and the target has {max(0, total - used)} MiB left "
+                      f"of {total}. Choose another host, or stop servers there.")
+    free = shutil.disk_usage(agent.settings.state_dir).free
+    if told["bytes"] > free:
+        raise NoSpace(f"The disks of the server take {told['bytes'] / GIB:.1f} GiB, and the target has "
+                      f"{free / GIB:.1f} GiB left under {agent.settings.state_dir}. Choose another host, or free some.")
+
+
+def prepare(task: Task) -> None:
+    """Let the source in."""
+    task.document.state["prepared"] = True
+    task.keep()
+    offer(task.agent, task.document)
+
+
+def offer(agent: Agent, document: Document) -> None:
+    """The doors of this migration; after a restart of the agent again."""
+    run = run_folder(agent, document.id)
+    agent.links.offer(Offer(document.id, document.want["peer"], {
+        AGENT: partial(_talk, agent, document.id), LIBVIRT: agent.hypervisor.libvirt_socket(),
+        QEMU: run / QEMU, DISKS: run / DISKS,
+    }))
+
+
+def resume(agent: Agent) -> None:
+    """After a start of the agent: let sources in again, and finish what has arrived."""
+    for document in agent.documents.list("migration"):
+        if document.want["side"] == "target" and not document.state.get("settled") and not document.deleting:
+            offer(agent, document)
+            if document.state.get("arrived") and agent.documents.get("server", document.want["server"]) is None:
+                _take_over(agent, document)
+
+
+def run_folder(agent: Agent, id: str) -> Path:
+    """Where QEMU listens for what comes; the source has its sockets under the same path."""
+    return agent.settings.socket.parent / "links" / id
+
+
+# The talk ---------------------------------------------------------------------------------------------------------
+def _talk(agent: Agent, id: str, sock: socket.socket) -> None:
+    """What the source says, line by line, and the answers."""
+    with Talk(sock) as talk:
+        while (line := talk.hear()) is not None:
+            try:
+                op = OPS.get(str(line.get("op")))
+                if op is None:
+                    raise InvalidRequest(f"The target does not know {line.get('op')!r}; is its agent older?")
+                answer = op(agent, _document(agent, id), talk, line)
+            except MagnetarError as error:
+                talk.say({"error": error.as_dict()})
+                if line.get("op") == "file":
+                    return  # the rest of the file may still come: it would be taken for lines
+            except Exception:
+                log.exception("migration %s: %s failed", id, line.get("op"))
+                talk.say({"error": MagnetarError().as_dict()})
+                return
+            else:
+                talk.say(answer)
+
+
+def _document(agent: Agent, id: str) -> Document:
+    found = agent.documents.get("migration", id)
+    if found is None or found.deleting:
+        raise NotFound(f"The target knows no migration {id} any more; it was aborted there.")
+    return found
+
+
+def _look(agent: Agent, document: Document, _talk: Talk, _line: Fields) -> Fields:
+    """Whether all of the server is here."""
+    return {"arrived": bool(document.state.get("arrived")) or (
+        document.want["type"] == "live" and agent.hypervisor.arrived(document.want["server"]))}
+
+
+def _begin(agent: Agent, document: Document, _talk: Talk, line: Fields) -> Fields:
+    """Keep the server's document and make its disks; what an earlier attempt left of a running guest goes."""
+    given, id = line["document"], document.want["server"]
+    _not_arrived(document)
+    if given["id"] != id:
+        raise Conflict("The source sends another server than was agreed.")
+    _discard(agent, id)
+    document.state["server"] = given
+    agent.documents.write(document)
+    place = folder(agent, id)
+    place.mkdir(mode=0o711, parents=True, exist_ok=True)
+    for name in ("console.log", *(disk["name"] for disk in line["disks"] if line["live"])):
+        (place / name).unlink(missing_ok=True)
+    run = run_folder(agent, document.id)
+    run.mkdir(mode=0o770, parents=True, exist_ok=True)
+    agent.hypervisor.permit([run])
+    run.chmod(0o770)  # QEMU makes its sockets in it
+    server = _server(document)
+    document.state["disks"] = line["disks"] if line["live"] else []
+    agent.documents.write(document)
+    cards = [spec.nic(agent, nic) for nic in server.want["networks"]]
+    return {
+        "have": {name: have(place / _checked(name)) for name in line["files"]}, "folder": str(place), "run": str(run),
+        "nics": {card.mac: [card.network, card.bridge] for card in cards},
+        "xml": agent.hypervisor.render(spec.domain(agent, server)),
+    }
+
+
+def _file(agent: Agent, document: Document, talk: Talk, line: Fields) -> Fields:
+    """One file."""
+    _not_arrived(document)
+    place = folder(agent, document.want["server"])
+    path = place / _checked(line["name"])
+    receive(talk, path, int(line["offset"]), bool(line.get("append")))
+    path.chmod(int(line["mode"]) & 0o755)
+    return {}
+
+
+def _ready(agent: Agent, document: Document, _talk: Talk, _line: Fields) -> Fields:
+    """All files are here: make the disks that libvirt will fill, and let QEMU read what it must."""
+    _not_arrived(document)
+    place = folder(agent, document.want["server"])
+    base = (document.state["server"]["state"].get("base") or {}).get("format")
+    for disk in document.state["disks"]:
+        backing = place / "base" if disk["backed"] else None
+        agent.hypervisor.make_disk(place / disk["name"], disk["format"], disk["virtual_size"], backing,
+                                   base if backing else None)
+    agent.hypervisor.permit([place])
+    return {}
+
+
+def _arrive(agent: Agent, document: Document, _talk: Talk, _line: Fields) -> Fields:
+    """The guest is off at the source for good: from here on the server is this host's."""
+    if not document.state.get("arrived"):
+        if document.want["type"] == "live" and not agent.hypervisor.arrived(document.want["server"]):
+            raise Conflict("The target has no complete copy of the guest. Repeat the call.")
+        document.state["arrived"] = now()
+        agent.documents.write(document)
+    _take_over(agent, document)
+    return {}
+
+
+def _drop(agent: Agent, document: Document, _talk: Talk, _line: Fields) -> Fields:
+    """Forget what has come."""
+    _not_arrived(document)
+    _discard(agent, document.want["server"])
+    _erase(agent, document)
+    return {}
+
+
+OPS: Mapping[str, Callable[[Agent, Document, Talk, Any], Fields]] = {
+    "look": _look, "begin": _begin, "file": _file, "ready": _ready, "arrive": _arrive, "drop": _drop,
+}
+
+
+def _checked(name: str) -> str:
+    if not isinstance(name, str) or not NAME.fullmatch(name) or name.endswith((".part", ".at")):
+        raise InvalidRequest(f"The source sends a file with the name {name!r}, which no file of a server has.")
+    return name
+
+
+def _not_arrived(document: Document) -> None:
+    if document.state.get("arrived"):
+        raise Conflict("The server has arrived here already.")
+
+
+def _server(document: Document) -> Document:
+    """The server's document as it came; its fields are checked as those of a wish are."""
+    given = document.state["server"]
+    fields = {name: given["want"].get(name) for name in {f.name for f in Server.settable()} & set(given["want"])}
+    fields["flavor"] = {size: given["want"]["flavor"][size] for size in choose.SIZES}
+    Server.check(fields, partial=True)
+    return Document("server", document.want["server"], str(given["name"]), dict(given["want"]), dict(given["state"]),
+                    created_at=str(given["created_at"]))
+
+
+# Over -------------------------------------------------------------------------------------------------------------
+def _take_over(agent: Agent, document: Document) -> None:
+    """Let the guest run if it ran, then keep the server's document and have it made so."""
+    server = _server(document)
+    if agent.documents.get("server", server.id) is None:
+        if document.want["type"] == "live" and server.want["power"] == hv.RUNNING and \
+                agent.hypervisor.arrived(server.id):
+            agent.hypervisor.resume(server.id)
+        server.state["unfinished"] = True
+        server.updated_at = now()
+        agent.documents.write(server)
+    operation = Operation("arrive", "server", server.id, caller="agent")
+    try:
+        reconcile.ensure(agent, Server, server.id, {}, Permissions.defaults(), False, operation)
+    except MagnetarError as error:
+        # It is here, and says itself what is wrong with it.
+        log.warning("server %s arrived and cannot be made as wanted: %s", server.name, error)
+
+
+def settle(task: Task) -> None:
+    """The source is done: let nobody in any more."""
+    agent, document = task.agent, task.document
+    if not document.state.get("arrived"):
+        raise Conflict("The server has not arrived here yet. Move it first: phase moved on the source.")
+    _take_over(agent, document)
+    agent.links.withdraw(document.id)
+    shutil.rmtree(run_folder(agent, document.id), ignore_errors=True)
+    document.state.pop("server", None)
+    document.state["settled"] = now()
+    task.keep()
+
+
+def abandon(task: Task) -> None:
+    """Nothing comes any more. Raises ``Conflict`` when it is here already."""
+    agent, document = task.agent, task.document
+    if document.state.get("settled"):
+        return
+    if document.state.get("arrived"):
+        raise Conflict("The server has arrived here; it cannot be sent back by an abort. Run the migration again to "
+                       "settle it, or migrate it back.")
+    agent.links.withdraw(document.id)
+    _discard(agent, document.want["server"])
+    _erase(agent, document)
+
+
+def _erase(agent: Agent, document: Document) -> None:
+    shutil.rmtree(run_folder(agent, document.id), ignore_errors=True)
+    if agent.documents.get("server", document.want["server"]) is None:
+        shutil.rmtree(folder(agent, document.want["server"]), ignore_errors=True)
+
+
+def _discard(agent: Agent, id: str) -> None:
+    """A copy of a guest that never ran here."""
+    if agent.documents.get("server", id) is None:
+        domain = agent.hypervisor.domain(id)
+        if domain is not None and domain.owned:
+            agent.hypervisor.destroy(id)
+            agent.hypervisor.undefine(id)
+

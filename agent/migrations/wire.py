@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What two agents say to each other during a migration: lines of JSON, and files in frames.
+
+A frame is offset, length and a BLAKE2b of the data (Python's hashlib), so that a byte which changed on its way is
+noticed; a frame of length 0 is the end, and its offset the size of the file. Holes are not sent. A file that broke off
+goes on where the receiver has it for sure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Self
+
+from magnetar_agent.documents import sync_folder, write_atomically
+from magnetar_core.errors import HypervisorError, InvalidRequest, NoSpace, Unreachable, from_dict
+
+_FRAME = struct.Struct(">QI16s")
+#: Bytes in a frame, and bytes after which the receiver makes sure of them.
+PIECE, SURE = 1 << 20, 64 << 20
+#: Longest line.
+LINE = 64 << 20
+#: Ends the names of a file that is on its way, and of the note of how much of it is sure.
+PART, NOTE = ".part", ".part.at"
+
+
+class Talk:
+    """One side of the talk over a connected socket; closing it ends the other side's too."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._file = sock.makefile("rwb")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Say no more."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+        self._sock.close()
+
+    def say(self, line: dict[str, Any]) -> None:
+        """Send a line."""
+        self.write(json.dumps(line).encode() + b"\n")
+        self.flush()
+
+    def hear(self) -> dict[str, Any] | None:
+        """The next line; ``None`` when the other side has ended the talk."""
+        line = self._file.readline(LINE)
+        if not line.endswith(b"\n"):
+            return None
+        found = json.loads(line)
+        if not isinstance(found, dict):
+            raise InvalidRequest("The other agent said something that makes no sense.")
+        return found
+
+    def ask(self, op: str, **line: Any) -> dict[str, Any]:
+        """Send a line and return the answer. Raises what the other side answers, or ``Unreachable``."""
+        self.say({"op": op, **line})
+        return self.answer()
+
+    def answer(self) -> dict[str, Any]:
+        """The answer to what was sent."""
+        try:
+            found = self.hear()
+        except OSError as error:
+            raise lost(error) from error
+        if found is None:
+            raise lost(None)
+        if "error" in found:
+            raise from_dict(found["error"])
+        return found
+
+    def write(self, data: bytes) -> None:
+        """Send bytes."""
+        try:
+            self._file.write(data)
+        except OSError as error:
+            raise lost(error) from error
+
+    def flush(self) -> None:
+        """Send what waits."""
+        try:
+            self._file.flush()
+        except OSError as error:
+            raise lost(error) from error
+
+    def read(self, count: int) -> bytes:
+        """Exactly *count* bytes."""
+        data = self._file.read(count)
+        if len(data) < count:
+            raise lost(None)
+        return data
+
+
+def lost(error: OSError | None) -> Unreachable:
+    """The other agent does not answer any more."""
+    why = f" ({error.strerror})" if error and error.strerror else ""
+    return Unreachable(f"The connection to the other agent broke{why}. Repeat the call: it goes on where it was.")
+
+
+# Sending --------------------------------------------------------------------------------------------------------
+def send(talk: Talk, path: Path, offset: int, sent: Callable[[int], None], rate: int | None = None) -> int:
+    """Send the file *path* from *offset* on; returns its size. *sent(bytes)* after each frame; *rate* is bytes/s."""
+    began, total = time.monotonic(), 0
+    with path.open("rb") as file:
+        for start, data in pieces(file.fileno(), offset):
+            talk.write(_FRAME.pack(start, len(data), _digest(data)))
+            talk.write(data)
+            total += len(data)
+            sent(len(data))
+            if rate:
+                time.sleep(max(0.0, began + total / rate - time.monotonic()))
+        size = os.fstat(file.fileno()).st_size
+    talk.write(_FRAME.pack(size, 0, _digest(b"")))
+    talk.flush()
+    return size
+
+
+def pieces(descriptor: int, offset: int) -> Iterator[tuple[int, bytes]]:
+    """Offset and data of all of a file that is no hole, from *offset* on."""
+    size = os.fstat(descriptor).st_size
+    while offset < size:
+        try:
+            start = os.lseek(descriptor, offset, os.SEEK_DATA)
+        except OSError:  # nothing but a hole is left
+            return
+        end = os.lseek(descriptor, start, os.SEEK_HOLE)
+        while start < end:
+            data = os.pread(descriptor, min(PIECE, end - start), start)
+            if not data:
+                return
+            yield start, data
+            start += len(data)
+        offset = end
+
+
+# Receiving ------------------------------------------------------------------------------------------------------
+def have(path: Path) -> int | None:
+    """How many bytes of a file are here for sure; ``None``: all of it."""
+    if path.exists():
+        return None
+    try:
+        return int(path.with_name(path.name + NOTE).read_text())
+    except (OSError, ValueError):
+        return 0
+
+
+def receive(talk: Talk, path: Path, offset: int, append: bool = False) -> int:
+    """Receive a file as ``send`` sends it; it gets its name when all of it is on the disk. Returns its size.
+
+    *append*: the frames are written behind what another process writes to the file at *path*."""
+    part = path if append else path.with_name(path.name + PART)
+    note = path.with_name(path.name + NOTE)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | (os.O_APPEND if append else 0)
+    descriptor = os.open(part, flags, 0o640)
+    try:
+        if not append:
+            os.ftruncate(descriptor, offset)
+        size = _frames(talk, descriptor, note, append)
+        if not append:
+            os.ftruncate(descriptor, size)
+        os.fsync(descriptor)
+    except OSError as error:
+        raise NoSpace(f"{path.name} of the server cannot be written: {error.strerror}. Free some room under "
+                      f"{path.parent.parent} on the target.") from error
+    finally:
+        os.close(descriptor)
+    if not append:
+        part.rename(path)
+        note.unlink(missing_ok=True)
+        sync_folder(path.parent)
+    return size
+
+
+def _frames(talk: Talk, descriptor: int, note: Path, append: bool) -> int:
+    since = 0
+    while True:
+        start, length, digest = _FRAME.unpack(talk.read(_FRAME.size))
+        if length > PIECE:
+            raise InvalidRequest("The other agent sent a frame that is too long.")
+        data = talk.read(length)
+        if _digest(data) != digest:
+            raise HypervisorError("What the other agent sent was changed on its way. Repeat the call; if that comes "
+                                  "again, look for bad memory or a bad network card on both hosts.")
+        if not length:
+            return int(start)
+        if append:
+            os.write(descriptor, data)
+            continue
+        os.pwrite(descriptor, data, start)
+        since += length
+        if since >= SURE:
+            os.fdatasync(descriptor)
+            write_atomically(note, str(start + length).encode())
+            since = 0
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Live migration: peer to peer through unix sockets, with local disks, paused at the target until the agents say go.
+
+The pause is what makes it safe: libvirt's source runs the guest again when the target's last answer gets lost, and
+"there is a small chance" (its own words) that it runs there too by then. A paused guest there runs nowhere else.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
+from xml.etree import ElementTree as ET
+
+import libvirt  # type: ignore[import-untyped]
+
+from magnetar_core.errors import Cancelled, HypervisorError, TimedOut
+
+if TYPE_CHECKING:
+    from magnetar_agent.hypervisor import Going, Passage
+
+    from .connection import Connection
+
+#: Seconds between two looks at a migration.
+LOOK = 0.25
+#: Seconds that a migration without its agent may take to notice that its sockets are gone.
+STRAY = 30.0
+_FLAGS = (libvirt.VIR_MIGRATE_LIVE | libvirt.VIR_MIGRATE_PEER2PEER | libvirt.VIR_MIGRATE_PERSIST_DEST
+          | libvirt.VIR_MIGRATE_NON_SHARED_INC | libvirt.VIR_MIGRATE_ABORT_ON_ERROR)
+_ACTIVE = (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_BLOCKED, libvirt.VIR_DOMAIN_PAUSED)
+
+
+class Migrations:
+    """The migration part of ``Hypervisor``."""
+
+    connection: Connection
+
+    def libvirt_socket(self) -> Path:
+        """The socket of the connection's URI, or libvirtd's usual one."""
+        given = parse_qs(urlsplit(self.connection.uri).query).get("socket")
+        return Path(given[0] if given else "/run/libvirt/libvirt-sock")
+
+    def cpu(self, uuid: str) -> str | None:
+        """The ``cpu`` element of a KVM guest; emulation gives any CPU that this QEMU knows."""
+        def see(conn: Any) -> str | None:
+            root = ET.fromstring(conn.lookupByUUIDString(uuid).XMLDesc(libvirt.VIR_DOMAIN_XML_MIGRATABLE))  # noqa: S314
+            cpu = root.find("cpu")
+            return None if cpu is None or root.get("type") != "kvm" else ET.tostring(cpu, encoding="unicode")
+        return self.connection.call(f"read the CPU of the domain {uuid}", see)
+
+    def cpu_fits(self, cpu: str) -> bool:
+        """virConnectCompareHypervisorCPU."""
+        def compare(conn: Any) -> bool:
+            found = conn.compareHypervisorCPU(None, None, None, "kvm", cpu, 0)
+            return bool(found != libvirt.VIR_CPU_COMPARE_INCOMPATIBLE)
+        return self.connection.call("compare the CPU", compare)
+
+    def arrived(self, uuid: str) -> bool:
+        """An incoming domain is transient until libvirt's Finish, which comes after the last byte."""
+        def see(conn: Any) -> bool:
+            try:
+                domain = conn.lookupByUUIDString(uuid)
+                return bool(domain.isPersistent()) and domain.state()[0] in _ACTIVE
+            except libvirt.libvirtError as error:
+                if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
+                    return False
+                raise
+        return self.connection.call(f"read the domain {uuid}", see)
+
+    def stray(self, uuid: str) -> None:
+        """Abort a job that nobody watches, and wait for its end."""
+        def end(conn: Any) -> None:
+            domain = conn.lookupByUUIDString(uuid)
+            deadline = time.monotonic() + STRAY
+            while domain.jobInfo()[0] != libvirt.VIR_DOMAIN_JOB_NONE:
+                if time.monotonic() > deadline:
+                    raise HypervisorError(f"libvirt is still busy with an earlier job of the domain {uuid}. Look at "
+                                          f"`virsh domjobinfo {uuid}`, then repeat the call.")
+                with suppress(libvirt.libvirtError):
+                    domain.abortJob()
+                time.sleep(LOOK)
+        self.connection.call(f"end an earlier migration of the domain {uuid}", end)
+
+    def migrate(self, uuid: str, passage: Passage, going: Going) -> None:
+        """virDomainMigrateToURI3 in a thread of its own, while this one watches and steers."""
+        def start(conn: Any) -> tuple[Any, Any]:
+            domain = conn.lookupByUUIDString(uuid)
+            return domain, _parameters(domain, passage)
+        domain, parameters = self.connection.call(f"migrate the domain {uuid}", start)
+        work = _Work(domain, f"qemu+unix:///system?socket={passage.libvirt}", parameters, _flags(passage))
+        self.connection.call(f"migrate the domain {uuid}", lambda _conn: _Watch(domain, passage, going).until(work))
+
+
+class _Work(threading.Thread):
+    """The call that lasts as long as the migration."""
+
+    def __init__(self, domain: Any, uri: str, parameters: dict[str, Any], flags: int) -> None:
+        super().__init__(name="migrate", daemon=True)
+        self._call = (domain, uri, parameters, flags)
+        self.error: Any = None
+
+    def run(self) -> None:
+        domain, uri, parameters, flags = self._call
+        try:
+            domain.migrateToURI3(uri, parameters, flags)
+        except libvirt.libvirtError as error:
+            self.error = error
+
+
+class _Watch:
+    """Tells how far it is, and does what is wished when it is cancelled or takes too long."""
+
+    def __init__(self, domain: Any, passage: Passage, going: Going) -> None:
+        self.domain, self.passage, self.going = domain, passage, going
+        self.why: Exception | None = None
+        self._late = False
+        self._deadline = time.monotonic() + passage.time_limit if passage.time_limit else None
+        self._downtime = passage.max_downtime
+
+    def until(self, work: _Work) -> None:
+        """Start *work* and return at its end. Raises why it was given up, or libvirt's error."""
+        work.start()
+        while work.is_alive():
+            work.join(LOOK)
+            with suppress(libvirt.libvirtError):
+                self._look()
+        if work.error is not None:
+            raise self.why or work.error
+
+    def _look(self) -> None:
+        facts = self.domain.jobStats()
+        if not facts.get("type"):
+            return
+        if self._downtime is not None:
+            self.domain.migrateSetMaxDowntime(self._downtime)
+            self._downtime = None
+        if self.why is None:
+            try:
+                self.going(_told(facts))
+            except Cancelled as cancelled:
+                self._abort(cancelled)
+        if self._deadline and time.monotonic() > self._deadline and not self._late:
+            self._late = True
+            self._too_long()
+
+    def _too_long(self) -> None:
+        what = self.passage.on_time_limit
+        if what == "pause":
+            self.domain.suspend()
+        elif what == "post_copy":
+            self.domain.migrateStartPostCopy()
+        else:
+            self._abort(TimedOut(f"The migration took longer than {self.passage.time_limit} s and was aborted; the "
+                                 "server runs where it was. Give it more time or bandwidth, or set on_time_limit to "
+                                 "pause or post_copy."))
+
+    def _abort(self, why: Exception) -> None:
+        self.why = why
+        self.domain.abortJob()
+
+
+def _flags(passage: Passage) -> int:
+    flags = int(_FLAGS)
+    flags |= libvirt.VIR_MIGRATE_AUTO_CONVERGE if passage.auto_converge else 0
+    post = passage.time_limit and passage.on_time_limit == "post_copy"
+    return flags | int(libvirt.VIR_MIGRATE_POSTCOPY if post else libvirt.VIR_MIGRATE_PAUSED)
+
+
+def _parameters(domain: Any, passage: Passage) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        libvirt.VIR_MIGRATE_PARAM_URI: f"unix://{passage.qemu}",
+        libvirt.VIR_MIGRATE_PARAM_DISKS_URI: f"unix://{passage.disks}",
+        libvirt.VIR_MIGRATE_PARAM_PERSIST_XML: passage.persistent,
+        libvirt.VIR_MIGRATE_PARAM_DEST_XML: there(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_MIGRATABLE), passage),
+        libvirt.VIR_MIGRATE_PARAM_MIGRATE_DISKS: local_disks(domain.XMLDesc(0)),
+    }
+    if passage.bandwidth is not None:
+        found[libvirt.VIR_MIGRATE_PARAM_BANDWIDTH] = passage.bandwidth
+    return found
+
+
+def local_disks(xml: str) -> list[str]:
+    """Targets of the disks whose content goes along: writable files. Volumes on the network stay where they are."""
+    found = []
+    for disk in ET.fromstring(xml).iterfind("devices/disk"):  # noqa: S314 (libvirt wrote it)
+        source, target = disk.find("source"), disk.find("target")
+        if source is not None and source.get("file") and target is not None and disk.find("readonly") is None:
+            found.append(target.get("dev", ""))
+    return found
+
+
+def there(xml: str, passage: Passage) -> str:
+    """The XML of a running domain as it will be at the target: its folder and its networks there."""
+    root = ET.fromstring(xml)  # noqa: S314 (libvirt wrote it)
+    here, folder = (str(path) + "/" for path in passage.folder)
+    for element in root.iter():
+        for key, value in element.attrib.items():
+            if value.startswith(here):
+                element.set(key, folder + value[len(here):])
+        if element.text and element.text.startswith(here):
+            element.text = folder + element.text[len(here):]
+    for card in root.iterfind("devices/interface"):
+        mac = card.find("mac")
+        network, bridge = passage.nics.get("" if mac is None else mac.get("address", ""), (None, None))
+        source = card.find("source")
+        if source is not None and (network or bridge):
+            source.attrib.clear()
+            card.set("type", "bridge" if bridge else "network")
+            source.set("bridge" if bridge else "network", str(bridge or network))
+    return ET.tostring(root, encoding="unicode")
+
+
+def _told(facts: dict[str, Any]) -> dict[str, int]:
+    """Bytes of memory and disks together."""
+    names = {"done": "data_processed", "total": "data_total", "remaining": "data_remaining"}
+    return {**{ours: int(facts.get(name, 0)) for ours, name in names.items()},
+            "dirty_rate": int(facts.get("memory_dirty_rate", 0)) * int(facts.get("memory_page_size", 4096))}
+
+

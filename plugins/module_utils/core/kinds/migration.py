@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""migration: a server on its way from one host to another, as each of the two agents sees it."""
+
+from __future__ import annotations
+
+from ..fields import FIXED, READ, Field
+from ..values import Boolean, Choices, Integer, Nullable, Text, Uuid, Value
+from .common import Resource
+
+#: In order; each asks for at least that much, so a flow may be run again from its start.
+PHASES = ("prepared", "moved", "settled")
+
+
+class Migration(Resource):
+    """Half of a migration: the source's or the target's. Both have the same uuid. See ``flows.migrate``."""
+
+    noun, plural = "migration", "migrations"
+
+    server = Field(Uuid(), "The uuid of the server.", required=True, on=FIXED,
+                   sample="8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d")
+    side = Field(Choices("source", "target"), "Whether this host gives the server or gets it.", required=True,
+                 on=FIXED, sample="source")
+    peer = Field(Text(1, 255), "Common name in the certificate of the other agent.", required=True, on=FIXED,
+                 sample="kvm2")
+    address = Field(Nullable(Text(1, 300)), "host:port of the other agent; the source needs it.", default=None,
+                    sample="kvm2:6553")
+    type = Field(Choices("live", "cold"), "live: the guest runs on; cold: it is off while its disks are copied.",
+                 default="live", on=FIXED, sample="live")
+    phase = Field(Choices(*PHASES), "How far it is to go at least.", default="prepared", sample="settled")
+    manifest = Field(Nullable(Value()), "What comes: sizes, networks and disks, as the source shows them. The target "
+                                        "needs it.", default=None, on=FIXED, compared=False, option=False)
+    max_downtime = Field(Nullable(Integer(1, 60000)), "Milliseconds that the guest may stand still.", default=None,
+                         sample=300)
+    bandwidth = Field(Nullable(Integer(1, 1000000)), "Limit in MiB per second.", default=None, sample=100)
+    auto_converge = Field(Boolean(), "Slow the guest down when it writes memory faster than the network takes it.",
+                          default=True, sample=True)
+    time_limit = Field(Nullable(Integer(1, 604800)), "Seconds after which on_time_limit is done.", default=None,
+                       sample=600)
+    on_time_limit = Field(Choices("abort", "pause", "post_copy"),
+                          "abort: the server stays where it is; pause: the guest stands still until all is there; "
+                          "post_copy: it runs on the target while the rest of its memory follows.", default="abort",
+                          sample="abort")
+
+    status = Field(Choices("prepared", "running", "moved", "completed", "failed"), "How far it is.", on=READ,
+                   sample="completed")
+    progress = Field(Nullable(Value()), "{phase, done, total, remaining, dirty_rate, seconds_left} in bytes, while it "
+                                        "runs.", on=READ,
+                     sample={"phase": "memory", "done": 123456789, "total": 134217728, "remaining": 10760939,
+                             "dirty_rate": 1048576, "seconds_left": 1})
+    fault = Field(Nullable(Value()), "{code, message, created} of the last failure, until one succeeds.", on=READ,
+                  sample=None)
+    host = Field(Text(0, 255), "The host of this half.", on=READ, sample="kvm1")

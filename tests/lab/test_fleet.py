@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Three hosts, installed by nothing but the role: servers go from one to another, and whatever dies on the way, the
+guest is there exactly once, runs if it ran, and its disks are whole.
+
+The tests of this file share the hosts and one server, which counts on its console and checks a pattern on its disk.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from bare import Site
+
+from magnetar_core.client import Client
+from magnetar_core.errors import MagnetarError
+from magnetar_core.flows.migrate import Migrate, Side, abort
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.skipif(os.geteuid() != 0, reason="lab hosts need root (systemd-nspawn, overlay mounts, a bridge)"),
+]
+
+NAMES = ("bare1", "bare2", "bare3")
+COUNT = """#!/bin/sh
+dd if=/dev/urandom of=/pattern bs=1M count=4 2>/dev/null
+dd if=/pattern of=/dev/vdb bs=1M 2>/dev/null
+sync
+want=$(md5sum </pattern)
+( n=0
+  while :; do
+    n=$((n + 1))
+    echo 3 >/proc/sys/vm/drop_caches
+    have=$(dd if=/dev/vdb bs=1M count=4 2>/dev/null | md5sum)
+    [ "$have" = "$want" ] && is=whole || is=BROKEN
+    echo "GUEST count $n $is" >/dev/console
+    sleep 1
+  done ) &
+"""
+HTTPS = """
+- hosts: bare1
+  connection: local
+  gather_facts: false
+  module_defaults:
+    group/magnetar.compute.all: &by_certificate
+      endpoint: "https://{{ ansible_host }}"
+      ca_cert: "{{ pki }}/ca.pem"
+      client_cert: "{{ pki }}/clients/admin.pem"
+      client_key: "{{ pki }}/clients/admin.key"
+      direct: always
+  tasks:
+"""
+MAKE = HTTPS + """
+    - magnetar.compute.image: {name: tiny, filename: "{{ disk }}"}
+    - magnetar.compute.flavor: {name: tiny, vcpus: 1, ram: 128, disk: 1, ephemeral: 1}
+    - magnetar.compute.server: {name: counter, image: tiny, flavor: tiny, userdata: "{{ count }}"}
+"""
+GO = HTTPS + """
+    - magnetar.compute.migration:
+        {server: counter, destination: "https://{{ hostvars.bare2.ansible_host }}", timeout: 300}
+      register: gone
+    - ansible.builtin.assert: {that: gone.server.host == 'bare2' or ansible_check_mode}
+"""
+
+
+class Fleet:
+    """The hosts, their agents' clients, and the server ``counter``."""
+
+    def __init__(self, site: Site) -> None:
+        self.site, self.hosts = site, site.hosts
+
+    def client(self, name: str, timeout: float = 300) -> Client:
+        """A client of the agent of host *name*, as an administrator has it."""
+        pki = self.site.folder / "magnetar-pki"
+        return Client(f"https://{self.hosts[name].address}", ca_cert=str(pki / "ca.pem"), timeout=timeout,
+                      client_cert=str(pki / "clients/admin.pem"), client_key=str(pki / "clients/admin.key"))
+
+    def play(self, text: str, *words: str) -> dict[str, int]:
+        """Run a playbook; changed tasks by host."""
+        path = self.site.folder / "fleet.yml"
+        path.write_text(text)
+        said = self.site.play(path, *words)
+        return {name: int(count) for name, count in re.findall(r"^(\S+) +: ok=\d+ +changed=(\d+)", said, re.MULTILINE)}
+
+    def flow(self, source: str, target: str, **wish: Any) -> Migrate:
+        """A migration of the server."""
+        return Migrate(Side(self.client(source)), Side(self.client(target)), "counter", wish)
+
+    def go(self, source: str, target: str, **wish: Any) -> list[str]:
+        """Run it."""
+        return [step.verb for step in self.flow(source, target, **wish).steps()]
+
+    def where(self) -> str:
+        """The host of the server; it is on exactly one, and nowhere is anything left."""
+        found = [name for name in NAMES if Side(self.client(name)).find("counter")]
+        domains = [name for name in NAMES if "magnetar-" in self.virsh(name, "list", "--all", "--name")]
+        assert found == domains
+        assert len(found) == 1
+        for name in NAMES:
+            assert self.client(name).get("host")["orphans"] == {"domains": [], "files": []}
+            left = self.hosts[name].run(["sh", "-c", "ls /run/magnetar/links 2>/dev/null"], check=False).stdout
+            assert left == ""
+        return found[0]
+
+    def virsh(self, name: str, *words: str) -> str:
+        """What virsh says on a host."""
+        return self.hosts[name].run(["virsh", "-q", "-c", "qemu:///system", *words]).stdout
+
+    def counted(self, name: str) -> int:
+        """How far the guest has counted; it has started just once, and the pattern was whole each time."""
+        said = self.hosts[name].run(["sh", "-c", "cat /var/lib/magnetar/servers/*/console.log"]).stdout
+        found = re.findall(r"GUEST count (\d+) (\w+)", said)
+        numbers = [int(number) for number, _is in found]
+        assert numbers == list(range(1, len(numbers) + 1)), said[-3000:]
+        assert {word for _number, word in found} <= {"whole"}
+        return len(numbers)
+
+    def goes_on(self, name: str, limit: float = 60) -> None:
+        """Wait until the guest counts further."""
+        start, end = self.counted(name), time.monotonic() + limit
+        while self.counted(name) <= start:
+            assert time.monotonic() < end, f"the guest stands at {start} on {name}"
+            time.sleep(0.2)
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory, guest_image: dict[str, Path]) -> Iterator[Fleet]:
+    folder = tmp_path_factory.mktemp("fleet")
+    given = {"disk": str(guest_image["disk"]), "count": COUNT, "pki": f"{folder}/magnetar-pki"}
+    with Site(folder, NAMES, **given) as site:
+        site.play("magnetar.compute.agents")
+        yield Fleet(site)
+
+
+def test_live_by_a_playbook(fleet: Fleet) -> None:
+    fleet.play(MAKE)
+    fleet.goes_on("bare1", 120)
+    before = fleet.virsh("bare1", "dominfo", fleet.virsh("bare1", "list", "--name").strip())
+    assert fleet.play(GO, "--check", "--diff") == {"bare1": 1}
+    assert fleet.where() == "bare1"
+    began = time.monotonic()
+    assert fleet.play(GO) == {"bare1": 1}
+    print(f"\nfleet: live migration by a playbook in {time.monotonic() - began:.1f} s")
+    assert fleet.where() == "bare2"
+    fleet.goes_on("bare2")
+    assert fleet.play(GO) == {"bare1": 0}
+    after = fleet.virsh("bare2", "dominfo", fleet.virsh("bare2", "list", "--name").strip())
+    assert [line for line in before.splitlines() if line.startswith(("Name", "UUID", "Max memory"))] == \
+        [line for line in after.splitlines() if line.startswith(("Name", "UUID", "Max memory"))]
+    answer = fleet.client("bare2").ensure("server", "counter", {"flavor": "tiny"})
+    assert not answer["changed"], answer
+
+
+class Going(threading.Thread):
+    """A live migration under way, slow enough to be hit. ``error`` is what it ended with."""
+
+    def __init__(self, fleet: Fleet, source: str, target: str, **wish: Any) -> None:
+        super().__init__(daemon=True)
+        self.flow = fleet.flow(source, target, type="live", **{"bandwidth": 4, **wish})
+        self.client = fleet.client(source)
+        self.error: MagnetarError | None = None
+
+    def run(self) -> None:
+        try:
+            for _step in self.flow.steps():
+                pass
+        except MagnetarError as error:
+            self.error = error
+
+    def until_half(self) -> None:
+        """Wait until memory flows."""
+        self.start()
+        end = time.monotonic() + 60
+        while time.monotonic() < end and self.is_alive():
+            with suppress(MagnetarError):
+                for half in self.client.list("migration", status="running"):
+                    if (half["progress"] or {}).get("phase") == "memory and disks" and half["progress"]["done"]:
+                        return
+            time.sleep(0.05)
+        raise AssertionError(f"no memory flows: {self.error}")
+
+
+def systemctl(fleet: Fleet, name: str, *words: str) -> None:
+    fleet.hosts[name].run(["systemctl", *words])
+
+
+def killed(unit: str) -> Callable[[Fleet, str], None]:
+    return lambda fleet, name: systemctl(fleet, name, "kill", "--kill-whom=main", "-s", "KILL", unit)
+
+
+@pytest.mark.parametrize(("unit", "side"), [
+    ("magnetar-agent", "source"), ("magnetar-agent", "target"), ("libvirtd", "source"), ("libvirtd", "target"),
+])
+def test_something_dies_on_the_way(fleet: Fleet, unit: str, side: str) -> None:
+    source = fleet.where()
+    target = "bare1" if source == "bare2" else "bare2"
+    before = fleet.counted(source)
+    going = Going(fleet, source, target)
+    going.until_half()
+    killed(unit)(fleet, source if side == "source" else target)
+    going.join(120)
+    assert not going.is_alive()
+    settled(fleet, source, target)
+    if fleet.client(source).list("server"):
+        fleet.goes_on(source)
+        fleet.go(source, target)
+    assert fleet.where() == target
+    fleet.goes_on(target)
+    assert fleet.counted(target) > before
+
+
+def settled(fleet: Fleet, *names: str) -> None:
+    """Wait until agents and libvirts are back, and nothing is being done."""
+    end = time.monotonic() + 60
+    for name in names:
+        while time.monotonic() < end:
+            with suppress(MagnetarError):
+                client = fleet.client(name, 5)
+                if client.get("host")["connected"] and not client.list("operations", status="running"):
+                    break
+            time.sleep(0.2)
+
+
+def test_the_coordinator_dies(fleet: Fleet) -> None:
+    source = fleet.where()
+    target = "bare1" if source == "bare2" else "bare2"
+    for at in ("claim", "move", "settle", "leave"):
+        for step in fleet.flow(source, target).steps():
+            if step.verb == at:
+                break
+        fleet.go(source, target)
+        assert fleet.where() == target
+        fleet.goes_on(target)
+        source, target = target, source
+
+
+def test_aborted_on_the_way(fleet: Fleet) -> None:
+    source = fleet.where()
+    target = "bare1" if source == "bare2" else "bare2"
+    going = Going(fleet, source, target)
+    going.until_half()
+    steps = abort(Side(fleet.client(source)), Side(fleet.client(target)), "counter")
+    going.join(60)
+    assert [step.verb for step in steps] == ["abort", "abort"]
+    assert going.error is not None and going.error.code == "cancelled"
+    assert fleet.where() == source
+    fleet.goes_on(source)
+
+
+def test_too_slow(fleet: Fleet) -> None:
+    source = fleet.where()
+    target = "bare1" if source == "bare2" else "bare2"
+    with pytest.raises(MagnetarError, match="took longer than 2 s"):
+        fleet.go(source, target, bandwidth=1, time_limit=2)
+    assert fleet.client(source).get("server", "counter")["status"] == "ACTIVE"
+    fleet.goes_on(source)
+    fleet.go(source, target, bandwidth=16, time_limit=2, on_time_limit="pause")
+    assert fleet.where() == target
+    fleet.goes_on(target)
+
+
+def test_cold_with_a_running_guest(fleet: Fleet) -> None:
+    source = fleet.where()
+    fleet.go(source, "bare3", type="cold")
+    assert fleet.where() == "bare3"
+    end = time.monotonic() + 60  # it has booted again: user data is for the first boot only
+    while fleet.client("bare3").get("server", "counter")["status"] != "ACTIVE":
+        assert time.monotonic() < end
+        time.sleep(0.5)
+    steps = fleet.go("bare3", "bare1")
+    assert steps == ["prepare", "claim", "move", "settle", "leave"]
+    assert fleet.where() == "bare1"

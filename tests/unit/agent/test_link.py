@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Links between two agents over real TLS: who gets in, what goes through, and what is left."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from magnetar_agent import access
+from magnetar_agent.agent import Agent
+from magnetar_agent.fake import FakeHypervisor
+from magnetar_agent.link import Links, Offer, Remote
+from magnetar_agent.settings import Settings
+from magnetar_core.client import Client
+from magnetar_core.errors import Conflict, NotFound, Unreachable
+
+from .pki import Pki
+from .serving import served
+
+
+def settings(folder: Path, pki: Pki, name: str, port: int) -> Settings:
+    cert, key = pki.issue(name)
+    return Settings(state_dir=folder / name, listen=f"127.0.0.1:{port}", tls_cert=cert, tls_key=key,
+                    tls_client_ca=pki.ca, tokens_file=folder / "none.yml", grace=0.1)
+
+
+@pytest.fixture
+def pki(tmp_path: Path) -> Pki:
+    return Pki(tmp_path / "pki")
+
+
+@pytest.fixture
+def near(tmp_path: Path, pki: Pki) -> Iterator[Links]:
+    """The links of an agent that connects."""
+    links = Links(settings(tmp_path, pki, "kvm1", 1))
+    yield links
+    links.close()
+
+
+@pytest.fixture
+def far(tmp_path: Path, pki: Pki) -> Iterator[Agent]:
+    """An agent that serves on ``far.port``."""
+    with ExitStack() as ending:
+        sock = socket.create_server(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+        agent = Agent(settings(tmp_path, pki, "kvm2", port), FakeHypervisor())
+        ending.callback(agent.close)
+        tls = access.tls(agent.settings, access.Tokens(agent.settings.tokens_file))
+        ending.enter_context(served(agent, sock, tls))
+        yield agent
+
+
+def echo(sock: socket.socket) -> None:
+    while data := sock.recv(1 << 16):
+        sock.sendall(data)
+
+
+def remote(far: Agent, id: str = "l1", peer: str = "kvm2") -> Remote:
+    assert far.settings.address
+    return Remote(id, peer, *far.settings.address)
+
+
+def read(sock: socket.socket, count: int) -> bytes:
+    found = b""
+    while len(found) < count and (data := sock.recv(1 << 20)):
+        found += data
+    return found
+
+
+def test_bytes_go_both_ways_through_a_call_and_through_a_forward(near: Links, far: Agent, tmp_path: Path) -> None:
+    far.links.offer(Offer("l1", "kvm1", {"echo": echo}))
+    near.forward(remote(far), "echo", tmp_path / "local.sock")
+    with socket.socket(socket.AF_UNIX) as forwarded, near.call(remote(far), "echo") as called:
+        forwarded.connect(str(tmp_path / "local.sock"))
+        for sock in (forwarded, called):
+            sent = os.urandom(3_000_000)
+            threading.Thread(target=sock.sendall, args=(sent,)).start()
+            assert read(sock, len(sent)) == sent
+    near.cut("l1")
+    assert not (tmp_path / "local.sock").exists()
+
+
+def test_a_door_may_be_a_unix_socket(near: Links, far: Agent, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "door"))
+        listener.listen()
+        far.links.offer(Offer("l1", "kvm1", {"door": tmp_path / "door"}))
+        with near.call(remote(far), "door") as sock:
+            there, _address = listener.accept()
+            with there:
+                sock.sendall(b"hello")
+                assert there.recv(9) == b"hello"
+                there.sendall(b"bye")
+            assert read(sock, 9) == b"bye"  # what was written comes before the end
+
+
+def test_a_slow_reader_holds_the_writer(near: Links, far: Agent) -> None:
+    hold, seen = threading.Event(), []
+
+    def slow(sock: socket.socket) -> None:
+        hold.wait(10)
+        while data := sock.recv(1 << 20):
+            seen.append(len(data))
+
+    far.links.offer(Offer("l1", "kvm1", {"slow": slow}))
+    with near.call(remote(far), "slow") as sock:
+        sock.settimeout(0.5)
+        sent = 0
+        with pytest.raises(TimeoutError):
+            while sent < 1 << 28:
+                sent += sock.send(bytes(1 << 16))
+        assert sent < 1 << 26  # it waits in buffers, not in memory without end
+        hold.set()
+    deadline = time.monotonic() + 10
+    while sum(seen) < sent and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert sum(seen) == sent
+
+
+@pytest.mark.parametrize(("offer", "wanted"), [
+    (Offer("l1", "kvm9", {"echo": echo}), "echo"), (Offer("l2", "kvm1", {"echo": echo}), "echo"),
+    (Offer("l1", "kvm1", {"echo": echo}), "libvirt"), (Offer("l1", "", {"echo": echo}), "echo"),
+])
+def test_what_is_not_offered_to_this_peer_is_not_there(near: Links, far: Agent, offer: Offer, wanted: str) -> None:
+    far.links.offer(offer)
+    with pytest.raises(NotFound, match="There is no link l1"):
+        near.call(remote(far), wanted)
+
+
+def test_a_withdrawn_link_is_cut(near: Links, far: Agent) -> None:
+    far.links.offer(Offer("l1", "kvm1", {"echo": echo}))
+    with near.call(remote(far), "echo") as sock:
+        far.links.withdraw("l1")
+        assert sock.recv(1) == b""
+    with pytest.raises(NotFound):
+        near.call(remote(far), "echo")
+
+
+def test_nobody_behind_the_door(near: Links, far: Agent, tmp_path: Path) -> None:
+    far.links.offer(Offer("l1", "kvm1", {"door": tmp_path / "nothing"}))
+    with pytest.raises(Unreachable, match="Nobody answers behind the door"):
+        near.call(remote(far), "door")
+
+
+def test_another_agent_answers(near: Links, far: Agent) -> None:
+    far.links.offer(Offer("l1", "kvm1", {"echo": echo}))
+    with pytest.raises(Unreachable, match="its certificate is for 'kvm2'"):
+        near.call(remote(far, peer="kvm3"), "echo")
+
+
+def test_another_ca(far: Agent, tmp_path: Path) -> None:
+    links = Links(settings(tmp_path, Pki(tmp_path / "other"), "kvm1", 1))
+    far.links.offer(Offer("l1", "kvm1", {"echo": echo}))
+    try:
+        with pytest.raises(Unreachable, match="certificates of one CA"):
+            links.call(remote(far), "echo")
+    finally:
+        links.close()
+
+
+def test_nobody_listens(near: Links) -> None:
+    with pytest.raises(Unreachable, match="Connection refused|Connect call failed"):
+        near.call(Remote("l1", "kvm2", "127.0.0.1", 1), "echo")
+
+
+def test_without_tls_there_are_no_links(tmp_path: Path, far: Agent) -> None:
+    links = Links(Settings(state_dir=tmp_path))
+    assert links.name() is None
+    with pytest.raises(Conflict, match="tls_client_ca"):
+        links.call(remote(far), "echo")
+    links.close()
+
+
+@pytest.mark.parametrize("line", [b"x" * 5000, b"nonsense\n", b"[]\n", b'{"link": {}}\n'])
+def test_nonsense_in_the_first_line(far: Agent, pki: Pki, line: bytes) -> None:
+    answer = spoken(far, pki, line)
+    assert answer == b"" or b"no link" in answer
+
+
+def spoken(far: Agent, pki: Pki, line: bytes) -> bytes:
+    """What a peer that says *line* is told."""
+    context: Any = ssl.create_default_context(cafile=str(pki.ca))
+    context.check_hostname = False
+    context.load_cert_chain(*pki.issue("kvm1"))
+    context.set_alpn_protocols(["magnetar-link/1"])
+    with socket.create_connection(far.settings.address, timeout=5) as raw, context.wrap_socket(raw) as sock:
+        try:
+            sock.sendall(line)
+            return bytes(sock.recv(4096))
+        except (ConnectionError, ssl.SSLError):
+            return b""
+
+
+def test_the_api_answers_on_the_same_port(far: Agent, pki: Pki) -> None:
+    cert, key = pki.issue("admin")
+    far.settings.client_certs["admin"] = "operate"
+    with Client(f"https://127.0.0.1:{far.settings.address[1]}", ca_cert=str(pki.ca), client_cert=str(cert),
+                client_key=str(key)) as client:
+        assert client.info()["api"] == 1
+    near = Links(settings(far.settings.state_dir, pki, "kvm1", 1))
+    far.links.offer(Offer("l1", "kvm1", {"echo": echo}))
+    with near.call(remote(far), "echo") as sock:  # a certificate without any scope in the API
+        sock.sendall(b"x")
+        assert sock.recv(1) == b"x"
+    near.close()
