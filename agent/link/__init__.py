@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Links: streams between two agents over the one TLS port of each, so that a host needs no other open port.
 
-The accepting agent makes an *offer*: a link's id, the one peer (common name of its certificate) that may use it, and
+The accepting agent makes an *offer*: a link's id, the peers (common names of their certificates) that may use it, and
 *doors*, names of what is behind it: a unix socket of this host, or a function that is given a connected socket. The
 connecting agent *forwards* a local unix socket to a door, or *calls* one and gets a socket. Both ends show their
 certificates; whether the peer may use the agent's API has nothing to do with it.
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from magnetar_agent.settings import Settings
 
-__all__ = ["ALPN", "Links", "Offer", "Remote"]
+__all__ = ["ALPN", "Door", "Links", "Offer", "Remote"]
 
 log = logging.getLogger(__name__)
 
@@ -47,10 +47,10 @@ Door = Path | Callable[[socket.socket], None]
 
 @dataclass(frozen=True)
 class Offer:
-    """What *peer* may reach here through link *id*."""
+    """What *peers* may reach here through link *id*."""
 
     id: str
-    peer: str
+    peers: frozenset[str]
     doors: Mapping[str, Door]
 
 
@@ -111,6 +111,10 @@ class Links:
         with self._lock:
             self._offers[offer.id] = offer
 
+    def offered(self, id: str) -> Offer | None:
+        """What is offered under this id."""
+        return self._offers.get(id)
+
     def withdraw(self, id: str) -> None:
         """Let nobody in any more, and cut what is open."""
         with self._lock:
@@ -127,7 +131,7 @@ class Links:
         """What leads to *door* of link *id*. Raises ``NotFound`` for all that is not offered to this very peer."""
         with self._lock:
             offer = self._offers.get(id)
-        if offer is None or not peer or offer.peer != peer or door not in offer.doors:
+        if offer is None or not peer or peer not in offer.peers or door not in offer.doors:
             log.warning("refused the link %s, door %s, to %s", id, door, peer or "nobody")
             raise NotFound(f"There is no link {id} with the door {door} for {peer or 'nobody'} here.")
         return self._enter(id, offer.doors[door])
@@ -169,6 +173,16 @@ class Links:
             ours.close()
             raise
         return ours
+
+    def connected(self, id: str) -> bool:
+        """Whether anything is connected through link *id*."""
+        with self._lock:
+            return bool(self._pipes.get(id))
+
+    def forwards(self, id: str) -> bool:
+        """Whether there is a listener for link *id*."""
+        with self._lock:
+            return id in self._forwards
 
     def close_forwards(self, id: str) -> None:
         """Listen no more for link *id*; what is connected stays so."""
