@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from magnetar_agent.link.pipe import ALPN, Accepted, Dialled, Local, common_name
+from magnetar_agent.link.pipe import ALPN, TCP, Accepted, Dialled, Local, common_name
 from magnetar_core.errors import Conflict, MagnetarError, NotFound, Unreachable, from_dict
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from magnetar_agent.settings import Settings
 
-__all__ = ["ALPN", "Door", "Links", "Offer", "Remote"]
+__all__ = ["ALPN", "TCP", "Door", "Links", "Offer", "Remote"]
 
 log = logging.getLogger(__name__)
 

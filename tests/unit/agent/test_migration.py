@@ -10,14 +10,15 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from magnetar_agent import access
+from magnetar_agent import access, serve
 from magnetar_agent.agent import Agent
 from magnetar_agent.fake import FakeHypervisor
 from magnetar_agent.settings import Settings
@@ -55,7 +56,7 @@ class Kvm:
             shutdown_timeout=0.2)
         self.agent = Agent(settings, self.fake)
         self.agent.host_name = self.name
-        sock = socket.create_server(("127.0.0.1", self.port))
+        sock = serve.tcp_socket(("127.0.0.1", self.port))
         tls = access.tls(settings, access.Tokens(settings.tokens_file))
         self._ending.enter_context(served(self.agent, sock, tls))
         self._ending.callback(self.agent.close)
@@ -95,6 +96,11 @@ class Pair:
         pki = Pki(root / "pki")
         pki.issue("admin")
         self.one, self.two = Kvm(root, pki, "kvm1", ports[0]), Kvm(root, pki, "kvm2", ports[1])
+
+    def both(self, act: Callable[[Kvm], None]) -> None:
+        """On both hosts at once."""
+        with ThreadPoolExecutor() as threads:
+            list(threads.map(act, (self.one, self.two)))
 
     def make(self, **want: Any) -> str:
         """A server on the first host; its disk has a pattern."""
@@ -140,9 +146,9 @@ def pair() -> Iterator[Pair]:
             ports.append(free.getsockname()[1])
     found = Pair(root, (ports[0], ports[1]))
     yield found
-    for host in (found.one, found.two):
-        host.stop()
-        host.fake.close()
+    found.both(Kvm.stop)
+    found.one.fake.close()
+    found.two.fake.close()
     shutil.rmtree(root)
 
 
@@ -321,6 +327,33 @@ def test_abort_after_a_failure(pair: Pair) -> None:
     assert abort(pair.one.side(), pair.two.side(), "web1") == []
 
 
+def test_abort_of_another_ones_migration(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair.make()
+    pair.one.fake.fail_next("migrate", HypervisorError("no."))
+    with pytest.raises(HypervisorError):
+        pair.migrate()
+    third = pair.two.side()
+    monkeypatch.setattr(third, "address", "192.0.2.3")
+    monkeypatch.setattr(third, "link_name", lambda: "kvm3")
+    monkeypatch.setattr(third, "open_migrations", lambda _server: [])
+    assert abort(pair.one.side(), third, "web1") == []
+    assert len(abort(pair.one.side(), pair.two.side(), "web1")) == 2
+
+
+def test_abort_when_the_target_is_down(pair: Pair) -> None:
+    id = pair.make()
+    pair.one.fake.fail_next("migrate", HypervisorError("no."))
+    with pytest.raises(HypervisorError):
+        pair.migrate()
+    pair.two.stop()
+    target = pair.two.side()
+    target.client.timeout = 1
+    with pytest.raises(MagnetarError):
+        abort(pair.one.side(), target, "web1")
+    assert not pair.one.side().open_migrations(id)
+    pair.two.start()
+
+
 def test_a_failed_live_one_goes_cold(pair: Pair) -> None:
     id = pair.make()
     pair.one.fake.fail_next("migrate", HypervisorError("no."))
@@ -343,7 +376,7 @@ def test_no_way_back_after_the_arrival(pair: Pair) -> None:
 
 def test_the_target_is_away(pair: Pair) -> None:
     id = pair.make(power="off")
-    steps = Migrate(pair.one.side(), pair.two.side(), "web1").steps()
+    steps = Migrate(_brief(pair.one), pair.two.side(), "web1").steps()
     assert [next(steps).verb, next(steps).verb, next(steps).verb] == WAY[:3]
     pair.two.stop()
     with pytest.raises(MagnetarError, match="cannot be reached"):
@@ -411,8 +444,7 @@ def test_an_agent_dies(pair: Pair, kind: str, side: str, part: str, method: str)
         assert pair.one.runs(id) + pair.two.runs(id) <= 1
         delattr(thing, method)
         if killer.died:
-            here.restart()
-            there.restart()
+            pair.both(Kvm.restart)
             _quiet(pair)
         assert pair.one.runs(id) + pair.two.runs(id) <= 1
         for _step in Migrate(here.side(), there.side(), "web1", {"type": kind}).steps():
