@@ -174,6 +174,8 @@ def _check_new(agent: Agent, found: Fields, server: Document, volume: Document) 
         raise Conflict(ASLEEP)
     if domain and domain.state in attaching.ACTIVE and found["bus"] == "sata":
         raise Conflict(attaching.SATA)
+    if found["readonly"] and found["bus"] == "sata":
+        raise InvalidField("readonly", attaching.SATA_WRITES)
     if found["boot_index"] == ROOT:
         raise InvalidField("boot_index", "must not be 0: the root disk is given when the server is made")
     if not finished(volume):

@@ -30,6 +30,7 @@ NAMESPACE = uuid.UUID("6f1c6a0e-3a2c-5b77-9a51-6d0c0de7a11a")
 #: How often the guest is asked again to let go of a device, and how long one wait for news of it is, in seconds.
 ASK, LOOK = 5.0, 0.5
 SATA = "A sata disk cannot be plugged into a running server. Use bus virtio or scsi, or stop the server first."
+SATA_WRITES = "cannot be true on bus sata, whose disks QEMU lets write always; use virtio or scsi"
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 #: Bus to the beginning of the names of its disks.
 PREFIX = {"virtio": "vd", "scsi": "sd", "sata": "sd"}
