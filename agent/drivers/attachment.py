@@ -49,8 +49,8 @@ class AttachmentDriver(DocumentDriver):
             server, volume = agent.documents.find("server", first), agent.documents.find("volume", second)
             if server and volume:
                 return attaching.identity(server.id, volume.id)
-            for one in attaching.of_server(agent, server.id) if server else ():
-                if one.want.get("origin") and second in (one.want["volume"], one.want["origin"]["volume_name"]):
+            for one in agent.documents.list("volume_attachment") if server else ():
+                if one.want["server"] == server.id and (one.want.get("origin") or {}).get("volume_name") == second:
                     return one.id
         return attaching.identity(*pairs[0])
 

@@ -107,19 +107,20 @@ class Links:
 
     # The accepting side ------------------------------------------------------------------------------------------
     def offer(self, offer: Offer) -> None:
-        """Let the peer in from now on; another offer of the same id is replaced."""
+        """Let the peers in from now on. Another offer of the same id is replaced, and who is not in this one is cut."""
         with self._lock:
             self._offers[offer.id] = offer
+        self._cut(offer.id, lambda end: end.accepted and end.peer not in offer.peers)
 
     def offered(self, id: str) -> Offer | None:
         """What is offered under this id."""
         return self._offers.get(id)
 
-    def withdraw(self, id: str) -> None:
-        """Let nobody in any more, and cut what is open."""
+    def withdraw(self, id: str, spare: str = "") -> None:
+        """Let nobody in any more, and cut what is open, save for the door *spare*."""
         with self._lock:
             self._offers.pop(id, None)
-        self._cut(id)
+        self._cut(id, lambda end: not spare or end.door != spare)
 
     def accept(self, transport: asyncio.BaseTransport) -> None:
         """Take over a TLS connection that asked for a link; called in the server's loop."""
@@ -134,11 +135,11 @@ class Links:
         if offer is None or not peer or peer not in offer.peers or door not in offer.doors:
             log.warning("refused the link %s, door %s, to %s", id, door, peer or "nobody")
             raise NotFound(f"There is no link {id} with the door {door} for {peer or 'nobody'} here.")
-        return self._enter(id, offer.doors[door])
+        return self._enter(offer, peer, door)
 
-    async def _enter(self, id: str, door: Door) -> Local:
-        loop = asyncio.get_running_loop()
-        end = self._local(id, loop)
+    async def _enter(self, offer: Offer, peer: str, name: str) -> Local:
+        loop, id, door = asyncio.get_running_loop(), offer.id, offer.doors[name]
+        end = self._local(id, loop, peer, name, accepted=True)
         try:
             if isinstance(door, Path):
                 await loop.create_unix_connection(lambda: end, str(door))
@@ -148,7 +149,7 @@ class Links:
                 threading.Thread(target=_behind, args=(door, theirs), name=f"link {id[:8]}", daemon=True).start()
         except OSError as error:
             end.close()
-            raise Unreachable(f"Nobody answers behind the door {door}: {error.strerror or error}.") from None
+            raise Unreachable(f"Nobody answers behind the door {name}: {error.strerror or error}.") from None
         return end
 
     # The connecting side -----------------------------------------------------------------------------------------
@@ -174,10 +175,10 @@ class Links:
             raise
         return ours
 
-    def connected(self, id: str) -> bool:
-        """Whether anything is connected through link *id*."""
+    def connected(self, id: str, door: str) -> bool:
+        """Whether anything is connected to *door* through link *id*."""
         with self._lock:
-            return bool(self._pipes.get(id))
+            return any(end.door == door for end in self._pipes.get(id, ()))
 
     def forwards(self, id: str) -> bool:
         """Whether there is a listener for link *id*."""
@@ -209,7 +210,7 @@ class Links:
 
     async def _serve(self, remote: Remote, door: str, path: Path, sock: socket.socket) -> None:
         def arrived() -> Local:
-            end = self._local(remote.id, asyncio.get_running_loop())
+            end = self._local(remote.id, asyncio.get_running_loop(), remote.peer, door)
             task = asyncio.ensure_future(self._through(remote, door, end))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
@@ -232,7 +233,7 @@ class Links:
 
     async def _join(self, remote: Remote, door: str, sock: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        end = self._local(remote.id, loop)
+        end = self._local(remote.id, loop, remote.peer, door)
         await loop.create_unix_connection(lambda: end, sock=sock)
         try:
             await self._dial(remote, door, end)
@@ -268,18 +269,24 @@ class Links:
         return context
 
     # Both --------------------------------------------------------------------------------------------------------
-    def _local(self, id: str, loop: asyncio.AbstractEventLoop) -> Local:
+    def _local(self, id: str, loop: asyncio.AbstractEventLoop, peer: str, door: str, accepted: bool = False) -> Local:
         """A new end on this host; known, so that it can be cut."""
+        end = Local(loop, lambda gone: self._gone(id, gone), peer, door, accepted)
         with self._lock:
-            pipes = self._pipes.setdefault(id, set())
-        end = Local(loop, pipes.discard)
-        pipes.add(end)
+            self._pipes.setdefault(id, set()).add(end)
         return end
 
-    def _cut(self, id: str) -> None:
+    def _gone(self, id: str, end: Local) -> None:
         with self._lock:
-            pipes = self._pipes.pop(id, set())
-        for end in list(pipes):
+            pipes = self._pipes.get(id, set())
+            pipes.discard(end)
+            if not pipes:
+                self._pipes.pop(id, None)
+
+    def _cut(self, id: str, which: Callable[[Local], bool] = lambda _end: True) -> None:
+        with self._lock:
+            pipes = [end for end in self._pipes.get(id, ()) if which(end)]
+        for end in pipes:
             with contextlib.suppress(RuntimeError):  # its loop has ended, and the end with it
                 end.loop.call_soon_threadsafe(end.abort)
 

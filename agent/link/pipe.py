@@ -21,8 +21,8 @@ ALPN = "magnetar-link/1"
 LINE, PATIENCE = 4096, 10.0
 #: Bytes that may wait in an end before the other end stops reading.
 BUFFER = 1 << 20
-#: Options of TCP connections between agents and to clients. Small writes go out at once: asyncio sees to that only where
-#: a socket was made with a protocol number. A peer whose host is gone is noticed after 10 + 3 * 5 seconds without
+#: Options of TCP connections between agents and to clients. Small writes go out at once: asyncio sees to that only
+#: where a socket was made with a protocol number. A peer whose host is gone is noticed after 10 + 3 * 5 seconds without
 #: traffic, and 30 with (ms).
 TCP = ((socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
@@ -111,11 +111,12 @@ class End(asyncio.Protocol):
 
 
 class Local(End):
-    """The end at a socket of this host; *gone* is called with it at its end."""
+    """The end at a socket of this host, of a pipe to *door*, by *peer* if *accepted*; *gone* is called at its end."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, gone: Callable[[Local], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, gone: Callable[[Local], None], peer: str = "", door: str = "",
+                 accepted: bool = False) -> None:
         super().__init__()
-        self.loop, self._gone = loop, gone
+        self.loop, self._gone, self.peer, self.door, self.accepted = loop, gone, peer, door, accepted
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio."""

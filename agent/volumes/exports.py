@@ -97,7 +97,7 @@ def start(agent: Agent, document: Document) -> None:
 
 def stop(agent: Agent, id: str) -> None:
     """Let nobody in, and serve it no more."""
-    agent.links.withdraw(id)
+    agent.links.withdraw(id, spare=HAND)  # which may be how we are told
     agent.hypervisor.unserve(id)
     shutil.rmtree(folder(agent, id), ignore_errors=True)
 

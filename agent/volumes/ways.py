@@ -99,7 +99,7 @@ def reconnect(agent: Agent, attachment: Document) -> None:
     deadline = time.monotonic() + CONNECT
     while time.monotonic() < deadline:
         agent.hypervisor.rejoin(want["server"], exports.path(agent, attachment.id))
-        if _is_own(agent, attachment) or agent.links.connected(attachment.id):
+        if _is_own(agent, attachment) or agent.links.connected(attachment.id, exports.NBD):
             return
         time.sleep(0.02)
     log.warning("QEMU of server %s does not connect to its volume %s again", want["server"], want["volume"])

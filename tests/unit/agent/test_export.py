@@ -10,6 +10,7 @@ import pytest
 
 from magnetar_agent.volumes import exports
 from magnetar_agent.volumes.attaching import identity
+from magnetar_core import client
 from magnetar_core.errors import Conflict, InvalidField, Unreachable
 from magnetar_core.flows.attach import attach, detach
 
@@ -89,8 +90,7 @@ def test_an_export_that_was_never_used_goes_too(place: Pair) -> None:
 def test_who_is_not_let_in(place: Pair) -> None:
     give(place)
     id = place.one.agent.documents.list("volume_attachment")[0].id
-    place.two.agent.documents.get("volume_export", id).want["peers"] = ["somebody"]  # type: ignore[union-attr]
-    exports.start(place.two.agent, place.two.agent.documents.get("volume_export", id))  # type: ignore[arg-type]
+    place.two.side().client.ensure("volume_export", id, {"peers": ["somebody"]})
     assert behind(place.one, id) == ""
 
 
@@ -141,7 +141,8 @@ def test_a_server_goes_while_the_volumes_host_is_away(place: Pair) -> None:
     assert not place.one.agent.documents.list("volume_attachment")
 
 
-def test_detach_while_the_volumes_host_is_away(place: Pair) -> None:
+def test_detach_while_the_volumes_host_is_away(place: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "RETRY_FOR", 0.2)
     give(place)
     place.two.stop()
     with pytest.raises(Unreachable, match="cannot be told"):
