@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from magnetar_agent.agent import Agent
 from magnetar_agent.fake import FakeHypervisor
 from magnetar_agent.settings import Settings
 from magnetar_core.client import Client
-from magnetar_core.errors import Conflict, HypervisorError, InvalidField, MagnetarError, NoSpace, NotFound
+from magnetar_core.errors import Cancelled, Conflict, HypervisorError, InvalidField, MagnetarError, NoSpace, NotFound
 from magnetar_core.flows.migrate import Migrate, Side, abort
 
 from .pki import Pki
@@ -68,7 +69,9 @@ class Kvm:
         self._ending.close()
 
     def restart(self) -> None:
-        """The agent's process dies and comes back."""
+        """The agent's process dies, with what it does just now, and comes back."""
+        for operation in self.agent.operations.list():
+            operation._end("died")
         self.stop()
         self.start()
 
@@ -413,19 +416,35 @@ POINTS = tuple((side, part, method) for side, part, methods in (
 
 
 class Killer:
-    """Lets an agent die at the *number*-th call of *method*: whatever it does from then on, fails."""
+    """Lets an agent die at the *number*-th call of *method*: whatever it does from then on, fails, and the coordinator
+    with *sides* ends, too."""
 
-    def __init__(self, thing: Any, method: str, number: int) -> None:
+    def __init__(self, thing: Any, method: str, number: int, *sides: Side) -> None:
         self.whole = getattr(thing, method)
         self.number, self.calls, self.died = number, 0, False
         setattr(thing, method, self)
+        self.clients = [side.client for side in sides]
+        for client in self.clients:
+            client._exchange = partial(self._exchange, client._exchange)  # type: ignore[method-assign]
 
     def __call__(self, *given: Any, **named: Any) -> Any:
         self.calls += 1
-        if self.calls >= self.number:
-            self.died = True
-            raise Died
-        return self.whole(*given, **named)
+        if self.calls < self.number:
+            return self.whole(*given, **named)
+        self.died = True
+        for client in self.clients:
+            if client._connection and client._connection.sock:
+                with suppress(OSError):
+                    client._connection.sock.shutdown(socket.SHUT_RDWR)
+        raise Died
+
+    def _exchange(self, exchange: Callable[..., Any], *given: Any) -> Any:
+        try:
+            return exchange(*given)
+        except Exception:
+            if self.died:
+                raise Cancelled from None
+            raise
 
 
 @pytest.mark.lab  # it needs no guest, but minutes
@@ -437,9 +456,10 @@ def test_an_agent_dies(pair: Pair, kind: str, side: str, part: str, method: str)
     here, there = pair.one, pair.two
     for number in range(1, 40):
         thing = getattr((here if side == "source" else there).agent, part)
-        killer = Killer(thing, method, number)
+        sides = here.side(), there.side()
+        killer = Killer(thing, method, number, *sides)
         with suppress(MagnetarError):
-            for _step in Migrate(_brief(here), _brief(there), "web1", {"type": kind}).steps():
+            for _step in Migrate(*sides, "web1", {"type": kind}).steps():
                 pass
         assert pair.one.runs(id) + pair.two.runs(id) <= 1
         delattr(thing, method)
