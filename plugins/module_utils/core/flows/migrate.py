@@ -74,6 +74,8 @@ class Migrate:
         #: The uuid of both halves.
         self.id: Optional[str] = None
         self.resource: Optional[dict[str, Any]] = None
+        #: What ``plan`` takes for granted.
+        self.warnings: list[str] = []
 
     def plan(self) -> list[Step]:
         """What would be done: empty when the server is at the target for good. Raises what the agents refuse."""
@@ -130,7 +132,8 @@ class Migrate:
                     "peer": self.source.link_name(), "manifest": told}
             if begun[self.target] is None:
                 if dry:
-                    self.target.client.ensure("migration", str(self.id), come, dry_run=True)
+                    answer = self.target.client.ensure("migration", str(self.id), come, dry_run=True)
+                    self.warnings += answer.get("warnings") or []
                 yield self._step("prepare", "let it in at %s" % self.target.host["name"]), lambda: self._ensure(
                     self.target, come)
             yield self._step("claim", "keep others from it at %s" % self.source.host["name"]), lambda: self._ensure(
