@@ -149,6 +149,19 @@ class Lease:
 
 
 @dataclass(frozen=True)
+class Export:
+    """A disk that is served at the unix *socket* under *name*. With *stand_in* it is served as it is while a domain of
+    this host still writes to it, and what clients write is lost: good enough for a QEMU that waits for a guest to
+    come."""
+
+    id: str
+    name: str
+    disk: Disk
+    socket: Path
+    stand_in: bool = False
+
+
+@dataclass(frozen=True)
 class DiskSeen:
     """What qemu-img says of a disk file of ours."""
 
@@ -303,6 +316,22 @@ class Hypervisor(Protocol):
 
     def abort_copy(self, uuid: str, path: Path) -> None:
         """End a copy that nobody waits for any more, and remove what it wrote; fine when there is none."""
+
+    # Disks for other hosts --------------------------------------------------------------------------------------
+    def serve(self, export: Export) -> None:
+        """Let whoever connects to its socket use a disk, by QEMU's NBD server, from now on until ``unserve``; a server
+        that dies is started again. Returns when it can be connected to. One that is served already, in the same way,
+        is fine; in another way, its clients are cut and it is served anew."""
+
+    def serving(self, id: str) -> Export | None:
+        """What is served under this id."""
+
+    def rejoin(self, uuid: str, socket: Path) -> None:
+        """Have QEMU of an active domain read from the disk that it reaches at *socket*: when the connection broke, it
+        connects again at the second or third time."""
+
+    def unserve(self, id: str) -> None:
+        """Cut the clients and serve it no more; what the disk's cache holds is written. Fine when it is not served."""
 
     # Migration --------------------------------------------------------------------------------------------------
     def libvirt_socket(self) -> Path:

@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 CHOICES = ("", "choices")
 #: Permissions that outlive a crash, in ``document.state``.
 NOTES = ("allow_reboot", "rebuild")
+#: In ``document.state`` while the old one goes: what the new one is to be.
+ANEW = "anew"
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -156,7 +158,7 @@ class _Change:
                            uuids=others)
 
     def _plan(self, document: Document, fresh: bool, dry_run: bool) -> Result:
-        known = self.kind.defaults() if fresh else document.want
+        known = self.kind.defaults() if fresh else document.state.get(ANEW, document.want)
         merged = {**known, **self._merged(known)}
         if fresh:
             merged["id"] = document.id
@@ -164,7 +166,8 @@ class _Change:
         have = None if fresh else self.driver.observe(self.agent, document)
         steps: list[Step] = []
         differing = [] if fresh else self._differing(document.want, want)
-        policy = self._immutable(document, differing, want) if differing else ""
+        policy = self._immutable(document, differing, want) if differing and ANEW not in document.state else ""
+        policy = "recreate" if ANEW in document.state else policy
         predicted = document.copy()
         if policy == "recreate":
             self.driver.release(self.agent, document)
@@ -258,9 +261,12 @@ class _Change:
         try:
             old = [s for s in before if s.verb not in ("record", "forget")]
             if old:
-                stored = self.agent.documents.get(document.kind, document.id)
-                perform(self.driver, Task(self.agent, stored or document, self.operation), old)
-                document.state = {}
+                stored = self.agent.documents.get(document.kind, document.id) or document
+                stored.state.update({ANEW: document.want, "unfinished": True})
+                task = Task(self.agent, stored, self.operation)  # a failure is the old one's
+                task.keep()
+                perform(self.driver, task, old)
+                task, document.state = Task(self.agent, document, self.operation), {}
             document.state["unfinished"] = True
             if fresh:
                 document.state["making"] = True

@@ -111,11 +111,12 @@ class End(asyncio.Protocol):
 
 
 class Local(End):
-    """The end at a socket of this host; *gone* is called with it at its end."""
+    """The end at a socket of this host, of a pipe to *door*, by *peer* if *accepted*; *gone* is called at its end."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, gone: Callable[[Local], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, gone: Callable[[Local], None], peer: str = "", door: str = "",
+                 accepted: bool = False) -> None:
         super().__init__()
-        self.loop, self._gone = loop, gone
+        self.loop, self._gone, self.peer, self.door, self.accepted = loop, gone, peer, door, accepted
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio."""

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 from magnetar_agent import hypervisor as hv
 from magnetar_agent.documents import Document, now
 from magnetar_agent.link import Remote
+from magnetar_agent.link.talk import Talk
 from magnetar_agent.migrations import AGENT, DISKS, LIBVIRT, MARK, QEMU, refuse_while_it_moves
-from magnetar_agent.migrations.wire import Talk, send
+from magnetar_agent.migrations.wire import send
 from magnetar_agent.servers import MIB, folder, verbs
 from magnetar_core.errors import Conflict, HypervisorDown, HypervisorError, InvalidField, MagnetarError, Unreachable
 

@@ -20,8 +20,9 @@ from magnetar_agent import hypervisor as hv
 from magnetar_agent import reconcile
 from magnetar_agent.documents import Document, now
 from magnetar_agent.link import Offer
+from magnetar_agent.link.talk import Talk
 from magnetar_agent.migrations import AGENT, DISKS, LIBVIRT, QEMU
-from magnetar_agent.migrations.wire import Talk, have, receive
+from magnetar_agent.migrations.wire import have, receive
 from magnetar_agent.operations import Operation
 from magnetar_agent.servers import GIB, choose, folder, spec
 from magnetar_core.ensure import Permissions
@@ -101,7 +102,7 @@ def prepare(task: Task) -> None:
 def offer(agent: Agent, document: Document) -> None:
     """The doors of this migration; after a restart of the agent again."""
     run = run_folder(agent, document.id)
-    agent.links.offer(Offer(document.id, document.want["peer"], {
+    agent.links.offer(Offer(document.id, frozenset([document.want["peer"]]), {
         AGENT: partial(_talk, agent, document.id), LIBVIRT: agent.hypervisor.libvirt_socket(),
         QEMU: run / QEMU, DISKS: run / DISKS,
     }))

@@ -7,6 +7,7 @@ The server's ``block_device_mapping`` is kept as it was given, with what was dra
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -15,15 +16,17 @@ from magnetar_agent import reconcile
 from magnetar_agent.documents import Document
 from magnetar_agent.drivers.volume import weigh
 from magnetar_agent.foresee import missing
-from magnetar_agent.volumes import GIB, attaching, attachments, finished, gib, pools
+from magnetar_agent.volumes import GIB, attaching, finished, gib, holders, pools, ways
 from magnetar_core.ensure import Permissions
-from magnetar_core.errors import Conflict, InvalidField
+from magnetar_core.errors import Conflict, InvalidField, Unreachable
 from magnetar_core.kinds import Volume
 from magnetar_core.kinds.volume import VolumeAttachment
 
 if TYPE_CHECKING:
     from magnetar_agent.agent import Agent
     from magnetar_agent.drivers import Fields, Task
+
+log = logging.getLogger(__name__)
 
 FIELD = "block_device_mapping"
 #: Valid pairs of source and destination (BDM-19 to BDM-25).
@@ -32,6 +35,16 @@ PAIRS = {("image", "local"), ("volume", "volume"), ("snapshot", "volume"), ("ima
 #: Source to the kind of what it names, and to the field of a volume that is made from it.
 KINDS = {"image": "image", "volume": "volume", "snapshot": "volume_snapshot"}
 MADE_FROM = {"image": "image", "snapshot": "snapshot"}
+#: What an item that is a local disk cannot say, and why.
+LOCAL = (
+    ("volume_type", (), "is for volumes; local disks lie with the server"),
+    ("delete_on_termination", (True,), "must be true for a local disk, which goes with its server, or be left out"),
+    ("disk_bus", ("virtio",), "must be virtio for a local disk, or be left out"),
+    ("readonly", (False,), "is for volumes; a local disk is the server's own to write to"),
+    ("volume", (), "is for volumes"),
+)
+#: What a local disk is to the field of the flavor, its unit, and the disk's name.
+ROLES = {"root": ("disk", "GiB", "vda"), "ephemeral": ("ephemeral", "GiB", "vdb"), "swap": ("swap", "MiB", "vdc")}
 
 
 # What the document says ---------------------------------------------------------------------------------------------
@@ -112,23 +125,31 @@ def _item(agent: Agent, found: Fields, given: Fields, field: str, id: str | None
 
 
 def _local(agent: Agent, found: Fields, made: Fields, field: str) -> None:
-    """A local disk is as the image and the flavor say; an item can only give it a tag."""
-    if made["source_type"] == "image":
+    """A local disk is as the image and the flavor say; an item can only give it a tag, and say the same again."""
+    source, swap = made["source_type"], made.get("guest_format") == "swap"
+    for name, allowed, why in LOCAL:
+        if name in made and made[name] not in allowed:
+            raise InvalidField(f"{field}.{name}", why, made[name])
+    if source == "image":
         image = agent.documents.find("image", made["uuid"])
         made["uuid"] = image.id if image else made["uuid"]
         if made["uuid"] != found.get("image") or made.get("boot_index") != 0:
             raise InvalidField(field, "an image as a local disk is the server's own image, with boot_index 0 (BDM-19)")
-        return
-    swap = made.get("guest_format") == "swap"
-    size = found["flavor"]["swap" if swap else "ephemeral"]
-    word = "swap" if swap else "ephemeral"
-    if not size:
-        raise InvalidField(field, f"the flavor has no {word} disk, which a blank local disk is")
-    if "volume_size" in made and made["volume_size"] * (1024 if swap else 1) != size:
-        raise InvalidField(f"{field}.volume_size", f"must be that of the flavor's {word} disk, which is {size} "
-                                                   f"{'MiB' if swap else 'GiB'}; leave it out", made["volume_size"])
-    if made.get("boot_index") is not None:
+        if "guest_format" in made:
+            raise InvalidField(f"{field}.guest_format", "is for blank local disks only (BDM-13)")
+    elif made.get("boot_index") is not None:
         raise InvalidField(f"{field}.boot_index", "is for disks that hold something to boot from")
+    word, unit, device = ROLES["root" if source == "image" else "swap" if swap else "ephemeral"]
+    size = found["flavor"][word]
+    if not size and source == "blank":
+        raise InvalidField(field, f"the flavor has no {word} disk, which a blank local disk is")
+    if made.get("volume_size", size) != size:
+        raise InvalidField(f"{field}.volume_size", f"must be the flavor's {word}, {size} {unit}, or be left out",
+                           made["volume_size"])
+    if made.setdefault("device_name", device).removeprefix("/dev/") != device:
+        raise InvalidField(f"{field}.device_name", f"must be {device} for this disk, or be left out",
+                           made["device_name"])
+    made["device_name"] = device
 
 
 def _volume(agent: Agent, made: Fields, field: str, id: str | None) -> None:
@@ -136,36 +157,50 @@ def _volume(agent: Agent, made: Fields, field: str, id: str | None) -> None:
     source = made["source_type"]
     if made.get("guest_format"):
         raise InvalidField(f"{field}.guest_format", "is for blank local disks only (BDM-13)")
+    if made.get("readonly") and made.get("disk_bus") == "sata":
+        raise InvalidField(f"{field}.readonly", attaching.SATA_WRITES)
+    if source != "volume":
+        _draw(agent, made, field, id)
     if source == "blank":
         if "volume_size" not in made:
             raise InvalidField(f"{field}.volume_size", "is required for a blank volume (BDM-23)")
         if made.get("boot_index") is not None:
             raise InvalidField(f"{field}.boot_index", "is for disks that hold something to boot from")
-        made.setdefault("volume", str(uuid.uuid4()))
         return
     standing = agent.documents.standing(KINDS[source], made["uuid"])
     if standing is None:
         missing(InvalidField(f"{field}.uuid", f"must name a {KINDS[source].replace('_', ' ')} of this host",
                              made["uuid"]), KINDS[source], made["uuid"])
-        made.setdefault("volume", str(uuid.uuid4()))
         return
     made.update(uuid=standing.id, name=standing.name)
     if source == "volume":
-        if "volume_size" in made or "volume_type" in made:
-            raise InvalidField(f"{field}.volume_size", "is for volumes that are made; this one has its size and pool")
-        made["volume"] = standing.id
+        for name in ("volume_size", "volume_type"):
+            if name in made:
+                raise InvalidField(f"{field}.{name}", "is for volumes that are made; this one has its size and pool")
+        if made.setdefault("volume", standing.id) != standing.id:
+            raise InvalidField(f"{field}.volume", "must be that of the volume in uuid, or be left out", made["volume"])
         _free(agent, standing, id)
         return
     least = weigh(source, standing, made["uuid"], f"{field}.uuid")
     if made.setdefault("volume_size", gib(least)) * GIB < least:
         raise InvalidField(f"{field}.volume_size", f"must be at least {gib(least)} GiB, which its source has")
+
+
+def _draw(agent: Agent, made: Fields, field: str, id: str | None) -> None:
+    """The uuid of a volume that is made, in a pool that is there. An item of a server that exists differs from what is
+    kept when it comes here, so it is another volume."""
     pools.named(agent, made.get("volume_type", pools.DEFAULT), f"{field}.volume_type").check()
-    made.setdefault("volume", str(uuid.uuid4()))
+    if id is not None:
+        made.pop("volume", None)
+    taken = agent.documents.get("volume", made.setdefault("volume", str(uuid.uuid4())))
+    if taken:
+        raise InvalidField(f"{field}.volume", f"is the uuid of volume {taken.name!r}; leave it out, or make that one "
+                                              "the item's source", made["volume"])
 
 
 def _free(agent: Agent, volume: Document, server: str | None) -> None:
     """Raise ``Conflict`` unless the volume can be attached to *server*."""
-    others = [one for one in attachments(agent, volume.id) if one.want["server"] != server]
+    others = [one for one in holders(agent, volume.id) if one.want["server"] != server]
     if others and not volume.want["multiattach"]:
         raise Conflict(f"Volume {volume.name!r} is attached to another server. Detach it there first.",
                        uuids=[others[0].want["server"]])
@@ -211,6 +246,9 @@ def _name_device(made: Fields, taken: set[str], field: str) -> None:
 def volumes(task: Task) -> None:
     """Make the volumes that the server is made with, and attach them."""
     agent, document = task.agent, task.document
+    if not document.state.get("volumes_drawn"):
+        _redraw(agent, document)
+        task.keep()
     for item in items(document.want):
         if item["source_type"] != "volume":
             reconcile.ensure(agent, Volume, item["volume"], _wish(agent, document, item), Permissions.defaults(), False,
@@ -219,6 +257,14 @@ def volumes(task: Task) -> None:
             _attach(agent, document, item)
     document.state["volumes_made"] = True
     task.keep()
+
+
+def _redraw(agent: Agent, document: Document) -> None:
+    """A server that is made anew (``recreate``) gets new volumes; those that outlived it keep their uuids."""
+    for item in items(document.want):
+        if item["source_type"] != "volume" and agent.documents.get("volume", item["volume"]):
+            item["volume"] = str(uuid.uuid4())
+    document.state["volumes_drawn"] = True
 
 
 def _wish(agent: Agent, document: Document, item: Fields) -> Fields:
@@ -241,6 +287,7 @@ def _attach(agent: Agent, document: Document, item: Fields) -> None:
     want: Fields = {
         **VolumeAttachment.defaults(), "name": f"{document.id}:{volume.id}", "server": document.id,
         "volume": volume.id, "device": item["device_name"], "bus": item["disk_bus"], "tag": item.get("tag"),
+        "readonly": item.get("readonly", False),
         "boot_index": item.get("boot_index"), "delete_on_termination": item.get("delete_on_termination", False)}
     state: dict[str, Any] = {"made_with_server": item["source_type"] != "volume"}
     agent.documents.write(Document("volume_attachment", id, want["name"], want, state))
@@ -254,14 +301,30 @@ def free(task: Task) -> None:
     for one in agent.documents.list("volume_attachment"):
         if one.want["server"] != id:
             continue
+        if one.want.get("origin"):
+            _release(agent, one)
+            continue
         with agent.locks.hold("volume", one.want["volume"]):
             volume = agent.documents.get("volume", one.want["volume"])
             goes = one.want["delete_on_termination"] or (failed and one.state.get("made_with_server"))
-            if volume and goes and len(attachments(agent, volume.id)) == 1:
+            if volume and goes and len(holders(agent, volume.id)) == 1:
                 _remove(task, volume)
             agent.documents.remove(one)
     if failed:
         _remove_all(task, (one["volume"] for one in items(task.document.want) if one["source_type"] != "volume"))
+
+
+def _release(agent: Agent, attachment: Document) -> None:
+    """Give a volume of another host back, now or as soon as that answers (``ways.Tending``)."""
+    attachment.deleting = True
+    attachment.state["delete"] = attachment.want["delete_on_termination"]
+    agent.documents.write(attachment)
+    try:
+        ways.release(agent, attachment)
+    except Unreachable as error:
+        log.warning("the volume %s is to be given back later: %s", attachment.want["volume"], error)
+    else:
+        agent.documents.remove(attachment)
 
 
 def _remove_all(task: Task, made: Iterable[str]) -> None:
@@ -269,7 +332,7 @@ def _remove_all(task: Task, made: Iterable[str]) -> None:
     for id in made:
         with task.agent.locks.hold("volume", id):
             volume = task.agent.documents.get("volume", id)
-            if volume and not attachments(task.agent, id):
+            if volume and not holders(task.agent, id):
                 _remove(task, volume)
 
 

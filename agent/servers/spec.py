@@ -42,15 +42,15 @@ def nic(agent: Agent, wanted: Fields) -> Nic:
     return Nic(wanted["mac"], wanted["model"], network, bridge, wanted.get("tag"))
 
 
-def local(agent: Agent, document: Document) -> list[Disk]:
-    """The disks that live and die with the server."""
+def local(agent: Agent, document: Document, rescued: bool) -> list[Disk]:
+    """The disks that live and die with the server; *rescued* says which of its two sets."""
     want, state, place = document.want, document.state, folder(agent, document.id)
     tags = blocks.tags(want)
     root = Disk(place / "disk", "vda", want["root_format"], tag=tags.get("disk"))
     if blocks.root(want):
         root = next((one for one in attaching.disks(agent, document.id) if one.boot == ROOT), root)
         root = replace(root, boot=None)
-    if want.get("rescue"):
+    if rescued:
         disks = rescue.disks(state, place, root)
     else:
         others = {one.want["device"] for one in attaching.of_server(agent, document.id)}
@@ -75,14 +75,18 @@ def targets(agent: Agent, document: Document) -> set[str]:
     """The device names of the server that are taken."""
     volumes = {one.want["device"] for one in agent.documents.list("volume_attachment")
                if one.want["server"] == document.id}
-    return volumes | ({one.target for one in local(agent, document)} if document.want.get("flavor") else set())
+    return volumes | ({one.target for one in local(agent, document, False)} if document.want.get("flavor") else set())
 
 
 def disks(agent: Agent, document: Document) -> tuple[Disk, ...]:
-    """All disks, the root disk first. Where a volume is to be booted from after it, each says its turn. A rescued
-    server is without its volumes, as in Nova's default mode."""
-    found = local(agent, document)
-    if not document.want.get("rescue"):
+    """The disks that it is to have now: a rescued server is without its volumes, as in Nova's default mode."""
+    return arranged(agent, document, bool(document.want.get("rescue")))
+
+
+def arranged(agent: Agent, document: Document, rescued: bool) -> tuple[Disk, ...]:
+    """The disks, the root disk first. Where a volume is to be booted from after it, each says its turn."""
+    found = local(agent, document, rescued)
+    if not rescued:
         found += [one for one in attaching.disks(agent, document.id) if one.boot != ROOT]
     root = found[0].target
     if any(one.boot for one in found):

@@ -88,6 +88,7 @@ def drive(task: Task) -> None:
         task.keep()
     nics = [spec.nic(agent, n) for n in want["networks"]]
     known = [agent.documents.find("network", n["network"]) if n.get("network") else None for n in want["networks"]]
+    usual = spec.arranged(agent, document, rescued=False)  # the drive is not written again when it is unrescued
     guest = configdrive.Guest(
         uuid=document.id, name=want["name"], seed=bytes.fromhex(document.state["seed"]),
         flavor=want["flavor"].get("name", ""), image=want["image"] or "", availability_zone=want["availability_zone"],
@@ -96,7 +97,7 @@ def drive(task: Task) -> None:
         mtus=tuple(k.want["mtu"] if k else 0 for k in known),
         devices=(*(configdrive.Device("nic", "pci", (n.tag,), mac=n.mac) for n in nics if n.tag),
                  *(configdrive.Device("disk", d.bus, (d.tag,), serial=d.serial and d.serial[:20],
-                                      path=f"/dev/{d.target}") for d in spec.disks(agent, document) if d.tag)),
+                                      path=f"/dev/{d.target}") for d in usual if d.tag)),
     )
     agent.hypervisor.make_iso(place / "config.iso", configdrive.LABEL, configdrive.files(guest))
     document.state["made"] = sorted({*document.state.get("made", []), "config.iso"})

@@ -75,7 +75,7 @@ class Migrations:
         def end(conn: Any) -> None:
             domain = conn.lookupByUUIDString(uuid)
             deadline = time.monotonic() + STRAY
-            while domain.jobInfo()[0] != libvirt.VIR_DOMAIN_JOB_NONE:
+            while domain.isActive() and domain.jobInfo()[0] != libvirt.VIR_DOMAIN_JOB_NONE:
                 if time.monotonic() > deadline:
                     raise HypervisorError(f"libvirt is still busy with an earlier job of the domain {uuid}. Look at "
                                           f"`virsh domjobinfo {uuid}`, then repeat the call.")

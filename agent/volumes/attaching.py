@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from magnetar_agent import hypervisor as hv
 from magnetar_agent.hypervisor import Disk, Nic
-from magnetar_agent.volumes import pools
+from magnetar_agent.volumes import pools, ways
 from magnetar_core.errors import Conflict
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ NAMESPACE = uuid.UUID("6f1c6a0e-3a2c-5b77-9a51-6d0c0de7a11a")
 #: How often the guest is asked again to let go of a device, and how long one wait for news of it is, in seconds.
 ASK, LOOK = 5.0, 0.5
 SATA = "A sata disk cannot be plugged into a running server. Use bus virtio or scsi, or stop the server first."
+SATA_WRITES = "cannot be true on bus sata, whose disks QEMU lets write always; use virtio or scsi"
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 #: Bus to the beginning of the names of its disks.
 PREFIX = {"virtio": "vd", "scsi": "sd", "sata": "sd"}
@@ -46,6 +47,12 @@ def of_server(agent: Agent, id: str) -> list[Document]:
     return sorted(found, key=lambda one: str(one.want["device"]))
 
 
+def server_name(agent: Agent, holder: Document) -> str:
+    """Name of the server of an attachment or export."""
+    found = agent.documents.get("server", holder.want["server"])
+    return found.name if found else str(holder.want.get("server_name") or holder.want["server"])
+
+
 def disks(agent: Agent, id: str) -> list[Disk]:
     """The disks that a server has by its attachments."""
     return [found for one in of_server(agent, id) if (found := disk(agent, one))]
@@ -54,13 +61,17 @@ def disks(agent: Agent, id: str) -> list[Disk]:
 def disk(agent: Agent, attachment: Document) -> Disk | None:
     """The attachment as QEMU has it; ``None`` when its volume has gone."""
     want = attachment.want
-    volume = agent.documents.get("volume", want["volume"])
-    if volume is None:
+    volume, origin = agent.documents.get("volume", want["volume"]), want.get("origin")
+    if origin:
+        place, several = ways.disk(agent, attachment), origin["multiattach"]
+    elif volume:
+        place = pools.named(agent, volume.want["pool"]).disk(volume.id, volume.want["format"])
+        several = volume.want["multiattach"]
+    else:
         return None
-    place = pools.named(agent, volume.want["pool"]).disk(volume.id, volume.want["format"])
     index = want["boot_index"]
     return replace(place, target=want["device"], bus=want["bus"], readonly=want["readonly"], tag=want["tag"],
-                   serial=volume.id, shareable=volume.want["multiattach"],
+                   serial=want["volume"], shareable=several,
                    boot=index + 1 if index is not None and index >= 0 else None)
 
 

@@ -25,6 +25,8 @@ seealso:
   - module: magnetar.compute.server_action
   - module: magnetar.compute.flavor
   - module: magnetar.compute.image
+  - module: magnetar.compute.volume
+  - module: magnetar.compute.volume_attachment
 """
 
 EXAMPLES = r"""
@@ -55,6 +57,37 @@ EXAMPLES = r"""
       role: web
     tags: [shop]
     timeout: 300
+
+- name: Make a server whose root disk is a volume that goes with it, and give it a volume that exists
+  magnetar.compute.server:
+    name: db1
+    flavor: small
+    image: debian
+    boot_from_volume: true
+    volume_size: 20
+    terminate_volume: true
+    volumes: [records]
+    networks: [lan]
+    timeout: 600
+
+- name: Say the same, and more, in Nova's block device mapping
+  magnetar.compute.server:
+    name: db2
+    flavor: small
+    networks: [lan]
+    block_device_mapping:
+      - source_type: image
+        destination_type: volume
+        uuid: debian
+        boot_index: 0
+        volume_size: 20
+        delete_on_termination: true
+      - source_type: blank
+        destination_type: volume
+        volume_size: 5
+        volume_type: default
+        tag: logs
+    timeout: 600
 
 - name: Change its description and add one key to its metadata
   magnetar.compute.server:
@@ -131,6 +164,13 @@ server:
       - network: lan
         mac: '52:54:00:12:34:56'
         model: virtio
+    block_device_mapping:
+      - source_type: blank
+        destination_type: volume
+        volume_size: 10
+        disk_bus: virtio
+        device_name: vdb
+        volume: 0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11
     key_name: me
     metadata:
       role: web
@@ -145,6 +185,11 @@ server:
     root_format: qcow2
     virt_type: qemu
     machine: q35
+    volumes_attached:
+      - id: 0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11
+        name: data
+        device: vdb
+        delete_on_termination: false
     status: ACTIVE
     power_state: running
     status_reason: the guest shut itself down

@@ -37,6 +37,7 @@ NEEDED = """
 - magnetar.compute.image: {name: debian, filename: /srv/images/debian-12.qcow2}
 - magnetar.compute.keypair: {name: me, public_key_file: /home/me/.ssh/id_ed25519.pub}
 - magnetar.compute.network: {name: lan, cidr: 192.168.100.0/24}
+- magnetar.compute.volume: {name: records, size: 5}
 - magnetar.compute.server: {name: web1, flavor: small, image: debian, networks: [lan]}
 """
 #: And examples about what is done with volumes.

@@ -18,6 +18,36 @@ def test_drop_in_words(world):
     assert world("server", name="u", flavor="small", networks=[{"name": "lan"}, {"bridge": "br0"}])["changed"]
 
 
+def test_boot_volumes_in_drop_in_words(world):
+    world("volume", name="data", size=1)
+    options = dict(name="s", flavor="small", image="img", boot_from_volume=True, volume_size=2, terminate_volume=True,
+                   volumes=["data"])
+    done = world("server", **options)
+    root, data = done["server"]["volumes_attached"]
+    assert (root["device"], root["delete_on_termination"], data["device"], data["name"]) == ("vda", True, "vdb", "data")
+    assert done["server"]["image"] is None and not world("server", **options)["changed"]
+    assert not world("server", name="s")["changed"], "what is left out stays"
+    kept = world("volume", name="boot", image="img")["volume"]["id"]
+    on = world("server", name="t", flavor="small", boot_volume="boot")["server"]
+    assert [one["id"] for one in on["volumes_attached"]] == [kept]
+    many = world("server", flavor="small", image="img", servers=[
+        {"name": "u", "boot_from_volume": True}, {"name": "v"}, {"name": "t", "boot_volume": "boot"}])
+    assert [len(one["server"]["volumes_attached"]) for one in many["results"]] == [1, 0, 1]
+    assert not many["results"][2]["changed"]
+
+
+def test_block_device_mapping(world):
+    items = [{"source_type": "image", "uuid": "img", "boot_index": 0, "tag": "root"},
+             {"source_type": "blank", "destination_type": "volume", "volume_size": 1, "tag": "logs"}]
+    done = world("server", name="s", flavor="small", image="img", block_device_mapping_v2=items)
+    assert [one["device"] for one in done["server"]["volumes_attached"]] == ["vdb"]
+    assert not world("server", name="s", flavor="small", image="img", block_device_mapping=items)["changed"]
+    shown = done["server"]["block_device_mapping"]
+    assert not world("server", name="s", block_device_mapping=shown)["changed"], "what is told can be asked for"
+    failed = world("server", name="s", block_device_mapping=[])
+    assert failed["error"]["code"] == "immutable" and "block_device_mapping" in failed["msg"]
+
+
 def test_by_uuid(world):
     made = world("server", name="s", flavor="small")["server"]
     assert world("server", id=made["id"], name="t")["server"]["name"] == "t"
@@ -100,6 +130,15 @@ def test_batch_with_failures(world):
     (dict(name="s", flavor="small", networks=[{"bridge": "missing0"}]), "missing0"),
     (dict(name="s", flavor="small", networks=[{"color": "x"}]), "networks[0].color"),
     (dict(name="s", flavor="small", nics=["port-id=x"]), "port-id"),
+    (dict(name="s", flavor="small", boot_from_volume=True), "image: is required with boot_from_volume"),
+    (dict(name="s", flavor="small", boot_volume="missing"), "must name a volume of this host"),
+    (dict(name="s", flavor="small", boot_volume="x", boot_from_volume=True), "boot_volume: cannot be combined"),
+    (dict(name="s", flavor="small", boot_volume="x", image="img"), "image: cannot be combined with boot_volume"),
+    (dict(name="s", flavor="small", image="img", volume_size=3), "volume_size: is for a server that boots from a"),
+    (dict(name="s", flavor="small", image="img", terminate_volume=True), "terminate_volume: is for a server"),
+    (dict(name="s", flavor="small", volumes=["missing"]), "block_device_mapping[0].uuid: must name a volume"),
+    (dict(name="s", flavor="small", block_device_mapping=[{"uuid": "x"}]), "source_type"),
+    (dict(name="s", flavor="small", block_device_mapping=[{"source_type": "tape"}]), "tape"),
     (dict(name="s", flavor="small", endpoint="http://localhost:1"), "must not be http"),
     (dict(name="s", flavor="small", endpoint="unix:///missing.sock"), "no such socket"),
     (dict(name="s", flavor="small", endpoint="https://127.0.0.1:1", api_timeout=1, timeout=1), "refused"),

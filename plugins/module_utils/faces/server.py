@@ -37,7 +37,8 @@ def _size(name):
 
 
 #: Options that exclude each other: one in an item takes the place of the others beside the list.
-ALTERNATIVES = tuple(({"flavor"}, {size}) for size in SIZES) + (({"networks"}, {"nics"}, {"network"}),)
+ALTERNATIVES = tuple(({"flavor"}, {size}) for size in SIZES) + (
+    ({"networks"}, {"nics"}, {"network"}), ({"boot_volume"}, {"image"}), ({"boot_volume"}, {"boot_from_volume"}))
 
 SPECIFIC = collect(
     flavor=Option(Text(), "Flavor by name or uuid. The server keeps the sizes it was made with until another flavor is "
@@ -212,10 +213,15 @@ def _networks(params):
 def _blocks(params, want):
     """The block device mapping that the words of C(openstack.cloud.server) stand for."""
     found = [_without_none(item) for item in params.get("block_device_mapping") or []]
-    root = None
+    root, made = None, params.get("boot_from_volume")
+    if params.get("boot_volume") and made:
+        raise InvalidField("boot_volume", "cannot be combined with boot_from_volume; give one or the other")
+    for name, wanted in (("volume_size", made), ("terminate_volume", made or params.get("boot_volume"))):
+        if params.get(name) and not wanted:
+            raise InvalidField(name, "is for a server that boots from a volume; set boot_from_volume")
     if params.get("boot_volume"):
         root = {"source_type": "volume", "destination_type": "volume", "uuid": params["boot_volume"]}
-    elif params.get("boot_from_volume"):
+    elif made:
         if not params.get("image"):
             raise InvalidField("image", "is required with boot_from_volume, whose volume is made from it")
         root = {"source_type": "image", "destination_type": "volume", "uuid": want.pop("image")}

@@ -17,6 +17,8 @@ from .test_volume import image
 FLAVOR = {**SMALL, "disk": 1, "ephemeral": 1, "swap": 64}
 ROOT = {"source_type": "image", "destination_type": "volume", "uuid": "img", "boot_index": 0, "volume_size": 2}
 BLANK = {"source_type": "blank", "destination_type": "volume", "volume_size": 1}
+LOCAL = {"source_type": "image", "uuid": "img", "boot_index": 0}
+BOOT = {"image": "img", "flavor": {**SMALL, "disk": 1}}
 DATA = {"source_type": "volume", "uuid": "data"}
 
 
@@ -108,7 +110,26 @@ def test_local_disks_take_tags(place: Host) -> None:
     ([{**BLANK, "device_name": "sda"}], {}, "device_name: must be free"),
     ([{**ROOT, "device_name": "vdb"}], {}, "must be vda for the root disk"),
     ([{"source_type": "blank", "guest_format": "swap"}], {}, "the flavor has no swap disk"),
-    ([{"source_type": "blank", "volume_size": 2}], {"flavor": FLAVOR}, "must be that of the flavor's ephemeral disk"),
+    ([{"source_type": "blank", "volume_size": 2}], {"flavor": FLAVOR}, "must be the flavor's ephemeral, 1 GiB"),
+    ([{"source_type": "blank", "guest_format": "swap", "volume_size": 1}], {"flavor": FLAVOR}, "flavor's swap, 64 MiB"),
+    ([{**LOCAL, "volume_size": 3}], BOOT, "volume_size: must be the flavor's disk, 1 GiB"),
+    ([{**LOCAL, "guest_format": "ext4"}], BOOT, "guest_format: is for blank local disks only"),
+    ([{**LOCAL, "delete_on_termination": False}], BOOT, "delete_on_termination: must be true for a local disk"),
+    ([{**LOCAL, "disk_bus": "scsi"}], BOOT, "disk_bus: must be virtio for a local disk"),
+    ([{**LOCAL, "device_name": "vdb"}], BOOT, "device_name: must be vda for this disk"),
+    ([{**LOCAL, "volume_type": "default"}], BOOT, "volume_type: is for volumes"),
+    ([{**LOCAL, "readonly": True}], BOOT, "readonly: is for volumes"),
+    ([{**LOCAL, "boot_index": 1}], BOOT, "the server's own image, with boot_index 0"),
+    ([{**LOCAL, "uuid": "other"}], BOOT, "is the server's own image"),
+    ([{**BLANK, "disk_bus": "sata", "readonly": True}], {}, "readonly: cannot be true on bus sata"),
+    ([{**BLANK, "boot_index": 1}], {}, "boot_index: is for disks that hold something to boot from"),
+    ([{**DATA, "volume_type": "default"}], {}, "volume_type: is for volumes that are made"),
+    ([{**DATA, "volume": "0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11"}], {}, "volume: must be that of the volume in uuid"),
+    ([{"source_type": "snapshot", "uuid": "data"}], {}, "must name a volume snapshot of this host"),
+    ([{**ROOT, "uuid": "nope"}], {}, "must name a image of this host"),
+    ([{**BLANK, "boot_index": 40}], {}, "boot_index: must be from -1 to 32"),
+    ([{**BLANK, "colour": "red"}], {}, "colour"),
+    ([{"volume_size": 1}], {}, "source_type"),
     ([{"source_type": "blank"}, {"source_type": "blank"}], {"flavor": FLAVOR}, "more than one blank local disk"),
     ([{"source_type": "image", "uuid": "img", "boot_index": 0}], {}, "is the server's own image"),
     ([{**BLANK, "volume_type": "nope"}], {}, "must be a pool of this host"),
@@ -119,6 +140,57 @@ def test_refused(place: Host, items: list[dict[str, Any]], want: dict[str, Any],
     with pytest.raises(InvalidField, match=why):
         make(place, *items, **want)
     assert place.agent.documents.list("server") == [] and volumes(place) == before
+
+
+def test_the_same_said_again_is_no_change(place: Host) -> None:
+    want, swap = {"image": "img", "flavor": FLAVOR}, {"source_type": "blank", "guest_format": "swap"}
+    make(place, {**LOCAL, "volume_size": 1, "delete_on_termination": True, "device_name": "/dev/vda"},
+         {**swap, "volume_size": 64, "boot_index": -1}, **want)
+    assert not make(place, LOCAL, {**swap, "device_name": "vdc"}, **want).changed
+
+
+def test_read_only(place: Host) -> None:
+    make(place, {**DATA, "readonly": True})
+    assert {d.target: d.readonly for d in place.fake.domain(place.show()["id"]).disks} == {
+        "vda": False, "vdb": True, "vdz": True}
+
+
+def test_a_volume_for_several_servers(place: Host) -> None:
+    place.ensure("volume", "both", {"size": 1, "multiattach": True})
+    both = {**DATA, "uuid": "both"}
+    make(place, both)
+    place.ensure("server", "web2", {"flavor": SMALL, "block_device_mapping": [both]})
+    assert len(reconcile.show(place.agent, BY_NOUN["volume"], "both")["attachments"]) == 2
+
+
+def test_the_uuid_of_a_volume_that_is_made(place: Host) -> None:
+    chosen = "0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11"
+    done = make(place, {**BLANK, "volume": chosen})
+    assert [one["id"] for one in done.resource["volumes_attached"]] == [chosen]
+    with pytest.raises(InvalidField, match=r"\[0\].volume: is the uuid of volume 'web1-vdb"):
+        place.ensure("server", "web2", {"flavor": SMALL, "block_device_mapping": [{**BLANK, "volume": chosen}]})
+
+
+def test_made_anew_with_other_volumes(place: Host) -> None:
+    """What is not deleted with the server outlives it; the new server does not boot from the old one's disk."""
+    first = make(place, ROOT, {**BLANK, "delete_on_termination": True}, DATA).resource["volumes_attached"]
+    done = place.ensure("server", "web1", {"block_device_mapping": [ROOT, BLANK, DATA], "key_name": None,
+                                           "availability_zone": "b"}, on_immutable="recreate").resource
+    second = {one["device"]: one["id"] for one in done["volumes_attached"]}
+    assert [one["device"] for one in first] == sorted(second) == ["vda", "vdb", "vdc"]
+    assert second["vdc"] == first[2]["id"] and second["vda"] != first[0]["id"]
+    assert len(volumes(place)) == 4  # both roots, the new blank one, data
+    assert not make(place, ROOT, BLANK, DATA).changed
+
+
+def test_one_that_cannot_go_is_not_taken_for_the_new_one(place: Host) -> None:
+    make(place, ROOT)
+    place.fake.fail_next("undefine", HypervisorError("it could not."))
+    with pytest.raises(HypervisorError):
+        place.ensure("server", "web1", {"availability_zone": "b"}, on_immutable="recreate")
+    assert place.show()["availability_zone"] is None and place.show()["fault"]["message"] == "it could not."
+    place.restart()
+    assert place.show()["availability_zone"] == "b" and place.show()["fault"] is None
 
 
 def test_one_that_another_server_has(place: Host) -> None:

@@ -59,6 +59,9 @@ class Reaper:
 
 
 IMAGE = ("image", "img", {"source": {"path": "/image.raw"}, "disk_format": "raw"})
+BLOCKS = [{"source_type": "image", "destination_type": "volume", "uuid": "img", "boot_index": 0},
+          {"source_type": "volume", "uuid": "data"},
+          {"source_type": "blank", "destination_type": "volume", "volume_size": 1, "delete_on_termination": True}]
 #: What was made before, and what is asked for: noun, key, want and, last, what the caller allows.
 STORIES: dict[str, tuple[list[tuple[str, str, Any]], tuple[Any, ...]]] = {
     "create": ([], ("server", "web1", {"flavor": {**SMALL, "disk": 1, "swap": 1}, "networks": [{"bridge": "br0"}]})),
@@ -81,6 +84,14 @@ STORIES: dict[str, tuple[list[tuple[str, str, Any]], tuple[Any, ...]]] = {
     "unrescue": ([IMAGE, ("server", "web1", {"flavor": SMALL, "rescue": {"image": "img"}})],
                  ("server", "web1", {"rescue": None})),
     "suspend": ([("server", "web1", {"flavor": SMALL})], ("server", "web1", {"power": "suspended"})),
+    "create with volumes": ([IMAGE, ("volume", "data", {"size": 1})], ("server", "web1", {
+        "flavor": SMALL, "block_device_mapping": BLOCKS})),
+    "delete with volumes": ([IMAGE, ("volume", "data", {"size": 1}), ("server", "web1", {
+        "flavor": SMALL, "block_device_mapping": BLOCKS})], ("server", "web1", None)),
+    "make anew with volumes": (
+        [IMAGE, ("volume", "data", {"size": 1}),
+         ("server", "web1", {"flavor": SMALL, "block_device_mapping": BLOCKS})],
+        ("server", "web1", {"availability_zone": "b"}, {"on_immutable": "recreate"})),
     "network": ([], ("network", "lan", {"mode": "nat", "cidr": "10.99.0.0/24"})),
     "network away": ([("network", "lan", {"mode": "nat", "cidr": "10.99.0.0/24"})], ("network", "lan", None)),
 }
@@ -110,7 +121,7 @@ def test_death_at_every_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
             host.restart()
             if repeat:
                 host.ensure(*asked, **allowed)
-            _nothing_is_half(host, asked, allowed, repeat)
+            _nothing_is_half(host, before, asked, allowed, repeat)
             host.agent.close()
         if survived:
             assert lives > 1
@@ -118,7 +129,7 @@ def test_death_at_every_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     pytest.fail("the story never ends")
 
 
-def _nothing_is_half(host: Host, asked: list[Any], allowed: dict[str, Any], repeated: bool) -> None:
+def _nothing_is_half(host: Host, before: list[Any], asked: list[Any], allowed: dict[str, Any], repeated: bool) -> None:
     noun, key, want = asked
     documents = host.agent.documents.list("server")
     domains = host.fake.domains()
@@ -131,6 +142,13 @@ def _nothing_is_half(host: Host, asked: list[Any], allowed: dict[str, Any], repe
     assert folders == {d.id for d in documents}
     assert not list((host.root / "state").rglob("*.part"))
     assert {d.name for d in host.agent.documents.list("network")} == set(host.fake.networks())
+    volumes = {one.id: one for one in host.agent.documents.list("volume")}
+    assert all(one.state["made"] for one in volumes.values())
+    assert {path.name for path in (host.root / "state").glob("volumes/*")} == set(volumes)
+    assert all({one.want["volume"]} <= set(volumes) and one.want["server"] in domains
+               for one in host.agent.documents.list("volume_attachment"))
+    if "recreate" not in allowed.values() and any(name == "data" for _n, name, _w in before) and documents:
+        assert len(volumes) == len(host.agent.documents.list("volume_attachment")) == len(BLOCKS)
     if repeated:
         assert host.ensure(*asked, **allowed).steps == []
         assert (host.agent.documents.find(noun, key) is None) == (want is None)

@@ -330,6 +330,33 @@ def test_abort_after_a_failure(pair: Pair) -> None:
     assert abort(pair.one.side(), pair.two.side(), "web1") == []
 
 
+def test_abort_of_another_ones_migration(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair.make()
+    pair.one.fake.fail_next("migrate", HypervisorError("no."))
+    with pytest.raises(HypervisorError):
+        pair.migrate()
+    third = pair.two.side()
+    monkeypatch.setattr(third, "address", "192.0.2.3")
+    monkeypatch.setattr(third, "link_name", lambda: "kvm3")
+    monkeypatch.setattr(third, "open_migrations", lambda _server: [])
+    assert abort(pair.one.side(), third, "web1") == []
+    assert len(abort(pair.one.side(), pair.two.side(), "web1")) == 2
+
+
+def test_abort_when_the_target_is_down(pair: Pair) -> None:
+    id = pair.make()
+    pair.one.fake.fail_next("migrate", HypervisorError("no."))
+    with pytest.raises(HypervisorError):
+        pair.migrate()
+    pair.two.stop()
+    target = pair.two.side()
+    target.client.timeout = 1
+    with pytest.raises(MagnetarError):
+        abort(pair.one.side(), target, "web1")
+    assert not pair.one.side().open_migrations(id)
+    pair.two.start()
+
+
 def test_a_failed_live_one_goes_cold(pair: Pair) -> None:
     id = pair.make()
     pair.one.fake.fail_next("migrate", HypervisorError("no."))

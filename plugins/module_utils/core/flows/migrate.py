@@ -74,6 +74,8 @@ class Migrate:
         #: The uuid of both halves.
         self.id: Optional[str] = None
         self.resource: Optional[dict[str, Any]] = None
+        #: What ``plan`` takes for granted.
+        self.warnings: list[str] = []
 
     def plan(self) -> list[Step]:
         """What would be done: empty when the server is at the target for good. Raises what the agents refuse."""
@@ -130,7 +132,8 @@ class Migrate:
                     "peer": self.source.link_name(), "manifest": told}
             if begun[self.target] is None:
                 if dry:
-                    self.target.client.ensure("migration", str(self.id), come, dry_run=True)
+                    answer = self.target.client.ensure("migration", str(self.id), come, dry_run=True)
+                    self.warnings += answer.get("warnings") or []
                 yield self._step("prepare", "let it in at %s" % self.target.host["name"]), lambda: self._ensure(
                     self.target, come)
             yield self._step("claim", "keep others from it at %s" % self.source.host["name"]), lambda: self._ensure(
@@ -158,19 +161,29 @@ class Migrate:
 
 
 def abort(source: Side, target: Side, server: str, dry_run: bool = False) -> list[Step]:
-    """Take a migration back: the server stays at the source. Empty when none is on its way. Raises ``Conflict`` when
-    it has arrived already."""
+    """Take a migration between these two back: the server stays at the source. Empty when none is on its way. Raises
+    ``Conflict`` when it has arrived already."""
     found = source.find(server) or target.find(server)
     if found is None:
         return []
     steps = []
     for side in (source, target):
+        other = target if side is source else source
         for half in side.open_migrations(found["id"]):
+            if not _is_with(half, other):
+                continue
             steps.append(Step("abort", "abort at %s" % side.host["name"]))
             if not dry_run:
                 _cancel(side.client, half["id"])
                 side.client.delete("migration", half["id"])
     return steps
+
+
+def _is_with(half: dict[str, Any], other: Side) -> bool:
+    """Whether a half is of a migration with *other*, and not with a third host. One that is down is known by its
+    address."""
+    host = str(half["address"] or "").rpartition(":")[0].strip("[]")
+    return bool(host and host == (other.address or other.client.host)) or half["peer"] == other.link_name()
 
 
 def _cancel(client: Client, id: str) -> None:

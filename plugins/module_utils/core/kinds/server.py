@@ -39,9 +39,11 @@ def _block() -> Record:
         uuid=Field(REFERENCE, "The image, volume or volume snapshot, by name or uuid."),
         boot_index=Field(Nullable(Integer(-1, 32)), "Turn among the disks to boot from: 0 for the root disk; null or "
                          "-1 for never."),
-        volume_size=Field(SIZE, "Size in GiB of a volume that is made; that of its source when omitted."),
+        volume_size=Field(SIZE, "Size in GiB of a volume that is made; that of its source when omitted. Local disks "
+                          "have the flavor's size, which it can only repeat (in MiB for swap)."),
         volume_type=Field(POOL, "Pool of a volume that is made."),
         delete_on_termination=Field(Boolean(), "Whether the volume is deleted with the server."),
+        readonly=Field(Boolean(), "Whether the guest may only read the volume."),
         guest_format=Field(Nullable(Choices("swap", "ext4")), "What a blank local disk is formatted with: V(swap) is "
                            "the flavor's swap disk, else it is the flavor's ephemeral disk."),
         device_type=Field(Nullable(Choices("disk")), "Only V(disk)."),
