@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from typing import Any
 from magnetar_agent import access, serve
 from magnetar_agent.agent import Agent
 from magnetar_agent.fake import FakeHypervisor
+from magnetar_agent.migrations import source
 from magnetar_agent.settings import Settings
 from magnetar_core.client import Client
 from magnetar_core.errors import Cancelled
@@ -110,6 +112,11 @@ class Pair:
         (place / "console.log").write_text("boot\n")
         return id
 
+    def image(self, name: str) -> None:
+        """An image on the first host."""
+        (self.root / name).write_bytes(name.encode().ljust(1 << 20, b"."))
+        self.one.side().client.ensure("image", name, {"source": {"path": str(self.root / name)}, "disk_format": "raw"})
+
     def migrate(self, server: str = "web1", **wish: Any) -> list[str]:
         """Run the flow; returns its steps' verbs."""
         flow = Migrate(self.one.side(), self.two.side(), server, wish)
@@ -164,7 +171,43 @@ class Killer:
             raise
 
 
+class Held:
+    """Holds the way of a server on *host* when *done* of its ten parts have gone (``live``), when its disk is to go
+    (``cold``), or when it has gone (``after``), until ``on`` is set. A cancelled one goes no further."""
+
+    def __init__(self, host: Kvm, kind: str, done: int = 0) -> None:
+        self.reached, self.on, self.done = threading.Event(), threading.Event(), done
+        self._whole: Any = source.send if kind == "cold" else host.fake.migrate
+        if kind == "cold":
+            source.send = self._send
+        else:
+            host.fake.migrate = self._after if kind == "after" else self._live  # type: ignore[method-assign]
+
+    def _wait(self, going: Callable[[], object]) -> None:
+        self.reached.set()
+        while not self.on.wait(0.01):
+            going()
+
+    def _live(self, uuid: str, passage: Any, going: Callable[[Any], None]) -> None:
+        def slow(facts: Any) -> None:
+            going(facts)
+            if facts["done"] == self.done:
+                self._wait(lambda: going(facts))
+
+        self._whole(uuid, passage, slow)
+
+    def _after(self, *given: Any) -> None:
+        self._whole(*given)
+        self._wait(lambda: None)
+
+    def _send(self, talk: Any, path: Path, offset: int, sent: Callable[[int], None], *rate: Any) -> int:
+        if path.name == "disk":
+            self._wait(lambda: sent(0))
+        return int(self._whole(talk, path, offset, sent, *rate))
+
+
 def brief(host: Kvm) -> Side:
+    """A coordinator's view that does not wait long."""
     side = host.side()
     side.client.timeout = 0.8
     return side

@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from magnetar_core.errors import Conflict, InvalidField, MagnetarError, NoSpace, NotFound
+from magnetar_core.errors import Conflict, InvalidField, MagnetarError, NoSpace, NotFound, Unreachable
 from magnetar_core.flows.migrate import Migrate, abort
 
 from .pair import WAY, Pair
+from .pki import Pki
 
 
 # What goes --------------------------------------------------------------------------------------------------------
@@ -43,6 +46,40 @@ def test_a_paused_server_stays_paused(pair: Pair) -> None:
     found = pair.two.fake.domain(id)
     assert found is not None and found.state == "paused"
     assert not pair.one.knows(id)
+
+
+@pytest.mark.parametrize("kind", ["live", "cold"])
+def test_all_of_its_disks_go(pair: Pair, kind: str) -> None:
+    id = pair.make(flavor={"vcpus": 1, "ram": 64, "disk": 1, "ephemeral": 1, "swap": 8}, config_drive=True)
+    place = pair.one.agent.settings.state_dir / "servers" / id
+    for name in ("disk.ephemeral", "disk.swap"):
+        with (place / name).open("ab") as disk:
+            disk.write(name.encode() * 1000)
+    names = {"disk", "disk.ephemeral", "disk.swap", "config.iso"}
+    before = {path.name: path.read_bytes() for path in place.iterdir()}
+    targets = {disk.target: disk.path.name for disk in pair.one.fake.domains()[id].disks}
+    assert set(targets.values()) == names <= set(before)
+    pair.migrate(type=kind)
+    pair.check(id, pair.two)
+    place = pair.two.agent.settings.state_dir / "servers" / id
+    assert {path.name: path.read_bytes() for path in place.iterdir()} == before
+    assert {disk.target: disk.path.name for disk in pair.two.fake.domains()[id].disks} == targets
+
+
+@pytest.mark.parametrize("power", ["running", "off"])
+def test_a_rescued_server_goes_cold(pair: Pair, power: str) -> None:
+    """Its image need not be at the target."""
+    pair.image("system")
+    id = pair.make(image="system")
+    pair.one.side().client.ensure("server", "web1", {"rescue": {}, "power": power})
+    if power == "running":
+        refused(pair, Conflict, "rescued.*Unrescue it first, or ask for type cold")
+    pair.migrate(type="cold" if power == "running" else "auto")
+    found = pair.two.side().client.get("server", id)
+    assert (found["status"], found["power_state"]) == ("RESCUE", power)
+    assert {disk.path.name for disk in pair.two.fake.domains()[id].disks} == {"disk.rescue", "disk", "config.iso"}
+    pair.two.side().client.ensure("server", "web1", {"rescue": None})
+    pair.check(id, pair.two, power == "running")
 
 
 def test_there_and_back(pair: Pair) -> None:
@@ -98,6 +135,44 @@ def test_no_memory(pair: Pair) -> None:
     refused(pair, NoSpace, "70000 MiB of memory, and the target has 65536 MiB")
 
 
+def test_no_room_for_its_disks(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair.make()
+    monkeypatch.setattr("shutil.disk_usage", lambda _path: SimpleNamespace(total=2000, used=1000, free=1000))
+    refused(pair, NoSpace, "disks of the server take .* Choose another host, or free some")
+
+
+@pytest.mark.parametrize(("wish", "field"), [
+    ({"bandwidth": 0}, "bandwidth"), ({"max_downtime": 0}, "max_downtime"), ({"time_limit": 0}, "time_limit"),
+    ({"on_time_limit": "wait"}, "on_time_limit"), ({"type": "warm"}, "type"),
+])
+def test_options_that_make_no_sense(pair: Pair, wish: dict[str, Any], field: str) -> None:
+    """A bandwidth of 0 is not taken for one without limit, as libvirt does."""
+    pair.make()
+    refused(pair, InvalidField, field, **wish)
+
+
+def test_another_ca(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair.make()
+    settings = replace(pair.one.agent.settings, tls_client_ca=Pki(pair.root / "other").ca)
+    monkeypatch.setattr(pair.one.agent.links, "settings", settings)
+    refused(pair, Unreachable, "kvm2 .* certificate verify failed.* certificates of one CA")
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_an_expired_certificate(pair: Pair, monkeypatch: pytest.MonkeyPatch, side: str) -> None:
+    pair.make()
+    name = "kvm1" if side == "source" else "kvm2"
+    cert, key = pair.one.pki.issue(name, days=-1)
+    if side == "target":  # the coordinator does not speak to it either
+        pair.two.stop()
+        pair.two.start()
+        refused(pair, Unreachable, "certificate has expired")
+    else:
+        settings = replace(pair.one.agent.settings, tls_cert=cert, tls_key=key)
+        monkeypatch.setattr(pair.one.agent.links, "settings", settings)
+        refused(pair, Unreachable, "certificates of one CA")
+
+
 def test_another_cpu(pair: Pair) -> None:
     pair.make()
     pair.two.fake.alien_cpu = "<cpu>fake</cpu>"
@@ -121,6 +196,7 @@ def test_a_suspended_server(pair: Pair) -> None:
     pair.make()
     pair.one.side().client.ensure("server", "web1", {"power": "suspended"})
     refused(pair, Conflict, "suspended.*Resume or stop it first")
+    refused(pair, Conflict, "suspended.*Resume or stop it first", type="cold")
 
 
 def test_live_needs_a_running_guest(pair: Pair) -> None:
