@@ -143,7 +143,7 @@ def test_the_target_goes_away_on_the_way(pair: Pair, held: Hold, kind: str) -> N
     id = pair.make()
     way = held(pair.one, kind, 5)
     with ThreadPoolExecutor() as threads:
-        going = threads.submit(pair.migrate, type=kind)
+        going = threads.submit(list, Migrate(brief(pair.one), brief(pair.two), "web1", {"type": kind}).steps())
         assert way.reached.wait(10)
         pair.two.stop()
         way.on.set()
@@ -213,10 +213,9 @@ def test_two_that_begin_at_once(pair: Pair, ahead: int) -> None:
     id = pair.make()
     first, second = (Migrate(pair.one.side(), pair.two.side(), "web1") for _number in range(2))
     ways = first.steps(), second.steps()
-    for _number in range(ahead):
+    next(ways[1])
+    for _number in range(ahead + 1):
         next(ways[0])
-    for way in ways:
-        next(way)
     with pytest.raises(Conflict, match="is on its way|is being migrated"):
         list(ways[1])
     list(ways[0])
@@ -229,6 +228,7 @@ def test_two_targets(pair: Pair, held: Hold, monkeypatch: pytest.MonkeyPatch) ->
     """The one that came first has it; aborting towards the other leaves it alone."""
     id = pair.make()
     third = pair.two.side()
+    monkeypatch.setattr(third, "address", "192.0.2.3")
     monkeypatch.setattr(third, "link_name", lambda: "kvm3")
     monkeypatch.setattr(third, "open_migrations", lambda _server: [])
     way = held(pair.one, "live", 5)
