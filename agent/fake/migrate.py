@@ -80,7 +80,8 @@ class Migrations(State):
         sent = {"uuid": uuid, "live": there(domain.xml, passage), "xml": passage.persistent,
                 "disks": {str(folder / path.relative_to(here)): base64.b64encode(path.read_bytes()).decode()
                           for path in disks}}
-        with socket.socket(socket.AF_UNIX) as sock:
+        answer = b""
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as sock:
             sock.connect(str(passage.libvirt))
             with sock.makefile("rwb") as talk:
                 talk.write(json.dumps(sent).encode() + b"\n")

@@ -22,7 +22,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -135,7 +135,8 @@ class Links:
         with self._lock:
             offer = self._offers.get(id)
         if offer is None or not peer or peer not in offer.peers or door not in offer.doors:
-            log.warning("refused the link %s, door %s, to %s", id, door, peer or "nobody")
+            if id:
+                log.warning("refused the link %s, door %s, to %s", id, door, peer or "nobody")
             raise NotFound(f"There is no link {id} with the door {door} for {peer or 'nobody'} here.")
         return self._enter(offer, peer, door)
 
@@ -186,6 +187,11 @@ class Links:
         """Whether there is a listener for link *id*."""
         with self._lock:
             return id in self._forwards
+
+    def greet(self, remote: Remote) -> None:
+        """Return when the other agent can be reached and both believe the other's certificate. Raises as ``call``."""
+        with contextlib.suppress(NotFound):  # it has spoken to us: there is no link without a name
+            self.call(replace(remote, id=""), "").close()
 
     def close_forwards(self, id: str) -> None:
         """Listen no more for link *id*; what is connected stays so."""

@@ -45,7 +45,7 @@ def check(agent: Agent, want: Fields, id: str | None) -> Document:
         raise Conflict(f"Server {found.name!r} is not finished: its last change failed. Repeat that change first.")
     if not want.get("address"):
         raise InvalidField("address", "is required on the source: host:port of the target's agent")
-    remote("", want)
+    there = remote("", want)
     volumes.check(agent, found, want)
     domain = agent.hypervisor.domain(found.id)
     power = domain.state if domain else hv.OFF
@@ -55,6 +55,10 @@ def check(agent: Agent, want: Fields, id: str | None) -> Document:
     if want["type"] == "live" and power not in ACTIVE:
         raise Conflict(f"Server {found.name!r} is {power}; only a running or paused one can go live. Ask for type cold "
                        "or auto.")
+    if want["type"] == "live" and found.want.get("rescue"):
+        raise Conflict(f"Server {found.name!r} is rescued, and only a server as it is meant to be goes live. Unrescue "
+                       "it first, or ask for type cold.")
+    agent.links.greet(there)
     return found
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import test_fleet
 from bare import Site
 from test_fleet import HTTPS, Fleet, killed, settled
 
@@ -111,9 +112,9 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, guest_image: dict[str, Path]
 
 
 def test_attached_by_a_playbook(fleet: Writer) -> None:
-    fleet.play(MAKE.replace("bare7", NAMES[0]))
+    fleet.play(MAKE.replace(test_fleet.NAMES[0], NAMES[0]))
     fleet.check(NAMES[0])
-    again = AGAIN.replace("bare7", NAMES[0]).replace("web1", "writer").replace(": data", ": far")
+    again = AGAIN.replace(test_fleet.NAMES[0], NAMES[0]).replace("web1", "writer").replace(": data", ": far")
     for name, host in (("kvm1", NAMES[0]), ("kvm2", NAMES[2])):
         again = again.replace(f"{name}.example.org", fleet.hosts[host].address)
     assert fleet.play(again) == {NAMES[0]: 0}
