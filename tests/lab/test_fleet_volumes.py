@@ -49,8 +49,8 @@ sh /writes >/dev/console 2>/dev/null </dev/null &
 """
 MAKE = HTTPS + """
     - magnetar.compute.image: {name: tiny, filename: "{{ disk }}"}
-    - magnetar.compute.server:
-        {name: writer, image: tiny, flavor: {vcpus: 1, ram: 128, disk: 1}, userdata: "{{ writes }}"}
+    - magnetar.compute.flavor: {name: tiny, vcpus: 1, ram: 128, disk: 1}
+    - magnetar.compute.server: {name: writer, image: tiny, flavor: tiny, userdata: "{{ writes }}"}
     - magnetar.compute.volume: {name: own, size: 1}
     - magnetar.compute.volume_attachment: {server: writer, volume: own}
     - magnetar.compute.volume: {name: far, size: 1, endpoint: "https://{{ hostvars.bare11.ansible_host }}"}
