@@ -89,6 +89,7 @@ class Writer(Fleet):
     def check(self, at: str) -> None:
         """The server is at *at*, has both volumes, and only its host is let in."""
         assert [bool(Side(self.client(name)).find("writer")) for name in NAMES] == [name == at for name in NAMES]
+        self.goes_on(at)
         shown = self.client(at).get("server", "writer")
         assert shown["status"] == "ACTIVE" and len(shown["volumes_attached"]) == 2
         for home, volume in ((NAMES[0], "own"), (NAMES[2], "far")):
@@ -99,7 +100,6 @@ class Writer(Fleet):
             assert self.client(name).get("host")["orphans"] == {"domains": [], "files": []}
             given = self.client(name).list("volume_attachment")
             assert len(given) == (2 if name == at else 0)
-        self.goes_on(at)
 
 
 @pytest.fixture(scope="module")
