@@ -266,9 +266,11 @@ class Links:
         except (OSError, ssl.SSLError, TimeoutError) as failure:
             far.close()
             why = getattr(failure, "strerror", None) or str(failure) or "no answer in time"
+            # A TLS connection that is closed before an answer is a refused certificate rather than a restart.
+            lasting = isinstance(failure, (ssl.SSLError, ConnectionResetError))
             raise Unreachable(f"The agent {remote.peer} at {remote.host}:{remote.port} cannot be reached over TLS: "
                               f"{why}. Check that it runs, that its port is open to this host, and that both have "
-                              "certificates of one CA.") from failure
+                              "certificates of one CA.", lasting=lasting) from failure
         if error:
             far.close()
             raise from_dict(error)

@@ -199,6 +199,9 @@ class _Move:
         """Shut the guest down; that it ran stays in its document, so it will run there."""
         power = self.server.want["power"]
         self._say("stop", 0, 1)
+        domain = self.agent.hypervisor.domain(self.server.id)
+        if domain and domain.state == hv.PAUSED:
+            self.agent.hypervisor.resume(self.server.id)
         verbs.stop(_on(self.task, self.server))
         self.server.want["power"] = power
 

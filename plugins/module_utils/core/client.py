@@ -284,7 +284,7 @@ class Client:
             return answer
         error = from_dict(answer["error"])
         error.request_id = answer["error"].get("request_id")
-        error.again = status == 503
+        error.again = status == 503 and not error.details.get("lasting")
         raise error
 
     def _connect(self) -> HTTPConnection:

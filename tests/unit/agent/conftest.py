@@ -29,15 +29,15 @@ SMALL = {"vcpus": 1, "ram": 64}
 class Host:
     """A fake host with its agent; ``restart`` is a new agent over the same state, as after ``kill -9``."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, **settings: Any) -> None:
+        self.root, self.settings = root, settings
         (root / "libvirt").mkdir(parents=True)
         self.fake = FakeHypervisor(root / "libvirt")
         self.agent = self._agent()
 
     def _agent(self) -> Agent:
         return Agent(Settings(state_dir=self.root / "state", image_paths=(self.root,), shutdown_timeout=0.2, grace=0.1,
-                              parallel=4), self.fake)
+                              parallel=4, **self.settings), self.fake)
 
     def start(self) -> None:
         """Start the agent and wait until it has put things right."""
