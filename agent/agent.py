@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import Documents
 from magnetar_agent.drivers.attachment import AttachmentDriver
+from magnetar_agent.drivers.export import ExportDriver
 from magnetar_agent.drivers.flavor import FlavorDriver
 from magnetar_agent.drivers.image import ImageDriver
 from magnetar_agent.drivers.interface import InterfaceDriver
@@ -22,6 +23,7 @@ from magnetar_agent.link import Links
 from magnetar_agent.locks import Locks
 from magnetar_agent.migrations import target
 from magnetar_agent.operations import Operations
+from magnetar_agent.volumes import exports, ways
 from magnetar_core.errors import InvalidField
 
 if TYPE_CHECKING:
@@ -48,20 +50,25 @@ class Agent:
         #: How often each domain rebooted since the agent started.
         self.reboots: dict[str, int] = {}
         drivers: tuple[Driver, ...] = (FlavorDriver(), KeypairDriver(), ImageDriver(), NetworkDriver(), VolumeDriver(),
-                                       SnapshotDriver(), ServerDriver(), AttachmentDriver(), InterfaceDriver(),
-                                       MigrationDriver())
+                                       SnapshotDriver(), ExportDriver(), ServerDriver(), AttachmentDriver(),
+                                       InterfaceDriver(), MigrationDriver())
         self.drivers: Mapping[str, Driver] = {driver.kind.noun: driver for driver in drivers}
         self.follower = Follower(self)
+        self.tending = ways.Tending(self)
 
     def start(self) -> None:
         """Follow events from now on, and put right what happened while no agent ran."""
         self.hypervisor.on_event(self._count_reboot)
+        exports.resume(self)
+        ways.resume(self)
         target.resume(self)
         self.follower.start()
+        self.tending.start()
 
     def close(self) -> None:
         """End operations and threads; the hypervisor is its maker's to close."""
         self.operations.close(self.settings.grace)
+        self.tending.close()
         self.follower.close()
         self.links.close()
 

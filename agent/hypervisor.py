@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from magnetar_agent.storage import Storage
+
 #: States of a domain as Magnetar sees them. ``crashed``: QEMU died or the guest panicked. ``suspended``: saved to disk.
 RUNNING, OFF, PAUSED, SUSPENDED, CRASHED = "running", "off", "paused", "suspended", "crashed"
 
@@ -149,20 +151,25 @@ class Lease:
 
 
 @dataclass(frozen=True)
+class Export:
+    """A disk that is served at the unix *socket* under *name*. With *stand_in* it is served as it is while a domain of
+    this host still writes to it, and what clients write is lost: good enough for a QEMU that waits for a guest to
+    come."""
+
+    id: str
+    name: str
+    disk: Disk
+    socket: Path
+    stand_in: bool = False
+
+
+@dataclass(frozen=True)
 class DiskSeen:
     """What qemu-img says of a disk file of ours."""
 
     format: str
     virtual_size: int
     backing: Path | None = None
-
-
-@dataclass(frozen=True)
-class Content:
-    """What lies in a storage pool of libvirt: its *size*, and how QEMU reaches it."""
-
-    size: int
-    disk: Disk
 
 
 @dataclass(frozen=True)
@@ -205,7 +212,7 @@ class Event:
 Progress = Callable[[int, int], None]
 
 
-class Hypervisor(Protocol):
+class Hypervisor(Storage, Protocol):
     """A host on which domains, networks and disks are made."""
 
     # The host ---------------------------------------------------------------------------------------------------
@@ -312,6 +319,22 @@ class Hypervisor(Protocol):
     def abort_copy(self, uuid: str, path: Path) -> None:
         """End a copy that nobody waits for any more, and remove what it wrote; fine when there is none."""
 
+    # Disks for other hosts --------------------------------------------------------------------------------------
+    def serve(self, export: Export) -> None:
+        """Let whoever connects to its socket use a disk, by QEMU's NBD server, from now on until ``unserve``; a server
+        that dies is started again. Returns when it can be connected to. One that is served already, in the same way,
+        is fine; in another way, its clients are cut and it is served anew."""
+
+    def serving(self, id: str) -> Export | None:
+        """What is served under this id."""
+
+    def rejoin(self, uuid: str, socket: Path) -> None:
+        """Have QEMU of an active domain read from the disk that it reaches at *socket*: when the connection broke, it
+        connects again at the second or third time."""
+
+    def unserve(self, id: str) -> None:
+        """Cut the clients and serve it no more; what the disk's cache holds is written. Fine when it is not served."""
+
     # Migration --------------------------------------------------------------------------------------------------
     def libvirt_socket(self) -> Path:
         """The socket on which another host's libvirt, coming through a link, speaks to this one's."""
@@ -369,22 +392,3 @@ class Hypervisor(Protocol):
 
     def permit(self, paths: Iterable[Path]) -> None:
         """Let QEMU's user read what lies under these paths (ownership is libvirt's matter at start)."""
-
-    # Storage pools of libvirt: ``Conflict`` when there is none of that name, or it does not run ------------------
-    def check_pool(self, pool: str) -> None:
-        """Nothing but that."""
-
-    def contents(self, pool: str) -> dict[str, Content]:
-        """All that lies there, by name."""
-
-    def content(self, pool: str, name: str) -> Content | None:
-        """One of them, looked for again when libvirt does not know it: another host may have made it."""
-
-    def make_content(self, pool: str, name: str, size: int) -> None:
-        """Make one that is raw; one that is there is fine. Raises ``NoSpace``."""
-
-    def grow_content(self, pool: str, name: str, size: int) -> None:
-        """Grow it, also while a domain has it, which is told by ``resize``. Raises ``NoSpace``; never shrinks."""
-
-    def remove_content(self, pool: str, name: str, wipe: bool) -> None:
-        """Remove it, with *wipe* overwritten by zeros; gone is fine."""

@@ -20,7 +20,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from magnetar_agent import access
 from magnetar_agent.agent import Agent
 from magnetar_agent.app import Application
-from magnetar_agent.link import ALPN
+from magnetar_agent.link import ALPN, TCP
 from magnetar_agent.settings import InvalidSettings, Settings
 from magnetar_core.errors import MagnetarError
 
@@ -96,13 +96,16 @@ def unix_socket(path: Path, group: str) -> socket.socket:
 
 
 def tcp_socket(address: tuple[str, int]) -> socket.socket:
-    """Listen on *address*."""
+    """Listen on *address*. What is accepted has the options of the listener (tcp(7), socket(7))."""
     try:
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        return socket.create_server(address, family=family, backlog=128)
+        found = socket.create_server(address, family=family, backlog=128)
     except OSError as error:
         raise CannotStart(f"The agent cannot listen on {address[0]}:{address[1]}: {error.strerror or error}. "
                           "Correct the setting listen.") from error
+    for option in TCP:
+        found.setsockopt(*option)
+    return found
 
 
 class Server(uvicorn.Server):

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 from magnetar_agent import hypervisor as hv
 from magnetar_agent.documents import Document, now
 from magnetar_agent.foresee import missing
+from magnetar_agent.migrations import ARRIVING, refuse_while_it_moves
 from magnetar_agent.servers import spec
-from magnetar_agent.volumes import attaching, attachments, finished
-from magnetar_core.errors import Conflict, InvalidField
+from magnetar_agent.volumes import attaching, finished, holders, ways
+from magnetar_core.errors import Conflict, InvalidField, Unreachable
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import VolumeAttachment
 from magnetar_core.plan import Step
+from magnetar_core.values import Uuid
 
 from .document import DocumentDriver
 
@@ -37,7 +39,7 @@ class AttachmentDriver(DocumentDriver):
 
     def __init__(self) -> None:
         super().__init__(VolumeAttachment)
-        self.verbs: Mapping[str, Verb] = {"attach": _attach, "detach": _detach}
+        self.verbs: Mapping[str, Verb] = {"attach": _attach, "detach": _detach, "release": _release}
 
     def locate(self, agent: Agent, key: str) -> str:
         """SERVER:VOLUME, each a name or a uuid, to the uuid that follows from both."""
@@ -48,12 +50,17 @@ class AttachmentDriver(DocumentDriver):
             server, volume = agent.documents.find("server", first), agent.documents.find("volume", second)
             if server and volume:
                 return attaching.identity(server.id, volume.id)
+            for one in attaching.of_server(agent, server.id, leaving=True) if server else ():
+                if (one.want.get("origin") or {}).get("volume_name") == second:
+                    return one.id
         return attaching.identity(*pairs[0])
 
     def complete(self, agent: Agent, want: Fields, document: Document | None) -> Fields:
         """Resolve server and volume, draw the device, and refuse what cannot be attached."""
         server = _named(agent, "server", want["server"], document)
-        volume = _named(agent, "volume", want["volume"], document)
+        refuse_while_it_moves(agent.documents.get("server", server.id))
+        volume = _abroad(agent, want, document) if want.get("origin") else \
+            _named(agent, "volume", want["volume"], document)
         found = {**want, "server": server.id, "volume": volume.id, "name": f"{server.id}:{volume.id}"}
         if found["boot_index"] == -1:
             found["boot_index"] = None
@@ -68,7 +75,11 @@ class AttachmentDriver(DocumentDriver):
         return found
 
     def release(self, agent: Agent, document: Document) -> None:
-        """The root disk stays."""
+        """The root disk stays, and the volumes of a server on its way do."""
+        refuse_while_it_moves(agent.documents.get("server", document.want["server"]))
+        if document.state.get(ARRIVING):
+            raise Conflict(f"The server of the volume is on its way to this host (migration {document.state[ARRIVING]}"
+                           "). Wait until it has arrived.")
         if document.want["boot_index"] == ROOT:
             raise Conflict("The volume is the root disk of its server, which cannot be without it. Delete the server.")
 
@@ -96,12 +107,11 @@ class AttachmentDriver(DocumentDriver):
     def show(self, agent: Agent, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
         """The document with the names of server and volume."""
         server = agent.documents.get("server", document.want["server"])
-        volume = agent.documents.get("volume", document.want["volume"])
         have, state = have or {}, document.state
         runs = have.get("power") in attaching.ACTIVE
         there = have.get("power") == MISSING or (have.get("defined") and (have.get("plugged") or not runs))
         known = {**document.want, "id": document.id, "name": document.name, "fault": state.get("fault"),
-                 "server_name": server.name if server else "", "volume_name": volume.name if volume else "",
+                 "server_name": server.name if server else "", "volume_name": _volume_name(agent, document),
                  "serial": document.want["volume"][:20],
                  "status": "attached" if there else "attaching" if state.get("unfinished") else "error",
                  "created_at": document.created_at, "updated_at": document.updated_at}
@@ -119,6 +129,8 @@ def plan(want: Fields | None, have: Fields | None) -> Iterator[Step]:
         raise Conflict(ASLEEP)
     if want is None and not loose:
         yield Step("detach", "detach the volume")
+    if want is None and have.get("origin"):
+        yield Step("release", "tell the volume's host")
     elif want is not None and not attached and (have["power"] != MISSING or not have.get("server")):
         yield Step("attach", "attach the volume")
 
@@ -145,6 +157,17 @@ def _named(agent: Agent, noun: str, key: str, document: Document | None) -> Docu
     return found
 
 
+def _abroad(agent: Agent, want: Fields, document: Document | None) -> Document:
+    """What is to be known of a volume of another host."""
+    Uuid().check(want["volume"], "volume")
+    origin = want["origin"]
+    ways.check(agent, origin)
+    if document and not document.want.get("origin"):
+        raise Conflict("The volume is attached as one of this host. Detach it first.", field="origin")
+    return Document("volume", want["volume"], origin["volume_name"], {
+        "multiattach": origin["multiattach"], "format": origin["format"], "size": origin["size"]}, {"made": True})
+
+
 def _check_new(agent: Agent, found: Fields, server: Document, volume: Document) -> None:
     """Refuse what a new attachment cannot be."""
     real = agent.documents.get("server", server.id) and agent.documents.get("volume", volume.id)
@@ -166,11 +189,10 @@ def _check_new(agent: Agent, found: Fields, server: Document, volume: Document) 
     if "device" in found and not found["device"].startswith(attaching.PREFIX[found["bus"]]):
         raise InvalidField("device", f"must begin with {attaching.PREFIX[found['bus']]} on bus {found['bus']}",
                            found["device"])
-    others = [one for one in attachments(agent, volume.id) if one.want["server"] != server.id]
+    others = [one for one in holders(agent, volume.id) if one.want["server"] != server.id]
     if others and not volume.want["multiattach"]:
-        known = agent.documents.get("server", others[0].want["server"])
-        raise Conflict(f"Volume {volume.name!r} is attached to server {known.name if known else '?'!r} and can be in "
-                       "one server only. Detach it there first, or use a volume made with multiattach.",
+        raise Conflict(f"Volume {volume.name!r} is attached to server {attaching.server_name(agent, others[0])!r} and "
+                       "can be in one server only. Detach it there first, or use a volume made with multiattach.",
                        uuids=[others[0].want["server"]])
 
 
@@ -182,6 +204,8 @@ def _attach(task: Task) -> None:
         disk = attaching.disk(agent, task.document)
         if server is None or server.deleting or disk is None:
             raise Conflict("The server or the volume was removed meanwhile.")
+        if want.get("origin"):
+            ways.open(agent, task.document)
         attaching.plug(agent, server.id, disk)
         if agent.hypervisor.domain(server.id):
             agent.hypervisor.define(spec.domain(agent, server))
@@ -208,7 +232,18 @@ def _detach(task: Task) -> None:
             agent.hypervisor.define(replace(made, disks=tuple(d for d in made.disks if d.target != want["device"])))
 
 
+def _release(task: Task) -> None:
+    """Give a volume of another host back. Its host may be away: then this is repeated, by ``ways.Tending`` too."""
+    try:
+        ways.release(task.agent, task.document)
+    except Unreachable as error:
+        raise Unreachable(f"The server is without the volume, and {task.document.want['origin']['host'] or 'its host'} "
+                          f"cannot be told so; until it is, the volume counts as attached there. {error}") from error
+
+
 def _volume_name(agent: Agent, document: Document) -> str:
     found = agent.documents.get("volume", document.want["volume"])
-    return found.name if found else str(document.want["volume"])
+    if document.want.get("origin"):
+        return str(document.want["origin"]["volume_name"])
+    return found.name if found else ""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent import hypervisor as hv
 from magnetar_agent.foresee import missing
-from magnetar_agent.volumes import GIB, attachments, copying, finished, gib, pools, status
+from magnetar_agent.volumes import GIB, attaching, attachments, copying, finished, gib, holders, pools, status
 from magnetar_core.errors import Conflict, Immutable, InUse, InvalidField, MagnetarError
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import Volume, VolumeSnapshot
@@ -57,15 +57,16 @@ class VolumeDriver(DocumentDriver):
 
     def release(self, agent: Agent, document: Document) -> None:
         """Refused while a server has it."""
-        users = sorted(_server_name(agent, one) for one in attachments(agent, document.id))
+        users = sorted(attaching.server_name(agent, one) for one in holders(agent, document.id))
         if users:
             raise InUse(f"Volume {document.name!r} is attached to {', '.join(users)}. Detach it first.", users=users)
 
     def snapshot(self, agent: Agent) -> Any:
-        """All attachments by the uuid of their volume."""
-        found: dict[str, list[Document]] = {}
-        for one in agent.documents.list("volume_attachment"):
-            found.setdefault(one.want["volume"], []).append(one)
+        """All that have volumes, by the uuid of the volume and then of the server."""
+        found: dict[str, dict[str, Document]] = {}
+        for noun in ("volume_export", "volume_attachment"):
+            for one in agent.documents.list(noun):
+                found.setdefault(one.want["volume"], {})[one.want["server"]] = one
         return found
 
     def observe(self, agent: Agent, document: Document, snapshot: Any = None) -> Fields | None:
@@ -78,13 +79,13 @@ class VolumeDriver(DocumentDriver):
 
     def show(self, agent: Agent, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
         """Cinder's names for what it is."""
-        used = attachments(agent, document.id) if snapshot is None else snapshot.get(document.id, [])
+        used = holders(agent, document.id) if snapshot is None else [*snapshot.get(document.id, {}).values()]
         known = {**document.want, **document.state, "id": document.id, "name": document.name,
                  "status": status(document, have, bool(used)), "host": agent.host_name,
                  "bootable": bool(document.state.get("bootable", document.want["image"])),
                  "shared": agent.settings.pools.get(document.want["pool"], {}).get("type") in ("nfs", "rbd"),
-                 "attachments": [{"id": one.id, "server": one.want["server"], "device": one.want["device"],
-                                  "server_name": _server_name(agent, one)} for one in used],
+                 "attachments": [{"id": one.id, "server": one.want["server"], "device": one.want.get("device"),
+                                  "server_name": attaching.server_name(agent, one)} for one in used],
                  "created_at": document.created_at, "updated_at": document.updated_at}
         return {f.name: known.get(f.name) for f in self.kind.fields if f.at(None, SHOW)}
 
@@ -242,11 +243,16 @@ def _grow(task: Task) -> None:
     """Grow it, by QEMU where a running server has it."""
     agent, document, size = task.agent, task.document, task.document.want["size"] * GIB
     live = []
+    abroad = [one for one in holders(agent, document.id) if one.kind == "volume_export"]
+    if abroad:
+        raise Conflict(f"Volume {document.name!r} is attached to server {attaching.server_name(agent, abroad[0])!r} of "
+                       "another host, where it cannot grow. Detach it first.")
     for one in attachments(agent, document.id):
         domain = agent.hypervisor.domain(one.want["server"])
         if domain and domain.state == hv.SUSPENDED:
-            raise Conflict(f"Server {_server_name(agent, one)!r} has volume {document.name!r} and is suspended: it "
-                           "would wake up to a disk of another size. Start or stop it, then repeat the call.")
+            raise Conflict(f"Server {attaching.server_name(agent, one)!r} has volume {document.name!r} and is "
+                           "suspended: it would wake up to a disk of another size. Start or stop it, then repeat "
+                           "the call.")
         if domain and domain.state in (hv.RUNNING, hv.PAUSED):
             live.append((domain.uuid, one.want["device"]))
     pool = pools.named(agent, document.want["pool"])
@@ -263,8 +269,3 @@ def _drop(task: Task) -> None:
     pool = task.document.want.get("pool") or task.document.state.get("pool")
     if pool:
         pools.named(task.agent, pool).remove(task.document.id)
-
-
-def _server_name(agent: Agent, attachment: Document) -> str:
-    found = agent.documents.get("server", attachment.want["server"])
-    return found.name if found else str(attachment.want["server"])

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from magnetar_agent.documents import now
 from magnetar_agent.fake.devices import Devices
 from magnetar_agent.fake.disks import Disks
+from magnetar_agent.fake.exports import Exports
 from magnetar_agent.fake.inside import Inside
 from magnetar_agent.fake.migrate import Migrations
 from magnetar_agent.fake.state import FakeDomain, FakeNetwork, parse
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["FakeHypervisor"]
 
 
-class FakeHypervisor(Inside, Devices, Migrations, Storage, Disks):
+class FakeHypervisor(Inside, Devices, Exports, Migrations, Storage, Disks):
     """See the head of this file. *delay* seconds pass in each call; *folder* keeps the state."""
 
     # What tests do to it ------------------------------------------------------------------------------------------
@@ -56,6 +57,10 @@ class FakeHypervisor(Inside, Devices, Migrations, Storage, Disks):
     def crash(self, uuid: str, reason: str = "failed") -> None:
         """QEMU dies (``failed``), or the guest panics (``panic``)."""
         self._outside(uuid, CRASHED, reason, Event(uuid, "crashed", reason))
+
+    def waits_for_disk(self, uuid: str) -> None:
+        """QEMU stops the guest, since a disk does not answer."""
+        self._outside(uuid, PAUSED, "io-error", Event(uuid, "suspended", "io-error"))
 
     def destroyed_outside(self, uuid: str) -> None:
         """Somebody runs ``virsh destroy``."""
@@ -133,6 +138,7 @@ class FakeHypervisor(Inside, Devices, Migrations, Storage, Disks):
         self._on_event.clear()
         self._on_connect.clear()
         self.close_socket()
+        self.close_exports()
 
     # Networks -----------------------------------------------------------------------------------------------------
     def networks(self) -> dict[str, NetworkSeen]:

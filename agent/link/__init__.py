@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Links: streams between two agents over the one TLS port of each, so that a host needs no other open port.
 
-The accepting agent makes an *offer*: a link's id, the one peer (common name of its certificate) that may use it, and
-*doors*, names of what is behind it: a unix socket of this host, or a function that is given a connected socket. The
+The accepting agent makes an *offer*: a link's id, the peers (common names of their certificates) that may use it, and
+*doors*, names of what is behind it: a unix socket of this host, or a function that is given a connected
+socket and the peer. The
 connecting agent *forwards* a local unix socket to a door, or *calls* one and gets a socket. Both ends show their
 certificates; whether the peer may use the agent's API has nothing to do with it.
 
@@ -28,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from magnetar_agent.link.pipe import ALPN, Accepted, Dialled, Local, common_name
+from magnetar_agent.link.pipe import ALPN, TCP, Accepted, Dialled, Local, common_name
 from magnetar_core.errors import Conflict, MagnetarError, NotFound, Unreachable, from_dict
 
 if TYPE_CHECKING:
@@ -36,21 +37,21 @@ if TYPE_CHECKING:
 
     from magnetar_agent.settings import Settings
 
-__all__ = ["ALPN", "Links", "Offer", "Remote"]
+__all__ = ["ALPN", "TCP", "Door", "Links", "Offer", "Remote"]
 
 log = logging.getLogger(__name__)
 
 #: Seconds to reach the other agent, TLS and its answer included.
 CONNECT = 10.0
-Door = Path | Callable[[socket.socket], None]
+Door = Path | Callable[[socket.socket, str], None]
 
 
 @dataclass(frozen=True)
 class Offer:
-    """What *peer* may reach here through link *id*."""
+    """What *peers* may reach here through link *id*."""
 
     id: str
-    peer: str
+    peers: frozenset[str]
     doors: Mapping[str, Door]
 
 
@@ -106,16 +107,22 @@ class Links:
         return found
 
     # The accepting side ------------------------------------------------------------------------------------------
-    def offer(self, offer: Offer) -> None:
-        """Let the peer in from now on; another offer of the same id is replaced."""
+    def offer(self, offer: Offer, spare: str = "") -> None:
+        """Let the peers in from now on. Another offer of the same id is replaced, and who is not in this one is cut,
+        save for the door *spare*."""
         with self._lock:
             self._offers[offer.id] = offer
+        self._cut(offer.id, lambda end: end.accepted and end.peer not in offer.peers and end.door != spare)
 
-    def withdraw(self, id: str) -> None:
-        """Let nobody in any more, and cut what is open."""
+    def offered(self, id: str) -> Offer | None:
+        """What is offered under this id."""
+        return self._offers.get(id)
+
+    def withdraw(self, id: str, spare: str = "") -> None:
+        """Let nobody in any more, and cut what is open, save for the door *spare*."""
         with self._lock:
             self._offers.pop(id, None)
-        self._cut(id)
+        self._cut(id, lambda end: not spare or end.door != spare)
 
     def accept(self, transport: asyncio.BaseTransport) -> None:
         """Take over a TLS connection that asked for a link; called in the server's loop."""
@@ -127,24 +134,24 @@ class Links:
         """What leads to *door* of link *id*. Raises ``NotFound`` for all that is not offered to this very peer."""
         with self._lock:
             offer = self._offers.get(id)
-        if offer is None or not peer or offer.peer != peer or door not in offer.doors:
+        if offer is None or not peer or peer not in offer.peers or door not in offer.doors:
             log.warning("refused the link %s, door %s, to %s", id, door, peer or "nobody")
             raise NotFound(f"There is no link {id} with the door {door} for {peer or 'nobody'} here.")
-        return self._enter(id, offer.doors[door])
+        return self._enter(offer, peer, door)
 
-    async def _enter(self, id: str, door: Door) -> Local:
-        loop = asyncio.get_running_loop()
-        end = self._local(id, loop)
+    async def _enter(self, offer: Offer, peer: str, name: str) -> Local:
+        loop, id, door = asyncio.get_running_loop(), offer.id, offer.doors[name]
+        end = self._local(id, loop, peer, name, accepted=True)
         try:
             if isinstance(door, Path):
                 await loop.create_unix_connection(lambda: end, str(door))
             else:
                 ours, theirs = socket.socketpair()
                 await loop.create_unix_connection(lambda: end, sock=ours)
-                threading.Thread(target=_behind, args=(door, theirs), name=f"link {id[:8]}", daemon=True).start()
+                threading.Thread(target=_behind, args=(door, theirs, peer), name=f"link {id[:8]}", daemon=True).start()
         except OSError as error:
             end.close()
-            raise Unreachable(f"Nobody answers behind the door {door}: {error.strerror or error}.") from None
+            raise Unreachable(f"Nobody answers behind the door {name}: {error.strerror or error}.") from None
         return end
 
     # The connecting side -----------------------------------------------------------------------------------------
@@ -169,6 +176,16 @@ class Links:
             ours.close()
             raise
         return ours
+
+    def connected(self, id: str, door: str) -> bool:
+        """Whether anything is connected to *door* through link *id*."""
+        with self._lock:
+            return any(end.door == door for end in self._pipes.get(id, ()))
+
+    def forwards(self, id: str) -> bool:
+        """Whether there is a listener for link *id*."""
+        with self._lock:
+            return id in self._forwards
 
     def close_forwards(self, id: str) -> None:
         """Listen no more for link *id*; what is connected stays so."""
@@ -195,7 +212,7 @@ class Links:
 
     async def _serve(self, remote: Remote, door: str, path: Path, sock: socket.socket) -> None:
         def arrived() -> Local:
-            end = self._local(remote.id, asyncio.get_running_loop())
+            end = self._local(remote.id, asyncio.get_running_loop(), remote.peer, door)
             task = asyncio.ensure_future(self._through(remote, door, end))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
@@ -218,7 +235,7 @@ class Links:
 
     async def _join(self, remote: Remote, door: str, sock: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        end = self._local(remote.id, loop)
+        end = self._local(remote.id, loop, remote.peer, door)
         await loop.create_unix_connection(lambda: end, sock=sock)
         try:
             await self._dial(remote, door, end)
@@ -254,18 +271,24 @@ class Links:
         return context
 
     # Both --------------------------------------------------------------------------------------------------------
-    def _local(self, id: str, loop: asyncio.AbstractEventLoop) -> Local:
+    def _local(self, id: str, loop: asyncio.AbstractEventLoop, peer: str, door: str, accepted: bool = False) -> Local:
         """A new end on this host; known, so that it can be cut."""
+        end = Local(loop, lambda gone: self._gone(id, gone), peer, door, accepted)
         with self._lock:
-            pipes = self._pipes.setdefault(id, set())
-        end = Local(loop, pipes.discard)
-        pipes.add(end)
+            self._pipes.setdefault(id, set()).add(end)
         return end
 
-    def _cut(self, id: str) -> None:
+    def _gone(self, id: str, end: Local) -> None:
         with self._lock:
-            pipes = self._pipes.pop(id, set())
-        for end in list(pipes):
+            pipes = self._pipes.get(id, set())
+            pipes.discard(end)
+            if not pipes:
+                self._pipes.pop(id, None)
+
+    def _cut(self, id: str, which: Callable[[Local], bool] = lambda _end: True) -> None:
+        with self._lock:
+            pipes = [end for end in self._pipes.get(id, ()) if which(end)]
+        for end in pipes:
             with contextlib.suppress(RuntimeError):  # its loop has ended, and the end with it
                 end.loop.call_soon_threadsafe(end.abort)
 
@@ -289,11 +312,11 @@ def _forever(loop: asyncio.AbstractEventLoop) -> None:
     loop.close()
 
 
-def _behind(door: Callable[[socket.socket], None], sock: socket.socket) -> None:
+def _behind(door: Callable[[socket.socket, str], None], sock: socket.socket, peer: str) -> None:
     """Give the socket to what is behind the door, and close it afterwards."""
     with sock:
         try:
-            door(sock)
+            door(sock, peer)
         except (OSError, MagnetarError) as error:
             log.warning("a link ended early: %s", error)
         except Exception:

@@ -21,10 +21,13 @@ ALPN = "magnetar-link/1"
 LINE, PATIENCE = 4096, 10.0
 #: Bytes that may wait in an end before the other end stops reading.
 BUFFER = 1 << 20
-#: A peer whose host is gone is noticed after 10 + 3 * 5 seconds without traffic, and 30 with (ms).
-ALIVE = ((socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
-         (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5), (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-         (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 30000))
+#: Options of TCP connections between agents and to clients. Small writes go out at once: asyncio sees to that only
+#: where a socket was made with a protocol number. A peer whose host is gone is noticed after 10 + 3 * 5 seconds without
+#: traffic, and 30 with (ms).
+TCP = ((socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+       (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
+       (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5), (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+       (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 30000))
 
 
 def common_name(tls: ssl.SSLObject | None) -> str:
@@ -108,11 +111,12 @@ class End(asyncio.Protocol):
 
 
 class Local(End):
-    """The end at a socket of this host; *gone* is called with it at its end."""
+    """The end at a socket of this host, of a pipe to *door*, by *peer* if *accepted*; *gone* is called at its end."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, gone: Callable[[Local], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, gone: Callable[[Local], None], peer: str = "", door: str = "",
+                 accepted: bool = False) -> None:
         super().__init__()
-        self.loop, self._gone = loop, gone
+        self.loop, self._gone, self.peer, self.door, self.accepted = loop, gone, peer, door, accepted
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio."""
@@ -195,6 +199,8 @@ class Dialled(_Spoken):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio: the certificate must be the peer's, else not a byte is sent."""
         super().connection_made(transport)
+        for option in TCP:
+            transport.get_extra_info("socket").setsockopt(*option)
         tls = transport.get_extra_info("ssl_object")
         if common_name(tls) != self.peer:
             self._end_with(ssl.SSLError(f"its certificate is for {common_name(tls)!r}"))

@@ -20,8 +20,9 @@ from magnetar_agent import hypervisor as hv
 from magnetar_agent import reconcile
 from magnetar_agent.documents import Document, now
 from magnetar_agent.link import Offer
-from magnetar_agent.migrations import AGENT, DISKS, LIBVIRT, QEMU
-from magnetar_agent.migrations.wire import Talk, have, receive
+from magnetar_agent.link.talk import Talk
+from magnetar_agent.migrations import AGENT, DISKS, LIBVIRT, QEMU, volumes
+from magnetar_agent.migrations.wire import have, receive
 from magnetar_agent.operations import Operation
 from magnetar_agent.servers import GIB, choose, folder, spec
 from magnetar_core.ensure import Permissions
@@ -54,6 +55,7 @@ def check(agent: Agent, want: Fields) -> None:
     for nic in told["networks"]:
         if nic["mac"] in taken:
             raise Conflict(f"The MAC {nic['mac']} belongs to server {taken[nic['mac']].name!r} of the target.")
+    volumes.fit(agent, told)
     _can_run(agent, told, want["type"] == "live")
     _room(agent, told)
 
@@ -101,7 +103,7 @@ def prepare(task: Task) -> None:
 def offer(agent: Agent, document: Document) -> None:
     """The doors of this migration; after a restart of the agent again."""
     run = run_folder(agent, document.id)
-    agent.links.offer(Offer(document.id, document.want["peer"], {
+    agent.links.offer(Offer(document.id, frozenset([document.want["peer"]]), {
         AGENT: partial(_talk, agent, document.id), LIBVIRT: agent.hypervisor.libvirt_socket(),
         QEMU: run / QEMU, DISKS: run / DISKS,
     }))
@@ -122,7 +124,7 @@ def run_folder(agent: Agent, id: str) -> Path:
 
 
 # The talk ---------------------------------------------------------------------------------------------------------
-def _talk(agent: Agent, id: str, sock: socket.socket) -> None:
+def _talk(agent: Agent, id: str, sock: socket.socket, _peer: str) -> None:
     """What the source says, line by line, and the answers."""
     with Talk(sock) as talk:
         while (line := talk.hear()) is not None:
@@ -173,6 +175,7 @@ def _begin(agent: Agent, document: Document, _talk: Talk, line: Fields) -> Field
     run.mkdir(mode=0o770, parents=True, exist_ok=True)
     agent.hypervisor.permit([run])
     run.chmod(0o770)  # QEMU makes its sockets in it
+    volumes.come(agent, document, line.get("volumes", []))
     server = _server(document)
     document.state["disks"] = line["disks"] if line["live"] else []
     agent.documents.write(document)
@@ -214,7 +217,11 @@ def _arrive(agent: Agent, document: Document, _talk: Talk, _line: Fields) -> Fie
             raise Conflict("The target has no complete copy of the guest. Repeat the call.")
         document.state["arrived"] = now()
         agent.documents.write(document)
-    _take_over(agent, document)
+    try:
+        _take_over(agent, document)
+    except MagnetarError as error:
+        # It has arrived all the same, and the next phase tries again.
+        log.warning("server %s arrived and cannot be taken over yet: %s", document.name, error)
     return {}
 
 
@@ -257,6 +264,8 @@ def _take_over(agent: Agent, document: Document) -> None:
     """Let the guest run if it ran, then keep the server's document and have it made so."""
     server = _server(document)
     if agent.documents.get("server", server.id) is None:
+        volumes.have(agent, document)
+        volumes.connect(agent, server.id)
         if document.want["type"] == "live" and server.want["power"] == hv.RUNNING and \
                 agent.hypervisor.arrived(server.id):
             agent.hypervisor.resume(server.id)
@@ -298,6 +307,7 @@ def abandon(task: Task) -> None:
 
 
 def _erase(agent: Agent, document: Document) -> None:
+    volumes.forget(agent, document)
     shutil.rmtree(run_folder(agent, document.id), ignore_errors=True)
     if agent.documents.get("server", document.want["server"]) is None:
         shutil.rmtree(folder(agent, document.want["server"]), ignore_errors=True)

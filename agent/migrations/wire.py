@@ -8,106 +8,22 @@ goes on where the receiver has it for sure.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import json
 import os
-import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Self
 
 from magnetar_agent.documents import sync_folder, write_atomically
-from magnetar_core.errors import HypervisorError, InvalidRequest, NoSpace, Unreachable, from_dict
+from magnetar_agent.link.talk import Talk
+from magnetar_core.errors import HypervisorError, InvalidRequest, NoSpace
 
 _FRAME = struct.Struct(">QI16s")
 #: Bytes in a frame, and bytes after which the receiver makes sure of them.
 PIECE, SURE = 1 << 20, 64 << 20
-#: Longest line.
-LINE = 64 << 20
 #: Ends the names of a file that is on its way, and of the note of how much of it is sure.
 PART, NOTE = ".part", ".part.at"
-
-
-class Talk:
-    """One side of the talk over a connected socket; closing it ends the other side's too."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-        self._file = sock.makefile("rwb")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Say no more."""
-        with contextlib.suppress(OSError):
-            self._file.close()
-        self._sock.close()
-
-    def say(self, line: dict[str, Any]) -> None:
-        """Send a line."""
-        self.write(json.dumps(line).encode() + b"\n")
-        self.flush()
-
-    def hear(self) -> dict[str, Any] | None:
-        """The next line; ``None`` when the other side has ended the talk."""
-        line = self._file.readline(LINE)
-        if not line.endswith(b"\n"):
-            return None
-        found = json.loads(line)
-        if not isinstance(found, dict):
-            raise InvalidRequest("The other agent said something that makes no sense.")
-        return found
-
-    def ask(self, op: str, **line: Any) -> dict[str, Any]:
-        """Send a line and return the answer. Raises what the other side answers, or ``Unreachable``."""
-        self.say({"op": op, **line})
-        return self.answer()
-
-    def answer(self) -> dict[str, Any]:
-        """The answer to what was sent."""
-        try:
-            found = self.hear()
-        except OSError as error:
-            raise lost(error) from error
-        if found is None:
-            raise lost(None)
-        if "error" in found:
-            raise from_dict(found["error"])
-        return found
-
-    def write(self, data: bytes) -> None:
-        """Send bytes."""
-        try:
-            self._file.write(data)
-        except OSError as error:
-            raise lost(error) from error
-
-    def flush(self) -> None:
-        """Send what waits."""
-        try:
-            self._file.flush()
-        except OSError as error:
-            raise lost(error) from error
-
-    def read(self, count: int) -> bytes:
-        """Exactly *count* bytes."""
-        data = self._file.read(count)
-        if len(data) < count:
-            raise lost(None)
-        return data
-
-
-def lost(error: OSError | None) -> Unreachable:
-    """The other agent does not answer any more."""
-    why = f" ({error.strerror})" if error and error.strerror else ""
-    return Unreachable(f"The connection to the other agent broke{why}. Repeat the call: it goes on where it was.")
 
 
 # Sending --------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ The server's ``block_device_mapping`` is kept as it was given, with what was dra
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -15,15 +16,17 @@ from magnetar_agent import reconcile
 from magnetar_agent.documents import Document
 from magnetar_agent.drivers.volume import weigh
 from magnetar_agent.foresee import missing
-from magnetar_agent.volumes import GIB, attaching, attachments, finished, gib, pools
+from magnetar_agent.volumes import GIB, attaching, finished, gib, holders, pools, ways
 from magnetar_core.ensure import Permissions
-from magnetar_core.errors import Conflict, InvalidField
+from magnetar_core.errors import Conflict, InvalidField, Unreachable
 from magnetar_core.kinds import Volume
 from magnetar_core.kinds.volume import VolumeAttachment
 
 if TYPE_CHECKING:
     from magnetar_agent.agent import Agent
     from magnetar_agent.drivers import Fields, Task
+
+log = logging.getLogger(__name__)
 
 FIELD = "block_device_mapping"
 #: Valid pairs of source and destination (BDM-19 to BDM-25).
@@ -197,7 +200,7 @@ def _draw(agent: Agent, made: Fields, field: str, id: str | None) -> None:
 
 def _free(agent: Agent, volume: Document, server: str | None) -> None:
     """Raise ``Conflict`` unless the volume can be attached to *server*."""
-    others = [one for one in attachments(agent, volume.id) if one.want["server"] != server]
+    others = [one for one in holders(agent, volume.id) if one.want["server"] != server]
     if others and not volume.want["multiattach"]:
         raise Conflict(f"Volume {volume.name!r} is attached to another server. Detach it there first.",
                        uuids=[others[0].want["server"]])
@@ -298,14 +301,30 @@ def free(task: Task) -> None:
     for one in agent.documents.list("volume_attachment"):
         if one.want["server"] != id:
             continue
+        if one.want.get("origin"):
+            _release(agent, one)
+            continue
         with agent.locks.hold("volume", one.want["volume"]):
             volume = agent.documents.get("volume", one.want["volume"])
             goes = one.want["delete_on_termination"] or (failed and one.state.get("made_with_server"))
-            if volume and goes and len(attachments(agent, volume.id)) == 1:
+            if volume and goes and len(holders(agent, volume.id)) == 1:
                 _remove(task, volume)
             agent.documents.remove(one)
     if failed:
         _remove_all(task, (one["volume"] for one in items(task.document.want) if one["source_type"] != "volume"))
+
+
+def _release(agent: Agent, attachment: Document) -> None:
+    """Give a volume of another host back, now or as soon as that answers (``ways.Tending``)."""
+    attachment.deleting = True
+    attachment.state["delete"] = attachment.want["delete_on_termination"]
+    agent.documents.write(attachment)
+    try:
+        ways.release(agent, attachment)
+    except Unreachable as error:
+        log.warning("the volume %s is to be given back later: %s", attachment.want["volume"], error)
+    else:
+        agent.documents.remove(attachment)
 
 
 def _remove_all(task: Task, made: Iterable[str]) -> None:
@@ -313,7 +332,7 @@ def _remove_all(task: Task, made: Iterable[str]) -> None:
     for id in made:
         with task.agent.locks.hold("volume", id):
             volume = task.agent.documents.get("volume", id)
-            if volume and not attachments(task.agent, id):
+            if volume and not holders(task.agent, id):
                 _remove(task, volume)
 
 

@@ -15,6 +15,7 @@ from .disks import Disks
 from .events import listen
 from .inside import Inside
 from .migrate import Migrations
+from .nbd import Exports
 from .network import Networks
 from .power import Domains
 from .probe import Kvm
@@ -31,13 +32,14 @@ __all__ = ["LibvirtHypervisor"]
 log = logging.getLogger(__name__)
 
 
-class LibvirtHypervisor(Capabilities, Copies, Inside, Devices, Migrations, Networks, Storage, Disks):
+class LibvirtHypervisor(Capabilities, Copies, Exports, Inside, Devices, Migrations, Networks, Storage, Disks):
     """``Hypervisor`` on the libvirt at *uri*; what it finds out about the host is kept in *state_dir*."""
 
     def __init__(self, uri: str = "qemu:///system", state_dir: Path = Path("/var/lib/magnetar"),
                  templates: Path = FOLDER) -> None:
         Capabilities.__init__(self)
         Domains.__init__(self)
+        Exports.__init__(self)
         self.templates = templates
         self._listeners: list[Callable[[Event], None]] = []
         self.probe = Kvm(state_dir)
@@ -57,6 +59,7 @@ class LibvirtHypervisor(Capabilities, Copies, Inside, Devices, Migrations, Netwo
 
     def close(self) -> None:
         """Close the connection, end the probe; events end."""
+        self.close_exports()
         self.probe.close()
         self.connection.close()
 

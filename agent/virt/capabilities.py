@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-import grp
+import contextlib
 import os
+import pwd
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
@@ -31,7 +32,7 @@ class Capabilities:
         kvm = self.probe.seen()
         offered = facts.pop("domain_types")
         facts["virt_types"] = [word for word in ("kvm", "qemu") if word in offered and (word != "kvm" or kvm["usable"])]
-        facts.pop("qemu_group")
+        facts.pop("qemu_user")
         return {**facts, "kvm": kvm}
 
     def kvm(self) -> dict[str, Any]:
@@ -39,17 +40,20 @@ class Capabilities:
         return self.probe.wait()
 
     def qemu_group(self) -> int:
-        """The group in libvirt's DAC label; where libvirt has none, the group of the machine that is meant for it."""
-        group = self.connection.call("describe the host", self._of)["qemu_group"]
-        if group is None:
-            for name in ("libvirt-qemu", "qemu", "kvm"):
-                try:
-                    return grp.getgrnam(name).gr_gid
-                except KeyError:
-                    continue
-            raise HypervisorError("libvirt does not say as which user QEMU runs, and there is no group libvirt-qemu. "
+        """The group that QEMU runs with."""
+        return self.qemu_user()[1]
+
+    def qemu_user(self) -> tuple[int, int]:
+        """User and group in libvirt's DAC label; where libvirt has none, those of the machine that are meant for it."""
+        found: tuple[int, int] | None = self.connection.call("describe the host", self._of)["qemu_user"]
+        for name in () if found else ("libvirt-qemu", "qemu"):
+            with contextlib.suppress(KeyError):
+                entry = pwd.getpwnam(name)
+                return entry.pw_uid, entry.pw_gid
+        if found is None:
+            raise HypervisorError("libvirt does not say as which user QEMU runs, and there is no user libvirt-qemu. "
                                   "Install libvirt's QEMU driver, or set security_driver in qemu.conf.")
-        return int(group)
+        return found
 
     def _of(self, conn: Any) -> dict[str, Any]:
         if self._facts is None or self._facts[0] is not conn:
@@ -72,7 +76,7 @@ def _ask(conn: Any) -> dict[str, Any]:
         "memory_mb": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2**20,
         "vcpus": int(info[2]),
         "domain_types": {domain.get("type") for domain in root.iterfind("guest/arch/domain")},
-        "qemu_group": _dac_group(root),
+        "qemu_user": _dac_user(root),
     }
 
 
@@ -91,10 +95,11 @@ def _processor() -> str:
     return ""
 
 
-def _dac_group(root: ET.Element) -> int | None:
+def _dac_user(root: ET.Element) -> tuple[int, int] | None:
     """``+64055:+64055`` is user and group of QEMU."""
     for model in root.iterfind("host/secmodel"):
         label = model.findtext("baselabel", "")
         if model.findtext("model") == "dac" and ":+" in label:
-            return int(label.rpartition(":+")[2])
+            user, _colon, group = label.partition(":+")
+            return int(user.removeprefix("+")), int(group)
     return None

@@ -28,6 +28,13 @@ def attachments(agent: Agent, volume: str) -> list[Document]:
     return [one for one in agent.documents.list("volume_attachment") if one.want["volume"] == volume]
 
 
+def holders(agent: Agent, volume: str) -> list[Document]:
+    """The attachments of the volume on this host, and its exports to others, one for each server."""
+    found = {one.want["server"]: one for one in agent.documents.list("volume_export") if one.want["volume"] == volume}
+    found.update((one.want["server"], one) for one in attachments(agent, volume))
+    return list(found.values())
+
+
 def finished(document: Document) -> bool:
     """Whether the content of a volume or snapshot is there in full."""
     return bool(document.state.get("made"))

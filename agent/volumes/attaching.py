@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from magnetar_agent import hypervisor as hv
 from magnetar_agent.hypervisor import Disk, Nic
-from magnetar_agent.volumes import pools
+from magnetar_agent.volumes import pools, ways
 from magnetar_core.errors import Conflict
 
 if TYPE_CHECKING:
@@ -41,10 +41,17 @@ def identity(server: str, volume: str) -> str:
     return str(uuid.uuid5(NAMESPACE, f"{server}:{volume}"))
 
 
-def of_server(agent: Agent, id: str) -> list[Document]:
-    """The attachments of a server, by device; without those that are being taken away."""
-    found = [one for one in agent.documents.list("volume_attachment") if one.want["server"] == id and not one.deleting]
+def of_server(agent: Agent, id: str, leaving: bool = False) -> list[Document]:
+    """The attachments of a server, by device; those that are being taken away with *leaving* only."""
+    found = [one for one in agent.documents.list("volume_attachment")
+             if one.want["server"] == id and (leaving or not one.deleting)]
     return sorted(found, key=lambda one: str(one.want["device"]))
+
+
+def server_name(agent: Agent, holder: Document) -> str:
+    """Name of the server of an attachment or export."""
+    found = agent.documents.get("server", holder.want["server"])
+    return found.name if found else str(holder.want.get("server_name") or holder.want["server"])
 
 
 def disks(agent: Agent, id: str) -> list[Disk]:
@@ -55,13 +62,17 @@ def disks(agent: Agent, id: str) -> list[Disk]:
 def disk(agent: Agent, attachment: Document) -> Disk | None:
     """The attachment as QEMU has it; ``None`` when its volume has gone."""
     want = attachment.want
-    volume = agent.documents.get("volume", want["volume"])
-    if volume is None:
+    volume, origin = agent.documents.get("volume", want["volume"]), want.get("origin")
+    if origin:
+        place, several = ways.disk(agent, attachment), origin["multiattach"]
+    elif volume:
+        place = pools.named(agent, volume.want["pool"]).disk(volume.id, volume.want["format"])
+        several = volume.want["multiattach"]
+    else:
         return None
-    place = pools.named(agent, volume.want["pool"]).disk(volume.id, volume.want["format"])
     index = want["boot_index"]
     return replace(place, target=want["device"], bus=want["bus"], readonly=want["readonly"], tag=want["tag"],
-                   serial=volume.id, shareable=volume.want["multiattach"],
+                   serial=want["volume"], shareable=several,
                    boot=index + 1 if index is not None and index >= 0 else None)
 
 

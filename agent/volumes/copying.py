@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from magnetar_agent import hypervisor as hv
 from magnetar_agent.hypervisor import Disk
-from magnetar_agent.volumes import attachments, pools
+from magnetar_agent.volumes import attachments, holders, pools
 from magnetar_core.errors import Conflict
 
 if TYPE_CHECKING:
@@ -46,6 +46,9 @@ def from_volume(task: Task, pool: Pool, size: int, format: str, volume: str) -> 
             servers.enter_context(agent.locks.hold("server", one))
         own.enter_context(agent.locks.hold("volume", volume))
         source = _standing(agent, "volume", volume)
+        if any(one.kind == "volume_export" for one in holders(agent, volume)):
+            raise Conflict(f"Volume {source.name!r} is attached to a server of another host, which writes to it, so it "
+                           "cannot be copied now. Detach it first.")
         running = [(one.want["server"], one.want["device"]) for one in attachments(agent, volume)
                    if _runs(agent, one.want["server"])]
         if len(running) > 1:

@@ -517,6 +517,14 @@ def test_a_copy_that_is_cancelled_or_left_behind(place: Place) -> None:
     assert not list(copy.parent.glob("copy*")) and place.state(uuid) == OFF
 
 
+def test_nothing_strays(place: Place) -> None:
+    uuid = place.defined()
+    place.hypervisor.stray(uuid)
+    place.hypervisor.start(uuid)
+    place.hypervisor.stray(uuid)
+    assert place.state(uuid) == "running"
+
+
 def test_a_guest_without_an_agent(place: Place) -> None:
     hypervisor, uuid = place.hypervisor, place.defined()
     hypervisor.start(uuid)

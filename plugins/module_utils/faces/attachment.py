@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+from ..core.client import Client
 from ..core.errors import InvalidField
+from ..core.flows.attach import attach, detach
+from ..core.flows.migrate import Side
 from ..core.kinds.interface import InterfaceAttachment
 from ..core.kinds.volume import VolumeAttachment
-from ..core.options import Option, collect
+from ..core.options import Option, client_arguments, collect
 from ..core.values import Choices, Integer, ListOf, MapOf, Text, Value
 from . import results
 from .resource import ABSENT, InfoFace, ResourceFace, is_uuid
@@ -48,8 +51,28 @@ class AttachmentFace(ResourceFace):
 
 class VolumeAttachmentFace(AttachmentFace):
     kind = VolumeAttachment
-    own = collect(server=SERVER, volume=Option(Text(), "The volume, by name or uuid.", required=True))
+    own = collect(
+        server=SERVER, volume=Option(Text(), "The volume, by name or uuid.", required=True),
+        volume_endpoint=Option(Text(1, 255), "Endpoint of the agent that has the volume, when it is another than "
+                               "O(endpoint), which has the server. Token and certificates are used for both. Detaching "
+                               "does not need it."),
+        volume_address=Option(Text(1, 255), "Name or address by which the agent at O(endpoint) reaches the one at "
+                              "O(volume_endpoint), when that is another than in O(volume_endpoint)."),
+    )
     marks = ("volume",)
+
+    def execute(self, params, check_mode, diff_mode, client):
+        if not params["volume_endpoint"]:
+            return super().execute(params, check_mode, diff_mode, client)
+        with Client(**dict(client_arguments(params), endpoint=params["volume_endpoint"])) as other:
+            here, there = Side(client), Side(other, params["volume_address"])
+            waiting = {"dry_run": check_mode, "wait": params["wait"], "timeout": params["timeout"]}
+            if params["state"] == ABSENT:
+                answer = detach(here, there, params["server"], params["volume"], **waiting)
+            else:
+                answer = attach(here, there, params["server"], params["volume"], self.want(params),
+                                on_immutable=params["on_immutable"], merge=[], **waiting)
+        return results.changed(self.kind.noun, self.key(params), answer, diff_mode)
 
 
 class InterfaceAttachmentFace(AttachmentFace):

@@ -51,6 +51,8 @@ class MigrationFace(Face):
                            "meanwhile." % params["server"])
         found = {"changed": bool(steps), "actions": [step.verb for step in steps], "migration": flow.resource,
                  "server": dict(server, host=target.host["name"])}
+        if flow.warnings:
+            found["warnings"] = flow.warnings
         if diff_mode:
             where = {"before": source.host["name"] if steps else target.host["name"], "after": target.host["name"]}
             found["diff"] = {side: {"host": name} for side, name in where.items()}

@@ -10,19 +10,21 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from magnetar_agent import access
+from magnetar_agent import access, serve
 from magnetar_agent.agent import Agent
 from magnetar_agent.fake import FakeHypervisor
 from magnetar_agent.settings import Settings
 from magnetar_core.client import Client
-from magnetar_core.errors import Conflict, HypervisorError, InvalidField, MagnetarError, NoSpace, NotFound
+from magnetar_core.errors import Cancelled, Conflict, HypervisorError, InvalidField, MagnetarError, NoSpace, NotFound
 from magnetar_core.flows.migrate import Migrate, Side, abort
 
 from .pki import Pki
@@ -55,7 +57,7 @@ class Kvm:
             shutdown_timeout=0.2)
         self.agent = Agent(settings, self.fake)
         self.agent.host_name = self.name
-        sock = socket.create_server(("127.0.0.1", self.port))
+        sock = serve.tcp_socket(("127.0.0.1", self.port))
         tls = access.tls(settings, access.Tokens(settings.tokens_file))
         self._ending.enter_context(served(self.agent, sock, tls))
         self._ending.callback(self.agent.close)
@@ -67,7 +69,9 @@ class Kvm:
         self._ending.close()
 
     def restart(self) -> None:
-        """The agent's process dies and comes back."""
+        """The agent's process dies, with what it does just now, and comes back."""
+        for operation in self.agent.operations.list():
+            operation._end("died")
         self.stop()
         self.start()
 
@@ -95,6 +99,11 @@ class Pair:
         pki = Pki(root / "pki")
         pki.issue("admin")
         self.one, self.two = Kvm(root, pki, "kvm1", ports[0]), Kvm(root, pki, "kvm2", ports[1])
+
+    def both(self, act: Callable[[Kvm], None]) -> None:
+        """On both hosts at once."""
+        with ThreadPoolExecutor() as threads:
+            list(threads.map(act, (self.one, self.two)))
 
     def make(self, **want: Any) -> str:
         """A server on the first host; its disk has a pattern."""
@@ -140,9 +149,9 @@ def pair() -> Iterator[Pair]:
             ports.append(free.getsockname()[1])
     found = Pair(root, (ports[0], ports[1]))
     yield found
-    for host in (found.one, found.two):
-        host.stop()
-        host.fake.close()
+    found.both(Kvm.stop)
+    found.one.fake.close()
+    found.two.fake.close()
     shutil.rmtree(root)
 
 
@@ -321,6 +330,33 @@ def test_abort_after_a_failure(pair: Pair) -> None:
     assert abort(pair.one.side(), pair.two.side(), "web1") == []
 
 
+def test_abort_of_another_ones_migration(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair.make()
+    pair.one.fake.fail_next("migrate", HypervisorError("no."))
+    with pytest.raises(HypervisorError):
+        pair.migrate()
+    third = pair.two.side()
+    monkeypatch.setattr(third, "address", "192.0.2.3")
+    monkeypatch.setattr(third, "link_name", lambda: "kvm3")
+    monkeypatch.setattr(third, "open_migrations", lambda _server: [])
+    assert abort(pair.one.side(), third, "web1") == []
+    assert len(abort(pair.one.side(), pair.two.side(), "web1")) == 2
+
+
+def test_abort_when_the_target_is_down(pair: Pair) -> None:
+    id = pair.make()
+    pair.one.fake.fail_next("migrate", HypervisorError("no."))
+    with pytest.raises(HypervisorError):
+        pair.migrate()
+    pair.two.stop()
+    target = pair.two.side()
+    target.client.timeout = 1
+    with pytest.raises(MagnetarError):
+        abort(pair.one.side(), target, "web1")
+    assert not pair.one.side().open_migrations(id)
+    pair.two.start()
+
+
 def test_a_failed_live_one_goes_cold(pair: Pair) -> None:
     id = pair.make()
     pair.one.fake.fail_next("migrate", HypervisorError("no."))
@@ -343,7 +379,7 @@ def test_no_way_back_after_the_arrival(pair: Pair) -> None:
 
 def test_the_target_is_away(pair: Pair) -> None:
     id = pair.make(power="off")
-    steps = Migrate(pair.one.side(), pair.two.side(), "web1").steps()
+    steps = Migrate(_brief(pair.one), pair.two.side(), "web1").steps()
     assert [next(steps).verb, next(steps).verb, next(steps).verb] == WAY[:3]
     pair.two.stop()
     with pytest.raises(MagnetarError, match="cannot be reached"):
@@ -380,19 +416,35 @@ POINTS = tuple((side, part, method) for side, part, methods in (
 
 
 class Killer:
-    """Lets an agent die at the *number*-th call of *method*: whatever it does from then on, fails."""
+    """Lets an agent die at the *number*-th call of *method*: whatever it does from then on, fails, and the coordinator
+    with *sides* ends, too."""
 
-    def __init__(self, thing: Any, method: str, number: int) -> None:
+    def __init__(self, thing: Any, method: str, number: int, *sides: Side) -> None:
         self.whole = getattr(thing, method)
         self.number, self.calls, self.died = number, 0, False
         setattr(thing, method, self)
+        self.clients = [side.client for side in sides]
+        for client in self.clients:
+            client._exchange = partial(self._exchange, client._exchange)  # type: ignore[method-assign]
 
     def __call__(self, *given: Any, **named: Any) -> Any:
         self.calls += 1
-        if self.calls >= self.number:
-            self.died = True
-            raise Died
-        return self.whole(*given, **named)
+        if self.calls < self.number:
+            return self.whole(*given, **named)
+        self.died = True
+        for client in self.clients:
+            if client._connection and client._connection.sock:
+                with suppress(OSError):
+                    client._connection.sock.shutdown(socket.SHUT_RDWR)
+        raise Died
+
+    def _exchange(self, exchange: Callable[..., Any], *given: Any) -> Any:
+        try:
+            return exchange(*given)
+        except Exception:
+            if self.died:
+                raise Cancelled from None
+            raise
 
 
 @pytest.mark.lab  # it needs no guest, but minutes
@@ -404,15 +456,15 @@ def test_an_agent_dies(pair: Pair, kind: str, side: str, part: str, method: str)
     here, there = pair.one, pair.two
     for number in range(1, 40):
         thing = getattr((here if side == "source" else there).agent, part)
-        killer = Killer(thing, method, number)
+        sides = here.side(), there.side()
+        killer = Killer(thing, method, number, *sides)
         with suppress(MagnetarError):
-            for _step in Migrate(_brief(here), _brief(there), "web1", {"type": kind}).steps():
+            for _step in Migrate(*sides, "web1", {"type": kind}).steps():
                 pass
         assert pair.one.runs(id) + pair.two.runs(id) <= 1
         delattr(thing, method)
         if killer.died:
-            here.restart()
-            there.restart()
+            pair.both(Kvm.restart)
             _quiet(pair)
         assert pair.one.runs(id) + pair.two.runs(id) <= 1
         for _step in Migrate(here.side(), there.side(), "web1", {"type": kind}).steps():

@@ -74,6 +74,8 @@ class Migrate:
         #: The uuid of both halves.
         self.id: Optional[str] = None
         self.resource: Optional[dict[str, Any]] = None
+        #: What ``plan`` takes for granted.
+        self.warnings: list[str] = []
 
     def plan(self) -> list[Step]:
         """What would be done: empty when the server is at the target for good. Raises what the agents refuse."""
@@ -122,23 +124,24 @@ class Migrate:
     def _bring(self, server: dict[str, Any], begun: dict[Side, Any], dry: bool) -> Iterator[tuple[Step, Any]]:
         half = begun[self.source]
         kind = half["type"] if half else self._type(server)
+        options = {name: value if self.wish.get(name) is None else self.wish[name]
+                   for name, value in Migration.defaults().items() if name in OPTIONS}
         want = {"server": server["id"], "name": server["name"], "side": "source", "type": kind,
-                "peer": self.target.link_name(), "address": self.target.link_address()}
+                "peer": self.target.link_name(), "address": self.target.link_address(), **options}
         if half is None or half["status"] in ("failed", "prepared"):
             told = self.source.client.ensure("migration", str(self.id), want, dry_run=True)["resource"]["manifest"]
             come = {"server": server["id"], "name": server["name"], "side": "target", "type": kind,
-                    "peer": self.source.link_name(), "manifest": told}
+                    "peer": self.source.link_name(), "address": self.source.link_address(), "manifest": told}
             if begun[self.target] is None:
                 if dry:
-                    self.target.client.ensure("migration", str(self.id), come, dry_run=True)
+                    answer = self.target.client.ensure("migration", str(self.id), come, dry_run=True)
+                    self.warnings += answer.get("warnings") or []
                 yield self._step("prepare", "let it in at %s" % self.target.host["name"]), lambda: self._ensure(
                     self.target, come)
             yield self._step("claim", "keep others from it at %s" % self.source.host["name"]), lambda: self._ensure(
                 self.source, want)
-        options = {name: value if self.wish.get(name) is None else self.wish[name]
-                   for name, value in Migration.defaults().items() if name in OPTIONS}
         yield self._step("move", "%s migration to %s" % (kind, self.target.host["name"])), lambda: self._ensure(
-            self.source, dict(want, phase="moved", **options))
+            self.source, dict(want, phase="moved"))
 
     def _type(self, server: dict[str, Any]) -> str:
         wished = self.wish.get("type") or "auto"
@@ -158,19 +161,29 @@ class Migrate:
 
 
 def abort(source: Side, target: Side, server: str, dry_run: bool = False) -> list[Step]:
-    """Take a migration back: the server stays at the source. Empty when none is on its way. Raises ``Conflict`` when
-    it has arrived already."""
+    """Take a migration between these two back: the server stays at the source. Empty when none is on its way. Raises
+    ``Conflict`` when it has arrived already."""
     found = source.find(server) or target.find(server)
     if found is None:
         return []
     steps = []
     for side in (source, target):
+        other = target if side is source else source
         for half in side.open_migrations(found["id"]):
+            if not _is_with(half, other):
+                continue
             steps.append(Step("abort", "abort at %s" % side.host["name"]))
             if not dry_run:
                 _cancel(side.client, half["id"])
                 side.client.delete("migration", half["id"])
     return steps
+
+
+def _is_with(half: dict[str, Any], other: Side) -> bool:
+    """Whether a half is of a migration with *other*, and not with a third host. One that is down is known by its
+    address."""
+    host = str(half["address"] or "").rpartition(":")[0].strip("[]")
+    return bool(host and host == (other.address or other.client.host)) or half["peer"] == other.link_name()
 
 
 def _cancel(client: Client, id: str) -> None:

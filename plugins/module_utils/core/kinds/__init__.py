@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from .export import VolumeExport
 from .flavor import Flavor
 from .host import Host
 from .image import Image
@@ -14,8 +15,8 @@ from .server import Server
 from .volume import Volume, VolumeAttachment, VolumeSnapshot
 
 __all__ = ["BY_NOUN", "KINDS", "Flavor", "Host", "Image", "InterfaceAttachment", "Keypair", "Migration", "Network",
-           "Server", "Volume", "VolumeAttachment", "VolumeSnapshot"]
+           "Server", "Volume", "VolumeAttachment", "VolumeExport", "VolumeSnapshot"]
 
 KINDS = (Server, Flavor, Image, Keypair, Network, Volume, VolumeSnapshot, VolumeAttachment, InterfaceAttachment,
-         Migration, Host)
+         VolumeExport, Migration, Host)
 BY_NOUN = {kind.noun: kind for kind in KINDS}

@@ -6,6 +6,7 @@ from __future__ import annotations
 from ..fields import FIXED, READ, Field, Kind
 from ..values import Boolean, Choices, Integer, ListOf, MapOf, Nullable, Text, Uuid, Value
 from .common import REFERENCE, TIME, Resource
+from .export import ORIGIN
 
 FORMATS = ("qcow2", "raw")
 #: Name of a pool, as the agent's setting ``pools`` has it.
@@ -102,6 +103,8 @@ class VolumeAttachment(Kind):
                        "is the root disk and is given when the server is made.", default=None, on=FIXED, sample=None)
     delete_on_termination = Field(Boolean(), "Whether the volume is deleted with the server.", default=False,
                                   sample=False)
+    origin = Field(Nullable(ORIGIN), "Where the volume is, when it is another host's: what the volume_export there "
+                   "shows as its origin, with the address.", default=None, option=False, compared=False, sample=None)
     server_name = Field(Text(), "The server's name.", on=READ, sample="web1")
     volume_name = Field(Text(), "The volume's name.", on=READ, sample="data")
     serial = Field(Text(), "Serial number that the guest sees.", on=READ, sample="0b9f1a52-6ea0-4b9c-a")

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Disks for other hosts: a ``qemu-nbd`` for each, watched by a thread, at a unix socket and at no port.
+
+It runs as the user that QEMU's guests run as, without any capability: it may do what they may and no more. It ends with
+the agent, since the links to it do too, and QEMU's clients connect again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import libvirt_qemu  # type: ignore[import-untyped]
+
+from magnetar_core.errors import HypervisorError
+
+from .disks import direct_io
+from .process import run
+
+if TYPE_CHECKING:
+    from magnetar_agent.hypervisor import Disk, Export
+
+    from .connection import Connection
+
+log = logging.getLogger(__name__)
+
+#: Seconds until a server must listen, and between two attempts to start one that dies.
+READY, AGAIN = 20.0, 1.0
+#: Seconds that a server may take to write what it has when it is told to end.
+LAST_WORDS = 30.0
+OVERLAY = "stand-in.qcow2"
+_HMP = libvirt_qemu.VIR_DOMAIN_QEMU_MONITOR_COMMAND_HMP
+
+
+class Exports:
+    """The part of ``Hypervisor`` for disks of other hosts."""
+
+    connection: Connection
+
+    def __init__(self) -> None:
+        self._servers: dict[str, _Server] = {}
+        self._guard = threading.Lock()
+
+    def qemu_user(self) -> tuple[int, int]:
+        """User and group that QEMU runs with."""
+        raise NotImplementedError
+
+    def serve(self, export: Export) -> None:
+        """``qemu-nbd``; its log goes to the agent's."""
+        with self._guard:
+            server = self._servers.get(export.id)
+            if server and server.export != export:
+                server.end()
+                server = None
+            if server is None:
+                server = self._servers[export.id] = _Server(export, self.qemu_user())
+        server.wait()
+
+    def serving(self, id: str) -> Export | None:
+        """What its thread keeps up."""
+        found = self._servers.get(id)
+        return found.export if found else None
+
+    def unserve(self, id: str) -> None:
+        """SIGTERM, upon which qemu-nbd flushes."""
+        with self._guard:
+            server = self._servers.pop(id, None)
+            if server:
+                server.end()
+
+    def rejoin(self, uuid: str, socket: Path) -> None:
+        """``qemu-io`` in QEMU's monitor. libvirt 9.0 cannot set the reconnect-delay of QEMU's NBD client, which by
+        itself connects again when a request finds that there is no connection, and fails that request."""
+        def read(conn: Any) -> None:
+            domain = conn.lookupByUUIDString(uuid)
+            if not domain.isActive():
+                return
+            blocks = json.loads(libvirt_qemu.qemuMonitorCommand(domain, '{"execute": "query-block"}', 0))["return"]
+            for block in (one["inserted"] for one in blocks if "inserted" in one):
+                if str(socket) in block.get("file", ""):
+                    libvirt_qemu.qemuMonitorCommand(domain, f'qemu-io {block["node-name"]} "read 0 512"', _HMP)
+        self.connection.call(f"reconnect a disk of the domain {uuid}", read)
+
+    def close_exports(self) -> None:
+        """End all."""
+        for id in list(self._servers):
+            self.unserve(id)
+
+
+class _Server(threading.Thread):
+    """One disk. The program is started by this thread, since it dies with the thread that started it (setpriv)."""
+
+    def __init__(self, export: Export, user: tuple[int, int]) -> None:
+        super().__init__(name=f"export {export.id[:8]}", daemon=True)
+        self.export, self.user = export, user
+        self._ended, self._listens = threading.Event(), threading.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._said = ""
+        self.start()
+
+    def wait(self) -> None:
+        """Until it listens. Raises ``HypervisorError`` with what it says when it does not."""
+        if not self._listens.wait(READY):
+            raise HypervisorError(f"qemu-nbd does not serve the disk {self.export.disk.path}: "
+                                  f"{self._said or 'it does not listen'}. It is tried again; see who else uses it.")
+
+    def end(self) -> None:
+        """End it for good; returns when nobody has the disk open any more."""
+        self._ended.set()
+        process = self._process
+        if process and process.poll() is None:
+            process.terminate()
+        self.join(LAST_WORDS + 5)
+        self.export.socket.unlink(missing_ok=True)
+        self._overlay().unlink(missing_ok=True)
+
+    def run(self) -> None:
+        while not self._ended.is_set():
+            try:
+                self._serve()
+            except (OSError, HypervisorError) as error:
+                self._said = str(error)
+            if not self._ended.is_set():
+                log.warning("the export of %s ended and is started again: %s", self.export.disk.path, self._said)
+                self._ended.wait(AGAIN)
+
+    def _serve(self) -> None:
+        export = self.export
+        export.socket.unlink(missing_ok=True)
+        if export.stand_in:
+            self._make_overlay()
+        # As libvirt does before QEMU gets a disk. While a domain has it, libvirt has done so.
+        os.chown(self._overlay() if export.stand_in else export.disk.path, *self.user)
+        process = self._process = subprocess.Popen(  # noqa: S603 (a list of ours; no shell)
+            self._command(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            start_new_session=True, env={**os.environ, "LC_ALL": "C"})
+        try:
+            if self._ended.is_set():  # it was told to end before there was a process
+                process.terminate()
+            self._until_it_listens(process)
+            self._read(process)
+        finally:
+            self._listens.clear()
+            self._kill(process)
+
+    def _command(self) -> list[str]:
+        direct = self.export.disk.block or direct_io(self.export.disk.path.parent)
+        return ["setpriv", "--pdeathsig", "KILL", f"--reuid={self.user[0]}", f"--regid={self.user[1]}",
+                "--clear-groups", "--no-new-privs", "--inh-caps=-all", "--bounding-set=-all", "--",
+                "qemu-nbd", "--persistent", "--shared=0", f"--socket={self.export.socket}",
+                f"--export-name={self.export.name}", f"--cache={'none' if direct else 'writeback'}",
+                f"--aio={'native' if direct else 'threads'}", "--discard=unmap",
+                *(["--read-only"] if self.export.disk.readonly else []), "--image-opts", self._image()]
+
+    def _image(self) -> str:
+        disk = self.export.disk
+        if self.export.stand_in:
+            return ",".join(["driver=qcow2", "file.driver=file", f"file.filename={_quoted(self._overlay())}",
+                             *_node(disk, "backing."), "backing.read-only=on", "backing.force-share=on"])
+        return ",".join(_node(disk, ""))
+
+    def _overlay(self) -> Path:
+        return self.export.socket.with_name(OVERLAY)
+
+    def _make_overlay(self) -> None:
+        disk, overlay = self.export.disk, self._overlay()
+        overlay.unlink(missing_ok=True)
+        # Without -u qemu-img would refuse: a running QEMU has the disk.
+        seen = run(["qemu-img", "info", "--force-share", "--output=json", "-f", disk.format, "--", str(disk.path)],
+                   f"read the disk {disk.path}")
+        size = json.loads(seen)["virtual-size"]
+        run(["qemu-img", "create", "-q", "-u", "-f", "qcow2", "-F", disk.format, "-b", str(disk.path), "--",
+             str(overlay), str(size)], f"make a stand-in for {disk.path}")
+
+    def _until_it_listens(self, process: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + READY
+        while process.poll() is None and time.monotonic() < deadline:
+            if self.export.socket.exists():
+                # A socket is there a moment before it listens.
+                with socket.socket(socket.AF_UNIX) as probe:
+                    try:
+                        probe.connect(str(self.export.socket))
+                    except OSError:
+                        time.sleep(0.01)
+                        continue
+                os.chown(self.export.socket, 0, self.user[1])
+                self.export.socket.chmod(0o660)
+                self._said = ""
+                self._listens.set()
+                return
+            time.sleep(0.01)
+
+    def _read(self, process: subprocess.Popen[bytes]) -> None:
+        """Keep the last words, until its end."""
+        assert process.stderr is not None
+        for line in iter(process.stderr.readline, b""):
+            self._said = line.decode(errors="replace").strip()[:500]
+            log.info("qemu-nbd of %s: %s", self.export.disk.path, self._said)
+        process.wait()
+
+    @staticmethod
+    def _kill(process: subprocess.Popen[bytes]) -> None:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(LAST_WORDS)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        if process.stderr:
+            process.stderr.close()
+
+
+def _node(disk: Disk, prefix: str) -> list[str]:
+    """Options of the block nodes; formats are told and never guessed."""
+    place = [f"{prefix}file.driver={'host_device' if disk.block else 'file'}",
+             f"{prefix}file.filename={_quoted(disk.path)}"]
+    # What several guests may write to at once is raw, and nobody keeps others from it.
+    return [f"{prefix}driver={disk.format}", *place, *([f"{prefix}file.locking=off"] if disk.shareable else [])]
+
+
+def _quoted(path: Path) -> str:
+    return str(path).replace(",", ",,")

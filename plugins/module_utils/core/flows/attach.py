@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""attach: a server of one host has a volume of another. The coordinator's part; the data goes from agent to agent.
+
+First the volume's host gives leave (``volume_export``), then the server's host attaches (``volume_attachment``); a
+detachment goes the other way round. Each may be done again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Optional
+
+from ..errors import InvalidField, NotFound
+
+if TYPE_CHECKING:
+    from .migrate import Side
+
+
+def attach(here: Side, there: Side, server: str, volume: str, want: dict[str, Any], **waiting: Any) -> dict[str, Any]:
+    """*server* of *here* has *volume* of *there*. *want*: what volume_attachment takes besides; *waiting*: further
+    arguments of ``Client.ensure``. Returns the attachment's answer, whose ``steps`` begin with the export's."""
+    found, disk = _named(here, "server", server), _named(there, "volume", volume)
+    if here.host["id"] == there.host["id"] and here.link_name() == there.link_name():
+        return here.client.ensure("volume_attachment", "%s:%s" % (found["id"], disk["id"]),
+                                  dict(want, server=found["id"], volume=disk["id"]), **waiting)
+    key = "%s:%s" % (found["id"], disk["id"])
+    leave = {"server": found["id"], "server_name": found["name"], "volume": disk["id"], "peers": [here.link_name()],
+             "readonly": bool(want.get("readonly"))}
+    dry = {"dry_run": waiting.get("dry_run", False)}
+    export = there.client.ensure("volume_export", key, leave, timeout=waiting.get("timeout"), **dry)
+    origin = dict(export["resource"]["origin"], address=there.link_address())
+    made = here.client.ensure("volume_attachment", key,
+                              dict(want, server=found["id"], volume=disk["id"], origin=origin), **waiting)
+    if "steps" in made:
+        made["steps"] = list(export["steps"]) + list(made["steps"])
+        made["changed"] = bool(made["changed"] or export["changed"])
+    return made
+
+
+def detach(here: Side, there: Optional[Side], server: str, volume: str, **waiting: Any) -> dict[str, Any]:
+    """*server* of *here* is without *volume*. *there*, the volume's host, is told by the server's; given here too,
+    what an attachment that was never finished left there goes as well."""
+    key = "%s:%s" % (server, volume)
+    if there is not None:
+        found, disk = _id(here, "server", server), _id(there, "volume", volume)
+        key = "%s:%s" % (found, disk)
+    answer = here.client.delete("volume_attachment", key, **waiting)
+    if there is not None and not (here.host["id"] == there.host["id"] and here.link_name() == there.link_name()):
+        closed = there.client.delete("volume_export", key, dry_run=waiting.get("dry_run", False))
+        if closed["changed"] and "steps" in answer:
+            answer["steps"] = list(answer["steps"]) + list(closed["steps"])
+            answer["changed"] = True
+    return answer
+
+
+def _named(side: Side, noun: str, key: str) -> dict[str, Any]:
+    try:
+        return side.client.get(noun, key)
+    except NotFound:
+        raise InvalidField(noun, "must name a %s of %s" % (noun, side.host["name"]), key) from None
+
+
+def _id(side: Side, noun: str, key: str) -> str:
+    """The uuid; the key itself when there is none, for what is absent may be asked to be so."""
+    try:
+        return str(side.client.get(noun, key)["id"])
+    except NotFound:
+        return key
