@@ -21,6 +21,7 @@ try:
     import inventory
     import plays
     import servers
+    import volumes
     import weight
     from figures import Figure, table
     from host import Host
@@ -31,14 +32,18 @@ except ModuleNotFoundError as missing:
 SUBJECTS: Mapping[str, Callable[[Host, int], list[Figure]]] = {
     "memory": weight.memory,
     "create": servers.creation,
+    "fleet": servers.fleet,
+    "attach": volumes.attaching,
     "ensure": servers.unchanged,
     "batch": servers.batch,
+    "list": servers.listing,
     "task": plays.task,
     "play": plays.batch,
     "module": plays.fallback,
     "inventory": inventory.inventory,
     "import": weight.client,
     "memory-after": weight.memory_after,
+    "memory-guests": weight.memory_guests,
 }
 
 
