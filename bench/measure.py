@@ -19,6 +19,7 @@ from pathlib import Path
 
 try:
     import inventory
+    import migration
     import plays
     import servers
     import weight
@@ -37,6 +38,7 @@ SUBJECTS: Mapping[str, Callable[[Host, int], list[Figure]]] = {
     "play": plays.batch,
     "module": plays.fallback,
     "inventory": inventory.inventory,
+    "migration": migration.migration,
     "import": weight.client,
     "memory-after": weight.memory_after,
 }
