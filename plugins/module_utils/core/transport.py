@@ -93,7 +93,7 @@ def advice(error: Exception, scheme: str, certified: bool) -> str:
         return "the host name is unknown (%s). Check the endpoint." % reason
     if isinstance(error, ConnectionResetError) and scheme == "https":
         return ("it closed the connection. %s"
-                % ("Does its tls_client_ca know the certificate of client_cert, and has that not expired?" if certified else
+                % ("Has client_cert expired, or does its tls_client_ca not know the certificate?" if certified else
                    "It may ask for a certificate: give client_cert and client_key."))
     if isinstance(error, ssl.SSLCertVerificationError) and error.verify_code == EXPIRED:
         return "its certificate has expired. Renew it on the agent's host, as the role magnetar.compute.agent does."
