@@ -171,6 +171,14 @@ class DiskSeen:
 
 
 @dataclass(frozen=True)
+class Content:
+    """What lies in a storage pool of libvirt: its *size*, and how QEMU reaches it."""
+
+    size: int
+    disk: Disk
+
+
+@dataclass(frozen=True)
 class Passage:
     """How a running domain goes to another host: unix sockets here that lead to libvirt's and to QEMU's two there (QEMU
     listens on the same paths there), and what differs there: *folder* of its files (here, there), *nics* by MAC.
@@ -379,6 +387,9 @@ class Hypervisor(Protocol):
                   progress: Progress) -> None:
         """Copy and convert, complete or not at all; sparse; flushed to disk."""
 
+    def copy_into(self, source: Path | Remote, source_format: str, target: Disk, progress: Progress) -> None:
+        """Copy into what is there already, a raw disk in a storage pool; flushed, but not complete when it raises."""
+
     def grow_disk(self, path: Path, format: str, size: int) -> None:
         """Grow a disk of a stopped domain."""
 
@@ -387,3 +398,22 @@ class Hypervisor(Protocol):
 
     def permit(self, paths: Iterable[Path]) -> None:
         """Let QEMU's user read what lies under these paths (ownership is libvirt's matter at start)."""
+
+    # Storage pools of libvirt: ``Conflict`` when there is none of that name, or it does not run ------------------
+    def check_pool(self, pool: str) -> None:
+        """Nothing but that."""
+
+    def contents(self, pool: str) -> dict[str, Content]:
+        """All that lies there, by name."""
+
+    def content(self, pool: str, name: str) -> Content | None:
+        """One of them, looked for again when libvirt does not know it: another host may have made it."""
+
+    def make_content(self, pool: str, name: str, size: int) -> None:
+        """Make one that is raw; one that is there is fine. Raises ``NoSpace``."""
+
+    def grow_content(self, pool: str, name: str, size: int) -> None:
+        """Grow it, also while a domain has it, which is told by ``resize``. Raises ``NoSpace``; never shrinks."""
+
+    def remove_content(self, pool: str, name: str, wipe: bool) -> None:
+        """Remove it, with *wipe* overwritten by zeros; gone is fine."""

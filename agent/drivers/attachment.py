@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from magnetar_agent import hypervisor as hv
 from magnetar_agent.documents import Document, now
 from magnetar_agent.foresee import missing
+from magnetar_agent.migrations import ARRIVING, refuse_while_it_moves
 from magnetar_agent.servers import spec
 from magnetar_agent.volumes import attaching, finished, holders, ways
 from magnetar_core.errors import Conflict, InvalidField, Unreachable
@@ -49,14 +50,15 @@ class AttachmentDriver(DocumentDriver):
             server, volume = agent.documents.find("server", first), agent.documents.find("volume", second)
             if server and volume:
                 return attaching.identity(server.id, volume.id)
-            for one in agent.documents.list("volume_attachment") if server else ():
-                if one.want["server"] == server.id and (one.want.get("origin") or {}).get("volume_name") == second:
+            for one in attaching.of_server(agent, server.id, leaving=True) if server else ():
+                if (one.want.get("origin") or {}).get("volume_name") == second:
                     return one.id
         return attaching.identity(*pairs[0])
 
     def complete(self, agent: Agent, want: Fields, document: Document | None) -> Fields:
         """Resolve server and volume, draw the device, and refuse what cannot be attached."""
         server = _named(agent, "server", want["server"], document)
+        refuse_while_it_moves(agent.documents.get("server", server.id))
         volume = _abroad(agent, want, document) if want.get("origin") else \
             _named(agent, "volume", want["volume"], document)
         found = {**want, "server": server.id, "volume": volume.id, "name": f"{server.id}:{volume.id}"}
@@ -73,7 +75,11 @@ class AttachmentDriver(DocumentDriver):
         return found
 
     def release(self, agent: Agent, document: Document) -> None:
-        """The root disk stays."""
+        """The root disk stays, and the volumes of a server on its way do."""
+        refuse_while_it_moves(agent.documents.get("server", document.want["server"]))
+        if document.state.get(ARRIVING):
+            raise Conflict(f"The server of the volume is on its way to this host (migration {document.state[ARRIVING]}"
+                           "). Wait until it has arrived.")
         if document.want["boot_index"] == ROOT:
             raise Conflict("The volume is the root disk of its server, which cannot be without it. Delete the server.")
 

@@ -214,7 +214,7 @@ def _make(task: Task) -> None:
         state["source_name"] = origin.name
         state["bootable"] = field == "image" or bool(origin.state.get("bootable"))
         task.keep()
-    if not pool.has(id):
+    if not (pool.atomic and pool.has(id)):
         if field:
             COPIES[field](task, pool, size, want["format"], want[field])
         else:
@@ -233,7 +233,7 @@ def _take(task: Task) -> None:
                  bootable=bool(volume.state.get("bootable")))
     task.keep()
     pool = pools.named(agent, state["pool"])
-    if not pool.has(task.document.id):
+    if not (pool.atomic and pool.has(task.document.id)):
         copying.from_volume(task, pool, volume.state["bytes"], state["format"], volume.id)
     state.update(made=True, bytes=volume.state["bytes"])
     task.keep()
@@ -255,10 +255,11 @@ def _grow(task: Task) -> None:
                            "the call.")
         if domain and domain.state in (hv.RUNNING, hv.PAUSED):
             live.append((domain.uuid, one.want["device"]))
+    pool = pools.named(agent, document.want["pool"])
+    if pool.beneath or not live:
+        pool.grow(document.id, document.want["format"], size)
     for uuid, target in live:
         agent.hypervisor.resize(uuid, target, size)
-    if not live:
-        pools.named(agent, document.want["pool"]).grow(document.id, document.want["format"], size)
     document.state["bytes"] = size
     task.keep()
 

@@ -18,6 +18,7 @@ from magnetar_agent.fake.exports import Exports
 from magnetar_agent.fake.inside import Inside
 from magnetar_agent.fake.migrate import Migrations
 from magnetar_agent.fake.state import FakeDomain, FakeNetwork, parse
+from magnetar_agent.fake.storage import Storage
 from magnetar_agent.hypervisor import CRASHED, OFF, PAUSED, RUNNING, Event, Lease, NetworkSeen, NetworkSpec
 from magnetar_core.errors import Conflict
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["FakeHypervisor"]
 
 
-class FakeHypervisor(Inside, Devices, Exports, Migrations, Disks):
+class FakeHypervisor(Inside, Devices, Exports, Migrations, Storage, Disks):
     """See the head of this file. *delay* seconds pass in each call; *folder* keeps the state."""
 
     # What tests do to it ------------------------------------------------------------------------------------------

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 class Exports(State):
     """The protocol's methods for disks of other hosts."""
 
-    _served: dict[str, tuple[Export, socket.socket]] | None = None
+    _served: dict[str, tuple[Export, _Server]] | None = None
+    #: What stands for QEMU's connections.
+    _joined: dict[Path, socket.socket] | None = None
 
     def serve(self, export: Export) -> None:
         with self._call("serve", needs_libvirt=False):
@@ -29,14 +31,10 @@ class Exports(State):
             if not export.disk.path.exists():
                 raise HypervisorError(f"qemu-nbd does not serve the disk {export.disk.path}: there is no such file.")
             self.unserve(export.id)
-            listener = socket.socket(socket.AF_UNIX)
-            export.socket.unlink(missing_ok=True)
-            listener.bind(str(export.socket))
-            listener.listen()
-            threading.Thread(target=_answer, args=(listener, export), name="fake-export", daemon=True).start()
+            server = _Server(export)
             if self._served is None:
                 self._served = {}
-            self._served[export.id] = (export, listener)
+            self._served[export.id] = (export, server)
 
     def serving(self, id: str) -> Export | None:
         found = (self._served or {}).get(id)
@@ -45,27 +43,55 @@ class Exports(State):
     def unserve(self, id: str) -> None:
         found = (self._served or {}).pop(id, None)
         if found:
-            export, listener = found
-            with contextlib.suppress(OSError):
-                listener.shutdown(socket.SHUT_RDWR)
-            listener.close()
-            export.socket.unlink(missing_ok=True)
+            found[1].end()
 
     def rejoin(self, uuid: str, socket: Path) -> None:
         with self._call("rejoin"):
-            return
+            if self._joined is None:
+                self._joined = {}
+            if socket in self._joined:
+                self._joined.pop(socket).close()
+            self._joined[socket] = client = _socket()
+            client.connect(str(socket))
 
     def close_exports(self) -> None:
         """The agent's process has ended, and its servers with it."""
         for id in list(self._served or {}):
             self.unserve(id)
+        for client in (self._joined or {}).values():
+            client.close()
+        self._joined = None
 
 
-def _answer(listener: socket.socket, export: Export) -> None:
-    while True:
-        try:
-            sock, _address = listener.accept()
-        except OSError:
-            return
-        with sock:
-            sock.sendall(f"{export.name} {'stand-in' if export.stand_in else 'disk'}\n".encode())
+class _Server:
+    """Says the name to whoever connects, and keeps the connection until its end."""
+
+    def __init__(self, export: Export) -> None:
+        self.export = export
+        self._clients: list[socket.socket] = []
+        export.socket.unlink(missing_ok=True)
+        self._listener = _socket()
+        self._listener.bind(str(export.socket))
+        self._listener.listen()
+        threading.Thread(target=self._answer, name="fake-export", daemon=True).start()
+
+    def end(self) -> None:
+        """Cut all."""
+        for sock in (self._listener, *self._clients):
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+            sock.close()
+        self.export.socket.unlink(missing_ok=True)
+
+    def _answer(self) -> None:
+        while True:
+            try:
+                sock, _address = self._listener.accept()
+                self._clients.append(sock)
+                sock.sendall(f"{self.export.name} {'stand-in' if self.export.stand_in else 'disk'}\n".encode())
+            except OSError:
+                return
+
+
+def _socket() -> socket.socket:
+    return socket.socket(socket.AF_UNIX)

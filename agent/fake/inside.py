@@ -48,8 +48,10 @@ class Inside(Domains):
             self.interrupted.append(uuid)
 
     def begin_copy(self, uuid: str, target: str, path: Path, format: str = "qcow2") -> None:
-        with self._call("begin_copy"):
+        with self._call("begin_copy", change=True):
             self._active(uuid, "copy a disk of")
+            if uuid in self._copies:
+                raise HypervisorError(f"libvirt could not copy a disk of the domain {uuid}: a copy runs already.")
             seen = parse(self._domains[uuid].live)
             disk = next((disk for disk in seen.disks if disk.target == target), None)
             there = read(disk.path) if disk else None
@@ -72,13 +74,14 @@ class Inside(Domains):
                 if uuid not in self._copies:
                     raise HypervisorError(f"libvirt could not copy a disk of the domain {uuid}: there is no copy.")
                 part.rename(path)
-                self._copies.discard(uuid)
+                with self._change():
+                    self._copies.discard(uuid)
         except BaseException:
             self.abort_copy(uuid, path)
             raise
 
     def abort_copy(self, uuid: str, path: Path) -> None:
-        with self._call("abort_copy"):
+        with self._call("abort_copy", change=True):
             self._copies.discard(uuid)
             for name in (path.name, path.name + ".part"):
                 path.with_name(name).unlink(missing_ok=True)

@@ -73,14 +73,15 @@ class Migrations(State):
             domain = self._domains[uuid]
         if domain.state not in _ACTIVE:
             raise HypervisorError(f"libvirt could not migrate the domain {uuid}: domain is not running.")
-        disks = [d.path for d in domain.seen().disks if d.target in local_disks(domain.xml)]
+        disks = [d.path for d in domain.seen().disks if d.target in local_disks(domain.xml, passage.folder[0])]
         for tenth in range(11):
             going({"done": tenth, "total": 10, "remaining": 10 - tenth, "dirty_rate": 0})
         here, folder = passage.folder
         sent = {"uuid": uuid, "live": there(domain.xml, passage), "xml": passage.persistent,
                 "disks": {str(folder / path.relative_to(here)): base64.b64encode(path.read_bytes()).decode()
                           for path in disks}}
-        with socket.socket(socket.AF_UNIX) as sock:
+        answer = b""
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as sock:
             sock.connect(str(passage.libvirt))
             with sock.makefile("rwb") as talk:
                 talk.write(json.dumps(sent).encode() + b"\n")
@@ -112,5 +113,5 @@ class Migrations(State):
         for path, content in sent["disks"].items():
             Path(path).write_bytes(base64.b64decode(content))
         with self._change():
-            self._domains[sent["uuid"]] = FakeDomain(sent["xml"], PAUSED)
+            self._domains[sent["uuid"]] = FakeDomain(sent["xml"], PAUSED, live=sent["live"])
             self._events.append(Event(sent["uuid"], "started"))

@@ -61,6 +61,7 @@ class State:
         self.interrupted: list[str] = []
         self._copies: set[str] = set()
         self.permitted: list[Path] = []
+        self.wiped: list[str] = []
         self._bridges, self._kvm = frozenset(bridges), kvm
         self._connected = True
         self._file = None if folder is None else folder / "fake-hypervisor.json"
@@ -104,9 +105,11 @@ class State:
 
     def _dump(self) -> dict[str, Any]:
         return {"domains": {uuid: asdict(domain) for uuid, domain in self._domains.items()},
-                "networks": {name: asdict(network) for name, network in self._networks.items()}}
+                "networks": {name: asdict(network) for name, network in self._networks.items()},
+                "copies": sorted(self._copies)}
 
     def _load(self, kept: dict[str, Any]) -> None:
+        self._copies = set(kept["copies"])
         self._domains = {uuid: FakeDomain(**domain) for uuid, domain in kept["domains"].items()}
         self._networks = {name: FakeNetwork(NetworkSeen(**network["seen"]), [Lease(**x) for x in network["leases"]])
                           for name, network in kept["networks"].items()}

@@ -2,7 +2,8 @@
 """Links: streams between two agents over the one TLS port of each, so that a host needs no other open port.
 
 The accepting agent makes an *offer*: a link's id, the peers (common names of their certificates) that may use it, and
-*doors*, names of what is behind it: a unix socket of this host, or a function that is given a connected socket. The
+*doors*, names of what is behind it: a unix socket of this host, or a function that is given a connected
+socket and the peer. The
 connecting agent *forwards* a local unix socket to a door, or *calls* one and gets a socket. Both ends show their
 certificates; whether the peer may use the agent's API has nothing to do with it.
 
@@ -21,7 +22,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,7 @@ log = logging.getLogger(__name__)
 
 #: Seconds to reach the other agent, TLS and its answer included.
 CONNECT = 10.0
-Door = Path | Callable[[socket.socket], None]
+Door = Path | Callable[[socket.socket, str], None]
 
 
 @dataclass(frozen=True)
@@ -106,11 +107,12 @@ class Links:
         return found
 
     # The accepting side ------------------------------------------------------------------------------------------
-    def offer(self, offer: Offer) -> None:
-        """Let the peers in from now on. Another offer of the same id is replaced, and who is not in this one is cut."""
+    def offer(self, offer: Offer, spare: str = "") -> None:
+        """Let the peers in from now on. Another offer of the same id is replaced, and who is not in this one is cut,
+        save for the door *spare*."""
         with self._lock:
             self._offers[offer.id] = offer
-        self._cut(offer.id, lambda end: end.accepted and end.peer not in offer.peers)
+        self._cut(offer.id, lambda end: end.accepted and end.peer not in offer.peers and end.door != spare)
 
     def offered(self, id: str) -> Offer | None:
         """What is offered under this id."""
@@ -133,7 +135,8 @@ class Links:
         with self._lock:
             offer = self._offers.get(id)
         if offer is None or not peer or peer not in offer.peers or door not in offer.doors:
-            log.warning("refused the link %s, door %s, to %s", id, door, peer or "nobody")
+            if id:
+                log.warning("refused the link %s, door %s, to %s", id, door, peer or "nobody")
             raise NotFound(f"There is no link {id} with the door {door} for {peer or 'nobody'} here.")
         return self._enter(offer, peer, door)
 
@@ -146,7 +149,7 @@ class Links:
             else:
                 ours, theirs = socket.socketpair()
                 await loop.create_unix_connection(lambda: end, sock=ours)
-                threading.Thread(target=_behind, args=(door, theirs), name=f"link {id[:8]}", daemon=True).start()
+                threading.Thread(target=_behind, args=(door, theirs, peer), name=f"link {id[:8]}", daemon=True).start()
         except OSError as error:
             end.close()
             raise Unreachable(f"Nobody answers behind the door {name}: {error.strerror or error}.") from None
@@ -184,6 +187,11 @@ class Links:
         """Whether there is a listener for link *id*."""
         with self._lock:
             return id in self._forwards
+
+    def greet(self, remote: Remote) -> None:
+        """Return when the other agent can be reached and both believe the other's certificate. Raises as ``call``."""
+        with contextlib.suppress(NotFound):  # it has spoken to us: there is no link without a name
+            self.call(replace(remote, id=""), "").close()
 
     def close_forwards(self, id: str) -> None:
         """Listen no more for link *id*; what is connected stays so."""
@@ -251,9 +259,11 @@ class Links:
         except (OSError, ssl.SSLError, TimeoutError) as failure:
             far.close()
             why = getattr(failure, "strerror", None) or str(failure) or "no answer in time"
+            # A TLS connection that is closed before an answer is a refused certificate rather than a restart.
+            lasting = isinstance(failure, (ssl.SSLError, ConnectionResetError))
             raise Unreachable(f"The agent {remote.peer} at {remote.host}:{remote.port} cannot be reached over TLS: "
                               f"{why}. Check that it runs, that its port is open to this host, and that both have "
-                              "certificates of one CA.") from failure
+                              "certificates of one CA.", lasting=lasting) from failure
         if error:
             far.close()
             raise from_dict(error)
@@ -310,11 +320,11 @@ def _forever(loop: asyncio.AbstractEventLoop) -> None:
     loop.close()
 
 
-def _behind(door: Callable[[socket.socket], None], sock: socket.socket) -> None:
+def _behind(door: Callable[[socket.socket, str], None], sock: socket.socket, peer: str) -> None:
     """Give the socket to what is behind the door, and close it afterwards."""
     with sock:
         try:
-            door(sock)
+            door(sock, peer)
         except (OSError, MagnetarError) as error:
             log.warning("a link ended early: %s", error)
         except Exception:

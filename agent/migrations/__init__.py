@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 AGENT, LIBVIRT, QEMU, DISKS = "agent", "libvirt", "qemu", "disks"
 #: Where a server's document notes the migration that has it.
 MARK = "migration"
+#: Where an attachment's document notes the migration that it comes with.
+ARRIVING = "arriving"
 
 
 def arriving(agent: Agent) -> set[str]:

@@ -18,7 +18,7 @@ from magnetar_agent import hypervisor as hv
 from magnetar_agent.documents import Document, now
 from magnetar_agent.link import Remote
 from magnetar_agent.link.talk import Talk
-from magnetar_agent.migrations import AGENT, DISKS, LIBVIRT, MARK, QEMU, refuse_while_it_moves
+from magnetar_agent.migrations import AGENT, DISKS, LIBVIRT, MARK, QEMU, refuse_while_it_moves, volumes
 from magnetar_agent.migrations.wire import send
 from magnetar_agent.servers import MIB, folder, verbs
 from magnetar_core.errors import Conflict, HypervisorDown, HypervisorError, InvalidField, MagnetarError, Unreachable
@@ -45,7 +45,8 @@ def check(agent: Agent, want: Fields, id: str | None) -> Document:
         raise Conflict(f"Server {found.name!r} is not finished: its last change failed. Repeat that change first.")
     if not want.get("address"):
         raise InvalidField("address", "is required on the source: host:port of the target's agent")
-    remote("", want)
+    there = remote("", want)
+    volumes.check(agent, found, want)
     domain = agent.hypervisor.domain(found.id)
     power = domain.state if domain else hv.OFF
     if power == hv.SUSPENDED:
@@ -54,6 +55,10 @@ def check(agent: Agent, want: Fields, id: str | None) -> Document:
     if want["type"] == "live" and power not in ACTIVE:
         raise Conflict(f"Server {found.name!r} is {power}; only a running or paused one can go live. Ask for type cold "
                        "or auto.")
+    if want["type"] == "live" and found.want.get("rescue"):
+        raise Conflict(f"Server {found.name!r} is rescued, and only a server as it is meant to be goes live. Unrescue "
+                       "it first, or ask for type cold.")
+    agent.links.greet(there)
     return found
 
 
@@ -71,6 +76,7 @@ def manifest(agent: Agent, server: Document) -> Fields:
     return {
         "server": server.id, "name": server.name, "power": power, "ram": want["flavor"]["ram"],
         "virt_type": want["virt_type"], "machine": want["machine"], "networks": want["networks"], "disks": disks,
+        "volumes": volumes.told(agent, server),
         "bytes": sum(path.stat().st_blocks * 512 for path in place.iterdir() if path.is_file()),
         "cpu": agent.hypervisor.cpu(server.id) if power in ACTIVE else None, "host": agent.host_name,
         "host_id": agent.hypervisor.host()["id"],
@@ -111,7 +117,8 @@ def move(task: Task) -> None:
         _Move(task).run()
     except MagnetarError as error:
         # Where the guest is for sure here it is given back at once; else a repetition finds out.
-        if not isinstance(error, HypervisorDown) and (not isinstance(error, Unreachable) or _here(task)):
+        lost = isinstance(error, HypervisorDown) or document.state.get("decided")
+        if not lost and (not isinstance(error, Unreachable) or _here(task)):
             _give_back(task)
         raise
     finally:
@@ -161,6 +168,7 @@ class _Move:
                 self._go(talk)
             self.document.state["decided"] = True
             self.task.keep()
+            volumes.yield_disks(self.agent, self.server.id)
             talk.ask("arrive")
 
     def _active(self) -> bool:
@@ -173,10 +181,11 @@ class _Move:
                            "the call with type auto or cold.")
         if not self.live and self._active():
             self._stop()
+        lent = volumes.lend(self.agent, self.server, self.remote.peer, self.live)
         sent = {k: v for k, v in self.server.state.items() if k != MARK}
         plan = talk.ask("begin", document={"id": self.server.id, "name": self.server.name, "want": self.server.want,
                                            "state": sent, "created_at": self.server.created_at},
-                        live=self.live, disks=manifest(self.agent, self.server)["disks"],
+                        live=self.live, disks=manifest(self.agent, self.server)["disks"], volumes=lent,
                         files=[path.name for path in self._files()])
         self._wake()
         self._send(talk, plan)
@@ -284,6 +293,7 @@ def leave(task: Task) -> None:
             agent.hypervisor.undefine(id)
             verbs.erase(_on(task, server))
             agent.documents.remove(server)
+    volumes.let_go(agent, id, task.document.want["peer"])
     task.document.state["left"] = now()
     task.keep()
 
@@ -330,6 +340,7 @@ def _give_back(task: Task) -> None:
                 agent.hypervisor.resume(server.id)
             server.state.pop(MARK, None)
             agent.documents.write(server)
+            volumes.take_back(agent, server.id)
             if domain and domain.state == hv.OFF and server.want["power"] == hv.RUNNING:
                 agent.hypervisor.start(server.id)
     for name in ("claimed", "tried", "decided", "unfinished"):

@@ -21,7 +21,7 @@ from magnetar_agent import reconcile
 from magnetar_agent.documents import Document, now
 from magnetar_agent.link import Offer
 from magnetar_agent.link.talk import Talk
-from magnetar_agent.migrations import AGENT, DISKS, LIBVIRT, QEMU
+from magnetar_agent.migrations import AGENT, DISKS, LIBVIRT, QEMU, volumes
 from magnetar_agent.migrations.wire import have, receive
 from magnetar_agent.operations import Operation
 from magnetar_agent.servers import GIB, choose, folder, spec
@@ -55,11 +55,13 @@ def check(agent: Agent, want: Fields) -> None:
     for nic in told["networks"]:
         if nic["mac"] in taken:
             raise Conflict(f"The MAC {nic['mac']} belongs to server {taken[nic['mac']].name!r} of the target.")
+    volumes.fit(agent, told)
     _can_run(agent, told, want["type"] == "live")
     _room(agent, told)
 
 
 def _is_free(agent: Agent, id: str) -> None:
+    _is_alone(agent, id, "")
     if agent.documents.get("server", id):
         raise Conflict(f"The target has a server with the uuid {id} already. Look at it with server_info, and remove "
                        "one of the two.", uuids=[id])
@@ -68,6 +70,14 @@ def _is_free(agent: Agent, id: str) -> None:
             d.want["server"] == id for d in agent.documents.list("migration") if d.want["side"] == "target")):
         raise Conflict(f"The target has a libvirt domain with the uuid {id} ({domain.name}) that no server of Magnetar "
                        "has. Remove or rename it first.", uuids=[id])
+
+
+def _is_alone(agent: Agent, server: str, id: str) -> None:
+    for other in agent.documents.list("migration"):
+        if other.want["side"] == "target" and other.want["server"] == server and other.id != id and \
+                other.state.get("prepared") and not other.state.get("settled"):
+            raise Conflict(f"The server {server} is on its way here already, from {other.want['peer']} (migration "
+                           f"{other.id}). Let that end, or abort it first.", migration=other.id)
 
 
 def _can_run(agent: Agent, told: Fields, live: bool) -> None:
@@ -94,8 +104,11 @@ def _room(agent: Agent, told: Fields) -> None:
 
 def prepare(task: Task) -> None:
     """Let the source in."""
-    task.document.state["prepared"] = True
-    task.keep()
+    server = task.document.want["server"]
+    with task.agent.locks.hold("server", server):
+        _is_alone(task.agent, server, task.document.id)
+        task.document.state["prepared"] = True
+        task.keep()
     offer(task.agent, task.document)
 
 
@@ -123,7 +136,7 @@ def run_folder(agent: Agent, id: str) -> Path:
 
 
 # The talk ---------------------------------------------------------------------------------------------------------
-def _talk(agent: Agent, id: str, sock: socket.socket) -> None:
+def _talk(agent: Agent, id: str, sock: socket.socket, _peer: str) -> None:
     """What the source says, line by line, and the answers."""
     with Talk(sock) as talk:
         while (line := talk.hear()) is not None:
@@ -174,6 +187,7 @@ def _begin(agent: Agent, document: Document, _talk: Talk, line: Fields) -> Field
     run.mkdir(mode=0o770, parents=True, exist_ok=True)
     agent.hypervisor.permit([run])
     run.chmod(0o770)  # QEMU makes its sockets in it
+    volumes.come(agent, document, line.get("volumes", []))
     server = _server(document)
     document.state["disks"] = line["disks"] if line["live"] else []
     agent.documents.write(document)
@@ -215,7 +229,11 @@ def _arrive(agent: Agent, document: Document, _talk: Talk, _line: Fields) -> Fie
             raise Conflict("The target has no complete copy of the guest. Repeat the call.")
         document.state["arrived"] = now()
         agent.documents.write(document)
-    _take_over(agent, document)
+    try:
+        _take_over(agent, document)
+    except MagnetarError as error:
+        # It has arrived all the same, and the next phase tries again.
+        log.warning("server %s arrived and cannot be taken over yet: %s", document.name, error)
     return {}
 
 
@@ -258,6 +276,8 @@ def _take_over(agent: Agent, document: Document) -> None:
     """Let the guest run if it ran, then keep the server's document and have it made so."""
     server = _server(document)
     if agent.documents.get("server", server.id) is None:
+        volumes.have(agent, document)
+        volumes.connect(agent, server.id)
         if document.want["type"] == "live" and server.want["power"] == hv.RUNNING and \
                 agent.hypervisor.arrived(server.id):
             agent.hypervisor.resume(server.id)
@@ -299,6 +319,7 @@ def abandon(task: Task) -> None:
 
 
 def _erase(agent: Agent, document: Document) -> None:
+    volumes.forget(agent, document)
     shutil.rmtree(run_folder(agent, document.id), ignore_errors=True)
     if agent.documents.get("server", document.want["server"]) is None:
         shutil.rmtree(folder(agent, document.want["server"]), ignore_errors=True)

@@ -62,7 +62,8 @@ def clear(agent: Agent, document: Document) -> None:
     """Take away what an attempt left that did not come to its end; fine when there is nothing. The caller holds the
     server's lock."""
     hypervisor, path = agent.hypervisor, folder(agent, document.id) / FILE
-    hypervisor.abort_copy(document.id, path)
+    with agent.locks.hold("copy", document.id):
+        hypervisor.abort_copy(document.id, path)
     hypervisor.thaw(document.id)
     for left in (path, path.with_name(FILE + ".part")):
         left.unlink(missing_ok=True)
@@ -131,11 +132,12 @@ def _copy(agent: Agent, document: Document, state: str, path: Path, operation: O
     if state in (hv.OFF, hv.SUSPENDED):
         hypervisor.copy_disk(path.with_name("disk"), document.want["root_format"], path, "qcow2", advance)
         return STOPPED if state == hv.OFF else CRASH
-    frozen = hypervisor.freeze(id) if state == hv.RUNNING else False
-    try:
-        hypervisor.begin_copy(id, "vda", path)
-    finally:
-        if frozen:  # the copy is of the instant when it began: the guest need not wait for its end
-            hypervisor.thaw(id)
-    hypervisor.finish_copy(id, path, advance)
+    with agent.locks.hold("copy", id):  # QEMU makes one at a time, and volumes are copied too
+        frozen = hypervisor.freeze(id) if state == hv.RUNNING else False
+        try:
+            hypervisor.begin_copy(id, "vda", path)
+        finally:
+            if frozen:  # the copy is of the instant when it began: the guest need not wait for its end
+                hypervisor.thaw(id)
+        hypervisor.finish_copy(id, path, advance)
     return FROZEN if frozen else CRASH

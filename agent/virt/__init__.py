@@ -19,6 +19,7 @@ from .nbd import Exports
 from .network import Networks
 from .power import Domains
 from .probe import Kvm
+from .storage import Storage
 from .templates import FOLDER
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ __all__ = ["LibvirtHypervisor"]
 log = logging.getLogger(__name__)
 
 
-class LibvirtHypervisor(Capabilities, Copies, Exports, Inside, Devices, Migrations, Networks, Disks):
+class LibvirtHypervisor(Capabilities, Copies, Exports, Inside, Devices, Migrations, Networks, Storage, Disks):
     """``Hypervisor`` on the libvirt at *uri*; what it finds out about the host is kept in *state_dir*."""
 
     def __init__(self, uri: str = "qemu:///system", state_dir: Path = Path("/var/lib/magnetar"),

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from magnetar_agent.hypervisor import DiskSeen, Progress, Remote
+from magnetar_agent.hypervisor import Disk, DiskSeen, Progress, Remote
 from magnetar_core.errors import HypervisorError, NoSpace
 
 from . import iso
@@ -47,14 +47,25 @@ class Disks:
     def copy_disk(self, source: Path | Remote, source_format: str, path: Path, format: str,
                   progress: Progress) -> None:
         """``qemu-img convert``; *progress* may end it by raising."""
-        seen = _seen(source, ("-f", source_format))
-        if seen is None:
-            raise HypervisorError(f"The disk {source} cannot be copied: it does not exist.")
-        total = seen.virtual_size
+        total = self._copied_size(source, source_format)
         with complete(path) as part:
             follow(["qemu-img", "convert", "-p", "-f", source_format, "-O", format, "--", _plain(source), _plain(part)],
                    f"copy the disk {source}", lambda percent: progress(int(total * percent / 100), total))
         progress(total, total)
+
+    def copy_into(self, source: Path | Remote, source_format: str, target: Disk, progress: Progress) -> None:
+        """``qemu-img convert -n``, which writes zeros where the source has none."""
+        total = self._copied_size(source, source_format)
+        follow(["qemu-img", "convert", "-p", "-n", "-f", source_format, "-O", "raw", "--", _plain(source),
+                _plain(target.remote or target.path)], f"copy the disk {source}",
+               lambda percent: progress(int(total * percent / 100), total))
+        progress(total, total)
+
+    def _copied_size(self, source: Path | Remote, format: str) -> int:
+        seen = _seen(source, ("-f", format))
+        if seen is None:
+            raise HypervisorError(f"The disk {source} cannot be copied: it does not exist.")
+        return seen.virtual_size
 
     def grow_disk(self, path: Path, format: str, size: int) -> None:
         """``qemu-img resize``; never shrinks."""

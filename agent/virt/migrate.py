@@ -29,7 +29,7 @@ LOOK = 0.25
 #: Seconds that a migration without its agent may take to notice that its sockets are gone.
 STRAY = 30.0
 _FLAGS = (libvirt.VIR_MIGRATE_LIVE | libvirt.VIR_MIGRATE_PEER2PEER | libvirt.VIR_MIGRATE_PERSIST_DEST
-          | libvirt.VIR_MIGRATE_NON_SHARED_INC | libvirt.VIR_MIGRATE_ABORT_ON_ERROR)
+          | libvirt.VIR_MIGRATE_ABORT_ON_ERROR)
 _ACTIVE = (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_BLOCKED, libvirt.VIR_DOMAIN_PAUSED)
 
 
@@ -90,7 +90,8 @@ class Migrations:
             domain = conn.lookupByUUIDString(uuid)
             return domain, _parameters(domain, passage)
         domain, parameters = self.connection.call(f"migrate the domain {uuid}", start)
-        work = _Work(domain, f"qemu+unix:///system?socket={passage.libvirt}", parameters, _flags(passage))
+        flags = _flags(passage, bool(parameters.get(libvirt.VIR_MIGRATE_PARAM_MIGRATE_DISKS)))
+        work = _Work(domain, f"qemu+unix:///system?socket={passage.libvirt}", parameters, flags)
         self.connection.call(f"migrate the domain {uuid}", lambda _conn: _Watch(domain, passage, going).until(work))
 
 
@@ -162,8 +163,10 @@ class _Watch:
         self.domain.abortJob()
 
 
-def _flags(passage: Passage) -> int:
-    flags = int(_FLAGS)
+def _flags(passage: Passage, copies: bool) -> int:
+    # libvirt cannot know that a volume's content is the same behind both ways to it; the agents see to that.
+    flags = int(_FLAGS | libvirt.VIR_MIGRATE_UNSAFE)
+    flags |= libvirt.VIR_MIGRATE_NON_SHARED_INC if copies else 0
     flags |= libvirt.VIR_MIGRATE_AUTO_CONVERGE if passage.auto_converge else 0
     post = passage.time_limit and passage.on_time_limit == "post_copy"
     return flags | int(libvirt.VIR_MIGRATE_POSTCOPY if post else libvirt.VIR_MIGRATE_PAUSED)
@@ -172,28 +175,32 @@ def _flags(passage: Passage) -> int:
 def _parameters(domain: Any, passage: Passage) -> dict[str, Any]:
     found: dict[str, Any] = {
         libvirt.VIR_MIGRATE_PARAM_URI: f"unix://{passage.qemu}",
-        libvirt.VIR_MIGRATE_PARAM_DISKS_URI: f"unix://{passage.disks}",
         libvirt.VIR_MIGRATE_PARAM_PERSIST_XML: passage.persistent,
         libvirt.VIR_MIGRATE_PARAM_DEST_XML: there(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_MIGRATABLE), passage),
-        libvirt.VIR_MIGRATE_PARAM_MIGRATE_DISKS: local_disks(domain.XMLDesc(0)),
     }
+    disks = local_disks(domain.XMLDesc(0), passage.folder[0])
+    if disks:
+        found[libvirt.VIR_MIGRATE_PARAM_DISKS_URI] = f"unix://{passage.disks}"
+        found[libvirt.VIR_MIGRATE_PARAM_MIGRATE_DISKS] = disks
     if passage.bandwidth is not None:
         found[libvirt.VIR_MIGRATE_PARAM_BANDWIDTH] = passage.bandwidth
     return found
 
 
-def local_disks(xml: str) -> list[str]:
-    """Targets of the disks whose content goes along: writable files. Volumes on the network stay where they are."""
+def local_disks(xml: str, folder: Path) -> list[str]:
+    """Targets of the disks whose content goes along: writable files in *folder*. Volumes stay where they are."""
     found = []
     for disk in ET.fromstring(xml).iterfind("devices/disk"):  # noqa: S314 (libvirt wrote it)
         source, target = disk.find("source"), disk.find("target")
-        if source is not None and source.get("file") and target is not None and disk.find("readonly") is None:
+        if source is not None and target is not None and disk.find("readonly") is None and \
+                source.get("file", "").startswith(f"{folder}/"):
             found.append(target.get("dev", ""))
     return found
 
 
 def there(xml: str, passage: Passage) -> str:
-    """The XML of a running domain as it will be at the target: its folder and its networks there."""
+    """The XML of a running domain as it will be at the target: its folder, its networks and the way to its volumes,
+    which are the disks with serial numbers, there."""
     root = ET.fromstring(xml)  # noqa: S314 (libvirt wrote it)
     here, folder = (str(path) + "/" for path in passage.folder)
     for element in root.iter():
@@ -202,6 +209,7 @@ def there(xml: str, passage: Passage) -> str:
                 element.set(key, folder + value[len(here):])
         if element.text and element.text.startswith(here):
             element.text = folder + element.text[len(here):]
+    _volumes(root, passage)
     for card in root.iterfind("devices/interface"):
         mac = card.find("mac")
         network, bridge = passage.nics.get("" if mac is None else mac.get("address", ""), (None, None))
@@ -211,6 +219,23 @@ def there(xml: str, passage: Passage) -> str:
             card.set("type", "bridge" if bridge else "network")
             source.set("bridge" if bridge else "network", str(bridge or network))
     return ET.tostring(root, encoding="unicode")
+
+
+def _volumes(root: ET.Element, passage: Passage) -> None:
+    wanted = {disk.findtext("serial"): disk
+              for disk in ET.fromstring(passage.persistent).iterfind("devices/disk")}  # noqa: S314 (our template's)
+    for disk in root.iterfind("devices/disk"):
+        other = wanted.get(disk.findtext("serial")) if disk.findtext("serial") else None
+        if other is None:
+            continue
+        disk.set("type", other.get("type", ""))
+        for name in ("driver", "source", "backingStore"):
+            for old in disk.findall(name):
+                disk.remove(old)
+        for at, name in enumerate(("driver", "source")):
+            new = other.find(name)
+            if new is not None:
+                disk.insert(at, new)
 
 
 def _told(facts: dict[str, Any]) -> dict[str, int]:

@@ -17,6 +17,12 @@ def gib(size: int) -> int:
     return max(1, -(-size // GIB))
 
 
+def ours(name: str) -> bool:
+    """Whether something in a pool is called as volumes are; others are somebody's."""
+    stem = name.partition(".")[0]
+    return len(stem) == 36 and stem.count("-") == 4
+
+
 def attachments(agent: Agent, volume: str) -> list[Document]:
     """The attachments of the volume with this uuid."""
     return [one for one in agent.documents.list("volume_attachment") if one.want["volume"] == volume]

@@ -41,9 +41,10 @@ def identity(server: str, volume: str) -> str:
     return str(uuid.uuid5(NAMESPACE, f"{server}:{volume}"))
 
 
-def of_server(agent: Agent, id: str) -> list[Document]:
-    """The attachments of a server, by device; without those that are being taken away."""
-    found = [one for one in agent.documents.list("volume_attachment") if one.want["server"] == id and not one.deleting]
+def of_server(agent: Agent, id: str, leaving: bool = False) -> list[Document]:
+    """The attachments of a server, by device; those that are being taken away with *leaving* only."""
+    found = [one for one in agent.documents.list("volume_attachment")
+             if one.want["server"] == id and (leaving or not one.deleting)]
     return sorted(found, key=lambda one: str(one.want["device"]))
 
 

@@ -2,7 +2,8 @@
 """Copying what a volume is made from: an image, another volume, a snapshot. A volume in use is copied as it is at one
 moment: offline while no running server has it, else by QEMU's backup job (libvirt's ``virDomainBackupBegin``).
 
-Locks are always taken in this order: what is being made, servers by uuid, the volume that is copied.
+Locks are always taken in this order: what is being made, servers by uuid, the volume that is copied, the
+right to copy a disk of a running server.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ def from_volume(task: Task, pool: Pool, size: int, format: str, volume: str) -> 
                            "one moment at which it could be copied. Stop all but one of them, then repeat the call.")
         if running:
             servers.close()  # QEMU copies; the server goes on as it likes
-            pool.capture(task.document.id, format, size, *running[0], task.operation.advance)
+            with agent.locks.hold("copy", running[0][0]):  # QEMU makes one at a time
+                pool.capture(task.document.id, format, size, *running[0], task.operation.advance)
         else:
             disk = pools.named(agent, source.want["pool"]).disk(source.id, source.want["format"])
             pool.fill(task.document.id, format, size, disk, task.operation.advance)

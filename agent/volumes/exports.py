@@ -92,7 +92,8 @@ def start(agent: Agent, document: Document) -> None:
         place.chmod(0o770)  # the server makes its socket in it
         agent.hypervisor.serve(export)
         doors[NBD] = export.socket
-    agent.links.offer(Offer(document.id, frozenset(document.want["peers"]), doors))
+    # Who is let in no more may be the one who just said so.
+    agent.links.offer(Offer(document.id, frozenset(document.want["peers"]), doors), spare=HAND)
 
 
 def stop(agent: Agent, id: str) -> None:
@@ -113,11 +114,13 @@ def resume(agent: Agent) -> None:
 
 
 # What the other agent says ----------------------------------------------------------------------------------------
-def _hand(agent: Agent, id: str, sock: socket.socket) -> None:
+def _hand(agent: Agent, id: str, sock: socket.socket, peer: str) -> None:
     with Talk(sock) as talk:
         while (line := talk.hear()) is not None:
             op = OPS.get(str(line.get("op")))
             try:
+                if peer not in _found(agent, id).want["peers"]:
+                    raise _gone(id)
                 if op is None:
                     raise InvalidRequest(f"There is nothing called {line.get('op')!r} to do with an export.")
                 talk.say(op(agent, id, line) or {})
@@ -153,13 +156,22 @@ def release(agent: Agent, id: str, delete: bool) -> None:
 
 def _change(agent: Agent, id: str, change: Callable[[list[str]], list[str]]) -> Document:
     with agent.locks.hold("volume_export", id):
-        document = agent.documents.get("volume_export", id)
-        if document is None or document.deleting:
-            raise NotFound(f"There is no export {id} here any more.", kind="volume_export", key=id)
+        document = _found(agent, id)
         document.want["peers"] = change(document.want["peers"])
         agent.documents.write(document)
         start(agent, document)
         return document
+
+
+def _found(agent: Agent, id: str) -> Document:
+    document = agent.documents.get("volume_export", id)
+    if document is None or document.deleting:
+        raise _gone(id)
+    return document
+
+
+def _gone(id: str) -> NotFound:
+    return NotFound(f"There is no export {id} here any more.", kind="volume_export", key=id)
 
 
 def _peer(line: Fields) -> str:
@@ -171,10 +183,7 @@ def _peer(line: Fields) -> str:
 
 def look(agent: Agent, id: str) -> None:
     """Raise an error when the disk cannot be used now."""
-    document = agent.documents.get("volume_export", id)
-    if document is None or document.deleting:
-        raise NotFound(f"There is no export {id} here any more.", kind="volume_export", key=id)
-    start(agent, document)
+    start(agent, _found(agent, id))
 
 
 OPS: Mapping[str, Callable[[Agent, str, Fields], Fields | None]] = {

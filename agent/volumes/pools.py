@@ -6,11 +6,14 @@ The pool ``default`` is the folder ``<state_dir>/volumes``. Others come from the
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from magnetar_agent.documents import sync_folder
 from magnetar_agent.hypervisor import Disk, Progress
+from magnetar_agent.volumes import ours
+from magnetar_agent.volumes.storage import StoragePool
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField
 
 if TYPE_CHECKING:
@@ -33,6 +36,10 @@ class Pool(Protocol):
     shared: bool
     #: Formats that it can hold, the default first.
     formats: tuple[str, ...]
+    #: Whether what has the name of a volume is complete.
+    atomic: bool
+    #: Whether content in use has to be grown before QEMU is told; else QEMU grows it.
+    beneath: bool
 
     def check(self) -> None:
         """Raise ``Conflict`` when the pool cannot be used now."""
@@ -66,6 +73,8 @@ class FolderPool:
     """Files in a folder, called by their uuid. With *mounted* the folder must be a mount point (NFS)."""
 
     formats: tuple[str, ...] = ("qcow2", "raw")
+    atomic = True
+    beneath = False
 
     def __init__(self, name: str, folder: Path, hypervisor: Hypervisor, mounted: bool) -> None:
         self.name, self.folder, self.hypervisor, self.shared = name, folder, hypervisor, mounted
@@ -93,6 +102,7 @@ class FolderPool:
     def capture(self, id: str, format: str, size: int, uuid: str, target: str, progress: Progress) -> None:
         self._prepare()
         new = self.folder / f"{id}.new"
+        self.hypervisor.abort_copy(uuid, new)  # that of an agent which died
         self.hypervisor.begin_copy(uuid, target, new, format)
         self.hypervisor.finish_copy(uuid, new, progress)
         self._settle(new, id, format, size)
@@ -118,7 +128,7 @@ class FolderPool:
     def names(self) -> list[str]:
         if not self._usable():
             return []
-        return [path.name for path in self.folder.iterdir() if _ours(path.name)]
+        return [path.name for path in self.folder.iterdir() if ours(path.name)]
 
     def _settle(self, new: Path, id: str, format: str, size: int) -> None:
         self.hypervisor.grow_disk(new, format, size)
@@ -141,12 +151,6 @@ class FolderPool:
                                   f"{error.strerror}.") from error
 
 
-def _ours(name: str) -> bool:
-    """Whether a file is called as those of volumes are; others in a folder are somebody's."""
-    stem = name.partition(".")[0]
-    return len(stem) == 36 and stem.count("-") == 4
-
-
 def named(agent: Agent, name: str, field: str = "pool") -> Pool:
     """The pool *name*. Raises ``InvalidField`` naming *field*."""
     given: Mapping[str, str] | None = agent.settings.pools.get(name)
@@ -157,7 +161,8 @@ def named(agent: Agent, name: str, field: str = "pool") -> Pool:
         raise InvalidField(field, f"must be a pool of this host, which has {there}", name)
     if "path" in given:
         return FolderPool(name, Path(given["path"]), agent.hypervisor, given["type"] == "nfs")
-    raise InvalidField(field, f"is of type {given['type']}, which this agent does not know", name)
+    return StoragePool(name, given["libvirt_pool"], agent.hypervisor, given["type"] == "rbd",
+                       Path(agent.settings.state_dir) / "volumes")
 
 
 def every(agent: Agent) -> list[Pool]:
@@ -168,8 +173,9 @@ def every(agent: Agent) -> list[Pool]:
 def orphans(agent: Agent) -> list[str]:
     """Files in pools of this host alone that no document knows. In a shared pool they may be another host's."""
     known = {d.id for noun in ("volume", "volume_snapshot") for d in agent.documents.list(noun)}
-    found = []
+    found: list[str] = []
     for pool in every(agent):
-        if not pool.shared:
-            found += [f"{pool.disk(name, '').path}" for name in pool.names() if name.partition(".")[0] not in known]
+        with suppress(Conflict):  # a pool that does not run has nothing to tell
+            found += [f"{pool.disk(name, '').path}" for name in ([] if pool.shared else pool.names())
+                      if name.partition(".")[0] not in known]
     return sorted(found)

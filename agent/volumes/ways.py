@@ -19,6 +19,7 @@ from magnetar_agent.hypervisor import Disk
 from magnetar_agent.hypervisor import Remote as Place
 from magnetar_agent.link import Remote
 from magnetar_agent.link.talk import Talk
+from magnetar_agent.migrations import MARK
 from magnetar_agent.operations import Operation
 from magnetar_agent.volumes import exports, pools
 from magnetar_core.ensure import Permissions
@@ -36,6 +37,8 @@ log = logging.getLogger(__name__)
 LOOK = 2.0
 #: Seconds that QEMU may take to connect again.
 CONNECT = 5.0
+#: Where an attachment notes the peer that its volume's host has let in besides us, for a migration.
+LENT = "lent"
 
 
 def disk(agent: Agent, attachment: Document) -> Disk:
@@ -114,6 +117,15 @@ def release(agent: Agent, attachment: Document) -> None:
     close(agent, attachment)
 
 
+def amend(agent: Agent, attachment: Document) -> None:
+    """Have nobody else let in by the volume's host, when somebody was for a migration that has ended."""
+    server = agent.documents.get("server", attachment.want["server"])
+    if attachment.state.get(LENT) and server and not server.state.get(MARK):
+        tell(agent, attachment, "keep", peer=agent.links.required())
+        del attachment.state[LENT]
+        agent.documents.write(attachment)
+
+
 def resume(agent: Agent) -> None:
     """After a start of the agent: listen again, so that guests find their disks."""
     for attachment in agent.documents.list("volume_attachment"):
@@ -174,6 +186,7 @@ class Tending:
             if one.want.get("origin") and one.deleting:
                 self._try(lambda one=one: self._end(one), one)
             elif one.want.get("origin"):
+                self._try(lambda one=one: amend(agent, one), one)
                 waiting.setdefault(one.want["server"], []).append(one)
         for server, ways in waiting.items():
             domain = agent.hypervisor.domain(server)

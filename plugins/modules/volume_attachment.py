@@ -40,6 +40,13 @@ EXAMPLES = r"""
     readonly: true
     delete_on_termination: true
 
+- name: Attach a volume of another host
+  magnetar.compute.volume_attachment:
+    server: web1
+    volume: records
+    endpoint: https://kvm1.example.org
+    volume_endpoint: https://kvm2.example.org
+
 - name: Detach it
   magnetar.compute.volume_attachment:
     server: web1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
 import tempfile
 import threading
 import time
@@ -31,7 +32,7 @@ from magnetar_agent.hypervisor import (
     NetworkSpec,
     Nic,
 )
-from magnetar_core.errors import Cancelled, Conflict, HypervisorError
+from magnetar_core.errors import Cancelled, Conflict, HypervisorError, NoSpace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -50,6 +51,7 @@ class FakeOutside:
         self.undefine = hypervisor.undefined_outside
         self.forget = hypervisor.undefined_while_it_runs
         self.network = hypervisor.network_outside
+        self.pool = hypervisor.add_pool
 
     def clean(self, prefix: str) -> None:
         """Nothing outlives the fake."""
@@ -62,6 +64,7 @@ class LibvirtOutside:
         import libvirt
 
         self.conn = libvirt.open(uri)
+        self.folders: list[Path] = []
 
     def define(self, xml: str) -> None:
         self.conn.defineXML(xml)
@@ -79,7 +82,24 @@ class LibvirtOutside:
     def network(self, name: str) -> None:
         self.conn.networkDefineXML(f"<network><name>{name}</name><bridge name='{name[:14]}'/></network>")
 
+    def pool(self, name: str, room: int) -> Path:
+        """A pool of files in a file system of its own stands for LVM: libvirt treats both alike."""
+        folder = Path(tempfile.mkdtemp(prefix="magnetar-pool-", dir="/var/tmp"))
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={room},mode=0711", "tmpfs", folder], check=True)
+        self.folders.append(folder)
+        self.conn.storagePoolDefineXML(
+            f"<pool type='dir'><name>{name}</name><target><path>{folder}</path></target></pool>").create()
+        return folder
+
     def clean(self, prefix: str) -> None:
+        for pool in self.conn.listAllStoragePools():
+            if pool.name().startswith(prefix):
+                if pool.isActive():
+                    pool.destroy()
+                pool.undefine()
+        for folder in self.folders:
+            subprocess.run(["umount", folder], check=True)
+            folder.rmdir()
         for domain in self.conn.listAllDomains():
             if domain.name().startswith(prefix):
                 if domain.isActive():
@@ -528,3 +548,50 @@ def test_nothing_is_guessed_from_what_a_guest_wrote(place: Place) -> None:
     assert disk.stat().st_size == 2 * MIB
     place.hypervisor.copy_disk(disk, "raw", copy, "raw", lambda done, total: None)
     assert copy.read_bytes() == disk.read_bytes()
+
+
+def test_a_storage_pool(place: Place) -> None:
+    hypervisor, pool = place.hypervisor, f"{place.prefix}-pool"
+    with pytest.raises(Conflict, match="has no storage pool"):
+        hypervisor.check_pool(pool)
+    folder = place.outside.pool(pool, 16 * MIB)
+    hypervisor.check_pool(pool)
+    assert hypervisor.contents(pool) == {} and hypervisor.content(pool, "one") is None
+    for _time in range(2):
+        hypervisor.make_content(pool, "one", 4 * MIB)
+    found = hypervisor.content(pool, "one")
+    assert found is not None and found.size == 4 * MIB and hypervisor.contents(pool) == {"one": found}
+    assert (found.disk.format, found.disk.target, found.disk.path) == ("raw", "", folder / "one")
+    for _time in range(2):
+        hypervisor.grow_content(pool, "one", 8 * MIB)
+    hypervisor.grow_content(pool, "one", 4 * MIB)
+    assert hypervisor.content(pool, "one").size == 8 * MIB
+    with pytest.raises(HypervisorError, match="gone"):
+        hypervisor.grow_content(pool, "two", 8 * MIB)
+    with pytest.raises(NoSpace):
+        hypervisor.make_content(pool, "two", 64 * MIB)
+    assert list(hypervisor.contents(pool)) == ["one"] and hypervisor.content(pool, "one").size == 8 * MIB
+    (folder / "other").write_bytes(bytes(MIB))  # another host's
+    assert hypervisor.content(pool, "other").size == MIB
+    for wipe in (True, False):
+        hypervisor.remove_content(pool, "one", wipe)
+    assert list(hypervisor.contents(pool)) == ["other"]
+
+
+def test_copies_into_a_storage_pool(place: Place) -> None:
+    hypervisor, pool, source = place.hypervisor, f"{place.prefix}-pool", place.folder / "source"
+    place.outside.pool(pool, 16 * MIB)
+    hypervisor.make_content(pool, "one", 4 * MIB)
+    target = hypervisor.content(pool, "one").disk
+    target.path.write_bytes(b"x" * 4 * MIB)
+    source.write_bytes(b"magnetar" * 1024 + bytes(MIB))
+    told: list[tuple[int, int]] = []
+    hypervisor.copy_into(source, "raw", target, lambda done, total: told.append((done, total)))
+    assert told and told == sorted(told) and told[-1][0] == told[-1][1]
+    assert target.path.read_bytes()[:source.stat().st_size] == source.read_bytes()
+    assert target.path.stat().st_size == 4 * MIB
+    source.write_bytes(bytes(8 * MIB))
+    with pytest.raises(HypervisorError):
+        hypervisor.copy_into(source, "raw", target, lambda done, total: None)
+    with pytest.raises(HypervisorError, match="nothing-here"):
+        hypervisor.copy_into(place.folder / "nothing-here", "raw", target, lambda done, total: None)

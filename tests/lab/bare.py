@@ -23,7 +23,7 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import IO, TYPE_CHECKING, Self
 
 import yaml
 from hosts import (
@@ -146,38 +146,41 @@ class _Proxy(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        kept = CACHE / "debs" / hashlib.sha256(self.path.encode()).hexdigest()
-        if not kept.exists():
-            try:
-                fetch(self.path, kept)
-            except urllib.error.HTTPError as error:
-                self.send_error(error.code)
-                return
-            except (OSError, http.client.HTTPException) as error:
-                self.send_error(502, str(error))
-                return
-        with kept.open("rb") as content:
+        if not self.path.startswith("http://"):
+            self.send_error(400, "only http is fetched")
+            return
+        try:
+            content = self._content()
+        except urllib.error.HTTPError as error:
+            self.send_error(error.code)
+            return
+        except (OSError, http.client.HTTPException) as error:
+            self.send_error(502, str(error))
+            return
+        with content:
             self.send_response(200)
             self.send_header("Content-Length", str(os.fstat(content.fileno()).st_size))
             self.end_headers()
             with suppress(ConnectionError):
                 shutil.copyfileobj(content, self.wfile)
-        if not self.path.endswith(".deb"):
-            kept.unlink(missing_ok=True)
+
+    def _content(self) -> IO[bytes]:
+        """What was asked for; packages, and nothing that changes, are kept."""
+        kept = CACHE / "debs" / hashlib.sha256(self.path.encode()).hexdigest()
+        with suppress(FileNotFoundError):
+            return kept.open("rb")
+        file = tempfile.NamedTemporaryFile(dir=kept.parent)  # noqa: SIM115 (whoever gets it closes it)
+        with urllib.request.urlopen(self.path, timeout=60) as answer:
+            shutil.copyfileobj(answer, file)
+        file.seek(0)
+        if self.path.endswith(".deb"):
+            file.flush()
+            with suppress(FileExistsError):
+                os.link(file.name, kept)
+        return file
 
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing: apt says what it got."""
-
-
-def fetch(address: str, target: Path) -> None:
-    """Get *address* into *target*, which is there as a whole or not at all."""
-    if not address.startswith("http://"):
-        raise OSError("only http is fetched")
-    with urllib.request.urlopen(address, timeout=60) as answer, tempfile.NamedTemporaryFile(dir=target.parent) as file:
-        shutil.copyfileobj(answer, file)
-        file.flush()
-        with suppress(FileExistsError):
-            os.link(file.name, target)
 
 
 def free() -> int:

@@ -18,7 +18,7 @@ import pytest
 from bare import Site
 
 from magnetar_core.client import Client
-from magnetar_core.errors import MagnetarError
+from magnetar_core.errors import Conflict, MagnetarError
 from magnetar_core.flows.migrate import Migrate, Side, abort
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="lab hosts need root (systemd-nspawn, overlay mounts, a bridge)"),
 ]
 
-NAMES = ("bare1", "bare2", "bare3")
+NAMES = ("bare7", "bare8", "bare3")  # no other test has these, so that two may run at once
 COUNT = """#!/bin/sh
 dd if=/dev/urandom of=/pattern bs=1M count=4 2>/dev/null
 dd if=/pattern of=/dev/vdb bs=1M 2>/dev/null
@@ -47,7 +47,7 @@ want=$(md5sum </pattern)
   done ) &
 """
 HTTPS = """
-- hosts: bare1
+- hosts: bare7
   connection: local
   gather_facts: false
   module_defaults:
@@ -66,9 +66,9 @@ MAKE = HTTPS + """
 """
 GO = HTTPS + """
     - magnetar.compute.migration:
-        {server: counter, destination: "https://{{ hostvars.bare2.ansible_host }}", timeout: 300}
+        {server: counter, destination: "https://{{ hostvars.bare8.ansible_host }}", timeout: 300}
       register: gone
-    - ansible.builtin.assert: {that: gone.server.host == 'bare2' or ansible_check_mode}
+    - ansible.builtin.assert: {that: gone.server.host == 'bare8' or ansible_check_mode}
 """
 
 
@@ -143,20 +143,20 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, guest_image: dict[str, Path]
 
 def test_live_by_a_playbook(fleet: Fleet) -> None:
     fleet.play(MAKE)
-    fleet.goes_on("bare1", 120)
-    before = fleet.virsh("bare1", "dominfo", fleet.virsh("bare1", "list", "--name").strip())
-    assert fleet.play(GO, "--check", "--diff") == {"bare1": 1}
-    assert fleet.where() == "bare1"
+    fleet.goes_on("bare7", 120)
+    before = fleet.virsh("bare7", "dominfo", fleet.virsh("bare7", "list", "--name").strip())
+    assert fleet.play(GO, "--check", "--diff") == {"bare7": 1}
+    assert fleet.where() == "bare7"
     began = time.monotonic()
-    assert fleet.play(GO) == {"bare1": 1}
+    assert fleet.play(GO) == {"bare7": 1}
     print(f"\nfleet: live migration by a playbook in {time.monotonic() - began:.1f} s")
-    assert fleet.where() == "bare2"
-    fleet.goes_on("bare2")
-    assert fleet.play(GO) == {"bare1": 0}
-    after = fleet.virsh("bare2", "dominfo", fleet.virsh("bare2", "list", "--name").strip())
+    assert fleet.where() == "bare8"
+    fleet.goes_on("bare8")
+    assert fleet.play(GO) == {"bare7": 0}
+    after = fleet.virsh("bare8", "dominfo", fleet.virsh("bare8", "list", "--name").strip())
     assert [line for line in before.splitlines() if line.startswith(("Name", "UUID", "Max memory"))] == \
         [line for line in after.splitlines() if line.startswith(("Name", "UUID", "Max memory"))]
-    answer = fleet.client("bare2").ensure("server", "counter", {"flavor": "tiny"})
+    answer = fleet.client("bare8").ensure("server", "counter", {"flavor": "tiny"})
     assert not answer["changed"], answer
 
 
@@ -165,7 +165,7 @@ class Going(threading.Thread):
 
     def __init__(self, fleet: Fleet, source: str, target: str, **wish: Any) -> None:
         super().__init__(daemon=True)
-        self.flow = fleet.flow(source, target, type="live", **{"bandwidth": 4, **wish})
+        self.flow = fleet.flow(source, target, type="live", **{"bandwidth": 12, **wish})
         self.client = fleet.client(source)
         self.error: MagnetarError | None = None
 
@@ -202,7 +202,7 @@ def killed(unit: str) -> Callable[[Fleet, str], None]:
 ])
 def test_something_dies_on_the_way(fleet: Fleet, unit: str, side: str) -> None:
     source = fleet.where()
-    target = "bare1" if source == "bare2" else "bare2"
+    target = "bare7" if source == "bare8" else "bare8"
     before = fleet.counted(source)
     going = Going(fleet, source, target)
     going.until_half()
@@ -232,7 +232,7 @@ def settled(fleet: Fleet, *names: str) -> None:
 
 def test_the_coordinator_dies(fleet: Fleet) -> None:
     source = fleet.where()
-    target = "bare1" if source == "bare2" else "bare2"
+    target = "bare7" if source == "bare8" else "bare8"
     for at in ("claim", "move", "settle", "leave"):
         for step in fleet.flow(source, target).steps():
             if step.verb == at:
@@ -245,7 +245,7 @@ def test_the_coordinator_dies(fleet: Fleet) -> None:
 
 def test_aborted_on_the_way(fleet: Fleet) -> None:
     source = fleet.where()
-    target = "bare1" if source == "bare2" else "bare2"
+    target = "bare7" if source == "bare8" else "bare8"
     going = Going(fleet, source, target)
     going.until_half()
     steps = abort(Side(fleet.client(source)), Side(fleet.client(target)), "counter")
@@ -256,14 +256,45 @@ def test_aborted_on_the_way(fleet: Fleet) -> None:
     fleet.goes_on(source)
 
 
+def test_two_at_once(fleet: Fleet) -> None:
+    """The first has it; the other is refused at once, and so is a change of the server."""
+    source = fleet.where()
+    target = "bare7" if source == "bare8" else "bare8"
+    going = Going(fleet, source, target)
+    going.until_half()
+    with pytest.raises(Conflict, match=f"on its way to {target}"):
+        fleet.go(source, "bare3")
+    with pytest.raises(Conflict, match="is being migrated"):
+        fleet.client(source).ensure("server", "counter", {"power": "off"})
+    going.join(120)
+    assert going.error is None
+    assert fleet.where() == target
+    fleet.goes_on(target)
+
+
+def test_paused_and_suspended(fleet: Fleet) -> None:
+    """Paused it goes live and stays paused; suspended it is refused."""
+    source = fleet.where()
+    target = "bare7" if source == "bare8" else "bare8"
+    fleet.client(source).ensure("server", "counter", {"power": "suspended"})
+    with pytest.raises(Conflict, match="Resume or stop it first"):
+        fleet.go(source, target)
+    fleet.client(source).ensure("server", "counter", {"power": "paused"})
+    fleet.go(source, target)
+    assert fleet.where() == target
+    assert fleet.client(target).get("server", "counter")["status"] == "PAUSED"
+    fleet.client(target).ensure("server", "counter", {"power": "running"})
+    fleet.goes_on(target)
+
+
 def test_too_slow(fleet: Fleet) -> None:
     source = fleet.where()
-    target = "bare1" if source == "bare2" else "bare2"
+    target = "bare7" if source == "bare8" else "bare8"
     with pytest.raises(MagnetarError, match="took longer than 2 s"):
         fleet.go(source, target, bandwidth=1, time_limit=2)
     assert fleet.client(source).get("server", "counter")["status"] == "ACTIVE"
     fleet.goes_on(source)
-    fleet.go(source, target, bandwidth=16, time_limit=2, on_time_limit="pause")
+    fleet.go(source, target, bandwidth=24, time_limit=2, on_time_limit="pause")
     assert fleet.where() == target
     fleet.goes_on(target)
 
@@ -276,6 +307,6 @@ def test_cold_with_a_running_guest(fleet: Fleet) -> None:
     while fleet.client("bare3").get("server", "counter")["status"] != "ACTIVE":
         assert time.monotonic() < end
         time.sleep(0.5)
-    steps = fleet.go("bare3", "bare1")
+    steps = fleet.go("bare3", "bare7")
     assert steps == ["prepare", "claim", "move", "settle", "leave"]
-    assert fleet.where() == "bare1"
+    assert fleet.where() == "bare7"

@@ -136,7 +136,7 @@ def test_tasks_of_pages(place, page):
         run(place, yaml.safe_dump([{"hosts": "localhost", "gather_facts": False,
                                     "tasks": yaml.safe_load(moved(NEEDED, place[0]))}]))
     for tasks in fences(f"docs/{page}.md", "yaml"):
-        found = yaml.safe_load(moved(tasks, place[0]))
+        found = [task for task in yaml.safe_load(moved(tasks, place[0])) if "example.org" not in str(task)]
         for task in found:
             next(iter(task.values())).pop("checksum", None)
         (place[0] / "srv/images/debian-12-genericcloud-amd64.qcow2").write_bytes((place[0] / "tiny.qcow2").read_bytes())

@@ -17,12 +17,14 @@ from magnetar_agent.documents import Documents
 from magnetar_agent.events import _Journal
 from magnetar_agent.fake import FakeHypervisor
 from magnetar_agent.images.store import Store
+from magnetar_agent.volumes import pools
 
 from .conftest import SMALL, Host
 
 CHANGES = ("discard_save", "define", "undefine", "start", "shutdown", "destroy", "pause", "resume", "save",
            "make_disk", "copy_disk", "grow_disk", "make_iso", "make_network", "remove_network", "begin_copy",
-           "finish_copy", "freeze", "thaw", "set_password", "inject_nmi")
+           "finish_copy", "freeze", "thaw", "set_password", "inject_nmi", "make_content", "copy_into", "grow_content",
+           "remove_content")
 
 
 class Dead(BaseException):
@@ -62,6 +64,7 @@ IMAGE = ("image", "img", {"source": {"path": "/image.raw"}, "disk_format": "raw"
 BLOCKS = [{"source_type": "image", "destination_type": "volume", "uuid": "img", "boot_index": 0},
           {"source_type": "volume", "uuid": "data"},
           {"source_type": "blank", "destination_type": "volume", "volume_size": 1, "delete_on_termination": True}]
+WITH_DATA = {"flavor": {**SMALL, "disk": 1}, "block_device_mapping": [{"source_type": "volume", "uuid": "data"}]}
 #: What was made before, and what is asked for: noun, key, want and, last, what the caller allows.
 STORIES: dict[str, tuple[list[tuple[str, str, Any]], tuple[Any, ...]]] = {
     "create": ([], ("server", "web1", {"flavor": {**SMALL, "disk": 1, "swap": 1}, "networks": [{"bridge": "br0"}]})),
@@ -92,6 +95,18 @@ STORIES: dict[str, tuple[list[tuple[str, str, Any]], tuple[Any, ...]]] = {
         [IMAGE, ("volume", "data", {"size": 1}),
          ("server", "web1", {"flavor": SMALL, "block_device_mapping": BLOCKS})],
         ("server", "web1", {"availability_zone": "b"}, {"on_immutable": "recreate"})),
+    "volume in a storage pool": ([], ("volume", "lv", {"size": 1, "pool": "vg"})),
+    "volume in a storage pool from an image": ([IMAGE], ("volume", "lv", {"image": "img", "pool": "vg"})),
+    "copy of a volume in use": (
+        [("volume", "data", {"size": 1, "pool": "vg"}), ("server", "web1", WITH_DATA)],
+        ("volume", "lv", {"source_volume": "data", "pool": "vg"})),
+    "copy of a volume in use, in a folder": (
+        [("volume", "data", {"size": 1}), ("server", "web1", WITH_DATA)],
+        ("volume", "copy", {"source_volume": "data"})),
+    "grow in a storage pool": (
+        [("volume", "data", {"size": 1, "pool": "vg"}), ("server", "web1", WITH_DATA)],
+        ("volume", "data", {"size": 2})),
+    "delete from a storage pool": ([("volume", "lv", {"size": 1, "pool": "vg"})], ("volume", "lv", None)),
     "network": ([], ("network", "lan", {"mode": "nat", "cidr": "10.99.0.0/24"})),
     "network away": ([("network", "lan", {"mode": "nat", "cidr": "10.99.0.0/24"})], ("network", "lan", None)),
 }
@@ -105,7 +120,8 @@ def test_death_at_every_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     before, (*asked, allowed) = STORIES[story][0], (*STORIES[story][1], {})[:4]
     for lives in range(40):
         with monkeypatch.context() as patch:
-            host = Host(tmp_path / str(lives))
+            host = Host(tmp_path / str(lives), pools={"vg": {"type": "lvm"}})
+            host.fake.add_pool("vg")
             host.start()
             (host.root / "image.raw").write_bytes(bytes(4096))
             for noun, key, want in before:
@@ -144,10 +160,14 @@ def _nothing_is_half(host: Host, before: list[Any], asked: list[Any], allowed: d
     assert {d.name for d in host.agent.documents.list("network")} == set(host.fake.networks())
     volumes = {one.id: one for one in host.agent.documents.list("volume")}
     assert all(one.state["made"] for one in volumes.values())
-    assert {path.name for path in (host.root / "state").glob("volumes/*")} == set(volumes)
+    for pool, place in (("default", host.root / "state/volumes"), ("vg", host.root / "libvirt/pool-vg")):
+        assert {path.name for path in place.glob("*")} == {id for id, one in volumes.items()
+                                                           if one.want["pool"] == pool}
+    assert all(pools.named(host.agent, one.want["pool"]).disk(id, "").path.stat().st_size >= 4096
+               for id, one in volumes.items())
     assert all({one.want["volume"]} <= set(volumes) and one.want["server"] in domains
                for one in host.agent.documents.list("volume_attachment"))
-    if "recreate" not in allowed.values() and any(name == "data" for _n, name, _w in before) and documents:
+    if "recreate" not in allowed.values() and IMAGE in before and any(x[1] == "data" for x in before) and documents:
         assert len(volumes) == len(host.agent.documents.list("volume_attachment")) == len(BLOCKS)
     if repeated:
         assert host.ensure(*asked, **allowed).steps == []

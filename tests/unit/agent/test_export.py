@@ -14,13 +14,13 @@ from magnetar_core import client
 from magnetar_core.errors import Conflict, InvalidField, Unreachable
 from magnetar_core.flows.attach import attach, detach
 
-from .test_migration import Kvm, Pair, pair  # noqa: F401
+from .pair import Kvm, Pair
 
 GIB = 2**30
 
 
 @pytest.fixture
-def place(pair: Pair) -> Pair:  # noqa: F811
+def place(pair: Pair) -> Pair:
     """A running server web1 on the first host, and a volume data on the second."""
     pair.make()
     pair.two.side().client.ensure("volume", "data", {"size": 1})

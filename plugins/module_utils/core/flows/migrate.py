@@ -124,12 +124,14 @@ class Migrate:
     def _bring(self, server: dict[str, Any], begun: dict[Side, Any], dry: bool) -> Iterator[tuple[Step, Any]]:
         half = begun[self.source]
         kind = half["type"] if half else self._type(server)
+        options = {name: value if self.wish.get(name) is None else self.wish[name]
+                   for name, value in Migration.defaults().items() if name in OPTIONS}
         want = {"server": server["id"], "name": server["name"], "side": "source", "type": kind,
-                "peer": self.target.link_name(), "address": self.target.link_address()}
+                "peer": self.target.link_name(), "address": self.target.link_address(), **options}
         if half is None or half["status"] in ("failed", "prepared"):
             told = self.source.client.ensure("migration", str(self.id), want, dry_run=True)["resource"]["manifest"]
             come = {"server": server["id"], "name": server["name"], "side": "target", "type": kind,
-                    "peer": self.source.link_name(), "manifest": told}
+                    "peer": self.source.link_name(), "address": self.source.link_address(), "manifest": told}
             if begun[self.target] is None:
                 if dry:
                     answer = self.target.client.ensure("migration", str(self.id), come, dry_run=True)
@@ -138,10 +140,8 @@ class Migrate:
                     self.target, come)
             yield self._step("claim", "keep others from it at %s" % self.source.host["name"]), lambda: self._ensure(
                 self.source, want)
-        options = {name: value if self.wish.get(name) is None else self.wish[name]
-                   for name, value in Migration.defaults().items() if name in OPTIONS}
         yield self._step("move", "%s migration to %s" % (kind, self.target.host["name"])), lambda: self._ensure(
-            self.source, dict(want, phase="moved", **options))
+            self.source, dict(want, phase="moved"))
 
     def _type(self, server: dict[str, Any]) -> str:
         wished = self.wish.get("type") or "auto"

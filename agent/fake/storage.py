@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Storage pools of the fake: folders called ``pool-NAME`` beside its state, with a file for each volume. With a file
+``room`` there, a pool has so many bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from magnetar_agent.fake.disks import read, sparse
+from magnetar_agent.fake.state import State
+from magnetar_agent.hypervisor import Content, Disk, Progress, Remote
+from magnetar_core.errors import Conflict, HypervisorError, NoSpace
+
+
+class Storage(State):
+    """The protocol's methods for storage pools. What lies in them looks like block devices."""
+
+    def add_pool(self, name: str, room: int | None = None) -> Path:
+        """An operator defines and starts a pool; its folder."""
+        folder = self._pool(name)
+        folder.mkdir(parents=True)
+        if room is not None:
+            (folder / "room").write_text(str(room))
+        return folder
+
+    def check_pool(self, pool: str) -> None:
+        with self._call("check_pool"):
+            self._there(pool)
+
+    def contents(self, pool: str) -> dict[str, Content]:
+        with self._call("contents"):
+            return {path.name: _content(path) for path in self._there(pool).iterdir() if path.name != "room"}
+
+    def content(self, pool: str, name: str) -> Content | None:
+        with self._call("content"):
+            path = self._there(pool) / name
+            return _content(path) if path.exists() else None
+
+    def make_content(self, pool: str, name: str, size: int) -> None:
+        with self._call("make_content"):
+            path = self._there(pool) / name
+            if not path.exists():
+                self._check_room(path.parent, size)
+                with path.open("wb") as stream:
+                    stream.truncate(size)
+
+    def grow_content(self, pool: str, name: str, size: int) -> None:
+        with self._call("grow_content"):
+            path = self._there(pool) / name
+            if not path.exists():
+                raise HypervisorError(f"The content {name} is gone from the storage pool {pool!r}. Restore it there.")
+            more = size - path.stat().st_size
+            if more > 0:
+                self._check_room(path.parent, more)
+                with path.open("r+b") as stream:
+                    stream.truncate(size)
+
+    def remove_content(self, pool: str, name: str, wipe: bool) -> None:
+        with self._call("remove_content"):
+            path = self._there(pool) / name
+            if wipe and path.exists():
+                self.wiped.append(name)
+            path.unlink(missing_ok=True)
+
+    def copy_into(self, source: Path | Remote, source_format: str, target: Disk, progress: Progress) -> None:
+        with self._call("copy_into", needs_libvirt=False):
+            seen = read(source, source_format) if isinstance(source, Path) else None
+            if seen is None or not isinstance(source, Path):
+                raise HypervisorError(f"The disk {source} cannot be copied: it does not exist.")
+            progress(0, seen.virtual_size)
+            size = target.path.stat().st_size
+            if seen.virtual_size > size:
+                raise HypervisorError(f"The disk {source} does not fit into {target.path}.")
+            if source_format == "raw":
+                sparse(source, target.path)
+                with target.path.open("r+b") as stream:
+                    stream.truncate(size)
+            progress(seen.virtual_size, seen.virtual_size)
+
+    def _pool(self, name: str) -> Path:
+        folder = self._file.parent if self._file else Path("/nonexistent")
+        return folder / f"pool-{name}"
+
+    def _there(self, name: str) -> Path:
+        folder = self._pool(name)
+        if not folder.is_dir():
+            raise Conflict(f"libvirt has no storage pool {name!r}. Define it on the host (virsh pool-define) and "
+                           "start it, then repeat the call.")
+        return folder
+
+    def _check_room(self, folder: Path, more: int) -> None:
+        room = folder / "room"
+        used = sum(path.stat().st_size for path in folder.iterdir() if path != room)
+        if room.exists() and used + more > int(room.read_text()):
+            raise NoSpace(f"The storage pool {folder.name} has insufficient free space. Free some, then repeat the "
+                          "call.")
+
+
+def _content(path: Path) -> Content:
+    return Content(path.stat().st_size, Disk(path, "", "raw", block=True))

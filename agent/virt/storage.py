@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Volumes in libvirt's storage pools (LVM, RBD). The pools are the operator's: they are used, never made or started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from xml.etree import ElementTree as ET
+
+import libvirt  # type: ignore[import-untyped]
+
+from magnetar_agent.hypervisor import Content, Disk, Remote
+from magnetar_core.errors import Conflict, HypervisorError, NoSpace
+
+from .process import run
+from .templates import fill
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .connection import Connection
+
+T = TypeVar("T")
+#: What LVM's tools, file systems and libvirt say when there is no room.
+_FULL = ("insufficient free space", "insufficient suitable", "not enough free space", "no space left on device")
+#: The agent's unit may not speak to the device mapper; systemd starts what may.
+_SYSTEMD = Path("/run/systemd/system")
+_OUTSIDE = ("systemd-run", "--quiet", "--wait", "--pipe", "--collect", "--service-type=exec", "--")
+
+
+class Storage:
+    """The part of ``Hypervisor`` about storage pools."""
+
+    connection: Connection
+    templates: Path
+
+    def check_pool(self, pool: str) -> None:
+        """virStoragePoolIsActive."""
+        self._in(pool, "look", lambda _found: None)
+
+    def contents(self, pool: str) -> dict[str, Content]:
+        """virStoragePoolListAllVolumes."""
+        return self._in(pool, "list what is there", lambda found: {
+            one.name(): _content(found, one) for one in found.listAllVolumes()})
+
+    def content(self, pool: str, name: str) -> Content | None:
+        """virStorageVolLookupByName; virStoragePoolRefresh when it is not known."""
+        def look(found: Any) -> Content | None:
+            there = _lookup(found, name)
+            if there is None:
+                found.refresh()
+                there = _lookup(found, name)
+            return None if there is None else _content(found, there)
+        return self._in(pool, f"look for {name}", look)
+
+    def make_content(self, pool: str, name: str, size: int) -> None:
+        """virStorageVolCreateXML."""
+        def make(found: Any) -> None:
+            if _lookup(found, name) is None:
+                found.createXML(fill("volume.xml.j2", {"name": name, "size": size}, self.templates))
+        self._in(pool, f"make {name}", make)
+
+    def grow_content(self, pool: str, name: str, size: int) -> None:
+        """virStorageVolResize, and lvextend, since libvirt has no such thing for LVM."""
+        def grow(found: Any) -> str | None:
+            there = _lookup(found, name)
+            if there is None:
+                raise HypervisorError(f"The content {name} is gone from the storage pool {pool!r}. Restore it there.")
+            try:
+                if there.info()[1] < size:
+                    there.resize(size)
+                return None
+            except libvirt.libvirtError as error:
+                if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
+                    raise
+            found.refresh()  # what lvextend did, libvirt does not know by itself
+            there = _lookup(found, name)
+            return str(there.path()) if there is not None and there.info()[1] < size else None
+        path = self._in(pool, f"grow {name}", grow)
+        if path:
+            _roomy(lambda: _extend(path, size))
+            self._in(pool, "look again", lambda found: found.refresh())
+
+    def remove_content(self, pool: str, name: str, wipe: bool) -> None:
+        """virStorageVolWipe, virStorageVolDelete."""
+        def remove(found: Any) -> None:
+            there = _lookup(found, name)
+            if there is not None:
+                if wipe:
+                    there.wipe(0)
+                there.delete(0)
+        self._in(pool, f"remove {name}", remove)
+
+    def _in(self, pool: str, what: str, function: Callable[[Any], T]) -> T:
+        """The result of *function* on the pool, which must run."""
+        def call(conn: Any) -> T:
+            try:
+                found = conn.storagePoolLookupByName(pool)
+            except libvirt.libvirtError as error:
+                if error.get_error_code() != libvirt.VIR_ERR_NO_STORAGE_POOL:
+                    raise
+                raise Conflict(f"libvirt has no storage pool {pool!r}. Define it on the host (virsh pool-define) and "
+                               "start it, then repeat the call.") from None
+            if not found.isActive():
+                raise Conflict(f"The storage pool {pool!r} of libvirt does not run. Start it on the host "
+                               f"(virsh pool-start {pool}), then repeat the call.")
+            return function(found)
+        return _roomy(lambda: self.connection.call(f"{what} in the storage pool {pool!r}", call))
+
+
+def _extend(path: str, size: int) -> None:
+    words = ["lvextend", "--quiet", "--size", f"{size}b", "--", path]
+    run([*_OUTSIDE, *words] if _SYSTEMD.is_dir() else words, f"grow the logical volume {path}")
+
+
+def _roomy(work: Callable[[], T]) -> T:
+    """The result of *work*; an error about room is told as one."""
+    try:
+        return work()
+    except HypervisorError as error:
+        if any(words in error.message.lower() for words in _FULL):
+            raise NoSpace(f"{error.message.rstrip('.')}. Free some, then repeat the call.") from None
+        raise
+
+
+def _lookup(pool: Any, name: str) -> Any:
+    try:
+        return pool.storageVolLookupByName(name)
+    except libvirt.libvirtError as error:
+        if error.get_error_code() == libvirt.VIR_ERR_NO_STORAGE_VOL:
+            return None
+        raise
+
+
+def _content(pool: Any, volume: Any) -> Content:
+    kind, size, _allocated = volume.info()
+    if kind == libvirt.VIR_STORAGE_VOL_NETWORK:
+        return Content(size, Disk(Path(volume.name()), "", "raw", remote=rbd(pool.XMLDesc(), volume.name(), pool)))
+    return Content(size, Disk(Path(volume.path()), "", "raw", block=kind == libvirt.VIR_STORAGE_VOL_BLOCK))
+
+
+def rbd(xml: str, name: str, pool: Any) -> Remote:
+    """How QEMU reaches the image *name* of a pool of type rbd, after the pool's *xml*."""
+    source = ET.fromstring(xml).find("source")  # noqa: S314 (libvirt wrote it)
+    if source is None or not source.findtext("name"):
+        raise HypervisorError("The storage pool does not say where it is: its XML has no name of a Ceph pool.")
+    auth = source.find("auth")
+    secret = None if auth is None else auth.find("secret")
+    uuid = None if secret is None else secret.get("uuid")
+    if secret is not None and uuid is None:
+        uuid = pool.connect().secretLookupByUsage(
+            libvirt.VIR_SECRET_USAGE_TYPE_CEPH, secret.get("usage", "")).UUIDString()
+    return Remote("rbd", f"{source.findtext('name')}/{name}",
+                  hosts=tuple((one.get("name", ""), one.get("port")) for one in source.findall("host")),
+                  user=None if auth is None else auth.get("username"), secret=uuid)

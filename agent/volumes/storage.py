@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Pools that are storage pools of libvirt: LVM, where a volume is a logical volume, and RBD, where it is an image.
+
+They hold raw content only and call it by its uuid at once, so something half made has the name too: whoever makes it
+removes first what is there. QEMU's backup job writes files, so a copy of a disk in use passes through one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from magnetar_agent.hypervisor import Disk
+from magnetar_agent.volumes import ours
+from magnetar_core.errors import HypervisorError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from magnetar_agent.hypervisor import Hypervisor, Progress
+
+
+class StoragePool:
+    """The storage pool *libvirt_pool*. Other hosts reach the same content when it is *shared* (RBD). Otherwise (LVM)
+    content is overwritten with zeros when it goes, since the next volume may get the same blocks. *scratch* is a folder
+    for copies on their way."""
+
+    formats: tuple[str, ...] = ("raw",)
+    atomic = False
+    beneath = True
+
+    def __init__(self, name: str, libvirt_pool: str, hypervisor: Hypervisor, shared: bool, scratch: Path) -> None:
+        self.name, self.pool, self.hypervisor, self.shared = name, libvirt_pool, hypervisor, shared
+        self.scratch = scratch
+
+    def check(self) -> None:
+        """libvirt must know the pool, and it must run."""
+        self.hypervisor.check_pool(self.pool)
+
+    def has(self, id: str) -> bool:
+        return self.hypervisor.content(self.pool, id) is not None
+
+    def make(self, id: str, format: str, size: int) -> None:
+        self._clear(id)
+        self._whole(id, lambda: self.hypervisor.make_content(self.pool, id, size))
+
+    def fill(self, id: str, format: str, size: int, source: Disk, progress: Progress) -> None:
+        self._clear(id)
+
+        def fill() -> None:
+            self.hypervisor.make_content(self.pool, id, size)
+            self.hypervisor.copy_into(source.remote or source.path, source.format, self.disk(id, format), progress)
+        self._whole(id, fill)
+
+    def capture(self, id: str, format: str, size: int, uuid: str, target: str, progress: Progress) -> None:
+        new = self._scratch(id)
+        new.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
+        self.hypervisor.abort_copy(uuid, new)  # that of an agent which died
+        try:
+            self.hypervisor.begin_copy(uuid, target, new, "qcow2")
+            self.hypervisor.finish_copy(uuid, new, progress)
+            self.fill(id, format, size, Disk(new, "", "qcow2"), progress)
+        finally:
+            new.unlink(missing_ok=True)
+
+    def grow(self, id: str, format: str, size: int) -> None:
+        self.hypervisor.grow_content(self.pool, id, size)
+
+    def remove(self, id: str) -> None:
+        self._scratch(id).unlink(missing_ok=True)
+        self._scratch(id, ".part").unlink(missing_ok=True)
+        self._clear(id)
+
+    def disk(self, id: str, format: str) -> Disk:
+        found = self.hypervisor.content(self.pool, id)
+        if found is None:
+            raise HypervisorError(f"The content {id} is gone from the storage pool {self.pool!r}. Restore it there.")
+        return found.disk
+
+    def names(self) -> list[str]:
+        return sorted(name for name in self.hypervisor.contents(self.pool) if ours(name))
+
+    def _scratch(self, id: str, end: str = "") -> Path:
+        return self.scratch / f"{id}.new{end}"
+
+    def _whole(self, id: str, work: Callable[[], None]) -> None:
+        """Do *work*; nothing is left of it when it fails."""
+        try:
+            work()
+        except BaseException:
+            self._clear(id)
+            raise
+
+    def _clear(self, id: str) -> None:
+        self.hypervisor.remove_content(self.pool, id, not self.shared)

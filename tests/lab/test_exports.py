@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A volume of one agent in a guest of another, on one libvirt: real qemu-nbd, real TLS, and everything on the way dies.
+
+The guest writes numbers all the time and says so on its console; whatever happens, it only waits, and none gets lost.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agent import LabAgent, eventually
+from magnetar_core.errors import Conflict
+from magnetar_core.flows.attach import attach, detach
+from magnetar_core.flows.migrate import Side
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = pytest.mark.lab
+
+SIZES = {"vcpus": 1, "ram": 128, "disk": 1}
+#: Sector n holds the number n. A failure would be said.
+WRITES = """n=0; while :; do n=$((n+1)); printf '%08d' $n | dd of=/dev/{disk} bs=512 seek=$n conv=sync,fsync,notrunc \
+2>/dev/null || echo GUEST lost $n; echo GUEST wrote $n; sleep 0.05; done >/dev/console 2>/dev/null </dev/null &"""
+
+
+def certificates(folder: Path, names: tuple[str, ...]) -> None:
+    def openssl(*words: str) -> None:
+        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+
+    new = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    openssl("req", "-x509", *new, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=ca")
+    for name in names:
+        openssl("req", *new, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
+        openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial",
+                "-out", f"{name}.pem")
+
+
+def linked(folder: Path, name: str) -> LabAgent:
+    """An agent with TLS, so that it has links."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    return LabAgent(listen=f"127.0.0.1:{port}", tls_cert=str(folder / f"{name}.pem"), detach_timeout=30,
+                    tls_key=str(folder / f"{name}.key"), tls_client_ca=str(folder / "ca.pem"), client_certs={})
+
+
+class Abroad:
+    """``home`` has the volume data, ``here`` the booted server s, to which it is attached."""
+
+    def __init__(self, home: LabAgent, here: LabAgent) -> None:
+        self.home, self.here = home, here
+
+    def sides(self) -> tuple[Side, Side]:
+        return Side(self.here.client(), "127.0.0.1"), Side(self.home.client(), "127.0.0.1")
+
+    def attach(self) -> str:
+        """Returns the attachment's uuid."""
+        return str(attach(*self.sides(), "s", "data", {})["resource"]["id"])
+
+    def nbd(self) -> int:
+        """The process of the volume's qemu-nbd."""
+        return next(pid for pid, words in self.home.processes().items() if words.startswith("qemu-nbd"))
+
+    def disk(self) -> str:
+        """Its name in the guest."""
+        serial = self.home.show("volume", "data")["id"][:20]
+        found = eventually(lambda: [one for one in self.here.ask("s", "disks")["disks"] if one["serial"] == serial],
+                           "the guest sees the volume")
+        return str(found[0]["name"])
+
+    def wrote(self) -> int:
+        """The last number; none was lost."""
+        said = self.here.console("s")
+        assert "GUEST lost" not in said
+        return max((int(one) for one in re.findall(r"GUEST wrote (\d+)", said)), default=0)
+
+    def goes_on(self) -> int:
+        """Wait until the guest writes further."""
+        start = self.wrote()
+        eventually(lambda: self.wrote() > start + 3, f"the guest writes further than {start}", 40)
+        return self.wrote()
+
+
+@pytest.fixture(scope="module")
+def abroad(guest_image: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Abroad]:
+    folder = tmp_path_factory.mktemp("keys")
+    certificates(folder, ("kvm1", "kvm2"))
+    with linked(folder, "kvm1") as home, linked(folder, "kvm2") as here:
+        here.import_image("disk", guest_image["disk"])
+        here.ensure("server", "s", {"flavor": SIZES, "image": "disk"})
+        home.ensure("volume", "data", {"size": 1})
+        here.up("s")
+        made = Abroad(home, here)
+        made.attach()
+        here.sh("s", WRITES.format(disk=made.disk()))
+        yield made
+
+
+def test_the_guest_writes_and_others_are_kept_out(abroad: Abroad) -> None:
+    abroad.goes_on()
+    assert abroad.home.show("volume", "data")["status"] == "in-use"
+    with pytest.raises(Conflict, match="is attached to s"):
+        abroad.home.delete("volume", "data")
+    words = Path(f"/proc/{abroad.nbd()}/cmdline").read_bytes().decode()
+    status = Path(f"/proc/{abroad.nbd()}/status").read_text()
+    assert "--port" not in words and "CapEff:\t0000000000000000" in status and "NoNewPrivs:\t1" in status
+    assert not re.search(r"^Uid:\t0", status, re.MULTILINE)
+
+
+@pytest.mark.parametrize("what", ["the exporter", "the volume's agent", "the server's agent", "both agents"])
+def test_something_dies_while_the_guest_writes(abroad: Abroad, what: str) -> None:
+    kill: dict[str, Callable[[], None]] = {
+        "the exporter": lambda: os.kill(abroad.nbd(), signal.SIGKILL),
+        "the volume's agent": lambda: (abroad.home.kill(), time.sleep(1), abroad.home.start()),  # type: ignore[func-returns-value,return-value]
+        "the server's agent": lambda: (abroad.here.kill(), time.sleep(1), abroad.here.start()),  # type: ignore[func-returns-value,return-value]
+        "both agents": lambda: (abroad.home.kill(), abroad.here.kill(), abroad.here.start(), abroad.home.start()),  # type: ignore[func-returns-value,return-value]
+    }
+    began = time.monotonic()
+    kill[what]()
+    abroad.goes_on()
+    print(f"\nexports: {what}: the guest writes again after {time.monotonic() - began:.1f} s")
+    assert abroad.here.show("server", "s")["status"] == "ACTIVE"
+
+
+def test_stopped_and_started(abroad: Abroad) -> None:
+    last = abroad.goes_on()
+    abroad.here.power("s", "off")
+    abroad.here.power("s", "running")
+    abroad.here.up("s", 2)
+    disk = abroad.disk()
+    for number in (1, last // 2, last):
+        said = abroad.here.sh("s", f"dd if=/dev/{disk} bs=512 skip={number} count=1 2>/dev/null | tr -d '\\000'")
+        assert int(said) == number
+
+
+def test_detached_and_attached_at_home(abroad: Abroad) -> None:
+    detach(*abroad.sides(), "s", "data")
+    assert abroad.home.show("volume", "data")["status"] == "available"
+    assert not [one for one in abroad.home.processes().values() if one.startswith("qemu-nbd")]
+    for lab in (abroad.home, abroad.here):
+        assert not list((lab.folder / "links").glob("*"))
+    assert not detach(*abroad.sides(), "s", "data")["changed"]

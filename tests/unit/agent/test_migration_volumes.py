@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Servers with volumes go from host to host, on fake hosts whose agents speak over real TLS links. The volumes stay
+where they are: whoever has the server reaches them, and nobody else does."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from magnetar_agent.volumes import exports
+from magnetar_agent.volumes.attaching import identity
+from magnetar_core.errors import Conflict, HypervisorError, InvalidField, MagnetarError
+from magnetar_core.flows.attach import attach, detach
+from magnetar_core.flows.migrate import Migrate, abort
+
+from .pair import WAY, Killer, Kvm, Pair
+from .test_export import behind
+
+
+class Trio:
+    """Three hosts; a running server web1 on the first, with the volume ``own`` of its host and ``far`` of the third."""
+
+    def __init__(self, pair: Pair, third: Kvm) -> None:
+        self.pair, self.one, self.two, self.three = pair, pair.one, pair.two, third
+        self.server = pair.make()
+        self.own = self.volume(self.one, "own", readonly=False)
+        self.far = self.volume(third, "far")
+
+    def volume(self, host: Kvm, name: str, **want: Any) -> str:
+        """Make a volume and attach it; its uuid."""
+        made = host.side().client.ensure("volume", name, {"size": 1})["resource"]["id"]
+        attach(self.one.side(), host.side(), "web1", name, want)
+        return str(made)
+
+    def go(self, here: Kvm, there: Kvm, **wish: Any) -> list[str]:
+        """Migrate the server."""
+        return [step.verb for step in Migrate(here.side(), there.side(), "web1", wish).steps()]
+
+    def restart(self) -> None:
+        """All agents die, with what they serve, and come back."""
+        hosts = (self.one, self.two, self.three)
+        for host in hosts:
+            for operation in host.agent.operations.list():
+                operation._end("died")
+            host.stop()
+            host.fake.close_exports()
+        with ThreadPoolExecutor() as threads:
+            list(threads.map(Kvm.start, hosts))
+        deadline = time.monotonic() + 20
+        while any(host.agent.operations.running() for host in hosts) and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    def check(self, at: Kvm, runs: bool = True) -> None:
+        """The server is at *at* with both volumes, reaches them, and nobody else does."""
+        hosts = (self.one, self.two, self.three)
+        assert [host.knows(self.server) for host in hosts] == [host is at for host in hosts]
+        assert at.runs(self.server) is runs
+        for volume, home in ((self.own, self.one), (self.far, self.three)):
+            id = identity(self.server, volume)
+            assert [bool(host.agent.documents.get("volume_attachment", id)) for host in hosts] == \
+                [host is at for host in hosts]
+            found = at.side().client.get("volume_attachment", id)
+            assert found["status"] == "attached" and found["fault"] is None
+            given = [host.agent.documents.get("volume_export", id) for host in hosts]
+            if at is home and given[hosts.index(home)] is None:
+                assert not any(given) and behind_is_closed(home, id)
+                continue
+            assert [bool(one) for one in given] == [host is home for host in hosts]
+            export = given[hosts.index(home)]
+            assert export and export.want["peers"] == [at.name] and not export.state
+            assert behind(at, id) == f"{volume} disk"
+            for host in hosts:
+                assert host in (at, home) or behind_is_closed(host, id)
+            assert home.side().client.get("volume", volume)["status"] == "in-use"
+
+
+def behind_is_closed(host: Kvm, id: str) -> bool:
+    """Nothing is left of a way on a host."""
+    return not exports.folder(host.agent, id).exists()
+
+
+@pytest.fixture
+def trio(pair: Pair) -> Iterator[Trio]:
+    """See ``Trio``."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    third = Kvm(pair.root, pair.one.pki, "kvm3", port)
+    yield Trio(pair, third)
+    third.stop()
+    third.fake.close()
+
+
+@pytest.mark.parametrize("kind", ["live", "cold"])
+def test_volumes_go_along_and_back(trio: Trio, kind: str) -> None:
+    before = trio.one.side().client.get("server", "web1")["volumes_attached"]
+    assert trio.go(trio.one, trio.two, type=kind) == WAY
+    trio.check(trio.two)
+    after = trio.two.side().client.get("server", "web1")["volumes_attached"]
+    assert [(one["id"], one["device"]) for one in after] == [(one["id"], one["device"]) for one in before]
+    assert trio.go(trio.two, trio.three, type=kind) == WAY
+    trio.check(trio.three)
+    assert trio.go(trio.three, trio.one, type=kind) == WAY
+    trio.check(trio.one)
+    assert trio.go(trio.one, trio.two, type=kind) == WAY
+    trio.check(trio.two)
+    for name in ("own", "far"):
+        detach(trio.two.side(), None, "web1", name)
+    for host in (trio.one, trio.two, trio.three):
+        assert not host.agent.documents.list("volume_attachment") + host.agent.documents.list("volume_export")
+        assert not list((host.agent.settings.socket.parent / "links").glob("*"))
+
+
+def test_a_server_that_is_off(trio: Trio) -> None:
+    trio.one.side().client.ensure("server", "web1", {"power": "off"})
+    assert trio.go(trio.one, trio.two) == WAY
+    trio.check(trio.two, runs=False)
+
+
+def test_a_running_guest_connects_to_stand_ins_first(trio: Trio) -> None:
+    seen = []
+    there = trio.two.fake._come  # what libvirt does when a guest begins to come
+
+    def come(sent: dict[str, Any]) -> None:
+        seen.extend(behind(trio.two, identity(trio.server, one)) for one in (trio.own, trio.far))
+        there(sent)
+
+    trio.two.fake._come = come  # type: ignore[method-assign]
+    trio.go(trio.one, trio.two)
+    assert seen == [f"{trio.own} stand-in", f"{trio.far} disk"]
+    trio.check(trio.two)
+
+
+@pytest.mark.parametrize("ends", ["failure", "abort"])
+def test_what_was_lent_is_taken_back(trio: Trio, ends: str) -> None:
+    trio.one.fake.fail_next("migrate", HypervisorError("no."))
+    with pytest.raises(HypervisorError):
+        trio.go(trio.one, trio.two)
+    if ends == "abort":
+        abort(trio.one.side(), trio.two.side(), "web1")
+        assert not trio.two.agent.documents.list("volume_attachment")
+    assert trio.one.runs(trio.server)
+    assert not trio.one.agent.documents.list("volume_export")
+    (export,) = trio.three.agent.documents.list("volume_export")
+    assert export.want["peers"] == ["kvm1"]
+    assert behind(trio.one, identity(trio.server, trio.far)) == f"{trio.far} disk"
+    trio.go(trio.one, trio.two)
+    trio.check(trio.two)
+
+
+def test_a_host_that_could_not_be_told_is_told_later(trio: Trio) -> None:
+    def fail(*_given: Any) -> None:
+        trio.three.stop()
+        raise HypervisorError("no.")
+
+    trio.one.fake.migrate = fail  # type: ignore[method-assign]
+    with pytest.raises(HypervisorError):
+        trio.go(trio.one, trio.two)
+    trio.three.start()
+    (export,) = trio.three.agent.documents.list("volume_export")
+    assert export.want["peers"] == ["kvm1", "kvm2"]
+    trio.one.agent.tending.look()
+    assert trio.three.agent.documents.list("volume_export")[0].want["peers"] == ["kvm1"]
+    del trio.one.fake.migrate  # type: ignore[method-assign]
+    trio.go(trio.one, trio.two)
+    trio.check(trio.two)
+
+
+def test_post_copy_is_refused_for_what_must_change_hands(trio: Trio) -> None:
+    for wish in ({"on_time_limit": "post_copy", "time_limit": 5},):
+        with pytest.raises(Conflict, match="post-copy"):
+            trio.go(trio.one, trio.two, **wish)
+    assert not trio.one.agent.documents.list("migration")
+
+
+def test_volumes_of_a_moving_server_stay(trio: Trio) -> None:
+    trio.one.side().client.ensure("volume", "third", {"size": 1})
+    steps = Migrate(trio.one.side(), trio.two.side(), "web1").steps()
+    assert [next(steps).verb, next(steps).verb, next(steps).verb] == WAY[:3]
+    with pytest.raises(Conflict, match="is being migrated"):
+        detach(trio.one.side(), None, "web1", "own")
+    with pytest.raises(Conflict, match="is being migrated"):
+        attach(trio.one.side(), trio.one.side(), "web1", "third", {})
+    abort(trio.one.side(), trio.two.side(), "web1")
+
+
+def test_a_shared_pool_must_be_there(trio: Trio, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = exports.origin
+    monkeypatch.setattr(exports, "origin", lambda *given: {**told(*given), "pool": "nfs"})
+    with pytest.raises(InvalidField, match="pool"):
+        trio.go(trio.one, trio.two)
+    assert not trio.one.agent.documents.list("migration")
+
+
+@pytest.mark.parametrize("kind", ["live", "cold"])
+@pytest.mark.parametrize("at", range(5))
+def test_the_coordinator_dies(trio: Trio, kind: str, at: int) -> None:
+    for number, _step in enumerate(Migrate(trio.one.side(), trio.two.side(), "web1", {"type": kind}).steps()):
+        if number == at:
+            break
+    trio.go(trio.one, trio.two, type=kind)
+    trio.check(trio.two)
+
+
+#: Calls which change or ask for something: see ``test_migration.POINTS``.
+POINTS = tuple((side, part, method) for side, part, methods in (
+    ("source", "documents", ("write", "remove")), ("target", "documents", ("write", "remove")),
+    ("home", "documents", ("write",)), ("source", "hypervisor", ("serve", "unserve", "migrate")),
+    ("target", "hypervisor", ("rejoin", "resume")),
+) for method in methods)
+
+
+@pytest.mark.lab  # it needs no guest, but minutes
+@pytest.mark.parametrize("kind", ["live", "cold"])
+@pytest.mark.parametrize(("side", "part", "method"), POINTS)
+def test_an_agent_dies(trio: Trio, kind: str, side: str, part: str, method: str) -> None:
+    """At each call in turn; then all agents start anew, and somebody runs the flow again. There and back."""
+    here, there = trio.one, trio.two
+    for number in range(1, 60):
+        dies = {"source": here, "target": there, "home": trio.three}[side]
+        thing = getattr(dies.agent, part)
+        sides = here.side(), there.side()
+        killer = Killer(thing, method, number, *sides)
+        with suppress(MagnetarError):
+            for _step in Migrate(*sides, "web1", {"type": kind}).steps():
+                pass
+        assert trio.one.runs(trio.server) + trio.two.runs(trio.server) <= 1
+        delattr(thing, method)
+        if killer.died:
+            trio.restart()
+        assert trio.one.runs(trio.server) + trio.two.runs(trio.server) <= 1
+        trio.go(here, there, type=kind)
+        trio.three.agent.tending.look()
+        trio.check(there)
+        if not killer.died:
+            return
+        here, there = there, here
+    raise AssertionError("it never got through")
