@@ -186,7 +186,7 @@ def test_upgraded_in_the_middle(story: Story) -> None:
     project = site.collection / "pyproject.toml"
     project.write_text(project.read_text().replace('version = "0.1.0"', 'version = "0.1.98"'))
     with ThreadPoolExecutor() as threads:
-        drain = threads.submit(story.drain, "-e", "agent_drain_bandwidth=1", good=None)
+        drain = threads.submit(story.drain, "-e", "agent_drain_bandwidth=2", good=None)
         story.until_memory_flows()
         site.play("magnetar.compute.upgrade", "--limit", SOURCE)
         print(f"\ndrain while its agent was upgraded: {drain.result()[0]}")

@@ -70,6 +70,7 @@ OVER_HTTPS = """
     - magnetar.compute.flavor: {name: tiny, vcpus: 1, ram: 128, disk: 1}
     - magnetar.compute.server: {name: counter, image: tiny, flavor: tiny, userdata: "{{ count }}"}
     - magnetar.compute.network: {name: lan, cidr: 10.99.7.0/24}
+    - magnetar.compute.volume: {name: kept, size: 1}
 """
 
 OVER_THE_SOCKET = """
@@ -130,6 +131,7 @@ REMOVE = """
   tasks:
     - magnetar.compute.server: {name: counter, state: absent}
     - magnetar.compute.network: {name: lan, state: absent}
+    - magnetar.compute.volume: {name: kept, state: absent}
 """
 
 UNINSTALL = documented("installing", "tasks_from: uninstall").replace("kvm2", "magnetar")
@@ -466,10 +468,10 @@ def test_a_reboot_with_guests(site: Site) -> None:
 
 
 def test_uninstall(site: Site) -> None:
-    refused = site.play(book(site, UNINSTALL), good=False)
-    left = dict(re.findall(r"(bare\d) has servers or networks: (.*?)\. They", refused))
+    refused = site.play(book(site, UNINSTALL), "-e", "agent_purge=true", good=False)
+    left = dict(re.findall(r"(bare\d) has servers, networks or volumes: (.*?)\. They", refused))
     assert set(left) == {"bare1", "bare2"}
-    assert re.fullmatch(r"magnetar-\S+, lan", left["bare2"])
+    assert re.fullmatch(r"magnetar-\S+, lan, kept", left["bare2"])
     assert all(host.run(["systemctl", "is-active", "magnetar-agent"]).stdout for host in site.hosts.values())
     site.play(book(site, REMOVE))
     assert all(count for count in changes(site.play(book(site, UNINSTALL), "--check")).values())
