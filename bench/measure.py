@@ -18,6 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 try:
+    import exports
     import inventory
     import migration
     import plays
@@ -38,6 +39,7 @@ SUBJECTS: Mapping[str, Callable[[Host, int], list[Figure]]] = {
     "play": plays.batch,
     "module": plays.fallback,
     "inventory": inventory.inventory,
+    "attach-far": exports.attaching,
     "migration": migration.migration,
     "import": weight.client,
     "memory-after": weight.memory_after,
