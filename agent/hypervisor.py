@@ -195,6 +195,8 @@ class Passage:
 
 #: What is told while a domain goes: ``{done, total, remaining, dirty_rate}`` in bytes. It raises ``Cancelled``.
 Going = Callable[[Mapping[str, int]], None]
+#: The guest is off here; says whether all of it has come to the other host.
+Gone = Callable[[], bool]
 
 
 @dataclass(frozen=True)
@@ -345,9 +347,10 @@ class Hypervisor(Storage, Protocol):
     def cpu_fits(self, cpu: str) -> bool:
         """Whether this host can give that CPU."""
 
-    def migrate(self, uuid: str, passage: Passage, going: Going) -> None:
-        """Move a running domain; it is off here and paused there when this returns, except after post-copy, where it
-        runs there. When it raises, ``domain`` tells whether it still runs here."""
+    def migrate(self, uuid: str, passage: Passage, going: Going, gone: Gone) -> None:
+        """Move a running domain; it is off here and paused there when *gone* is called, except after post-copy, where
+        it runs there. *gone* is called once, as early as that is sure. When this raises, ``domain`` tells whether it
+        still runs here."""
 
     def arrived(self, uuid: str) -> bool:
         """Whether all of a domain has come here: it is active, and its definition is kept."""

@@ -18,7 +18,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 try:
+    import exports
     import inventory
+    import migration
     import plays
     import servers
     import volumes
@@ -41,6 +43,8 @@ SUBJECTS: Mapping[str, Callable[[Host, int], list[Figure]]] = {
     "play": plays.batch,
     "module": plays.fallback,
     "inventory": inventory.inventory,
+    "attach-far": exports.attaching,
+    "migration": migration.migration,
     "import": weight.client,
     "memory-after": weight.memory_after,
     "memory-guests": weight.memory_guests,

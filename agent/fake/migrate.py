@@ -19,7 +19,7 @@ from magnetar_agent.virt.migrate import local_disks, there
 from magnetar_core.errors import HypervisorError
 
 if TYPE_CHECKING:
-    from magnetar_agent.hypervisor import Going, Passage
+    from magnetar_agent.hypervisor import Going, Gone, Passage
 
 _ACTIVE = (RUNNING, PAUSED)
 
@@ -68,7 +68,7 @@ class Migrations(State):
         with self._call("stray"):
             return
 
-    def migrate(self, uuid: str, passage: Passage, going: Going) -> None:
+    def migrate(self, uuid: str, passage: Passage, going: Going, gone: Gone) -> None:
         with self._call("migrate"):
             domain = self._domains[uuid]
         if domain.state not in _ACTIVE:
@@ -80,7 +80,8 @@ class Migrations(State):
         sent = {"uuid": uuid, "live": there(domain.xml, passage), "xml": passage.persistent,
                 "disks": {str(folder / path.relative_to(here)): base64.b64encode(path.read_bytes()).decode()
                           for path in disks}}
-        with socket.socket(socket.AF_UNIX) as sock:
+        answer = b""
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as sock:
             sock.connect(str(passage.libvirt))
             with sock.makefile("rwb") as talk:
                 talk.write(json.dumps(sent).encode() + b"\n")
@@ -95,6 +96,7 @@ class Migrations(State):
                 self._events.append(Event(uuid, "stopped"))
         if lost:
             raise HypervisorError(f"libvirt could not migrate the domain {uuid}: connection reset.")
+        gone()
 
     def _serve(self, listener: socket.socket) -> None:
         while True:

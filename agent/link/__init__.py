@@ -22,7 +22,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -135,7 +135,8 @@ class Links:
         with self._lock:
             offer = self._offers.get(id)
         if offer is None or not peer or peer not in offer.peers or door not in offer.doors:
-            log.warning("refused the link %s, door %s, to %s", id, door, peer or "nobody")
+            if id:
+                log.warning("refused the link %s, door %s, to %s", id, door, peer or "nobody")
             raise NotFound(f"There is no link {id} with the door {door} for {peer or 'nobody'} here.")
         return self._enter(offer, peer, door)
 
@@ -186,6 +187,18 @@ class Links:
         """Whether there is a listener for link *id*."""
         with self._lock:
             return id in self._forwards
+
+    def greet(self, remote: Remote) -> None:
+        """Return when the other agent can be reached and both believe the other's certificate. Raises ``Conflict`` when
+        they do not, else as ``call``."""
+        try:
+            self.call(replace(remote, id=""), "").close()
+        except NotFound:  # it has spoken to us: there is no link without a name
+            return
+        except Unreachable as error:
+            if isinstance(error.__cause__, (ssl.SSLError, ConnectionResetError)):
+                raise Conflict(str(error)) from error
+            raise
 
     def close_forwards(self, id: str) -> None:
         """Listen no more for link *id*; what is connected stays so."""
@@ -253,9 +266,11 @@ class Links:
         except (OSError, ssl.SSLError, TimeoutError) as failure:
             far.close()
             why = getattr(failure, "strerror", None) or str(failure) or "no answer in time"
+            # A TLS connection that is closed before an answer is a refused certificate rather than a restart.
+            lasting = isinstance(failure, (ssl.SSLError, ConnectionResetError))
             raise Unreachable(f"The agent {remote.peer} at {remote.host}:{remote.port} cannot be reached over TLS: "
                               f"{why}. Check that it runs, that its port is open to this host, and that both have "
-                              "certificates of one CA.") from failure
+                              "certificates of one CA.", lasting=lasting) from failure
         if error:
             far.close()
             raise from_dict(error)

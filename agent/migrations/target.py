@@ -61,6 +61,7 @@ def check(agent: Agent, want: Fields) -> None:
 
 
 def _is_free(agent: Agent, id: str) -> None:
+    _is_alone(agent, id, "")
     if agent.documents.get("server", id):
         raise Conflict(f"The target has a server with the uuid {id} already. Look at it with server_info, and remove "
                        "one of the two.", uuids=[id])
@@ -69,6 +70,14 @@ def _is_free(agent: Agent, id: str) -> None:
             d.want["server"] == id for d in agent.documents.list("migration") if d.want["side"] == "target")):
         raise Conflict(f"The target has a libvirt domain with the uuid {id} ({domain.name}) that no server of Magnetar "
                        "has. Remove or rename it first.", uuids=[id])
+
+
+def _is_alone(agent: Agent, server: str, id: str) -> None:
+    for other in agent.documents.list("migration"):
+        if other.want["side"] == "target" and other.want["server"] == server and other.id != id and \
+                other.state.get("prepared") and not other.state.get("settled"):
+            raise Conflict(f"The server {server} is on its way here already, from {other.want['peer']} (migration "
+                           f"{other.id}). Let that end, or abort it first.", migration=other.id)
 
 
 def _can_run(agent: Agent, told: Fields, live: bool) -> None:
@@ -95,8 +104,11 @@ def _room(agent: Agent, told: Fields) -> None:
 
 def prepare(task: Task) -> None:
     """Let the source in."""
-    task.document.state["prepared"] = True
-    task.keep()
+    server = task.document.want["server"]
+    with task.agent.locks.hold("server", server):
+        _is_alone(task.agent, server, task.document.id)
+        task.document.state["prepared"] = True
+        task.keep()
     offer(task.agent, task.document)
 
 

@@ -38,12 +38,13 @@ def complete(agent: Agent, want: Fields, old: Fields) -> Fields | None:
 
 
 def seen(agent: Agent, document: Document, domain: Domain | None) -> Fields:
-    """What ``observe`` tells: *rescue*, the disk that is made; *rescued*, whether the domain boots from it."""
+    """What ``observe`` tells: *rescue*, the disk that is made; *rescued*, whether the domain boots from it, which one
+    that is missing will when it is made again."""
     made, there = document.state.get("rescue"), folder(agent, document.id)
     whole = made is not None and (there / (PREFIX + "base" if made["iso"] else DISK)).exists()
     return {"rescue": {"image": made["image"]} if made and whole else None, "rescue_left": made is not None,
-            "rescued": domain is not None and any(disk.path.name.endswith((DISK, PREFIX + "base"))
-                                                  for disk in domain.disks)}
+            "rescued": whole if domain is None else any(disk.path.name.endswith((DISK, PREFIX + "base"))
+                                                        for disk in domain.disks)}
 
 
 def verbs(want: Fields, have: Fields) -> tuple[str, ...]:

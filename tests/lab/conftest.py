@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from typing import TYPE_CHECKING
 
+import bare
 import guest
 import hosts
 
@@ -28,6 +29,18 @@ def pytest_configure(config: pytest.Config) -> None:
 def guest_image() -> dict[str, Path]:
     """The tiny guest's files: keys disk, kernel, ramdisk."""
     return guest.build()
+
+
+@pytest.fixture(scope="session")
+def three_hosts(tmp_path_factory: pytest.TempPathFactory, guest_image: dict[str, Path]) -> Iterator[bare.Site]:
+    """Three hosts (bare1 to bare3) on which the role has installed the agent, for all tests that leave them clean."""
+    if os.geteuid() != 0:
+        pytest.skip("lab hosts need root (systemd-nspawn, overlay mounts, a bridge)")
+    folder = tmp_path_factory.mktemp("three")
+    given = {"disk": str(guest_image["disk"]), "pki": f"{folder}/magnetar-pki"}
+    with bare.Site(folder, ["bare1", "bare2", "bare3"], **given) as site:
+        site.play("magnetar.compute.agents")
+        yield site
 
 
 @pytest.fixture(scope="module")

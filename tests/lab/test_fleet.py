@@ -7,6 +7,7 @@ The tests of this file share the hosts and one server, which counts on its conso
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import threading
@@ -15,15 +16,15 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from bare import Site
 
 from magnetar_core.client import Client
-from magnetar_core.errors import MagnetarError
+from magnetar_core.errors import Conflict, MagnetarError
 from magnetar_core.flows.migrate import Migrate, Side, abort
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
+
+    from bare import Site
 
 pytestmark = [
     pytest.mark.lab,
@@ -84,6 +85,13 @@ class Fleet:
         return Client(f"https://{self.hosts[name].address}", ca_cert=str(pki / "ca.pem"), timeout=timeout,
                       client_cert=str(pki / "clients/admin.pem"), client_key=str(pki / "clients/admin.key"))
 
+    def clear(self) -> None:
+        """Remove all that was made, for the next test."""
+        for noun in ("server", "volume", "flavor", "image"):
+            for name in NAMES:
+                for found in self.client(name).list(noun):
+                    self.client(name).delete(noun, found["id"])
+
     def play(self, text: str, *words: str) -> dict[str, int]:
         """Run a playbook; changed tasks by host."""
         path = self.site.folder / "fleet.yml"
@@ -133,16 +141,14 @@ class Fleet:
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory, guest_image: dict[str, Path]) -> Iterator[Fleet]:
-    folder = tmp_path_factory.mktemp("fleet")
-    given = {"disk": str(guest_image["disk"]), "count": COUNT, "pki": f"{folder}/magnetar-pki"}
-    with Site(folder, NAMES, **given) as site:
-        site.play("magnetar.compute.agents")
-        yield Fleet(site)
+def fleet(three_hosts: Site) -> Iterator[Fleet]:
+    made = Fleet(three_hosts)
+    yield made
+    made.clear()
 
 
 def test_live_by_a_playbook(fleet: Fleet) -> None:
-    fleet.play(MAKE)
+    fleet.play(MAKE, "-e", json.dumps({"count": COUNT}))
     fleet.goes_on("bare1", 120)
     before = fleet.virsh("bare1", "dominfo", fleet.virsh("bare1", "list", "--name").strip())
     assert fleet.play(GO, "--check", "--diff") == {"bare1": 1}
@@ -165,7 +171,7 @@ class Going(threading.Thread):
 
     def __init__(self, fleet: Fleet, source: str, target: str, **wish: Any) -> None:
         super().__init__(daemon=True)
-        self.flow = fleet.flow(source, target, type="live", **{"bandwidth": 4, **wish})
+        self.flow = fleet.flow(source, target, type="live", **{"bandwidth": 12, **wish})
         self.client = fleet.client(source)
         self.error: MagnetarError | None = None
 
@@ -256,6 +262,37 @@ def test_aborted_on_the_way(fleet: Fleet) -> None:
     fleet.goes_on(source)
 
 
+def test_two_at_once(fleet: Fleet) -> None:
+    """The first has it; the other is refused at once, and so is a change of the server."""
+    source = fleet.where()
+    target = "bare1" if source == "bare2" else "bare2"
+    going = Going(fleet, source, target)
+    going.until_half()
+    with pytest.raises(Conflict, match=f"on its way to {target}"):
+        fleet.go(source, "bare3")
+    with pytest.raises(Conflict, match="is being migrated"):
+        fleet.client(source).ensure("server", "counter", {"power": "off"})
+    going.join(120)
+    assert going.error is None
+    assert fleet.where() == target
+    fleet.goes_on(target)
+
+
+def test_paused_and_suspended(fleet: Fleet) -> None:
+    """Paused it goes live and stays paused; suspended it is refused."""
+    source = fleet.where()
+    target = "bare1" if source == "bare2" else "bare2"
+    fleet.client(source).ensure("server", "counter", {"power": "suspended"})
+    with pytest.raises(Conflict, match="Resume or stop it first"):
+        fleet.go(source, target)
+    fleet.client(source).ensure("server", "counter", {"power": "paused"})
+    fleet.go(source, target)
+    assert fleet.where() == target
+    assert fleet.client(target).get("server", "counter")["status"] == "PAUSED"
+    fleet.client(target).ensure("server", "counter", {"power": "running"})
+    fleet.goes_on(target)
+
+
 def test_too_slow(fleet: Fleet) -> None:
     source = fleet.where()
     target = "bare1" if source == "bare2" else "bare2"
@@ -263,7 +300,7 @@ def test_too_slow(fleet: Fleet) -> None:
         fleet.go(source, target, bandwidth=1, time_limit=2)
     assert fleet.client(source).get("server", "counter")["status"] == "ACTIVE"
     fleet.goes_on(source)
-    fleet.go(source, target, bandwidth=16, time_limit=2, on_time_limit="pause")
+    fleet.go(source, target, bandwidth=24, time_limit=2, on_time_limit="pause")
     assert fleet.where() == target
     fleet.goes_on(target)
 

@@ -34,7 +34,7 @@ WAIT_SLICE = 20.0
 BRIEFLY = 1.0
 #: Seconds beyond the asked wait after which an answer is missing.
 ANSWER_MARGIN = 30.0
-#: Seconds for which an agent that restarts, or a libvirt that restarts below it, is asked again.
+#: Seconds from the first failure on for which an agent that restarts, or a libvirt that does, is asked again.
 RETRY_FOR = 10.0
 _PIECE = 1 << 20
 
@@ -214,15 +214,16 @@ class Client:
         A stream (*size* given) is sent once only.
         """
         request_id = request_id or new_request_id()
-        began = time.monotonic()
-        deadline = deadline or began + self.timeout
+        failed: Optional[float] = None
+        deadline = deadline or time.monotonic() + self.timeout
         target = route + ("?" + urlencode(_flat(query)) if query else "")
         pause = 0.1
         while True:
             try:
                 return self._once(method, target, body, size, deadline, request_id)
             except MagnetarError as error:
-                over = time.monotonic() + pause > min(deadline, began + RETRY_FOR)
+                failed = failed or time.monotonic()
+                over = time.monotonic() + pause > min(deadline, failed + RETRY_FOR)
                 if size is not None or over or not error.again:
                     _identified(error, request_id)
                     raise
@@ -283,7 +284,7 @@ class Client:
             return answer
         error = from_dict(answer["error"])
         error.request_id = answer["error"].get("request_id")
-        error.again = status == 503
+        error.again = status == 503 and not error.details.get("lasting")
         raise error
 
     def _connect(self) -> HTTPConnection:

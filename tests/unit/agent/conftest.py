@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import shutil
+import socket
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,8 @@ from magnetar_agent.settings import Settings
 from magnetar_core.ensure import permissions
 from magnetar_core.kinds import BY_NOUN
 from magnetar_core.plan import Result
+
+from .pair import Kvm, Pair
 
 SMALL = {"vcpus": 1, "ram": 64}
 
@@ -84,3 +89,19 @@ def host(tmp_path: Path) -> Iterator[Host]:
     found.start()
     yield found
     found.agent.close()
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    """Two hosts in a folder with a short name, as unix sockets need it."""
+    root = Path(tempfile.mkdtemp(prefix="mag"))
+    ports = []
+    for _number in range(2):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            ports.append(free.getsockname()[1])
+    found = Pair(root, (ports[0], ports[1]))
+    yield found
+    found.both(Kvm.stop)
+    found.one.fake.close()
+    found.two.fake.close()
+    shutil.rmtree(root)

@@ -23,11 +23,11 @@ class Pki:
         self._name = _named(name)
         self.ca.write_bytes(self._signed(self._name, self._key, None).public_bytes(serialization.Encoding.PEM))
 
-    def issue(self, name: str) -> tuple[Path, Path]:
-        """Certificate and key for *name*, for servers and clients, on 127.0.0.1 too."""
+    def issue(self, name: str, days: float = 1) -> tuple[Path, Path]:
+        """Certificate and key for *name*, for servers and clients, on 127.0.0.1 too; good for so many *days*."""
         key = ec.generate_private_key(ec.SECP256R1())
         made = self._signed(_named(name), key, x509.SubjectAlternativeName([
-            x509.DNSName(name), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]))
+            x509.DNSName(name), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), days)
         where = self.folder / f"{name}.pem", self.folder / f"{name}.key"
         where[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
         where[1].write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
@@ -35,12 +35,12 @@ class Pki:
         return where
 
     def _signed(self, name: x509.Name, key: ec.EllipticCurvePrivateKey,
-                names: x509.SubjectAlternativeName | None) -> x509.Certificate:
-        day = dt.timedelta(days=1)
+                names: x509.SubjectAlternativeName | None, days: float = 1) -> x509.Certificate:
         now = dt.datetime.now(dt.UTC)
         builder = x509.CertificateBuilder(
             issuer_name=self._name, subject_name=name, public_key=key.public_key(),
-            serial_number=x509.random_serial_number(), not_valid_before=now - day, not_valid_after=now + day)
+            serial_number=x509.random_serial_number(), not_valid_before=now - dt.timedelta(2),
+            not_valid_after=now + dt.timedelta(days))
         builder = builder.add_extension(x509.BasicConstraints(names is None, None), True)
         if names is not None:
             builder = builder.add_extension(names, False)

@@ -19,14 +19,14 @@ from magnetar_core.errors import Conflict, HypervisorError, InvalidField, Magnet
 from magnetar_core.flows.attach import attach, detach
 from magnetar_core.flows.migrate import Migrate, abort
 
+from .pair import WAY, Killer, Kvm, Pair
 from .test_export import behind
-from .test_migration import WAY, Killer, Kvm, Pair, pair  # noqa: F401
 
 
 class Trio:
     """Three hosts; a running server web1 on the first, with the volume ``own`` of its host and ``far`` of the third."""
 
-    def __init__(self, pair: Pair, third: Kvm) -> None:  # noqa: F811
+    def __init__(self, pair: Pair, third: Kvm) -> None:
         self.pair, self.one, self.two, self.three = pair, pair.one, pair.two, third
         self.server = pair.make()
         self.own = self.volume(self.one, "own", readonly=False)
@@ -86,7 +86,7 @@ def behind_is_closed(host: Kvm, id: str) -> bool:
 
 
 @pytest.fixture
-def trio(pair: Pair) -> Iterator[Trio]:  # noqa: F811
+def trio(pair: Pair) -> Iterator[Trio]:
     """See ``Trio``."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

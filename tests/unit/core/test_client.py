@@ -8,6 +8,7 @@ import socketserver
 import subprocess
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
@@ -42,6 +43,9 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         self.server.seen.append((self.command, self.path, body, dict(self.headers)))
         status, answer = self.server.script.pop(0) if self.server.script else (200, {"changed": False})
+        if isinstance(status, float):  # seconds until the answer
+            time.sleep(status)
+            status, answer = answer
         if answer is DROP:
             self.close_connection = True
             return
@@ -118,6 +122,13 @@ def test_503_ends(server, client, monkeypatch):
     server.script[:] = [(503, failure("hypervisor-down"))] * 9
     with pytest.raises(HypervisorDown):
         client.get("server", "x")
+
+
+def test_an_agent_that_went_away_during_a_long_wait_is_asked_again(server, client, monkeypatch):
+    """The time counts from the failure on: the agent may have worked for minutes before it was restarted."""
+    monkeypatch.setattr(client_module, "RETRY_FOR", 0.3)
+    server.script[:] = [(0.5, (503, failure("hypervisor-down"))), (200, {"changed": True})]
+    assert client.ensure("server", "x", {})["changed"]
 
 
 @pytest.mark.parametrize("status, code, cls", [

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Two agents on fake hosts, which speak over real TLS links, and a server on the first."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from magnetar_agent import access, serve
+from magnetar_agent.agent import Agent
+from magnetar_agent.fake import FakeHypervisor
+from magnetar_agent.migrations import source
+from magnetar_agent.settings import Settings
+from magnetar_core.client import Client
+from magnetar_core.errors import Cancelled
+from magnetar_core.flows.migrate import Migrate, Side
+
+from .pki import Pki
+from .serving import served
+
+#: What is done, in order.
+WAY = ["prepare", "claim", "move", "settle", "leave"]
+
+
+class Died(BaseException):
+    """The process ends here."""
+
+
+class Kvm:
+    """A fake host whose agent serves over TLS; ``restart`` is another process over the same state."""
+
+    def __init__(self, root: Path, pki: Pki, name: str, port: int) -> None:
+        self.root, self.pki, self.name, self.port = root, pki, name, port
+        self.fake = FakeHypervisor(name=name)
+        self._ending = ExitStack()
+        self.cert, self.key = pki.issue(name)
+        self.start()
+
+    def start(self) -> None:
+        """A new agent."""
+        settings = Settings(
+            state_dir=self.root / self.name, socket=self.root / self.name / "run" / "agent.sock", grace=0.1,
+            listen=f"127.0.0.1:{self.port}", tls_cert=self.cert, tls_key=self.key, tls_client_ca=self.pki.ca,
+            tokens_file=self.root / "none.yml", client_certs={"admin": "operate"}, image_paths=(self.root,), wait=5,
+            shutdown_timeout=0.2)
+        self.agent = Agent(settings, self.fake)
+        self.agent.host_name = self.name
+        sock = serve.tcp_socket(("127.0.0.1", self.port))
+        tls = access.tls(settings, access.Tokens(settings.tokens_file))
+        self._ending.enter_context(served(self.agent, sock, tls))
+        self._ending.callback(self.agent.close)
+        self.agent.start()
+        assert self.agent.follower.settled.wait(10)
+
+    def stop(self) -> None:
+        """The agent's process ends; guests do not."""
+        self._ending.close()
+
+    def restart(self) -> None:
+        """The agent's process dies, with what it does just now, and comes back."""
+        for operation in self.agent.operations.list():
+            operation._end("died")
+        self.stop()
+        self.start()
+
+    def side(self) -> Side:
+        """A coordinator's view."""
+        admin = self.pki.folder / "admin.pem", self.pki.folder / "admin.key"
+        return Side(Client(f"https://127.0.0.1:{self.port}", ca_cert=str(self.pki.ca), client_cert=str(admin[0]),
+                           client_key=str(admin[1]), timeout=20))
+
+    def runs(self, id: str) -> bool:
+        """Whether the guest runs here."""
+        found = self.fake.domain(id)
+        return found is not None and found.state == "running"
+
+    def knows(self, id: str) -> bool:
+        """Whether a server of that uuid is this host's."""
+        return self.agent.documents.get("server", id) is not None
+
+
+class Pair:
+    """Two hosts, and a server called web1 on the first."""
+
+    def __init__(self, root: Path, ports: tuple[int, int]) -> None:
+        self.root = root
+        pki = Pki(root / "pki")
+        pki.issue("admin")
+        self.one, self.two = Kvm(root, pki, "kvm1", ports[0]), Kvm(root, pki, "kvm2", ports[1])
+
+    def both(self, act: Callable[[Kvm], None]) -> None:
+        """On both hosts at once."""
+        with ThreadPoolExecutor() as threads:
+            list(threads.map(act, (self.one, self.two)))
+
+    def make(self, **want: Any) -> str:
+        """A server on the first host; its disk has a pattern."""
+        answer = self.one.side().client.ensure("server", "web1", {
+            "flavor": {"vcpus": 1, "ram": 64, "disk": 1}, "user_data": "c2VjcmV0", "metadata": {"role": "web"},
+            "networks": [{"bridge": "br0"}], **want})
+        id = str(answer["resource"]["id"])
+        place = self.one.agent.settings.state_dir / "servers" / id
+        with (place / "disk").open("ab") as disk:
+            disk.write(b"pattern" * 1000)
+        (place / "console.log").write_text("boot\n")
+        return id
+
+    def image(self, name: str) -> None:
+        """An image on the first host."""
+        (self.root / name).write_bytes(name.encode().ljust(1 << 20, b"."))
+        self.one.side().client.ensure("image", name, {"source": {"path": str(self.root / name)}, "disk_format": "raw"})
+
+    def migrate(self, server: str = "web1", **wish: Any) -> list[str]:
+        """Run the flow; returns its steps' verbs."""
+        flow = Migrate(self.one.side(), self.two.side(), server, wish)
+        return [step.verb for step in flow.steps()]
+
+    def check(self, id: str, at: Kvm, runs: bool = True) -> None:
+        """The guest is at *at* and nowhere else, whole, and nothing is left of its way."""
+        other = self.two if at is self.one else self.one
+        assert at.knows(id)
+        assert not other.knows(id)
+        assert at.runs(id) is runs
+        assert other.fake.domain(id) is None
+        assert not (other.agent.settings.state_dir / "servers" / id).exists()
+        disk = (at.agent.settings.state_dir / "servers" / id / "disk").read_bytes()
+        assert disk.endswith(b"pattern" * 1000)
+        for host in (self.one, self.two):
+            assert not list((host.agent.settings.socket.parent / "links").glob("*"))
+            assert host.side().host["orphans"] == {"domains": [], "files": []}
+            found = host.side().find(id)
+            assert found is None or (found["status"] == ("ACTIVE" if runs else "SHUTOFF") and found["fault"] is None)
+
+
+class Killer:
+    """Lets an agent die at the *number*-th call of *method*: whatever it does from then on, fails, and the coordinator
+    with *sides* ends, too."""
+
+    def __init__(self, thing: Any, method: str, number: int, *sides: Side) -> None:
+        self.whole = getattr(thing, method)
+        self.number, self.calls, self.died = number, 0, False
+        setattr(thing, method, self)
+        self.clients = [side.client for side in sides]
+        for client in self.clients:
+            client._exchange = partial(self._exchange, client._exchange)  # type: ignore[method-assign]
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        self.calls += 1
+        if self.calls < self.number:
+            return self.whole(*given, **named)
+        self.died = True
+        for client in self.clients:
+            if client._connection and client._connection.sock:
+                with suppress(OSError):
+                    client._connection.sock.shutdown(socket.SHUT_RDWR)
+        raise Died
+
+    def _exchange(self, exchange: Callable[..., Any], *given: Any) -> Any:
+        try:
+            return exchange(*given)
+        except Exception:
+            if self.died:
+                raise Cancelled from None
+            raise
+
+
+class Held:
+    """Holds the way of a server on *host* when *done* of its ten parts have gone (``live``), when its disk is to go
+    (``cold``), or when it has gone (``after``), until ``on`` is set. A cancelled one goes no further."""
+
+    def __init__(self, host: Kvm, kind: str, done: int = 0) -> None:
+        self.reached, self.on, self.done = threading.Event(), threading.Event(), done
+        self._whole: Any = source.send if kind == "cold" else host.fake.migrate
+        if kind == "cold":
+            source.send = self._send
+        else:
+            host.fake.migrate = self._after if kind == "after" else self._live  # type: ignore[method-assign]
+
+    def _wait(self, going: Callable[[], object]) -> None:
+        self.reached.set()
+        while not self.on.wait(0.01):
+            going()
+
+    def _live(self, uuid: str, passage: Any, going: Callable[[Any], None], gone: Any) -> None:
+        def slow(facts: Any) -> None:
+            going(facts)
+            if facts["done"] == self.done:
+                self._wait(lambda: going(facts))
+
+        self._whole(uuid, passage, slow, gone)
+
+    def _after(self, *given: Any) -> None:
+        self._whole(*given)
+        self._wait(lambda: None)
+
+    def _send(self, talk: Any, path: Path, offset: int, sent: Callable[[int], None], *rate: Any) -> int:
+        if path.name == "disk":
+            self._wait(lambda: sent(0))
+        return int(self._whole(talk, path, offset, sent, *rate))
+
+
+def brief(host: Kvm) -> Side:
+    """A coordinator's view that does not wait long."""
+    side = host.side()
+    side.client.timeout = 0.8
+    return side
+
+
+def quiet(pair: Pair) -> None:
+    """Wait for what the agents go on with by themselves."""
+    deadline = time.monotonic() + 20
+    while any(h.agent.operations.running() for h in (pair.one, pair.two)) and time.monotonic() < deadline:
+        time.sleep(0.01)

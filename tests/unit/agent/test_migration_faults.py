@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What goes wrong with a migration, and what a crash does, on fake hosts.
+
+After every way that it can end, the guest is there exactly once, runs if it ran, and has its disks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import pytest
+
+from magnetar_agent.migrations import source
+from magnetar_core.errors import Cancelled, Conflict, HypervisorError, MagnetarError
+from magnetar_core.flows.migrate import Migrate, abort
+
+from .pair import WAY, Held, Killer, Kvm, Pair, brief, quiet
+
+Hold = Callable[..., Held]
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hold]:
+    """Holds the way of a server, see ``Held``; let go at the end."""
+    monkeypatch.setattr(source, "send", source.send)
+    made: list[Held] = []
+
+    def hold(host: Kvm, kind: str, done: int = 0) -> Held:
+        made.append(Held(host, kind, done))
+        return made[-1]
+
+    yield hold
+    for one in made:
+        one.on.set()
+
+
+# What goes wrong --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("lose", ["answer", "end"])
+def test_libvirts_last_answer_is_lost(pair: Pair, lose: str) -> None:
+    id = pair.make()
+    pair.one.fake.lose = lose
+    with suppress(HypervisorError):
+        pair.migrate()
+    assert pair.one.runs(id) + pair.two.runs(id) <= 1
+    pair.migrate()
+    pair.check(id, pair.two)
+
+
+def test_a_failure_leaves_the_guest_where_it_is(pair: Pair) -> None:
+    id = pair.make()
+    pair.one.fake.fail_next("migrate", HypervisorError("libvirt could not: operation failed."))
+    with pytest.raises(HypervisorError, match="operation failed"):
+        pair.migrate()
+    assert pair.one.runs(id)
+    found = pair.one.side().find("web1")
+    assert found and found["status"] == "ACTIVE"
+    (half,) = pair.one.side().client.list("migration")
+    assert half["status"] == "failed" and "operation failed" in half["fault"]["message"]
+    pair.one.side().client.ensure("server", "web1", {"description": "free again"})
+    pair.one.restart()  # which does not try again by itself
+    assert pair.one.runs(id)
+    pair.migrate()
+    pair.check(id, pair.two)
+
+
+def test_abort_after_a_failure(pair: Pair) -> None:
+    id = pair.make()
+    pair.one.fake.fail_next("migrate", HypervisorError("no."))
+    with pytest.raises(HypervisorError):
+        pair.migrate()
+    abort(pair.one.side(), pair.two.side(), "web1")
+    pair.check(id, pair.one)
+    assert abort(pair.one.side(), pair.two.side(), "web1") == []
+
+
+def test_abort_of_another_ones_migration(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair.make()
+    pair.one.fake.fail_next("migrate", HypervisorError("no."))
+    with pytest.raises(HypervisorError):
+        pair.migrate()
+    third = pair.two.side()
+    monkeypatch.setattr(third, "address", "192.0.2.3")
+    monkeypatch.setattr(third, "link_name", lambda: "kvm3")
+    monkeypatch.setattr(third, "open_migrations", lambda _server: [])
+    assert abort(pair.one.side(), third, "web1") == []
+    assert len(abort(pair.one.side(), pair.two.side(), "web1")) == 2
+
+
+def test_abort_when_the_target_is_down(pair: Pair) -> None:
+    id = pair.make()
+    pair.one.fake.fail_next("migrate", HypervisorError("no."))
+    with pytest.raises(HypervisorError):
+        pair.migrate()
+    pair.two.stop()
+    target = pair.two.side()
+    target.client.timeout = 1
+    with pytest.raises(MagnetarError):
+        abort(pair.one.side(), target, "web1")
+    assert not pair.one.side().open_migrations(id)
+    pair.two.start()
+
+
+def test_a_failed_live_one_goes_cold(pair: Pair) -> None:
+    id = pair.make()
+    pair.one.fake.fail_next("migrate", HypervisorError("no."))
+    with pytest.raises(HypervisorError):
+        pair.migrate()
+    assert pair.migrate(type="cold")[0] == "abort"
+    pair.check(id, pair.two)
+
+
+def test_no_way_back_after_the_arrival(pair: Pair) -> None:
+    id = pair.make()
+    for step in Migrate(pair.one.side(), pair.two.side(), "web1").steps():
+        if step.verb == "settle":
+            break
+    with pytest.raises(MagnetarError, match="has (gone|arrived)"):
+        abort(pair.one.side(), pair.two.side(), "web1")
+    pair.migrate()
+    pair.check(id, pair.two)
+
+
+@pytest.mark.lab  # it needs no guest, but time
+@pytest.mark.parametrize("kind", ["live", "cold"])
+@pytest.mark.parametrize("at", WAY)
+def test_the_target_goes_away(pair: Pair, kind: str, at: str) -> None:
+    """Before each step; when it is back, running it again goes on."""
+    id = pair.make()
+    with suppress(MagnetarError):
+        for step in Migrate(brief(pair.one), brief(pair.two), "web1", {"type": kind}).steps():
+            if step.verb == at:
+                pair.two.stop()
+    assert pair.one.runs(id) + pair.two.runs(id) == 1
+    pair.two.start()
+    pair.migrate(type=kind)
+    pair.check(id, pair.two)
+
+
+@pytest.mark.parametrize("kind", ["live", "cold"])
+def test_the_target_goes_away_on_the_way(pair: Pair, held: Hold, kind: str) -> None:
+    id = pair.make()
+    way = held(pair.one, kind, 5)
+    with ThreadPoolExecutor() as threads:
+        going = threads.submit(list, Migrate(brief(pair.one), brief(pair.two), "web1", {"type": kind}).steps())
+        assert way.reached.wait(10)
+        pair.two.stop()
+        way.on.set()
+        assert isinstance(going.exception(), MagnetarError)
+    assert pair.one.runs(id)
+    pair.one.side().client.ensure("server", "web1", {"description": "given back"})
+    pair.two.start()
+    pair.migrate(type=kind)
+    pair.check(id, pair.two)
+
+
+@pytest.mark.parametrize(("kind", "done"), [("live", 0), ("live", 5), ("live", 10), ("cold", 0)])
+def test_abort_on_the_way(pair: Pair, held: Hold, kind: str, done: int) -> None:
+    id = pair.make()
+    way = held(pair.one, kind, done)
+    with ThreadPoolExecutor() as threads:
+        going = threads.submit(pair.migrate, type=kind)
+        assert way.reached.wait(10)
+        assert [step.verb for step in abort(pair.one.side(), pair.two.side(), "web1", dry_run=True)] == ["abort"] * 2
+        assert [step.verb for step in abort(pair.one.side(), pair.two.side(), "web1")] == ["abort"] * 2
+        assert isinstance(going.exception(), Cancelled)
+    pair.check(id, pair.one)
+    way.on.set()
+    pair.migrate(type=kind)
+    pair.check(id, pair.two)
+
+
+def test_abort_after_the_switchover(pair: Pair, held: Hold) -> None:
+    """The guest is at the target, and the source does not know it yet: it goes to its end."""
+    id = pair.make()
+    way = held(pair.one, "after")
+    with ThreadPoolExecutor() as threads:
+        going = threads.submit(pair.migrate)
+        assert way.reached.wait(10)
+        aborting = threads.submit(abort, pair.one.side(), pair.two.side(), "web1")
+        client, end = pair.one.side().client, time.monotonic() + 10
+        while not any(one["cancelling"] for one in client.list("operations")) and time.monotonic() < end:
+            time.sleep(0.01)
+        way.on.set()
+        with suppress(MagnetarError):
+            going.result()
+        with suppress(Conflict):
+            aborting.result()
+    assert pair.one.runs(id) + pair.two.runs(id) == 1
+    pair.migrate()
+    pair.check(id, pair.two)
+
+
+# Two at once ------------------------------------------------------------------------------------------------------
+def test_two_that_want_the_same(pair: Pair, held: Hold) -> None:
+    """The second goes along with the first."""
+    id = pair.make()
+    way = held(pair.one, "live", 5)
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(pair.migrate)
+        assert way.reached.wait(10)
+        second = threads.submit(pair.migrate)
+        time.sleep(0.2)
+        way.on.set()
+        assert (first.result(), second.result()) == (WAY, WAY[2:])
+    pair.check(id, pair.two)
+
+
+@pytest.mark.parametrize("ahead", [1, 2])
+def test_two_that_begin_at_once(pair: Pair, ahead: int) -> None:
+    """One of them gets it; the other is refused, and nothing of it is left."""
+    id = pair.make()
+    first, second = (Migrate(pair.one.side(), pair.two.side(), "web1") for _number in range(2))
+    ways = first.steps(), second.steps()
+    next(ways[1])
+    for _number in range(ahead + 1):
+        next(ways[0])
+    with pytest.raises(Conflict, match="is on its way|is being migrated"):
+        list(ways[1])
+    list(ways[0])
+    pair.check(id, pair.two)
+    for host in (pair.one, pair.two):
+        assert [m["status"] for m in host.side().client.list("migration")] == ["completed"]
+
+
+def test_two_targets(pair: Pair, held: Hold, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that came first has it; aborting towards the other leaves it alone."""
+    id = pair.make()
+    third = pair.two.side()
+    monkeypatch.setattr(third, "address", "192.0.2.3")
+    monkeypatch.setattr(third, "link_name", lambda: "kvm3")
+    monkeypatch.setattr(third, "open_migrations", lambda _server: [])
+    way = held(pair.one, "live", 5)
+    with ThreadPoolExecutor() as threads:
+        going = threads.submit(pair.migrate)
+        assert way.reached.wait(10)
+        with pytest.raises(Conflict, match="on its way to kvm2"):
+            Migrate(pair.one.side(), third, "web1").plan()
+        assert abort(pair.one.side(), third, "web1") == []
+        way.on.set()
+        assert going.result() == WAY
+    pair.check(id, pair.two)
+
+
+def test_the_target_is_away(pair: Pair) -> None:
+    id = pair.make(power="off")
+    steps = Migrate(brief(pair.one), pair.two.side(), "web1").steps()
+    assert [next(steps).verb, next(steps).verb, next(steps).verb] == WAY[:3]
+    pair.two.stop()
+    with pytest.raises(MagnetarError, match="cannot be reached"):
+        next(steps)
+    found = pair.one.side().find("web1")
+    assert found
+    pair.one.side().client.ensure("server", "web1", {"power": "running"})  # not decided: given back
+    assert pair.one.runs(id)
+    pair.two.start()
+    pair.migrate()
+    pair.check(id, pair.two)
+
+
+# Crashes ----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("kind", ["live", "cold"])
+@pytest.mark.parametrize("at", range(5))
+def test_the_coordinator_dies(pair: Pair, kind: str, at: int) -> None:
+    """Between any two steps; another one begins anew."""
+    id = pair.make()
+    for number, _step in enumerate(Migrate(pair.one.side(), pair.two.side(), "web1", {"type": kind}).steps()):
+        if number == at:
+            break
+    assert pair.one.runs(id) + pair.two.runs(id) <= 1
+    pair.migrate(type=kind)
+    pair.check(id, pair.two)
+
+
+#: Calls which change or ask for something; all others are between two of these.
+POINTS = tuple((side, part, method) for side, part, methods in (
+    ("source", "documents", ("write", "remove")), ("target", "documents", ("write", "remove")),
+    ("source", "hypervisor", ("migrate", "stray", "destroy", "undefine", "shutdown")),
+    ("target", "hypervisor", ("resume", "define", "render", "start", "make_disk", "arrived")),
+) for method in methods)
+
+
+@pytest.mark.lab  # it needs no guest, but time
+@pytest.mark.parametrize("kind", ["live", "cold"])
+@pytest.mark.parametrize(("side", "part", "method"), POINTS)
+def test_an_agent_dies(pair: Pair, kind: str, side: str, part: str, method: str) -> None:
+    """At each call in turn; then both agents start anew, and somebody runs the flow again. There and back."""
+    id = pair.make()
+    here, there = pair.one, pair.two
+    for number in range(1, 40):
+        thing = getattr((here if side == "source" else there).agent, part)
+        sides = here.side(), there.side()
+        killer = Killer(thing, method, number, *sides)
+        with suppress(MagnetarError):
+            for _step in Migrate(*sides, "web1", {"type": kind}).steps():
+                pass
+        assert pair.one.runs(id) + pair.two.runs(id) <= 1
+        delattr(thing, method)
+        if killer.died:
+            pair.both(Kvm.restart)
+            quiet(pair)
+        assert pair.one.runs(id) + pair.two.runs(id) <= 1
+        for _step in Migrate(here.side(), there.side(), "web1", {"type": kind}).steps():
+            pass
+        pair.check(id, there)
+        if not killer.died:
+            return
+        here, there = there, here
+    raise AssertionError("it never got through")
