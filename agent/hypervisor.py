@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from magnetar_agent.storage import Storage
+
 #: States of a domain as Magnetar sees them. ``crashed``: QEMU died or the guest panicked. ``suspended``: saved to disk.
 RUNNING, OFF, PAUSED, SUSPENDED, CRASHED = "running", "off", "paused", "suspended", "crashed"
 
@@ -171,14 +173,6 @@ class DiskSeen:
 
 
 @dataclass(frozen=True)
-class Content:
-    """What lies in a storage pool of libvirt: its *size*, and how QEMU reaches it."""
-
-    size: int
-    disk: Disk
-
-
-@dataclass(frozen=True)
 class Passage:
     """How a running domain goes to another host: unix sockets here that lead to libvirt's and to QEMU's two there (QEMU
     listens on the same paths there), and what differs there: *folder* of its files (here, there), *nics* by MAC.
@@ -220,7 +214,7 @@ class Event:
 Progress = Callable[[int, int], None]
 
 
-class Hypervisor(Protocol):
+class Hypervisor(Storage, Protocol):
     """A host on which domains, networks and disks are made."""
 
     # The host ---------------------------------------------------------------------------------------------------
@@ -401,22 +395,3 @@ class Hypervisor(Protocol):
 
     def permit(self, paths: Iterable[Path]) -> None:
         """Let QEMU's user read what lies under these paths (ownership is libvirt's matter at start)."""
-
-    # Storage pools of libvirt: ``Conflict`` when there is none of that name, or it does not run ------------------
-    def check_pool(self, pool: str) -> None:
-        """Nothing but that."""
-
-    def contents(self, pool: str) -> dict[str, Content]:
-        """All that lies there, by name."""
-
-    def content(self, pool: str, name: str) -> Content | None:
-        """One of them, looked for again when libvirt does not know it: another host may have made it."""
-
-    def make_content(self, pool: str, name: str, size: int) -> None:
-        """Make one that is raw; one that is there is fine. Raises ``NoSpace``."""
-
-    def grow_content(self, pool: str, name: str, size: int) -> None:
-        """Grow it, also while a domain has it, which is told by ``resize``. Raises ``NoSpace``; never shrinks."""
-
-    def remove_content(self, pool: str, name: str, wipe: bool) -> None:
-        """Remove it, with *wipe* overwritten by zeros; gone is fine."""

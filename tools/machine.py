@@ -26,6 +26,7 @@ CACHE, VENV, AGENT_VENV = ROOT / ".cache", ROOT / ".venv", Path("/opt/magnetar")
 RUN, SOCKET = Path("/run/magnetar"), Path("/run/magnetar/agent.sock")
 STATE = Path("/var/lib/magnetar")
 COMMAND = Path("/usr/local/bin/magnetar")
+HOSTS = CACHE / "hosts/inventory.yml"
 LOG = Path("/var/log/magnetar-agent.log")
 UNIT = Path("/etc/systemd/system/magnetar-agent.service")
 COLLECTION = CACHE / "ansible_collections" / "magnetar" / "compute"
@@ -173,7 +174,9 @@ def group() -> None:
 
 
 def _start(name: str, *words: str) -> None:
-    """Start a background process and keep its pid in /run/magnetar, so that `down` ends just this."""
+    """Start a background process, and keep its pid in /run/magnetar, so that `down` ends just this.
+
+    What it says goes to `LOG`."""
     RUN.mkdir(parents=True, exist_ok=True)
     with LOG.open("ab") as log:
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
@@ -189,7 +192,7 @@ def _born(pid: int) -> str:
         return ""
 
 
-def _stop(name: str, limit: float = 30.0) -> None:
+def _stop(name: str, limit: float = 60.0) -> None:
     mark = RUN / f"{name}.pid"
     if not mark.exists():
         return
@@ -200,6 +203,13 @@ def _stop(name: str, limit: float = 30.0) -> None:
         while _born(int(pid)) == born and time.monotonic() < end and not _ended(int(pid)):
             time.sleep(0.1)
     mark.unlink()
+
+
+def _runs(name: str) -> bool:
+    """True while the process that `_start` has started under this name runs."""
+    mark = RUN / f"{name}.pid"
+    pid, _space, born = mark.read_text(encoding="utf-8").partition(" ") if mark.exists() else ("0", "", "")
+    return bool(born) and _born(int(pid)) == born and not _ended(int(pid))
 
 
 def _ended(pid: int) -> bool:
@@ -274,6 +284,23 @@ def agent(fresh: bool) -> None:
         _until(healthy, "The agent")
 
 
+def lab_hosts(names: list[str]) -> None:
+    """Bare Debian hosts of these names run beside this machine, until `down`. The inventory is `HOSTS`."""
+    ready = HOSTS.with_name("ready")
+
+    def answer() -> bool:
+        if not _runs("hosts"):
+            raise Failed(f"The lab hosts did not start: see the end of {LOG}.")
+        return ready.exists()
+
+    with step(f"Lab hosts {', '.join(names)} (the first time some minutes: Debian is unpacked)"):
+        if not (_runs("hosts") and ready.exists() and ready.read_text(encoding="utf-8").split() == names):
+            _stop("hosts")
+            ready.unlink(missing_ok=True)
+            _start("hosts", str(VENV / "bin/python"), str(ROOT / "tools/labhosts.py"), str(HOSTS.parent), *names)
+        _until(answer, "The process that keeps the lab hosts", 900)
+
+
 def down() -> None:
     """End what was started here and remove what was made; OS packages stay."""
     with step("Agent, libvirt and environments: remove"):
@@ -281,7 +308,7 @@ def down() -> None:
             run("systemctl", "disable", "--now", "magnetar-agent.service")
             UNIT.unlink()
             run("systemctl", "daemon-reload")
-        for name in ("agent", "libvirtd", "virtlogd"):
+        for name in ("hosts", "agent", "libvirtd", "virtlogd"):
             _stop(name)
         for folder in (AGENT_VENV, STATE, RUN, VENV, CACHE):
             shutil.rmtree(folder, ignore_errors=True)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Sets up this machine as a host and boots two real servers by a playbook. `--down` removes what it made."""
+"""Sets up this machine as a host and boots two real servers by a playbook; with `--hosts 2` it also makes two hosts
+beside it and moves a running server from one to the other. `--down` removes what it made."""
 
 from __future__ import annotations
 
@@ -31,13 +32,25 @@ Two servers run on this machine. What to try next:
 """
 
 
-def play(name: str) -> None:
-    """Run a playbook with the development environment."""
-    words = [machine.VENV / "bin/ansible-playbook", machine.ROOT / "playbooks" / name,
+NEXT_HOSTS = f"""
+And a server that counts on its console went from the lab host kvm1 to kvm2 while it ran. The role
+magnetar.compute.agent has made both hosts of Magnetar. With the lines above for Ansible:
+
+  export ANSIBLE_INVENTORY={machine.HOSTS.relative_to(machine.ROOT)}
+  ansible magnetar -b -m magnetar.compute.host_info           what they have
+  ansible-playbook magnetar.compute.agents                    the role again: it changes nothing
+  ansible-playbook magnetar.compute.drain --limit kvm2        the server goes back: kvm2 is emptied
+"""
+
+
+def play(name: str, *options: object) -> None:
+    """Run a playbook, of the checkout or the collection, with the development environment."""
+    path = machine.ROOT / "playbooks" / name
+    words = [machine.VENV / "bin/ansible-playbook", path if path.exists() else name, *options,
              "-e", f"guest_disk={GUEST / 'disk.qcow2'}", "-e", f"public_key_file={KEY}.pub"]  # fmt: skip
     environment = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(machine.CACHE), "ANSIBLE_LOCALHOST_WARNING": "false",
                    "ANSIBLE_INVENTORY_UNPARSED_WARNING": "false", "LC_ALL": "C.UTF-8"}
-    with machine.step(f"playbooks/{name}"):
+    with machine.step(f"playbook {name}"):
         if subprocess.run(words, check=False, cwd=machine.ROOT, env=environment).returncode:
             raise machine.Failed("The playbook failed: its message is above. `./quickstart` may be run again.")
 
@@ -50,22 +63,43 @@ def up() -> None:
     machine.group()
     machine.libvirt()
     machine.agent(fresh)
+    guest()
+    play("quickstart.yml")
+    print(NEXT)
+
+
+def guest() -> None:
+    """The image of the servers, and a key for them."""
     with machine.step("Guest image"):
         machine.run(machine.PYTHON, machine.ROOT / "tests/lab/guest.py", "--out", GUEST)
         if not KEY.exists():
             machine.run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", KEY)
-    play("quickstart.yml")
-    print(NEXT)
+
+
+def hosts(count: int) -> None:
+    """Bare Debian hosts beside this machine, the role on them, and a live migration from the first to the second."""
+    machine.install_packages("lab", "test")
+    machine.development_environment()
+    guest()
+    machine.lab_hosts([f"kvm{number}" for number in range(1, count + 1)])
+    for name in ("magnetar.compute.agents", "quickstart_hosts.yml"):
+        play(name, "-i", machine.HOSTS)
 
 
 def work() -> int:
     """The command line."""
     parser = argparse.ArgumentParser("quickstart", description=__doc__)
+    parser.add_argument("--hosts", type=int, default=0, choices=range(2, 9), metavar="2..8",
+                        help="also make so many lab hosts beside this machine (systemd-nspawn), have the role install "
+                             "them, and move a running server from the first to the second")
     parser.add_argument("--down", action="store_true", help="remove all that was made; OS packages stay")
     given = parser.parse_args()
     machine.need_root()
     if not given.down:
         up()
+        if given.hosts:
+            hosts(given.hosts)
+            print(NEXT_HOSTS)
         return 0
     if machine.VENV.exists() and (machine.AGENT_VENV / "bin/magnetar").exists():
         machine.libvirt()

@@ -221,6 +221,19 @@ def test_defining_again_changes_it(place: Place) -> None:
     assert seen is not None and (seen.vcpus, seen.title) == (2, "other")
 
 
+def test_a_change_from_outside_is_seen_at_once(place: Place) -> None:
+    hypervisor, spec = place.hypervisor, place.spec()
+    hypervisor.define(spec)
+    for running in (False, True):
+        if running:
+            hypervisor.start(spec.uuid)
+        for number in range(8):
+            said = f"{running} {number}"
+            place.outside.define(hypervisor.render(replace(spec, description=said)))
+            assert hypervisor.domains()[spec.uuid].description == said
+            assert hypervisor.domain(spec.uuid).description == said
+
+
 def test_control_characters_and_line_breaks_pass(place: Place) -> None:
     uuid = place.defined(title="a\nb\x01", description="c\x00d\n\ud800", metadata={"k\x02": "v\x03\ufffe"})
     seen = place.hypervisor.domain(uuid)

@@ -11,6 +11,7 @@ import hashlib
 import http.client
 import http.server
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -39,11 +40,12 @@ from hosts import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from types import TracebackType
 
 BARE = (*(name for name in SYSTEM if name != "python3-venv"), "sudo")
-NETWORK = "10.78.0"
+# Every site has a bridge and a network of its own, so that several are there at once: magbare1 has 10.78.1.0/24.
+BRIDGE, NETWORK, SITES = "magbare", "10.78", range(1, 100)
 WHEELS = "/srv/wheels"
 USER = "deploy"
 TOOLS = Path(sys.executable).parent
@@ -54,14 +56,16 @@ NOT_WHEELS = ("libvirt-python",)
 
 
 class BareHost(LabHost):
-    """A lab host without libvirt and QEMU. *key* is the public key of `USER`, *proxy* the package proxy's port."""
+    """A lab host without libvirt and QEMU, on the bridge of the site *number*, which has hosts of these *names*.
 
-    bridge = "magbare0"
-    machine_address = f"{NETWORK}.1"
-    addresses = {f"bare{number}": f"{NETWORK}.{10 + number}" for number in range(1, 16)}
+    *key* is the public key of `USER`, *proxy* the package proxy's port.
+    """
 
-    def __init__(self, name: str, key: str, proxy: int, binds: Mapping[Path | str, str] | None = None) -> None:
-        super().__init__(name, {wheels(): WHEELS, **(binds or {})})
+    def __init__(self, name: str, names: Sequence[str], number: int, key: str, proxy: int) -> None:
+        self.bridge, self.machine_address = f"{BRIDGE}{number}", f"{NETWORK}.{number}.1"
+        self.addresses = {one: f"{NETWORK}.{number}.{at}" for at, one in enumerate(names, 11)}
+        super().__init__(name, {wheels(): WHEELS})
+        self.machine = f"{name}-{number}"
         self.key, self.proxy = key, proxy
 
     def _base(self) -> Path:
@@ -108,6 +112,12 @@ def wheels() -> Path:
             command(sys.executable, "-m", "pip", "wheel", "-q", "--wheel-dir", folder, *needed)
             (folder / mark).touch()
     return folder
+
+
+def documented(page: str, words: str) -> str:
+    """The example of a page of docs which has these words."""
+    text = (CHECKOUT / "docs" / f"{page}.md").read_text()
+    return next(found for found in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if words in found)
 
 
 class PackageProxy:
@@ -173,10 +183,19 @@ class _Proxy(http.server.BaseHTTPRequestHandler):
         """Say nothing: apt says what it got."""
 
 
+def free() -> int:
+    """The number of a new site, whose bridge is there from now on."""
+    with locked("sites"):
+        number = next(one for one in SITES if not Path(f"/sys/class/net/{BRIDGE}{one}").exists())
+        claim_bridge(f"{BRIDGE}{number}", f"{NETWORK}.{number}.1")
+    return number
+
+
 class Site:
     """Bare hosts, and a controller with nothing but the collection as it would be released, built and installed.
 
-    `folder` is where all of the controller's files go. `play` runs a playbook on the hosts.
+    `folder` is where all of the controller's files go, `machine_address` this machine's for the hosts. `play` runs a
+    playbook on the hosts.
     """
 
     def __init__(self, folder: Path, names: Sequence[str], **variables: object) -> None:
@@ -189,12 +208,13 @@ class Site:
     def __enter__(self) -> Self:
         with self._undo:
             self._controller()
-            claim_bridge(BareHost.bridge, BareHost.machine_address)
-            self._undo.callback(release_bridge, BareHost.bridge)
-            proxy = self._undo.enter_context(PackageProxy(BareHost.machine_address))
+            number = free()
+            self._undo.callback(release_bridge, f"{BRIDGE}{number}")
+            self.machine_address = f"{NETWORK}.{number}.1"
+            proxy = self._undo.enter_context(PackageProxy(self.machine_address))
             key = (self.folder / "key.pub").read_text().strip()
             with ThreadPoolExecutor() as threads:
-                made = [BareHost(name, key, proxy.port) for name in self.names]
+                made = [BareHost(name, self.names, number, key, proxy.port) for name in self.names]
                 for host, started in [(host, threads.submit(host.__enter__)) for host in made]:
                     self.hosts[host.name] = started.result()
                     self._undo.push(host.__exit__)
@@ -211,6 +231,9 @@ class Site:
     def _controller(self) -> None:
         (self.folder / "ansible.cfg").write_text("[defaults]\nlocalhost_warning = false\n")
         command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.folder / "key")
+        self._collection()
+
+    def _collection(self) -> None:
         galaxy, given = (TOOLS / "ansible-galaxy", "collection"), {"env": self._environment()}
         command(*galaxy, "build", "--output-path", self.folder, CHECKOUT, **given)
         archive = next(self.folder.glob("magnetar-compute-*.tar.gz"))
@@ -235,13 +258,13 @@ class Site:
         hosts = {host.name: {"ansible_host": host.address} for host in self.hosts.values()}
         return {"magnetar": {"hosts": hosts, "vars": variables}}
 
-    def play(self, playbook: str | Path, *options: str, good: bool = True) -> str:
-        """What ansible-playbook says; raises `LabError` when it ends in another way than *good* says."""
+    def play(self, playbook: str | Path, *options: str, good: bool | None = True) -> str:
+        """What ansible-playbook says; raises `LabError` when it ends in another way than *good* says, if it does."""
         words = [TOOLS / "ansible-playbook", "-i", self.folder / "inventory.yml", playbook, *options]
         done = subprocess.run(
             words, check=False, env=self._environment(), cwd=self.folder, text=True, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
-        if (done.returncode == 0) is not good:
+        if good is not None and (done.returncode == 0) is not good:
             raise LabError(f"{playbook} ended with {done.returncode}:\n{done.stdout[-6000:]}")
         return done.stdout

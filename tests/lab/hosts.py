@@ -176,7 +176,7 @@ class LabHost:
     def __init__(self, name: str, binds: Mapping[Path | str, str] | None = None, agent_of_machine: bool = False):
         if name not in self.addresses:
             raise ValueError(f"{name!r} is not a lab host; there are {', '.join(self.addresses)}")
-        self.name = name
+        self.name = self.machine = name  # of the host, and of its container
         self.address = self.addresses[name]
         self.host_uuid = str(uuid.uuid4())
         self.binds = {str(source): target for source, target in (binds or {}).items()}
@@ -283,13 +283,13 @@ class LabHost:
         words = [
             "sh", "-c", f'{join}exec "$@"', "sh",
             "systemd-nspawn", "--quiet", "--register=no", "--keep-unit", f"--directory={root}", "--boot",
-            f"--machine={self.name}", "--console=passive", "--capability=all", f"--network-bridge={self.bridge}",
+            f"--machine={self.machine}", "--console=passive", "--capability=all", f"--network-bridge={self.bridge}",
             "--bind=/dev/net/tun", "--kill-signal=SIGKILL", "--private-users=no", "--system-call-filter=@known",
             "--link-journal=no", "--resolv-conf=off", "--timezone=off",
             *(f"--bind-ro={source}:{target}" for source, target in self.binds.items()),
         ]  # fmt: skip
         deadline = time.monotonic() + STOP_LIMIT
-        while Path(f"/sys/class/net/vb-{self.name}").exists() and time.monotonic() < deadline:
+        while Path(f"/sys/class/net/vb-{self.machine}").exists() and time.monotonic() < deadline:
             time.sleep(0.05)  # the kernel removes the link of an ended host a little later
         with log.open("wb") as output:
             process = subprocess.Popen(

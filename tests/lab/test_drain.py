@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import re
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from bare import documented
 
 from magnetar_core.client import Client
 
@@ -25,11 +27,11 @@ pytestmark = pytest.mark.lab
 COUNT = """#!/bin/sh
 ( n=0; while :; do n=$((n + 1)); echo "GUEST count $n" >/dev/console; sleep 1; done ) &
 """
-SOURCE, FIRST, SECOND = "bare4", "bare5", "bare6"
+SOURCE, FIRST, SECOND = "bare1", "bare2", "bare3"
 
-#: bare5 has more memory left than bare6, so it comes first; the network `lan` is on bare6 only, `own` on neither.
+#: bare2 has more memory left than bare3, so it comes first; the network `lan` is on bare3 only, `own` on neither.
 MAKE = """
-- hosts: bare4,bare6
+- hosts: bare1,bare3
   connection: local
   gather_facts: false
   module_defaults:
@@ -44,8 +46,8 @@ MAKE = """
     - magnetar.compute.flavor: {name: tiny, vcpus: 1, ram: 128, disk: 1}
     - magnetar.compute.network: {name: lan, cidr: 10.99.8.0/24}
     - magnetar.compute.server: {name: here, image: tiny, vcpus: 1, ram: 512, disk: 1}
-      when: inventory_hostname == 'bare6'
-    - when: inventory_hostname == 'bare4'
+      when: inventory_hostname == 'bare3'
+    - when: inventory_hostname == 'bare1'
       block:
         - magnetar.compute.network: {name: own, cidr: 10.99.9.0/24}
         - magnetar.compute.server:
@@ -74,11 +76,19 @@ class Story:
         """Status of each server of host *name*."""
         return {found["name"]: found["status"] for found in self.client(name).list("server")}
 
-    def drain(self, *words: str, good: bool = True) -> tuple[str, int]:
+    def drain(self, *words: str, good: bool | None = True) -> tuple[str, int]:
         """What the playbook says of SOURCE, and how much it changed."""
         said = self.site.play("magnetar.compute.drain", "--limit", SOURCE, *words, good=good)
         (changed,) = re.findall(rf"^{SOURCE} +: ok=\d+ +changed=(\d+)", said, re.MULTILINE)
         return " ".join(said.split()), int(changed)
+
+    def until_memory_flows(self) -> None:
+        """Wait until a live migration from SOURCE is under way."""
+        end = time.monotonic() + 60
+        while not any((half["progress"] or {}).get("phase") == "memory and disks"
+                      for half in self.client(SOURCE).list("migration", status="running")):
+            assert time.monotonic() < end
+            time.sleep(0.1)
 
     def counted(self, name: str) -> int:
         """How far the guest has counted; it has started just once."""
@@ -112,18 +122,18 @@ def story(three_hosts: Site) -> Iterator[Story]:
 
 def test_all_hosts_at_once(story: Story) -> None:
     said = story.site.play("magnetar.compute.drain", good=False)
-    assert "There is no host to which the servers of bare4 could go" in " ".join(said.split())
+    assert "There is no host to which the servers of bare1 could go" in " ".join(said.split())
 
 
 def test_check_mode_says_where(story: Story) -> None:
     story.goes_on(SOURCE)
     said, _changed = story.drain("--check", good=False)
-    assert "counter would go from bare4 to bare5, live" in said
-    assert "netted would go from bare4 to bare6, cold" in said
-    assert "stuck would stay on bare4: bare5: " in said
-    assert "1 of 3 servers would stay on bare4: stuck" in said
+    assert "counter would go from bare1 to bare2, live" in said
+    assert "netted would go from bare1 to bare3, cold" in said
+    assert "stuck would stay on bare1: bare2: " in said
+    assert "1 of 3 servers would stay on bare1: stuck" in said
     said, _changed = story.drain("--check", "-e", "agent_drain_fail=false")
-    assert "stuck would stay on bare4: bare5: " in said
+    assert "stuck would stay on bare1: bare2: " in said
     assert set(story.servers(SOURCE)) == {"counter", "netted", "stuck"}
     assert not story.client(SOURCE).list("migration")
 
@@ -131,10 +141,10 @@ def test_check_mode_says_where(story: Story) -> None:
 def test_what_can_go_goes(story: Story) -> None:
     before = story.goes_on(SOURCE)
     said, changed = story.drain(good=False)
-    assert re.search(r"counter went from bare4 to bare5, live, \d+\.\d s", said)
-    assert re.search(r"netted went from bare4 to bare6, cold, \d+\.\d s", said)
-    assert re.search(r"stuck stays on bare4: bare5: [^;]*network[^;]*own.*; bare6: [^;]*own", said)
-    assert "1 of 3 servers stay on bare4: stuck" in said
+    assert re.search(r"counter went from bare1 to bare2, live, \d+\.\d s", said)
+    assert re.search(r"netted went from bare1 to bare3, cold, \d+\.\d s", said)
+    assert re.search(r"stuck stays on bare1: bare2: [^;]*network[^;]*own.*; bare3: [^;]*own", said)
+    assert "1 of 3 servers stay on bare1: stuck" in said
     assert changed == 2
     assert story.servers(SOURCE) == {"stuck": "SHUTOFF"}
     assert story.servers(FIRST) == {"counter": "ACTIVE"}
@@ -147,15 +157,45 @@ def test_again_with_a_network_and_without_a_host(story: Story) -> None:
     host = story.site.hosts[SECOND]
     host.run(["systemctl", "stop", "magnetar-agent"])
     try:
-        said, changed = story.drain()
+        said, changed = story.drain("-e", json.dumps({"agent_drain_to": [FIRST, SECOND]}))
     finally:
         host.run(["systemctl", "start", "magnetar-agent"])
-    assert "stuck went from bare4 to bare5, cold" in said
+    assert "stuck went from bare1 to bare2, cold" in said
     assert changed == 1
     assert story.servers(SOURCE) == {}
 
 
 def test_an_empty_host(story: Story) -> None:
     said, changed = story.drain()
-    assert "bare4 has no servers." in said
+    assert "bare1 has no servers." in said
     assert changed == 0
+
+
+def test_the_example_of_the_page(story: Story) -> None:
+    path = story.site.folder / "example.yml"
+    path.write_text(documented("installing", "tasks_from: drain").replace("kvm1", FIRST).replace("kvm2", SOURCE))
+    said = story.site.play(path)
+    assert "counter is on bare1" in said
+    assert "stuck is on bare1" in said
+    assert story.servers(FIRST) == {}
+
+
+def test_upgraded_in_the_middle(story: Story) -> None:
+    """The agent that sends a guest is upgraded: the guest is there once, runs on, and can go afterwards."""
+    site, before = story.site, story.goes_on(SOURCE)
+    project = site.collection / "pyproject.toml"
+    project.write_text(project.read_text().replace('version = "0.1.0"', 'version = "0.1.98"'))
+    with ThreadPoolExecutor() as threads:
+        drain = threads.submit(story.drain, "-e", "agent_drain_bandwidth=2", good=None)
+        story.until_memory_flows()
+        site.play("magnetar.compute.upgrade", "--limit", SOURCE)
+        print(f"\ndrain while its agent was upgraded: {drain.result()[0]}")
+    assert site.hosts[SOURCE].run(["magnetar", "version"]).stdout == "0.1.98\n"
+    (holder,) = (name for name in site.hosts if "counter" in story.servers(name))
+    assert story.goes_on(holder) > before
+    story.drain()
+    assert story.servers(SOURCE) == {}
+    (holder,) = (name for name in site.hosts if "counter" in story.servers(name))
+    assert story.goes_on(holder) > before
+    for name in site.hosts:
+        assert story.client(name).get("host")["orphans"] == {"domains": [], "files": []}

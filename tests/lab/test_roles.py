@@ -14,12 +14,15 @@ import socket
 import ssl
 import threading
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import pytest
 import yaml
-from bare import USER, BareHost, LabError, Site
+from bare import USER, BareHost, LabError, Site, documented
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
 
 from magnetar_core.client import Client
 from magnetar_core.errors import MagnetarError
@@ -67,6 +70,7 @@ OVER_HTTPS = """
     - magnetar.compute.flavor: {name: tiny, vcpus: 1, ram: 128, disk: 1}
     - magnetar.compute.server: {name: counter, image: tiny, flavor: tiny, userdata: "{{ count }}"}
     - magnetar.compute.network: {name: lan, cidr: 10.99.7.0/24}
+    - magnetar.compute.volume: {name: kept, size: 1}
 """
 
 OVER_THE_SOCKET = """
@@ -112,6 +116,14 @@ FOREIGN = """
          ca_key_path: other/ca.key}
 """
 
+CONFIGURE = """
+- hosts: magnetar
+  become: true
+  gather_facts: false
+  tasks:
+    - ansible.builtin.import_role: {name: magnetar.compute.agent, tasks_from: configure}
+"""
+
 REMOVE = """
 - hosts: magnetar
   become: true
@@ -119,17 +131,10 @@ REMOVE = """
   tasks:
     - magnetar.compute.server: {name: counter, state: absent}
     - magnetar.compute.network: {name: lan, state: absent}
+    - magnetar.compute.volume: {name: kept, state: absent}
 """
 
-INSTALLING = (Path(__file__).resolve().parents[2] / "docs/installing.md").read_text()
-
-
-def documented(words: str) -> str:
-    """The example of docs/installing.md which has these words."""
-    return next(text for text in re.findall(r"```yaml\n(.*?)```", INSTALLING, re.DOTALL) if words in text)
-
-
-UNINSTALL = documented("tasks_from: uninstall").replace("kvm2", "magnetar")
+UNINSTALL = documented("installing", "tasks_from: uninstall").replace("kvm2", "magnetar")
 
 
 @pytest.fixture(scope="module")
@@ -193,14 +198,19 @@ def reaches(source: BareHost, target: BareHost) -> bool:
     return not source.run(["python3", "-c", text], check=False).returncode
 
 
+def client(site: Site, host: BareHost, certificates: Path | None = None) -> Client:
+    """A client of the agent of *host*, by default as an administrator has it."""
+    folder = certificates or clients(site)
+    return Client(f"https://{host.address}", ca_cert=str(site.folder / "magnetar-pki/ca.pem"),
+                  client_cert=str(folder / "admin.pem"), client_key=str(folder / "admin.key"))
+
+
 class Asking(threading.Thread):
     """Asks an agent all the time; `errors` are what went wrong, `answers` how often it answered."""
 
     def __init__(self, site: Site, host: BareHost) -> None:
         super().__init__(daemon=True)
-        pki = site.folder / "magnetar-pki"
-        self.client = Client(f"https://{host.address}", ca_cert=str(pki / "ca.pem"),
-                             client_cert=str(pki / "clients/admin.pem"), client_key=str(pki / "clients/admin.key"))
+        self.client = client(site, host)
         self.answers, self.errors, self.over = 0, [], threading.Event()
 
     def run(self) -> None:
@@ -219,6 +229,22 @@ class Asking(threading.Thread):
         self.over.set()
         self.join()
         self.client.close()
+
+
+def configured(site: Site, hosts: str, **given: object) -> dict[str, int]:
+    """Changes of the entry point `configure`, with these variables."""
+    return changes(site.play(book(site, CONFIGURE), "--limit", hosts, "-e", json.dumps(given)))
+
+
+def expire(path: Path, pki: Path) -> None:
+    """Write a certificate anew, as one that ended yesterday."""
+    old = x509.load_pem_x509_certificate(path.read_bytes())
+    key = serialization.load_pem_private_key((pki / "ca.key").read_bytes(), None)
+    end, day = datetime.now(UTC) - timedelta(1), timedelta(1)
+    made = x509.CertificateBuilder(old.issuer, old.subject, old.public_key(), old.serial_number, end - day, end)
+    for extension in old.extensions:
+        made = made.add_extension(extension.value, extension.critical)
+    path.write_bytes(made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
 
 
 def clients(site: Site) -> Path:
@@ -244,7 +270,7 @@ def test_install_twice(site: Site) -> None:
     began = time.monotonic()
     assert changes(site.play("magnetar.compute.agents")) == {"bare1": 0, "bare2": 0}
     print(f"roles: second run {time.monotonic() - began:.1f} s")
-    assert changes(site.play("magnetar.compute.agents", "--check", "--diff")) == {"bare1": 0, "bare2": 0}
+    assert changes(site.play("magnetar.compute.agents", "--check", "--diff", "--limit", "bare1")) == {"bare1": 0}
     identities = set()
     for host in site.hosts.values():
         assert host.run(["systemctl", "is-system-running"]).stdout == "running\n"
@@ -256,13 +282,17 @@ def test_install_twice(site: Site) -> None:
     assert len(identities) == 2
 
 
-def test_all_of_it_is_back_after_a_reboot(site: Site) -> None:
+def test_confined_guests_reach_the_agents_sockets(site: Site) -> None:
+    """The machine's kernel has no AppArmor: its compiler says what the profiles of libvirt have come to."""
     host = site.hosts["bare1"]
-    host.reboot()
-    for unit in ("magnetar-agent", "magnetar-firewall", "libvirtd"):
-        assert host.run(["systemctl", "is-active", unit]).stdout == "active\n"
-    assert "49152-49215" in host.run(["nft", "list", "table", "inet", "magnetar"]).stdout
-    assert served(site, host, clients(site))
+    host.run(["apt-get", "-q", "update"])
+    host.run(["apt-get", "-q", "-y", "--no-install-recommends", "install", "apparmor"])
+    guest = "s/LIBVIRT_TEMPLATE/libvirt-guest/; s/flags=.* {/{/"
+    host.run(["sh", "-c", f"sed '{guest}' /etc/apparmor.d/libvirt/TEMPLATE.qemu >/tmp/libvirt-guest"])
+    for profile, rule in {"/tmp/libvirt-guest": "/run/magnetar/links/** rw,",
+                          "/etc/apparmor.d/usr.lib.libvirt.virt-aa-helper": "/var/lib/magnetar/** r,"}.items():
+        host.run(["apparmor_parser", "--skip-kernel-load", "--skip-cache", profile])
+        assert f"\n{rule}\n" in host.run(["apparmor_parser", "--preprocess", profile]).stdout
 
 
 def test_only_the_agents_port_is_open(site: Site) -> None:
@@ -312,12 +342,12 @@ def test_who_is_not_in_the_group(site: Site) -> None:
 
 
 def test_examples_of_the_page(site: Site) -> None:
-    tasks = "".join(f"    {line}\n" for line in documented("common_name: awx").splitlines())
+    tasks = "".join(f"    {line}\n" for line in documented("installing", "common_name: awx").splitlines())
     awx = f"- hosts: localhost\n  gather_facts: false\n  tasks:\n{tasks}"
-    for text in (documented("module_defaults"), documented("tasks_from: verify"), awx):
+    for text in (documented("installing", "module_defaults"), documented("installing", "tasks_from: verify"), awx):
         site.play(book(site, text))
     assert (clients(site) / "awx.pem").exists()
-    hosts = yaml.safe_load(documented("kvm1"))["magnetar"]["hosts"]
+    hosts = yaml.safe_load(documented("installing", "kvm1"))["magnetar"]["hosts"]
     assert set(hosts) == {"kvm1", "kvm2"}
 
 
@@ -330,15 +360,20 @@ def test_foreign_certificates_are_refused(site: Site) -> None:
             served(site, host, pki)
 
 
-def test_rotation_of_certificates(site: Site) -> None:
-    host = site.hosts["bare1"]
-    before, process = served(site, host, clients(site)), qemu(host)
-    given = {"agent_cert_renew_now": True, "agent_firewall_sources": [BareHost.machine_address, "fd00::/8"]}
-    site.play("magnetar.compute.agents", "-e", json.dumps(given), "--limit", "bare1")
-    assert served(site, host, clients(site)) != before
-    assert qemu(host) == process
-    assert reaches(site.hosts["bare1"], site.hosts["bare2"])
-    assert not reaches(site.hosts["bare2"], site.hosts["bare1"])  # only the machine may
+def test_expired_certificates(site: Site, tmp_path: Path) -> None:
+    pki, host = site.folder / "magnetar-pki", site.hosts["bare1"]
+    for name in ("admin.pem", "admin.key"):
+        shutil.copy(clients(site) / name, tmp_path)
+    expire(tmp_path / "admin.pem", pki)
+    with client(site, host, tmp_path) as late, pytest.raises(MagnetarError, match="Has client_cert expired"):
+        late.list("server")
+    expire(pki / "hosts/bare1.pem", pki)
+    host.put(pki / "hosts/bare1.pem", "/etc/magnetar/tls/agent.pem")
+    host.run(["systemctl", "restart", "magnetar-agent"])
+    with client(site, host) as admin, pytest.raises(MagnetarError, match="its certificate has expired"):
+        admin.list("server")
+    assert configured(site, "bare1")["bare1"] > 1
+    assert served(site, host, clients(site))
 
 
 def test_another_ca_while_clients_still_have_the_old(site: Site) -> None:
@@ -347,30 +382,33 @@ def test_another_ca_while_clients_still_have_the_old(site: Site) -> None:
     for name in ("ca.pem", "ca.key"):
         (pki / name).rename(old / name)
     host = site.hosts["bare1"]
-    given = json.dumps({"agent_ca_others": [str(old / "ca.pem")]})
-    site.play("magnetar.compute.agents", "-e", given, "--limit", "bare1")
-    assert served(site, host, old)
-    site.play("magnetar.compute.agents", "--limit", "bare1")
-    assert served(site, host, clients(site))
+    process = qemu(host)
+    configured(site, "bare1", agent_ca_others=[str(old / "ca.pem")])
+    before = served(site, host, old)
+    sources = [site.machine_address, "fd00::/8"]
+    configured(site, "magnetar", agent_cert_renew_now=True, agent_firewall_sources=sources)
+    assert served(site, host, clients(site)) != before
     with pytest.raises((ssl.SSLError, ConnectionError)):
         served(site, host, old)
+    assert not reaches(site.hosts["bare2"], host)  # only the machine may
+    assert qemu(host) == process
 
 
 def test_without_tcp_and_without_rules(site: Site) -> None:
-    host, given = site.hosts["bare2"], ("-e", "agent_tls=none", "-e", "agent_firewall=false", "--limit", "bare2")
-    assert reaches(site.hosts["bare1"], host)
-    site.play("magnetar.compute.agents", *given)
+    host, given = site.hosts["bare2"], {"agent_tls": "none", "agent_firewall": False}
+    assert configured(site, "bare2", **given)["bare2"] > 1
     assert not reaches(site.hosts["bare1"], host)
     assert "magnetar" not in host.run(["nft", "list", "tables"]).stdout
-    assert changes(site.play("magnetar.compute.agents", *given)) == {"bare2": 0}
-    site.play("magnetar.compute.agents", "--limit", "bare2")
+    assert configured(site, "bare2", **given) == {"bare2": 0}
+    configured(site, "magnetar")
+    assert reaches(site.hosts["bare1"], host)
 
 
 def test_a_run_that_broke_off_is_made_good(site: Site) -> None:
     host = site.hosts["bare1"]
     process = qemu(host)
     host.run(["sh", "-c", "echo log_level: debug >>/etc/magnetar/agent.yml; touch /etc/magnetar/tls/agent.pem"])
-    said = site.play("magnetar.compute.agents", "--limit", "bare1")
+    said = site.play(book(site, CONFIGURE), "--limit", "bare1")
     assert "RUNNING HANDLER [magnetar.compute.agent : Restart the agent]" in said
     assert host.run(["grep", "log_level", "/etc/magnetar/agent.yml"], check=False).stdout == ""
     assert qemu(host) == process
@@ -380,7 +418,7 @@ def test_upgrade_under_running_guests(site: Site) -> None:
     project = site.collection / "pyproject.toml"
     project.write_text(project.read_text().replace('version = "0.1.0"', 'version = "0.1.99"'))
     before = {name: (qemu(host), goes_on(host)) for name, host in site.hosts.items()}
-    assert changes(site.play("magnetar.compute.upgrade", "--check"))["bare1"] > 0
+    assert changes(site.play("magnetar.compute.upgrade", "--check", "--limit", "bare1"))["bare1"] > 0
     assert "0.1.0" in site.hosts["bare1"].run(["magnetar", "version"]).stdout
     began = time.monotonic()
     with Asking(site, site.hosts["bare1"]) as asking:
@@ -412,11 +450,28 @@ def test_a_release_that_fails_is_taken_back(site: Site) -> None:
     goes_on(host)
 
 
+def test_a_reboot_with_guests(site: Site) -> None:
+    host, boots = site.hosts["bare2"], "grep -c 'GUEST ready' /var/lib/magnetar/servers/*/console.log"
+    booted = int(host.run(["sh", "-c", boots]).stdout)
+    host.reboot()
+    for unit in ("magnetar-agent", "magnetar-firewall", "libvirtd"):
+        assert host.run(["systemctl", "is-active", unit]).stdout == "active\n"
+    assert "49152-49215" in host.run(["nft", "list", "table", "inet", "magnetar"]).stdout
+    assert served(site, host, clients(site))
+    end = time.monotonic() + 90
+    while int(host.run(["sh", "-c", boots]).stdout) == booted:
+        assert time.monotonic() < end, "the guest does not start with the host"
+        time.sleep(0.5)
+    assert int(host.run(["sh", "-c", boots]).stdout) == booted + 1
+    assert "lan" in host.run(["virsh", "net-list", "--name"]).stdout
+    assert configured(site, "bare2") == {"bare2": 0}
+
+
 def test_uninstall(site: Site) -> None:
-    refused = site.play(book(site, UNINSTALL), good=False)
-    left = dict(re.findall(r"(bare\d) has servers or networks: (.*?)\. They", refused))
+    refused = site.play(book(site, UNINSTALL), "-e", "agent_purge=true", good=False)
+    left = dict(re.findall(r"(bare\d) has servers, networks or volumes: (.*?)\. They", refused))
     assert set(left) == {"bare1", "bare2"}
-    assert re.fullmatch(r"magnetar-\S+, lan", left["bare2"])
+    assert re.fullmatch(r"magnetar-\S+, lan, kept", left["bare2"])
     assert all(host.run(["systemctl", "is-active", "magnetar-agent"]).stdout for host in site.hosts.values())
     site.play(book(site, REMOVE))
     assert all(count for count in changes(site.play(book(site, UNINSTALL), "--check")).values())

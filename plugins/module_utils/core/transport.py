@@ -10,6 +10,9 @@ from typing import Optional, Protocol
 
 from .errors import InvalidField
 
+#: OpenSSL's X509_V_ERR_CERT_HAS_EXPIRED.
+EXPIRED = 10
+
 
 class Dial(Protocol):
     """A way to the agent that the core does not know itself, such as ssh."""
@@ -90,8 +93,10 @@ def advice(error: Exception, scheme: str, certified: bool) -> str:
         return "the host name is unknown (%s). Check the endpoint." % reason
     if isinstance(error, ConnectionResetError) and scheme == "https":
         return ("it closed the connection. %s"
-                % ("Does its tls_client_ca know the certificate of client_cert?" if certified else
+                % ("Has client_cert expired, or does its tls_client_ca not know the certificate?" if certified else
                    "It may ask for a certificate: give client_cert and client_key."))
+    if isinstance(error, ssl.SSLCertVerificationError) and error.verify_code == EXPIRED:
+        return "its certificate has expired. Renew it on the agent's host, as the role magnetar.compute.agent does."
     if isinstance(error, ssl.SSLCertVerificationError):
         return ("its certificate is not trusted (%s). Give the CA that signed it as ca_cert."
                 % error.verify_message)

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What `./quickstart --hosts` ends with, on hosts that the role has installed."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from bare import Site
+
+pytestmark = pytest.mark.lab
+
+REMOVE = """
+- hosts: magnetar
+  become: true
+  gather_facts: false
+  tasks:
+    - magnetar.compute.server: {name: wanderer, state: absent}
+    - magnetar.compute.image: {name: quickstart, state: absent}
+"""
+
+
+def test_a_server_goes_from_one_host_to_another(three_hosts: Site) -> None:
+    words = ("magnetar.compute.quickstart_hosts", "-e", f"guest_disk={three_hosts.variables['disk']}")
+    try:
+        said = three_hosts.play(*words)
+        assert "wanderer went from bare1 to bare2 while it ran." in said
+        numbers = [int(number) for number in re.findall(r"I have counted to (\d+)", said)]
+        assert numbers[-1] > numbers[0]
+        assert re.search(r"^bare1 +: ok=\d+ +changed=0 ", three_hosts.play(*words), re.MULTILINE)
+    finally:
+        path = three_hosts.folder / "remove.yml"
+        path.write_text(REMOVE)
+        three_hosts.play(path)
