@@ -297,7 +297,7 @@ def test_too_slow(fleet: Fleet) -> None:
     source = fleet.where()
     target = "bare1" if source == "bare2" else "bare2"
     with pytest.raises(MagnetarError, match="took longer than 2 s"):
-        fleet.go(source, target, bandwidth=1, time_limit=2)
+        fleet.go(source, target, bandwidth=8, time_limit=2)
     assert fleet.client(source).get("server", "counter")["status"] == "ACTIVE"
     fleet.goes_on(source)
     fleet.go(source, target, bandwidth=24, time_limit=2, on_time_limit="pause")

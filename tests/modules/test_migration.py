@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import importlib
-import shutil
 import socket
 import tempfile
 from pathlib import Path
@@ -31,7 +30,6 @@ def pair():
     found.id = found.make()
     yield found
     found.close()
-    shutil.rmtree(root)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -102,4 +101,3 @@ def pair() -> Iterator[Pair]:
     found = Pair(root, (ports[0], ports[1]))
     yield found
     found.close()
-    shutil.rmtree(root)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import threading
 import time
@@ -101,10 +102,15 @@ class Pair:
             list(threads.map(act, (self.one, self.two)))
 
     def close(self) -> None:
-        """The hosts are gone."""
+        """The hosts are gone, and all that they wrote; what a dead agent's threads still write, too."""
         self.both(Kvm.stop)
         self.one.fake.close()
         self.two.fake.close()
+        for _attempt in range(5):
+            shutil.rmtree(self.root, ignore_errors=True)
+            if not self.root.exists():
+                break
+            time.sleep(0.1)
 
     def make(self, **want: Any) -> str:
         """A server on the first host; its disk has a pattern."""
