@@ -28,7 +28,7 @@ def lab(guest_image: dict[str, Path]) -> Iterator[LabAgent]:
     made = LabAgent(detach_timeout=20, shutdown_timeout=20)
     made.settings["pools"] = {"vg": {"type": "lvm", "libvirt_pool": f"mag-lab-{made.mark}"},
                               "small": {"type": "nfs", "path": str(made.folder / "small")}}
-    with made, storage_pool(made):
+    with made, storage_pool(made), small_pool(made):
         made.import_image("disk", guest_image["disk"])
         made.ensure("network", f"lan-{made.mark}", {"mode": "isolated", "cidr": made.cidr})
         made.ensure("server", "s", {"flavor": SIZES, "image": "disk"})
@@ -52,6 +52,19 @@ def storage_pool(lab: LabAgent) -> Iterator[None]:
         if pool.isActive():
             pool.destroy()
         pool.undefine()
+
+
+@contextmanager
+def small_pool(lab: LabAgent) -> Iterator[None]:
+    """A file system of 8 MiB, there before QEMU starts: where mounts are private, QEMU never sees later ones."""
+    small = lab.folder / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m,mode=0711", "tmpfs", small], check=True)
+    try:
+        yield
+    finally:
+        if small.is_mount():
+            subprocess.run(["umount", small], check=True)
 
 
 def attach(lab: LabAgent, volume: str, server: str = "s", **want: Any) -> dict[str, Any]:
@@ -250,32 +263,28 @@ def test_a_server_on_volumes(lab: LabAgent) -> None:
 
 
 def test_a_full_pool(lab: LabAgent) -> None:
-    """A pool of 8 MiB, which is mounted and so passes for NFS: what does not fit leaves nothing. A guest that fills it
-    up waits until there is room, and loses nothing (QEMU's werror=enospc)."""
+    """What does not fit leaves nothing. A guest that fills the pool up waits until there is room, and loses nothing
+    (QEMU's werror=enospc). The pool passes for NFS, as it is mounted."""
     small = lab.folder / "small"
-    small.mkdir()
+    with pytest.raises(NoSpace):
+        lab.ensure("volume", "big", {"image": "disk", "pool": "small", "format": "raw"})
+    assert "big" not in lab.names("volume") and list(small.iterdir()) == []
+    shown = lab.ensure("volume", "thin", {"size": 1, "pool": "small"})["resource"]
+    assert shown["shared"] and shown["status"] == "available"
+    attach(lab, "thin")
+    target = name_of(lab, "thin")
+    lab.sh("s", "dd if=/dev/urandom of=/tmp/much bs=1M count=16 2>&1")
+    lab.sh("s", f"(sleep 2; dd if=/tmp/much of=/dev/{target} bs=1M conv=fsync; echo $? > /tmp/done) > /dev/null 2>&1 &")
+    lab.becomes("s", "paused")
+    subprocess.run(["mount", "-o", "remount,size=64m", small], check=True)
+    lab.power("s", "running")
+    assert eventually(lambda: lab.sh("s", "cat /tmp/done; true").strip(), "the guest has written") == "0"
+    lab.sh("s", f"cmp -n 16777216 /tmp/much /dev/{target} && rm /tmp/much")
+    detach(lab, "thin")
+    lab.delete("volume", "thin")
+    subprocess.run(["umount", small], check=True)
     with pytest.raises(Conflict, match="nothing is mounted"):
         lab.ensure("volume", "late", {"size": 1, "pool": "small"})
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m,mode=0711", "tmpfs", small], check=True)
-    try:
-        with pytest.raises(NoSpace):
-            lab.ensure("volume", "big", {"image": "disk", "pool": "small", "format": "raw"})
-        assert "big" not in lab.names("volume") and list(small.iterdir()) == []
-        shown = lab.ensure("volume", "thin", {"size": 1, "pool": "small"})["resource"]
-        assert shown["shared"] and shown["status"] == "available"
-        attach(lab, "thin")
-        target = name_of(lab, "thin")
-        lab.sh("s", "dd if=/dev/urandom of=/tmp/much bs=1M count=16 2>&1")
-        lab.sh("s", f"(dd if=/tmp/much of=/dev/{target} bs=1M conv=fsync; echo $? > /tmp/done) > /dev/null 2>&1 &")
-        lab.becomes("s", "paused")
-        subprocess.run(["mount", "-o", "remount,size=64m", small], check=True)
-        lab.power("s", "running")
-        assert eventually(lambda: lab.sh("s", "cat /tmp/done; true").strip(), "the guest has written") == "0"
-        lab.sh("s", f"cmp -n 16777216 /tmp/much /dev/{target}; rm /tmp/much")
-        detach(lab, "thin")
-        lab.delete("volume", "thin")
-    finally:
-        subprocess.run(["umount", small], check=True)
 
 
 def test_a_server_goes_with_its_volumes(lab: LabAgent) -> None:
