@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from magnetar_agent.storage import Storage
+
 #: States of a domain as Magnetar sees them. ``crashed``: QEMU died or the guest panicked. ``suspended``: saved to disk.
 RUNNING, OFF, PAUSED, SUSPENDED, CRASHED = "running", "off", "paused", "suspended", "crashed"
 
@@ -171,14 +173,6 @@ class DiskSeen:
 
 
 @dataclass(frozen=True)
-class Content:
-    """What lies in a storage pool of libvirt: its *size*, and how QEMU reaches it."""
-
-    size: int
-    disk: Disk
-
-
-@dataclass(frozen=True)
 class Passage:
     """How a running domain goes to another host: unix sockets here that lead to libvirt's and to QEMU's two there (QEMU
     listens on the same paths there), and what differs there: *folder* of its files (here, there), *nics* by MAC.
@@ -201,6 +195,8 @@ class Passage:
 
 #: What is told while a domain goes: ``{done, total, remaining, dirty_rate}`` in bytes. It raises ``Cancelled``.
 Going = Callable[[Mapping[str, int]], None]
+#: The guest is off here; says whether all of it has come to the other host.
+Gone = Callable[[], bool]
 
 
 @dataclass(frozen=True)
@@ -218,7 +214,7 @@ class Event:
 Progress = Callable[[int, int], None]
 
 
-class Hypervisor(Protocol):
+class Hypervisor(Storage, Protocol):
     """A host on which domains, networks and disks are made."""
 
     # The host ---------------------------------------------------------------------------------------------------
@@ -351,9 +347,10 @@ class Hypervisor(Protocol):
     def cpu_fits(self, cpu: str) -> bool:
         """Whether this host can give that CPU."""
 
-    def migrate(self, uuid: str, passage: Passage, going: Going) -> None:
-        """Move a running domain; it is off here and paused there when this returns, except after post-copy, where it
-        runs there. When it raises, ``domain`` tells whether it still runs here."""
+    def migrate(self, uuid: str, passage: Passage, going: Going, gone: Gone) -> None:
+        """Move a running domain; it is off here and paused there when *gone* is called, except after post-copy, where
+        it runs there. *gone* is called once, as early as that is sure. When this raises, ``domain`` tells whether it
+        still runs here."""
 
     def arrived(self, uuid: str) -> bool:
         """Whether all of a domain has come here: it is active, and its definition is kept."""
@@ -398,22 +395,3 @@ class Hypervisor(Protocol):
 
     def permit(self, paths: Iterable[Path]) -> None:
         """Let QEMU's user read what lies under these paths (ownership is libvirt's matter at start)."""
-
-    # Storage pools of libvirt: ``Conflict`` when there is none of that name, or it does not run ------------------
-    def check_pool(self, pool: str) -> None:
-        """Nothing but that."""
-
-    def contents(self, pool: str) -> dict[str, Content]:
-        """All that lies there, by name."""
-
-    def content(self, pool: str, name: str) -> Content | None:
-        """One of them, looked for again when libvirt does not know it: another host may have made it."""
-
-    def make_content(self, pool: str, name: str, size: int) -> None:
-        """Make one that is raw; one that is there is fine. Raises ``NoSpace``."""
-
-    def grow_content(self, pool: str, name: str, size: int) -> None:
-        """Grow it, also while a domain has it, which is told by ``resize``. Raises ``NoSpace``; never shrinks."""
-
-    def remove_content(self, pool: str, name: str, wipe: bool) -> None:
-        """Remove it, with *wipe* overwritten by zeros; gone is fine."""

@@ -200,15 +200,17 @@ class _Change:
         return {name: state[name] for name in NOTES if name in state}
 
     def _complete(self, merged: Fields, document: Document | None, dry_run: bool) -> Fields:
-        """What the driver makes of it. When that will be recorded, it is chosen (again) under one lock, so that two at
-        once never draw the same, and nothing refers to what is being removed."""
+        """What the driver makes of it. When that will be recorded, it is chosen under one lock, so that two at once
+        never draw the same, and nothing refers to what is being removed."""
         with foreseeing(dry_run, self.warnings):
-            want = self.driver.complete(self.agent, merged, document)
-            want.pop("id", None)
-            if not dry_run and (document is None or want != document.want):
-                self.choosing.enter_context(self.agent.locks.hold(*CHOICES))
+            if document is not None or dry_run:
                 want = self.driver.complete(self.agent, merged, document)
                 want.pop("id", None)
+                if dry_run or want == (document and document.want):
+                    return want
+            self.choosing.enter_context(self.agent.locks.hold(*CHOICES))
+            want = self.driver.complete(self.agent, merged, document)
+            want.pop("id", None)
         return want
 
     def _merged(self, known: Fields) -> Fields:
@@ -284,7 +286,7 @@ class _Change:
             raise
 
     def _shown(self, document: Document) -> Fields:
-        snapshot = self.driver.snapshot(self.agent)
+        snapshot = self.driver.snapshot(self.agent, document)
         return self.driver.show(self.agent, document, self.driver.observe(self.agent, document, snapshot), snapshot)
 
 
@@ -328,7 +330,7 @@ def _remove(agent: Agent, driver: Driver, document: Document | None, dry_run: bo
     if not document.deleting:
         with foreseen(dry_run, warnings):
             driver.release(agent, document)
-    snapshot = driver.snapshot(agent)
+    snapshot = driver.snapshot(agent, document)
     have = driver.observe(agent, document, snapshot)
     resource = driver.show(agent, document, have, snapshot)
     steps = list(driver.plan(None, have))
@@ -357,7 +359,7 @@ def show(agent: Agent, kind: type[Kind], key: str) -> Fields:
     document = agent.documents.find(kind.noun, driver.locate(agent, key))
     if document is None:
         raise NotFound(f"There is no {kind.noun} {key!r} on this host.", kind=kind.noun, key=key)
-    snapshot = driver.snapshot(agent)
+    snapshot = driver.snapshot(agent, document)
     return driver.show(agent, document, driver.observe(agent, document, snapshot), snapshot)
 
 

@@ -77,26 +77,9 @@ class Host:
             client.ensure("network", NETWORK, {"cidr": CIDR})
 
     def _start(self) -> None:
-        settings = {"state_dir": str(self.state), "socket": str(self.socket), "image_paths": [str(FOLDER / "import")],
-                    "tokens_file": str(FOLDER / "tokens.yml"), "virt_type": self.virt_type}  # fmt: skip
-        (FOLDER / "agent.yml").write_text(yaml.safe_dump(settings), encoding="utf-8")
-        # setpriv: it ends with this process, however this ends. Bytecode is kept, as that of an installed agent is.
-        words = ["setpriv", "--pdeathsig", "TERM", "--", sys.executable, "-m", "magnetar_agent", "agent",
-                 "--config", FOLDER / "agent.yml"]  # fmt: skip
-        environment = {**os.environ, "PYTHONPATH": str(ROOT / ".cache" / "src"), "PYTHONDONTWRITEBYTECODE": "",
-                       "PYTHONPYCACHEPREFIX": str(FOLDER / "bytecode")}  # fmt: skip
-        with (FOLDER / "agent.log").open("ab") as log:
-            self.process = subprocess.Popen(words, cwd="/", env=environment, stdin=subprocess.DEVNULL,
-                                            stdout=log, stderr=log)  # fmt: skip
-        until = time.monotonic() + 60
-        while time.monotonic() < until:
-            if self.process.poll() is not None:
-                break
-            with suppress(MagnetarError), self.client() as client:
-                if self.socket.exists() and client.get("host")["connected"]:
-                    return
-            time.sleep(0.1)
-        raise SystemExit("The agent does not answer:\n" + (FOLDER / "agent.log").read_text(encoding="utf-8")[-4000:])
+        self.process = agent(FOLDER, {
+            "state_dir": str(self.state), "socket": str(self.socket), "image_paths": [str(FOLDER / "import")],
+            "tokens_file": str(FOLDER / "tokens.yml"), "virt_type": self.virt_type})  # fmt: skip
 
     def _stop(self) -> None:
         if self.process is not None:
@@ -143,3 +126,22 @@ class Host:
                 network.destroy()
             network.undefine()
         shutil.rmtree(FOLDER, ignore_errors=True)
+
+
+def agent(folder: Path, settings: dict[str, Any]) -> subprocess.Popen[bytes]:
+    """A process of an agent that answers; its file of settings and its log lie in *folder*."""
+    (folder / "agent.yml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+    # setpriv: it ends with this process, however this ends. Bytecode is kept, as that of an installed agent is.
+    words = ["setpriv", "--pdeathsig", "TERM", "--", sys.executable, "-m", "magnetar_agent", "agent",
+             "--config", folder / "agent.yml"]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / ".cache" / "src"), "PYTHONDONTWRITEBYTECODE": "",
+                   "PYTHONPYCACHEPREFIX": str(FOLDER / "bytecode")}  # fmt: skip
+    with (folder / "agent.log").open("ab") as log:
+        process = subprocess.Popen(words, cwd="/", env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    until = time.monotonic() + 60
+    while time.monotonic() < until and process.poll() is None:
+        with suppress(MagnetarError), Client(f"unix://{settings['socket']}") as client:
+            if Path(settings["socket"]).exists() and client.get("host")["connected"]:
+                return process
+        time.sleep(0.1)
+    raise SystemExit("The agent does not answer:\n" + (folder / "agent.log").read_text(encoding="utf-8")[-4000:])

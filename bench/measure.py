@@ -18,9 +18,12 @@ from importlib.metadata import version
 from pathlib import Path
 
 try:
+    import exports
     import inventory
+    import migration
     import plays
     import servers
+    import volumes
     import weight
     from figures import Figure, table
     from host import Host
@@ -31,14 +34,20 @@ except ModuleNotFoundError as missing:
 SUBJECTS: Mapping[str, Callable[[Host, int], list[Figure]]] = {
     "memory": weight.memory,
     "create": servers.creation,
+    "fleet": servers.fleet,
+    "attach": volumes.attaching,
     "ensure": servers.unchanged,
     "batch": servers.batch,
+    "list": servers.listing,
     "task": plays.task,
     "play": plays.batch,
     "module": plays.fallback,
     "inventory": inventory.inventory,
+    "attach-far": exports.attaching,
+    "migration": migration.migration,
     "import": weight.client,
     "memory-after": weight.memory_after,
+    "memory-guests": weight.memory_guests,
 }
 
 

@@ -8,6 +8,7 @@ import shutil
 import statistics
 import subprocess
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from figures import Figure, in_turns, spread, timed
 from host import FOLDER, NETWORK, SIZES, Host
 
 from magnetar_agent.hypervisor import Disk, DomainSpec, Nic
+from magnetar_agent.settings import Settings
 from magnetar_agent.virt.disks import direct_io
 from magnetar_agent.virt.domain import render
 
@@ -24,16 +26,16 @@ GIB = 2**30
 class Raw:
     """The floor of a server: qemu-img and virDomainCreateXML, with the agent's own XML."""
 
-    def __init__(self, host: Host, made: dict[str, Any]) -> None:
+    def __init__(self, host: Host, made: dict[str, Any], number: int = 0) -> None:
         self.host = host
-        self.place = FOLDER / "raw"
+        self.place = FOLDER / f"raw-{number}"
         self.place.mkdir(mode=0o711)
         self.disk, self.base = self.place / "disk", self.place / "base"
         self.base.hardlink_to(Path(made["console_log"]).parent / "base")
         self.spec = DomainSpec(
-            uuid=str(uuid.uuid4()), name="mag-bench-raw", title="bench-boot", vcpus=SIZES["vcpus"],
+            uuid=str(uuid.uuid4()), name=f"mag-bench-raw-{number}", title="bench-boot", vcpus=SIZES["vcpus"],
             ram_mib=SIZES["ram"], virt_type=made["virt_type"], machine=made["machine"], disks=(Disk(self.disk, "vda"),),
-            nics=(Nic("52:54:00:00:be:ef", network=NETWORK),), console_log=self.place / "console.log",
+            nics=(Nic(f"52:54:00:00:be:{number:02x}", network=NETWORK),), console_log=self.place / "console.log",
             metadata={"name": "bench-boot", "flavor": "bench"},
         )  # fmt: skip
         self.xml = render(self.spec, "none" if direct_io(self.place) else "writeback")
@@ -52,9 +54,13 @@ class Raw:
             self.seen = plain(self.host.libvirt.lookupByName(self.spec.name))
             return taken
         finally:
-            self.host.libvirt.lookupByName(self.spec.name).destroy()
-            self.disk.unlink()
-            self.spec.console_log.unlink(missing_ok=True)
+            self.clean()
+
+    def clean(self) -> None:
+        """Away with what ``make`` made."""
+        self.host.libvirt.lookupByName(self.spec.name).destroy()
+        self.disk.unlink()
+        self.spec.console_log.unlink(missing_ok=True)
 
 
 def plain(domain: Any) -> str:
@@ -87,6 +93,52 @@ def creation(host: Host, rounds: int) -> list[Figure]:
                    statistics.median(taken["agent"]), floor=statistics.median(taken["by hand"]),
                    floor_name="qemu-img create + virDomainCreateXML", ratio=1.2, spread=spread(taken["agent"]),
                    notes=notes)]  # fmt: skip
+
+
+def fleet(host: Host, rounds: int) -> list[Figure]:
+    """Ten servers in one batch; the floor is ten guests made by hand, by as many threads as the agent has."""
+    names = [f"bench-fleet-{at}" for at in range(10)]
+    threads = Settings().parallel
+    with host.client() as client, ThreadPoolExecutor(threads) as pool:
+        first = client.ensure("server", names[0], host.want())["resource"]
+        raws = [Raw(host, first, number) for number in range(len(names))]
+        client.delete("server", names[0])
+
+        def by_hand() -> float:
+            try:
+                return timed(lambda: list(pool.map(Raw.make, raws)))
+            finally:
+                for raw in raws:
+                    raw.clean()
+
+        def agent() -> float:
+            try:
+                return timed(lambda: _all_made(client.ensure_many("server", [
+                    {"key": name, "want": host.want()} for name in names], timeout=300)))
+            finally:
+                client.ensure_many("server", [{"key": name, "want": None} for name in names], timeout=300)
+
+        taken = in_turns(rounds, {"by hand": by_hand, "agent": agent})
+    for raw in raws:
+        shutil.rmtree(raw.place)
+    return [Figure("ten servers in one batch, from nothing to running",
+                   statistics.median(taken["agent"]), floor=statistics.median(taken["by hand"]),
+                   floor_name=f"ten by hand in {threads} threads", ratio=1.15, spread=spread(taken["agent"]))]
+
+
+def _all_made(answer: dict[str, Any]) -> None:
+    failed = [one["error"]["message"] for one in answer["results"] if "error" in one]
+    if failed:
+        raise SystemExit(f"Servers cannot be made: {failed[0]}")
+
+
+def listing(host: Host, rounds: int) -> list[Figure]:
+    """All of two hundred servers, as the client sees them."""
+    host.off(200)
+    with host.client() as client:
+        taken = in_turns(rounds * 5, {"GET /v1/server": lambda: timed(lambda: client.list("server"))})
+    values = taken["GET /v1/server"]
+    return [Figure("GET /v1/server with 200 servers", statistics.median(values), limit=30, spread=spread(values))]
 
 
 def unchanged(host: Host, rounds: int) -> list[Figure]:

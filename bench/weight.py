@@ -35,6 +35,25 @@ def memory_after(host: Host, _rounds: int) -> list[Figure]:
     return [Figure("the same with 50 servers, after the other figures", host.rss(), "MiB")]
 
 
+def memory_guests(host: Host, _rounds: int) -> list[Figure]:
+    """With fifty guests that are there as QEMU processes: paused, as two CPUs do not bear fifty that boot. The agent is
+    started anew, makes them, and looks at them all a few times."""
+    host.off(0)
+    host.restart()
+    items = [{"key": f"bench-{at:03d}", "want": host.want(power="paused")} for at in range(50)]
+    with host.client() as client:
+        answer = client.ensure_many("server", items, timeout=900)
+        failed = [one["error"]["message"] for one in answer["results"] if "error" in one]
+        if failed:
+            raise SystemExit(f"Servers cannot be made: {failed[0]}")
+        for _time in range(5):
+            client.ensure_many("server", items)
+            client.list("server")
+        found = host.rss()
+        client.ensure_many("server", [{**one, "want": None} for one in items], timeout=900)
+    return [Figure("agent with 50 guests, resident memory", found, "MiB", limit=120)]
+
+
 def client(_host: Host, rounds: int) -> list[Figure]:
     """Import of the client into a Python that has nothing but itself, and of what it imports to connect."""
     foreign: set[str] = set()

@@ -61,8 +61,8 @@ class Driver(Protocol):
     def release(self, agent: Agent, document: Document) -> None:
         """Raise ``InUse``, naming the users, when the resource may not go."""
 
-    def snapshot(self, agent: Agent) -> Any:
-        """One look at the whole host, for many ``observe`` calls in a row."""
+    def snapshot(self, agent: Agent, document: Document | None = None) -> Any:
+        """One look at the whole host, for many ``observe`` calls in a row; or at what *document* needs."""
 
     def observe(self, agent: Agent, document: Document, snapshot: Any = None) -> Fields | None:
         """The fields of *document* as they are on the host now; ``None`` when nothing of it is there."""

@@ -11,7 +11,7 @@ from magnetar_agent import hypervisor as hv
 from magnetar_agent.documents import Document, now
 from magnetar_agent.foresee import missing
 from magnetar_agent.migrations import ARRIVING, refuse_while_it_moves
-from magnetar_agent.servers import spec
+from magnetar_agent.servers import seen, spec
 from magnetar_agent.volumes import attaching, finished, holders, ways
 from magnetar_core.errors import Conflict, InvalidField, Unreachable
 from magnetar_core.fields import SHOW
@@ -83,9 +83,9 @@ class AttachmentDriver(DocumentDriver):
         if document.want["boot_index"] == ROOT:
             raise Conflict("The volume is the root disk of its server, which cannot be without it. Delete the server.")
 
-    def snapshot(self, agent: Agent) -> Any:
+    def snapshot(self, agent: Agent, document: Document | None = None) -> Any:
         """All domains in one pass."""
-        return agent.hypervisor.domains()
+        return agent.hypervisor.domains() if document is None else seen(agent, document.want["server"])
 
     def observe(self, agent: Agent, document: Document, snapshot: Any = None) -> Fields | None:
         """The document, the server's *power*, and whether its definition (*defined*) and what runs (*plugged*) have it;
@@ -206,8 +206,7 @@ def _attach(task: Task) -> None:
             raise Conflict("The server or the volume was removed meanwhile.")
         if want.get("origin"):
             ways.open(agent, task.document)
-        attaching.plug(agent, server.id, disk)
-        if agent.hypervisor.domain(server.id):
+        if attaching.plug(agent, server.id, disk):
             agent.hypervisor.define(spec.domain(agent, server))
 
 

@@ -36,7 +36,7 @@ class DocumentDriver:
     def release(self, agent: Agent, document: Document) -> None:
         """May always go."""
 
-    def snapshot(self, agent: Agent) -> Any:
+    def snapshot(self, agent: Agent, document: Document | None = None) -> Any:
         """Nothing to look at."""
         return None
 

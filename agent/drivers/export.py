@@ -54,7 +54,7 @@ class ExportDriver(DocumentDriver):
             _check_new(agent, found, volume)
         return found
 
-    def snapshot(self, agent: Agent) -> Any:
+    def snapshot(self, agent: Agent, document: Document | None = None) -> Any:
         """Each looks for itself."""
         return None
 

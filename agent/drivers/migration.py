@@ -84,7 +84,7 @@ class MigrationDriver:
             raise InUse("The server has gone to the target, and this half is not settled. Run the migration again; it "
                         "goes on where it was.")
 
-    def snapshot(self, agent: Agent) -> Any:
+    def snapshot(self, agent: Agent, document: Document | None = None) -> Any:
         """Nothing to look at."""
         return None
 

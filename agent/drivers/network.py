@@ -74,7 +74,7 @@ class NetworkDriver(DocumentDriver):
             raise InUse(f"Network {document.name!r} is used by {', '.join(users)}. Remove these servers, or their NICs "
                         "on it, first.", users=users)
 
-    def snapshot(self, agent: Agent) -> Seen:
+    def snapshot(self, agent: Agent, document: Document | None = None) -> Seen:
         """Networks and bridges of the host."""
         return Seen(agent.hypervisor.networks(), agent.hypervisor.bridges())
 

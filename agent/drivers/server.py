@@ -161,9 +161,9 @@ class ServerDriver:
         """A server may go unless it is on its way to another host."""
         refuse_while_it_moves(document)
 
-    def snapshot(self, agent: Agent) -> servers.Snapshot:
+    def snapshot(self, agent: Agent, document: Document | None = None) -> servers.Snapshot:
         """All domains in one pass; leases and networks when first asked for."""
-        return servers.Snapshot(agent, agent.hypervisor.domains())
+        return servers.Snapshot(agent, servers.seen(agent, document.id) if document else agent.hypervisor.domains())
 
     def observe(self, agent: Agent, document: Document, snapshot: Any = None) -> Fields | None:
         """The server's fields as domain and files show them."""

@@ -61,7 +61,7 @@ class VolumeDriver(DocumentDriver):
         if users:
             raise InUse(f"Volume {document.name!r} is attached to {', '.join(users)}. Detach it first.", users=users)
 
-    def snapshot(self, agent: Agent) -> Any:
+    def snapshot(self, agent: Agent, document: Document | None = None) -> Any:
         """All that have volumes, by the uuid of the volume and then of the server."""
         found: dict[str, dict[str, Document]] = {}
         for noun in ("volume_export", "volume_attachment"):

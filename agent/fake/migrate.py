@@ -19,7 +19,7 @@ from magnetar_agent.virt.migrate import local_disks, there
 from magnetar_core.errors import HypervisorError
 
 if TYPE_CHECKING:
-    from magnetar_agent.hypervisor import Going, Passage
+    from magnetar_agent.hypervisor import Going, Gone, Passage
 
 _ACTIVE = (RUNNING, PAUSED)
 
@@ -68,7 +68,7 @@ class Migrations(State):
         with self._call("stray"):
             return
 
-    def migrate(self, uuid: str, passage: Passage, going: Going) -> None:
+    def migrate(self, uuid: str, passage: Passage, going: Going, gone: Gone) -> None:
         with self._call("migrate"):
             domain = self._domains[uuid]
         if domain.state not in _ACTIVE:
@@ -96,6 +96,7 @@ class Migrations(State):
                 self._events.append(Event(uuid, "stopped"))
         if lost:
             raise HypervisorError(f"libvirt could not migrate the domain {uuid}: connection reset.")
+        gone()
 
     def _serve(self, listener: socket.socket) -> None:
         while True:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from magnetar_agent.fake.disks import read, sparse
 from magnetar_agent.fake.state import State
-from magnetar_agent.hypervisor import Content, Disk, Progress, Remote
+from magnetar_agent.hypervisor import Disk, Progress, Remote
+from magnetar_agent.storage import Content
 from magnetar_core.errors import Conflict, HypervisorError, NoSpace
 
 

@@ -189,9 +189,16 @@ class Links:
             return id in self._forwards
 
     def greet(self, remote: Remote) -> None:
-        """Return when the other agent can be reached and both believe the other's certificate. Raises as ``call``."""
-        with contextlib.suppress(NotFound):  # it has spoken to us: there is no link without a name
+        """Return when the other agent can be reached and both believe the other's certificate. Raises ``Conflict`` when
+        they do not, else as ``call``."""
+        try:
             self.call(replace(remote, id=""), "").close()
+        except NotFound:  # it has spoken to us: there is no link without a name
+            return
+        except Unreachable as error:
+            if isinstance(error.__cause__, (ssl.SSLError, ConnectionResetError)):
+                raise Conflict(str(error)) from error
+            raise
 
     def close_forwards(self, id: str) -> None:
         """Listen no more for link *id*; what is connected stays so."""

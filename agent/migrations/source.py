@@ -158,6 +158,7 @@ class _Move:
         self.remote = remote(task.document.id, task.document.want)
         self.live = task.document.want["type"] == "live"
         self.began = time.monotonic()
+        self.arrived = False
 
     def run(self) -> None:
         """Find out what an earlier attempt came to, then do what is left."""
@@ -166,10 +167,16 @@ class _Move:
             self.agent.hypervisor.stray(self.server.id)
             if self._active() or not arrived:
                 self._go(talk)
-            self.document.state["decided"] = True
-            self.task.keep()
-            volumes.yield_disks(self.agent, self.server.id)
-            talk.ask("arrive")
+            if not self.arrived:
+                self._arrive(talk)
+
+    def _arrive(self, talk: Talk) -> None:
+        """The guest is off here for good: from now on the server is the target's."""
+        self.document.state["decided"] = True
+        self.task.keep()
+        volumes.yield_disks(self.agent, self.server.id)
+        talk.ask("arrive")
+        self.arrived = True
 
     def _active(self) -> bool:
         domain = self.agent.hypervisor.domain(self.server.id)
@@ -185,20 +192,22 @@ class _Move:
         sent = {k: v for k, v in self.server.state.items() if k != MARK}
         plan = talk.ask("begin", document={"id": self.server.id, "name": self.server.name, "want": self.server.want,
                                            "state": sent, "created_at": self.server.created_at},
-                        live=self.live, disks=manifest(self.agent, self.server)["disks"], volumes=lent,
+                        live=self.live, disks=self.document.want["manifest"]["disks"], volumes=lent,
                         files=[path.name for path in self._files()])
         self._wake()
         self._send(talk, plan)
         written = self._log(talk, 0)
         talk.ask("ready")
         if self.live:
-            self._migrate(talk, plan)
-            self._log(talk, written)
+            self._migrate(talk, plan, written)
 
     def _stop(self) -> None:
         """Shut the guest down; that it ran stays in its document, so it will run there."""
         power = self.server.want["power"]
         self._say("stop", 0, 1)
+        domain = self.agent.hypervisor.domain(self.server.id)
+        if domain and domain.state == hv.PAUSED:
+            self.agent.hypervisor.resume(self.server.id)
         verbs.stop(_on(self.task, self.server))
         self.server.want["power"] = power
 
@@ -244,7 +253,7 @@ class _Move:
         talk.answer()
         return size
 
-    def _migrate(self, talk: Talk, plan: Fields) -> None:
+    def _migrate(self, talk: Talk, plan: Fields, written: int) -> None:
         want, links = self.document.want, self.agent.links
         run = Path(plan["run"])
         run.mkdir(mode=0o750, parents=True, exist_ok=True)
@@ -258,14 +267,23 @@ class _Move:
                 folder=(self.place, Path(plan["folder"])),
                 nics={mac: (plug[0], plug[1]) for mac, plug in plan["nics"].items()},
                 bandwidth=want["bandwidth"], max_downtime=want["max_downtime"], auto_converge=want["auto_converge"],
-                time_limit=want["time_limit"], on_time_limit=want["on_time_limit"]), self._going)
+                time_limit=want["time_limit"], on_time_limit=want["on_time_limit"]), self._going,
+                lambda: self._gone(talk, written))
         except HypervisorError:
             # libvirt's error does not tell where the guest is; the guest does.
-            if self._active() or not talk.ask("look")["arrived"]:
+            if self._active() or not self._gone(talk, written):
                 raise
         finally:
             links.close_forwards(self.document.id)
             shutil.rmtree(run, ignore_errors=True)
+
+    def _gone(self, talk: Talk, written: int) -> bool:
+        """The guest has ended here. If that is so because all of it is there, it goes on there at once."""
+        if not talk.ask("look")["arrived"]:
+            return False
+        self._log(talk, written)
+        self._arrive(talk)
+        return True
 
     def _going(self, facts: Any) -> None:
         speed = facts["done"] / max(0.001, time.monotonic() - self.began)

@@ -62,6 +62,12 @@ class Snapshot:
         return {name: addresses for name, addresses in found.items() if addresses}
 
 
+def seen(agent: Agent, id: str) -> dict[str, Domain]:
+    """The domain of one server by its uuid, or nothing."""
+    domain = agent.hypervisor.domain(id)
+    return {id: domain} if domain else {}
+
+
 def users(agent: Agent, network: str) -> list[Document]:
     """Servers with a NIC on *network*."""
     return [d for d in agent.documents.list("server") if any(n.get("network") == network for n in d.want["networks"])]

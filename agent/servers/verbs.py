@@ -14,7 +14,8 @@ from magnetar_agent import hypervisor as hv
 from magnetar_agent.documents import sync_folder
 from magnetar_agent.drivers import Task, Verb
 from magnetar_agent.servers import GIB, MIB, blocks, cards, folder, hold, remake, rescue, spec
-from magnetar_core.errors import HypervisorError
+from magnetar_agent.volumes import ways
+from magnetar_core.errors import HypervisorError, Unreachable
 
 #: How often a wait for a domain looks, in seconds.
 LOOK = 0.1
@@ -124,13 +125,28 @@ def grow(task: Task) -> None:
 def start(task: Task) -> None:
     """Start, or restore what was suspended."""
     _clear_reason(task)
+    _reach_volumes(task)
     task.agent.hypervisor.start(task.document.id)
 
 
 def start_paused(task: Task) -> None:
     """Start with the CPUs stopped."""
     _clear_reason(task)
+    _reach_volumes(task)
     task.agent.hypervisor.start(task.document.id, paused=True)
+
+
+def _reach_volumes(task: Task) -> None:
+    """Volumes of other hosts must be there when QEMU starts; after an outage of all hosts they may come up later."""
+    state = task.document.state
+    try:
+        ways.reach(task.agent, task.document)
+    except Unreachable:
+        state[ways.AWAITED] = True
+        task.keep()
+        raise
+    if state.pop(ways.AWAITED, None):
+        task.keep()
 
 
 def _clear_reason(task: Task) -> None:
@@ -141,10 +157,18 @@ def _clear_reason(task: Task) -> None:
 
 
 def stop(task: Task) -> None:
-    """Press the power button, wait as long as the settings allow, then pull the plug (as Nova's os-stop)."""
+    """Press the power button, wait as long as the settings allow, then pull the plug (as Nova's os-stop). A guest that
+    stands still, as it waits for a disk, does not notice the button."""
     hypervisor, id = task.agent.hypervisor, task.document.id
     _clear_reason(task)
-    hypervisor.shutdown(id)
+    try:
+        hypervisor.shutdown(id)
+    except HypervisorError:
+        found = hypervisor.domain(id)
+        if found is None or found.state != hv.PAUSED:
+            raise
+        hypervisor.destroy(id)
+        return
     if not _until(task, lambda found: found.state not in (hv.RUNNING, hv.PAUSED), task.agent.settings.shutdown_timeout):
         hypervisor.destroy(id)
 

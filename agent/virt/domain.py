@@ -6,6 +6,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from xml.etree import ElementTree as ET
@@ -92,6 +93,7 @@ def owner(root: ET.Element, noun: str) -> ET.Element | None:
     return note if note is not None and note.get("uuid") == root.findtext("uuid") else None
 
 
+@lru_cache(maxsize=64)
 def parse(xml: str) -> Domain:
     """The facts of a domain in its inactive XML; its state is for ``seen`` to tell."""
     root = ET.fromstring(xml)  # noqa: S314 (libvirt wrote it)

@@ -7,6 +7,8 @@ The pause is what makes it safe: libvirt's source runs the guest again when the 
 
 from __future__ import annotations
 
+import os
+import select
 import threading
 import time
 from contextlib import suppress
@@ -20,7 +22,7 @@ import libvirt  # type: ignore[import-untyped]
 from magnetar_core.errors import Cancelled, HypervisorError, TimedOut
 
 if TYPE_CHECKING:
-    from magnetar_agent.hypervisor import Going, Passage
+    from magnetar_agent.hypervisor import Going, Gone, Passage
 
     from .connection import Connection
 
@@ -84,7 +86,7 @@ class Migrations:
                 time.sleep(LOOK)
         self.connection.call(f"end an earlier migration of the domain {uuid}", end)
 
-    def migrate(self, uuid: str, passage: Passage, going: Going) -> None:
+    def migrate(self, uuid: str, passage: Passage, going: Going, gone: Gone) -> None:
         """virDomainMigrateToURI3 in a thread of its own, while this one watches and steers."""
         def start(conn: Any) -> tuple[Any, Any]:
             domain = conn.lookupByUUIDString(uuid)
@@ -92,7 +94,8 @@ class Migrations:
         domain, parameters = self.connection.call(f"migrate the domain {uuid}", start)
         flags = _flags(passage, bool(parameters.get(libvirt.VIR_MIGRATE_PARAM_MIGRATE_DISKS)))
         work = _Work(domain, f"qemu+unix:///system?socket={passage.libvirt}", parameters, flags)
-        self.connection.call(f"migrate the domain {uuid}", lambda _conn: _Watch(domain, passage, going).until(work))
+        watch = _Watch(domain, passage, going)
+        self.connection.call(f"migrate the domain {uuid}", lambda _conn: watch.until(work, gone))
 
 
 class _Work(threading.Thread):
@@ -102,6 +105,8 @@ class _Work(threading.Thread):
         super().__init__(name="migrate", daemon=True)
         self._call = (domain, uri, parameters, flags)
         self.error: Any = None
+        #: Can be read from when the call has ended.
+        self.ended = os.eventfd(0)
 
     def run(self) -> None:
         domain, uri, parameters, flags = self._call
@@ -109,6 +114,8 @@ class _Work(threading.Thread):
             domain.migrateToURI3(uri, parameters, flags)
         except libvirt.libvirtError as error:
             self.error = error
+        finally:
+            os.eventfd_write(self.ended, 1)
 
 
 class _Watch:
@@ -121,15 +128,35 @@ class _Watch:
         self._deadline = time.monotonic() + passage.time_limit if passage.time_limit else None
         self._downtime = passage.max_downtime
 
-    def until(self, work: _Work) -> None:
-        """Start *work* and return at its end. Raises why it was given up, or libvirt's error."""
-        work.start()
-        while work.is_alive():
+    def until(self, work: _Work, gone: Gone) -> None:
+        """Start *work* and return at its end. Raises why it was given up, or libvirt's error.
+
+        *gone* is called as soon as the guest's QEMU has ended: libvirt looks for that every 0.2 s only, and for so long
+        the guest would stand still."""
+        process, over = _process(self.domain.name()), False
+        watch = select.poll()
+        try:
+            for descriptor in filter(None, (work.ended, process)):
+                watch.register(descriptor, select.POLLIN)
+            work.start()
+            while work.is_alive():
+                found = [descriptor for descriptor, _event in watch.poll(LOOK * 1000)]
+                if process in found:
+                    watch.unregister(process)
+                    over = gone()
+                elif work.ended in found:
+                    work.join()
+                else:
+                    with suppress(libvirt.libvirtError):
+                        self._look()
+        finally:
             work.join(LOOK)
-            with suppress(libvirt.libvirtError):
-                self._look()
-        if work.error is not None:
+            for descriptor in filter(None, (process, None if work.is_alive() else work.ended)):
+                os.close(descriptor)
+        if work.error is not None and not over:
             raise self.why or work.error
+        if not over:
+            gone()
 
     def _look(self) -> None:
         facts = self.domain.jobStats()
@@ -161,6 +188,14 @@ class _Watch:
     def _abort(self, why: Exception) -> None:
         self.why = why
         self.domain.abortJob()
+
+
+def _process(name: str) -> int | None:
+    """A descriptor that can be read from when the domain's QEMU has ended; ``None`` where libvirt runs elsewhere."""
+    try:
+        return os.pidfd_open(int(Path(f"/run/libvirt/qemu/{name}.pid").read_text()))
+    except (OSError, ValueError):
+        return None
 
 
 def _flags(passage: Passage, copies: bool) -> int:

@@ -34,6 +34,10 @@ log = logging.getLogger(__name__)
 
 #: Seconds until a server must listen, and between two attempts to start one that dies.
 READY, AGAIN = 20.0, 1.0
+#: How often it is tried before whoever waits is told; whoever had the disk before may take a moment to let go of it.
+ATTEMPTS = 3
+#: Seconds between two looks at that.
+LOOK = 0.1
 #: Seconds that a server may take to write what it has when it is told to end.
 LAST_WORDS = 30.0
 OVERLAY = "stand-in.qcow2"
@@ -103,12 +107,15 @@ class _Server(threading.Thread):
         self.export, self.user = export, user
         self._ended, self._listens = threading.Event(), threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
-        self._said = ""
+        self._said, self._failures = "", 0
         self.start()
 
     def wait(self) -> None:
         """Until it listens. Raises ``HypervisorError`` with what it says when it does not."""
-        if not self._listens.wait(READY):
+        deadline, failures = time.monotonic() + READY, self._failures + ATTEMPTS
+        while not self._listens.wait(LOOK) and time.monotonic() < deadline and self._failures < failures:
+            pass
+        if not self._listens.is_set():
             raise HypervisorError(f"qemu-nbd does not serve the disk {self.export.disk.path}: "
                                   f"{self._said or 'it does not listen'}. It is tried again; see who else uses it.")
 
@@ -128,6 +135,7 @@ class _Server(threading.Thread):
                 self._serve()
             except (OSError, HypervisorError) as error:
                 self._said = str(error)
+            self._failures += 1
             if not self._ended.is_set():
                 log.warning("the export of %s ended and is started again: %s", self.export.disk.path, self._said)
                 self._ended.wait(AGAIN)

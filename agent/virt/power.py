@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import libvirt  # type: ignore[import-untyped]
@@ -16,7 +17,6 @@ from .domain import Seen, parse, render, with_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from magnetar_agent.hypervisor import Domain as DomainSeen
     from magnetar_agent.hypervisor import DomainSpec
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .connection import Connection
 
 T = TypeVar("T")
+_DEFINITIONS = Path("/etc/libvirt/qemu")
 _INACTIVE = libvirt.VIR_DOMAIN_XML_INACTIVE
 _FORGET = (libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE | libvirt.VIR_DOMAIN_UNDEFINE_NVRAM
            | libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA | libvirt.VIR_DOMAIN_UNDEFINE_CHECKPOINTS_METADATA)
@@ -37,11 +38,12 @@ class Domains:
     templates: Path
 
     def __init__(self) -> None:
-        #: What was parsed in the last pass by the XML itself, so nothing in it can be out of date.
-        self._parsed: dict[str, DomainSeen] = {}
+        #: Definitions by uuid, as the last pass over all found them, with the state of their files; of one connection.
+        self._known: dict[str, tuple[tuple[int, ...] | None, DomainSeen]] = {}
+        self._known_by: Any = None
 
     def domains(self) -> dict[str, DomainSeen]:
-        """Three calls for all domains and one for the XML of each."""
+        """Three calls for all domains and one for the XML of each whose definition is new."""
         return self.connection.call("list the domains", self._domains)
 
     def domain(self, uuid: str) -> DomainSeen | None:
@@ -60,10 +62,12 @@ class Domains:
     def define(self, spec: DomainSpec) -> None:
         """Define; refused where somebody else's domain has the uuid or the name."""
         def define(conn: Any) -> None:
-            for there in (_lookup(conn, spec.uuid), _named(conn, spec.name)):
+            known = _lookup(conn, spec.uuid)
+            for there in (known, _named(conn, spec.name) if known is None or known.name() != spec.name else None):
                 if there is not None and not (self._parse(there).owned and there.UUIDString() == spec.uuid):
                     raise _foreign(there.name(), there.UUIDString())
-            conn.defineXMLFlags(self.render(spec), libvirt.VIR_DOMAIN_DEFINE_VALIDATE)
+            # Checking it against libvirt's schema takes longer than all the rest; a change is made of the same parts.
+            conn.defineXMLFlags(self.render(spec), 0 if known else libvirt.VIR_DOMAIN_DEFINE_VALIDATE)
         self.connection.call(f"define the domain {spec.name}", define)
 
     def undefine(self, uuid: str) -> None:
@@ -148,14 +152,29 @@ class Domains:
                   for domain, facts in conn.getAllDomainStats(libvirt.VIR_DOMAIN_STATS_STATE)}
         saved = {d.UUIDString() for d in conn.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_MANAGEDSAVE)}
         passing = {d.UUIDString() for d in conn.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_TRANSIENT)}
-        found, parsed = {}, {}
+        known = self._known if self._known_by is conn else {}  # a new libvirtd may fill in more than the old one did
+        found, now = {}, {}
         for uuid, (domain, state, reason) in states.items():
             with contextlib.suppress(_Gone):
-                xml = _gone_is_gone(partial(domain.XMLDesc, _INACTIVE))
-                parsed[xml] = self._parsed.get(xml) or parse(xml)
-                found[uuid] = with_state(parsed[xml], Seen(state, reason, uuid in saved, uuid not in passing))
-        self._parsed = parsed
+                file = self._file(domain.name())  # before the XML: what changes in between is found by the next pass
+                if file is None or uuid not in known or known[uuid][0] != file:
+                    now[uuid] = file, parse(_gone_is_gone(partial(domain.XMLDesc, _INACTIVE)))
+                else:
+                    now[uuid] = known[uuid]
+                found[uuid] = with_state(now[uuid][1], Seen(state, reason, uuid in saved, uuid not in passing))
+        self._known, self._known_by = now, conn
         return found
+
+    def _file(self, name: str) -> tuple[int, ...] | None:
+        """The state of the file in which libvirt keeps a definition: it is replaced with every change, and before
+        anybody is shown that. ``None`` when it cannot be seen."""
+        if self.connection.uri != "qemu:///system":
+            return None
+        try:
+            seen = (_DEFINITIONS / f"{name}.xml").stat()
+        except OSError:
+            return None
+        return seen.st_ino, seen.st_mtime_ns, seen.st_size
 
     def _see(self, domain: Any) -> DomainSeen | None:
         with contextlib.suppress(_Gone):
@@ -169,8 +188,7 @@ class Domains:
         return None
 
     def _parse(self, domain: Any) -> DomainSeen:
-        xml = domain.XMLDesc(_INACTIVE)
-        return self._parsed.get(xml) or parse(xml)
+        return parse(domain.XMLDesc(_INACTIVE))
 
     def _with(self, what: str, uuid: str, act: Callable[[Any], None], missing_is_fine: bool = False) -> None:
         """Call *act* with the domain, if it is ours."""

@@ -9,7 +9,8 @@ from xml.etree import ElementTree as ET
 
 import libvirt  # type: ignore[import-untyped]
 
-from magnetar_agent.hypervisor import Content, Disk, Remote
+from magnetar_agent.hypervisor import Disk, Remote
+from magnetar_agent.storage import Content
 from magnetar_core.errors import Conflict, HypervisorError, NoSpace
 
 from .process import run

@@ -92,13 +92,14 @@ def still(agent: Agent, server: str, volume: str) -> Iterator[None]:
         yield
 
 
-def plug(agent: Agent, server: str, device: Disk | Nic) -> None:
-    """Let the server have the device now, if it runs."""
+def plug(agent: Agent, server: str, device: Disk | Nic) -> bool:
+    """Let the server have the device now, if it runs; whether there is a definition, which is to have it too."""
     domain = agent.hypervisor.domain(server)
     if domain and domain.owned and domain.state in ACTIVE:
         if isinstance(device, Disk) and device.bus == "sata":
             raise Conflict(SATA)
         agent.hypervisor.attach(server, device)
+    return domain is not None
 
 
 def unplug(agent: Agent, server: str, device: Disk | Nic, what: str, operation: Operation) -> None:

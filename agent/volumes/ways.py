@@ -23,8 +23,8 @@ from magnetar_agent.migrations import MARK
 from magnetar_agent.operations import Operation
 from magnetar_agent.volumes import exports, pools
 from magnetar_core.ensure import Permissions
-from magnetar_core.errors import Conflict, InvalidField, MagnetarError, NotFound
-from magnetar_core.kinds import VolumeAttachment
+from magnetar_core.errors import Conflict, InvalidField, MagnetarError, NotFound, Unreachable
+from magnetar_core.kinds import Server, VolumeAttachment
 
 if TYPE_CHECKING:
     from magnetar_agent.agent import Agent
@@ -39,6 +39,8 @@ LOOK = 2.0
 CONNECT = 5.0
 #: Where an attachment notes the peer that its volume's host has let in besides us, for a migration.
 LENT = "lent"
+#: Where a server notes that it is to start when its volumes can be reached.
+AWAITED = "awaits_volumes"
 
 
 def disk(agent: Agent, attachment: Document) -> Disk:
@@ -106,6 +108,21 @@ def reconnect(agent: Agent, attachment: Document) -> None:
             return
         time.sleep(0.02)
     log.warning("QEMU of server %s does not connect to its volume %s again", want["server"], want["volume"])
+
+
+def reach(agent: Agent, server: Document) -> None:
+    """Raise ``Unreachable`` unless all volumes that the server is to start with can be used now."""
+    for one in agent.documents.list("volume_attachment"):
+        origin = one.want.get("origin")
+        if one.want["server"] != server.id or one.deleting or not origin or origin["pool"] or server.want.get("rescue"):
+            continue
+        open(agent, one)
+        try:
+            tell(agent, one, "look")
+        except Unreachable as error:
+            raise Unreachable(f"Server {server.name!r} cannot start without its volume {origin['volume_name']!r} of "
+                              f"{origin['host'] or 'another host'}; it is started as soon as that answers. "
+                              f"{error}") from error
 
 
 def release(agent: Agent, attachment: Document) -> None:
@@ -192,6 +209,15 @@ class Tending:
             domain = agent.hypervisor.domain(server)
             if domain and domain.state == hv.PAUSED and domain.reason == "io-error":
                 self._try(lambda server=server, ways=ways: self._wake(server, ways), ways[0])
+            document = agent.documents.get("server", server)
+            if document and document.state.get(AWAITED):
+                self._try(lambda document=document: self._start(document), document)
+
+    def _start(self, server: Document) -> None:
+        """Have the server as it is to be, now that its volumes may be there."""
+        reach(self.agent, server)
+        operation = Operation("settle", "server", server.id, caller="agent")
+        reconcile.ensure(self.agent, Server, server.id, {}, Permissions.defaults(), False, operation)
 
     def _end(self, attachment: Document) -> None:
         operation = Operation("settle", "volume_attachment", attachment.id, caller="agent")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import socket
 import subprocess
 import tempfile
 import threading
@@ -29,6 +30,7 @@ from magnetar_agent.hypervisor import (
     Disk,
     DomainSpec,
     Event,
+    Export,
     NetworkSpec,
     Nic,
 )
@@ -216,6 +218,19 @@ def test_defining_again_changes_it(place: Place) -> None:
     place.hypervisor.define(replace(spec, vcpus=2, title="other"))
     seen = place.hypervisor.domain(spec.uuid)
     assert seen is not None and (seen.vcpus, seen.title) == (2, "other")
+
+
+def test_a_change_from_outside_is_seen_at_once(place: Place) -> None:
+    hypervisor, spec = place.hypervisor, place.spec()
+    hypervisor.define(spec)
+    for running in (False, True):
+        if running:
+            hypervisor.start(spec.uuid)
+        for number in range(8):
+            said = f"{running} {number}"
+            place.outside.define(hypervisor.render(replace(spec, description=said)))
+            assert hypervisor.domains()[spec.uuid].description == said
+            assert hypervisor.domain(spec.uuid).description == said
 
 
 def test_control_characters_and_line_breaks_pass(place: Place) -> None:
@@ -595,3 +610,54 @@ def test_copies_into_a_storage_pool(place: Place) -> None:
         hypervisor.copy_into(source, "raw", target, lambda done, total: None)
     with pytest.raises(HypervisorError, match="nothing-here"):
         hypervisor.copy_into(place.folder / "nothing-here", "raw", target, lambda done, total: None)
+
+
+def _connects(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(5)
+        try:
+            sock.connect(str(path))
+            return bool(sock.recv(8))
+        except OSError:
+            return False
+
+
+def test_a_disk_for_another_host(place: Place) -> None:
+    hypervisor, folder = place.hypervisor, place.folder / "export"
+    folder.mkdir(mode=0o770)
+    hypervisor.permit([folder])
+    folder.chmod(0o770)
+    disk = Disk(folder / "disk", "", "qcow2")
+    export = Export("e1", "volume", disk, folder / "nbd")
+    with pytest.raises(HypervisorError, match="qemu-nbd does not serve"):
+        hypervisor.serve(replace(export, id="e0"))
+    hypervisor.unserve("e0")
+    hypervisor.make_disk(disk.path, "qcow2", MIB)
+    for _time in range(2):
+        hypervisor.serve(export)
+        assert hypervisor.serving("e1") == export and _connects(export.socket)
+    other = replace(export, disk=replace(disk, readonly=True))
+    hypervisor.serve(other)
+    assert hypervisor.serving("e1") == other and _connects(export.socket)
+    for _time in range(2):
+        hypervisor.unserve("e1")
+        assert hypervisor.serving("e1") is None and not _connects(export.socket)
+
+
+def test_a_stand_in_while_a_domain_has_the_disk(place: Place) -> None:
+    """It is served as it is, and what clients write is lost; then the disk itself."""
+    hypervisor, folder = place.hypervisor, place.folder / "export"
+    folder.mkdir(mode=0o770)
+    hypervisor.permit([folder])
+    folder.chmod(0o770)
+    uuid = place.defined()
+    hypervisor.start(uuid, paused=True)
+    disk = hypervisor.domain(uuid).disks[0]
+    export = Export("e2", "volume", Disk(disk.path, "", "qcow2"), folder / "nbd", stand_in=True)
+    hypervisor.serve(export)
+    assert hypervisor.serving("e2") == export and _connects(export.socket)
+    hypervisor.destroy(uuid)
+    hypervisor.serve(replace(export, stand_in=False))
+    assert _connects(export.socket)
+    hypervisor.unserve("e2")
+    assert [path.name for path in folder.iterdir()] == []

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent import LabAgent, eventually
-from magnetar_core.errors import Conflict
+from magnetar_core.errors import Conflict, Unreachable
 from magnetar_core.flows.attach import attach, detach
 from magnetar_core.flows.migrate import Side
 
@@ -131,10 +131,14 @@ def test_something_dies_while_the_guest_writes(abroad: Abroad, what: str) -> Non
     assert abroad.here.show("server", "s")["status"] == "ACTIVE"
 
 
-def test_stopped_and_started(abroad: Abroad) -> None:
+def test_stopped_and_started_while_the_volumes_host_is_away(abroad: Abroad) -> None:
     last = abroad.goes_on()
+    abroad.home.kill()
+    abroad.here.becomes("s", "paused")
     abroad.here.power("s", "off")
-    abroad.here.power("s", "running")
+    with abroad.here.client(timeout=1) as client, pytest.raises(Unreachable, match="as soon as that answers"):
+        client.ensure("server", "s", {"power": "running"})
+    abroad.home.start()
     abroad.here.up("s", 2)
     disk = abroad.disk()
     for number in (1, last // 2, last):

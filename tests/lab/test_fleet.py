@@ -7,6 +7,7 @@ The tests of this file share the hosts and one server, which counts on its conso
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import threading
@@ -15,7 +16,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from bare import Site
 
 from magnetar_core.client import Client
 from magnetar_core.errors import Conflict, MagnetarError
@@ -23,14 +23,15 @@ from magnetar_core.flows.migrate import Migrate, Side, abort
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
+
+    from bare import Site
 
 pytestmark = [
     pytest.mark.lab,
     pytest.mark.skipif(os.geteuid() != 0, reason="lab hosts need root (systemd-nspawn, overlay mounts, a bridge)"),
 ]
 
-NAMES = ("bare7", "bare8", "bare3")  # no other test has these, so that two may run at once
+NAMES = ("bare1", "bare2", "bare3")
 COUNT = """#!/bin/sh
 dd if=/dev/urandom of=/pattern bs=1M count=4 2>/dev/null
 dd if=/pattern of=/dev/vdb bs=1M 2>/dev/null
@@ -47,7 +48,7 @@ want=$(md5sum </pattern)
   done ) &
 """
 HTTPS = """
-- hosts: bare7
+- hosts: bare1
   connection: local
   gather_facts: false
   module_defaults:
@@ -66,9 +67,9 @@ MAKE = HTTPS + """
 """
 GO = HTTPS + """
     - magnetar.compute.migration:
-        {server: counter, destination: "https://{{ hostvars.bare8.ansible_host }}", timeout: 300}
+        {server: counter, destination: "https://{{ hostvars.bare2.ansible_host }}", timeout: 300}
       register: gone
-    - ansible.builtin.assert: {that: gone.server.host == 'bare8' or ansible_check_mode}
+    - ansible.builtin.assert: {that: gone.server.host == 'bare2' or ansible_check_mode}
 """
 
 
@@ -83,6 +84,13 @@ class Fleet:
         pki = self.site.folder / "magnetar-pki"
         return Client(f"https://{self.hosts[name].address}", ca_cert=str(pki / "ca.pem"), timeout=timeout,
                       client_cert=str(pki / "clients/admin.pem"), client_key=str(pki / "clients/admin.key"))
+
+    def clear(self) -> None:
+        """Remove all that was made, for the next test."""
+        for noun in ("server", "volume", "flavor", "image"):
+            for name in NAMES:
+                for found in self.client(name).list(noun):
+                    self.client(name).delete(noun, found["id"])
 
     def play(self, text: str, *words: str) -> dict[str, int]:
         """Run a playbook; changed tasks by host."""
@@ -133,30 +141,28 @@ class Fleet:
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory, guest_image: dict[str, Path]) -> Iterator[Fleet]:
-    folder = tmp_path_factory.mktemp("fleet")
-    given = {"disk": str(guest_image["disk"]), "count": COUNT, "pki": f"{folder}/magnetar-pki"}
-    with Site(folder, NAMES, **given) as site:
-        site.play("magnetar.compute.agents")
-        yield Fleet(site)
+def fleet(three_hosts: Site) -> Iterator[Fleet]:
+    made = Fleet(three_hosts)
+    yield made
+    made.clear()
 
 
 def test_live_by_a_playbook(fleet: Fleet) -> None:
-    fleet.play(MAKE)
-    fleet.goes_on("bare7", 120)
-    before = fleet.virsh("bare7", "dominfo", fleet.virsh("bare7", "list", "--name").strip())
-    assert fleet.play(GO, "--check", "--diff") == {"bare7": 1}
-    assert fleet.where() == "bare7"
+    fleet.play(MAKE, "-e", json.dumps({"count": COUNT}))
+    fleet.goes_on("bare1", 120)
+    before = fleet.virsh("bare1", "dominfo", fleet.virsh("bare1", "list", "--name").strip())
+    assert fleet.play(GO, "--check", "--diff") == {"bare1": 1}
+    assert fleet.where() == "bare1"
     began = time.monotonic()
-    assert fleet.play(GO) == {"bare7": 1}
+    assert fleet.play(GO) == {"bare1": 1}
     print(f"\nfleet: live migration by a playbook in {time.monotonic() - began:.1f} s")
-    assert fleet.where() == "bare8"
-    fleet.goes_on("bare8")
-    assert fleet.play(GO) == {"bare7": 0}
-    after = fleet.virsh("bare8", "dominfo", fleet.virsh("bare8", "list", "--name").strip())
+    assert fleet.where() == "bare2"
+    fleet.goes_on("bare2")
+    assert fleet.play(GO) == {"bare1": 0}
+    after = fleet.virsh("bare2", "dominfo", fleet.virsh("bare2", "list", "--name").strip())
     assert [line for line in before.splitlines() if line.startswith(("Name", "UUID", "Max memory"))] == \
         [line for line in after.splitlines() if line.startswith(("Name", "UUID", "Max memory"))]
-    answer = fleet.client("bare8").ensure("server", "counter", {"flavor": "tiny"})
+    answer = fleet.client("bare2").ensure("server", "counter", {"flavor": "tiny"})
     assert not answer["changed"], answer
 
 
@@ -202,7 +208,7 @@ def killed(unit: str) -> Callable[[Fleet, str], None]:
 ])
 def test_something_dies_on_the_way(fleet: Fleet, unit: str, side: str) -> None:
     source = fleet.where()
-    target = "bare7" if source == "bare8" else "bare8"
+    target = "bare1" if source == "bare2" else "bare2"
     before = fleet.counted(source)
     going = Going(fleet, source, target)
     going.until_half()
@@ -232,7 +238,7 @@ def settled(fleet: Fleet, *names: str) -> None:
 
 def test_the_coordinator_dies(fleet: Fleet) -> None:
     source = fleet.where()
-    target = "bare7" if source == "bare8" else "bare8"
+    target = "bare1" if source == "bare2" else "bare2"
     for at in ("claim", "move", "settle", "leave"):
         for step in fleet.flow(source, target).steps():
             if step.verb == at:
@@ -245,7 +251,7 @@ def test_the_coordinator_dies(fleet: Fleet) -> None:
 
 def test_aborted_on_the_way(fleet: Fleet) -> None:
     source = fleet.where()
-    target = "bare7" if source == "bare8" else "bare8"
+    target = "bare1" if source == "bare2" else "bare2"
     going = Going(fleet, source, target)
     going.until_half()
     steps = abort(Side(fleet.client(source)), Side(fleet.client(target)), "counter")
@@ -259,7 +265,7 @@ def test_aborted_on_the_way(fleet: Fleet) -> None:
 def test_two_at_once(fleet: Fleet) -> None:
     """The first has it; the other is refused at once, and so is a change of the server."""
     source = fleet.where()
-    target = "bare7" if source == "bare8" else "bare8"
+    target = "bare1" if source == "bare2" else "bare2"
     going = Going(fleet, source, target)
     going.until_half()
     with pytest.raises(Conflict, match=f"on its way to {target}"):
@@ -275,7 +281,7 @@ def test_two_at_once(fleet: Fleet) -> None:
 def test_paused_and_suspended(fleet: Fleet) -> None:
     """Paused it goes live and stays paused; suspended it is refused."""
     source = fleet.where()
-    target = "bare7" if source == "bare8" else "bare8"
+    target = "bare1" if source == "bare2" else "bare2"
     fleet.client(source).ensure("server", "counter", {"power": "suspended"})
     with pytest.raises(Conflict, match="Resume or stop it first"):
         fleet.go(source, target)
@@ -289,7 +295,7 @@ def test_paused_and_suspended(fleet: Fleet) -> None:
 
 def test_too_slow(fleet: Fleet) -> None:
     source = fleet.where()
-    target = "bare7" if source == "bare8" else "bare8"
+    target = "bare1" if source == "bare2" else "bare2"
     with pytest.raises(MagnetarError, match="took longer than 2 s"):
         fleet.go(source, target, bandwidth=1, time_limit=2)
     assert fleet.client(source).get("server", "counter")["status"] == "ACTIVE"
@@ -307,6 +313,6 @@ def test_cold_with_a_running_guest(fleet: Fleet) -> None:
     while fleet.client("bare3").get("server", "counter")["status"] != "ACTIVE":
         assert time.monotonic() < end
         time.sleep(0.5)
-    steps = fleet.go("bare3", "bare7")
+    steps = fleet.go("bare3", "bare1")
     assert steps == ["prepare", "claim", "move", "settle", "leave"]
-    assert fleet.where() == "bare7"
+    assert fleet.where() == "bare1"

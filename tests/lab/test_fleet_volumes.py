@@ -4,6 +4,7 @@ writes to them all the while. No number that it says to have written is lost, an
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import textwrap
@@ -12,9 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import test_fleet
-from bare import Site
-from test_fleet import HTTPS, Fleet, killed, settled
+from test_fleet import HTTPS, NAMES, Fleet, killed, settled
 
 from magnetar_core.flows.attach import detach
 from magnetar_core.flows.migrate import Migrate, Side
@@ -22,13 +21,14 @@ from magnetar_core.flows.migrate import Migrate, Side
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from bare import Site
+
 pytestmark = [
     pytest.mark.lab,
     pytest.mark.skipif(os.geteuid() != 0, reason="lab hosts need root (systemd-nspawn, overlay mounts, a bridge)"),
 ]
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = ("bare9", "bare10", "bare11")
 #: The user data: for each volume, sector n holds the number n; what comes back is looked at, too.
 WRITES = r"""#!/bin/sh
 cat >/writes <<'EOF'
@@ -49,15 +49,15 @@ sh /writes >/dev/console 2>/dev/null </dev/null &
 """
 MAKE = HTTPS + """
     - magnetar.compute.image: {name: tiny, filename: "{{ disk }}"}
-    - magnetar.compute.server:
-        {name: writer, image: tiny, flavor: {vcpus: 1, ram: 128, disk: 1}, userdata: "{{ writes }}"}
+    - magnetar.compute.flavor: {name: tiny, vcpus: 1, ram: 128, disk: 1}
+    - magnetar.compute.server: {name: writer, image: tiny, flavor: tiny, userdata: "{{ writes }}"}
     - magnetar.compute.volume: {name: own, size: 1}
     - magnetar.compute.volume_attachment: {server: writer, volume: own}
-    - magnetar.compute.volume: {name: far, size: 1, endpoint: "https://{{ hostvars.bare11.ansible_host }}"}
+    - magnetar.compute.volume: {name: far, size: 1, endpoint: "https://{{ hostvars.bare3.ansible_host }}"}
     - magnetar.compute.volume_attachment:
         server: writer
         volume: far
-        volume_endpoint: "https://{{ hostvars.bare11.ansible_host }}"
+        volume_endpoint: "https://{{ hostvars.bare3.ansible_host }}"
       register: attached
     - ansible.builtin.assert: {that: attached.volume_attachment.status == 'attached'}
 """
@@ -89,6 +89,7 @@ class Writer(Fleet):
     def check(self, at: str) -> None:
         """The server is at *at*, has both volumes, and only its host is let in."""
         assert [bool(Side(self.client(name)).find("writer")) for name in NAMES] == [name == at for name in NAMES]
+        self.goes_on(at)
         shown = self.client(at).get("server", "writer")
         assert shown["status"] == "ACTIVE" and len(shown["volumes_attached"]) == 2
         for home, volume in ((NAMES[0], "own"), (NAMES[2], "far")):
@@ -99,22 +100,19 @@ class Writer(Fleet):
             assert self.client(name).get("host")["orphans"] == {"domains": [], "files": []}
             given = self.client(name).list("volume_attachment")
             assert len(given) == (2 if name == at else 0)
-        self.goes_on(at)
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory, guest_image: dict[str, Path]) -> Iterator[Writer]:
-    folder = tmp_path_factory.mktemp("fleet")
-    given = {"disk": str(guest_image["disk"]), "writes": WRITES, "pki": f"{folder}/magnetar-pki"}
-    with Site(folder, NAMES, **given) as site:
-        site.play("magnetar.compute.agents")
-        yield Writer(site)
+def fleet(three_hosts: Site) -> Iterator[Writer]:
+    made = Writer(three_hosts)
+    yield made
+    made.clear()
 
 
 def test_attached_by_a_playbook(fleet: Writer) -> None:
-    fleet.play(MAKE.replace(test_fleet.NAMES[0], NAMES[0]))
+    fleet.play(MAKE, "-e", json.dumps({"writes": WRITES}))
     fleet.check(NAMES[0])
-    again = AGAIN.replace(test_fleet.NAMES[0], NAMES[0]).replace("web1", "writer").replace(": data", ": far")
+    again = AGAIN.replace("web1", "writer").replace(": data", ": far")
     for name, host in (("kvm1", NAMES[0]), ("kvm2", NAMES[2])):
         again = again.replace(f"{name}.example.org", fleet.hosts[host].address)
     assert fleet.play(again) == {NAMES[0]: 0}
@@ -133,6 +131,14 @@ def test_an_agent_dies_and_the_guest_writes_on(fleet: Writer, dies: int) -> None
     if dies == 0:
         fleet.go(NAMES[0], NAMES[1], type="live")
     killed("magnetar-agent")(fleet, NAMES[dies])
+    settled(fleet, *NAMES)
+    fleet.check(NAMES[1])
+
+
+@pytest.mark.parametrize("reboots", [2, 1])
+def test_a_host_reboots(fleet: Writer, reboots: int) -> None:
+    """That of a volume: the guest waits for it. Its own: it starts with its volumes."""
+    fleet.hosts[NAMES[reboots]].reboot()
     settled(fleet, *NAMES)
     fleet.check(NAMES[1])
 

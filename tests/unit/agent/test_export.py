@@ -27,6 +27,12 @@ def place(pair: Pair) -> Pair:
     return pair
 
 
+@pytest.fixture(autouse=True)
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is away is not waited for."""
+    monkeypatch.setattr(client, "RETRY_FOR", 0.2)
+
+
 def give(place: Pair, server: str = "web1", volume: str = "data", **want: Any) -> dict[str, Any]:
     waiting = {name: want.pop(name) for name in ("dry_run",) if name in want}
     return attach(place.one.side(), place.two.side(), server, volume, want, **waiting)
@@ -141,8 +147,7 @@ def test_a_server_goes_while_the_volumes_host_is_away(place: Pair) -> None:
     assert not place.one.agent.documents.list("volume_attachment")
 
 
-def test_detach_while_the_volumes_host_is_away(place: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "RETRY_FOR", 0.2)
+def test_detach_while_the_volumes_host_is_away(place: Pair) -> None:
     give(place)
     place.two.stop()
     with pytest.raises(Unreachable, match="cannot be told"):
@@ -170,3 +175,22 @@ def test_multiattach(place: Pair) -> None:
     place.two.side().client.ensure("volume_attachment", f"{server['resource']['id']}:both",
                                    {"server": server["resource"]["id"], "volume": "both"})
     assert len(volume(place.two, "both")["attachments"]) == 2
+
+
+def test_a_server_starts_when_its_volume_can_be_reached(place: Pair) -> None:
+    """After an outage of both hosts, of which the volume's comes back later."""
+    server = give(place)["resource"]["server"]
+    one = place.one.side().client
+    one.ensure("server", "web1", {"power": "off"})
+    place.two.stop()
+    with pytest.raises(Unreachable, match="cannot start without its volume 'data' of kvm2"):
+        one.ensure("server", "web1", {"power": "running"})
+    place.one.agent.tending.look()
+    assert not place.one.runs(server)
+    place.two.start()
+    place.one.agent.tending.look()
+    assert place.one.runs(server)
+    assert one.get("server", "web1")["fault"] is None
+    one.ensure("server", "web1", {"power": "off"})
+    place.one.agent.tending.look()
+    assert not place.one.runs(server)

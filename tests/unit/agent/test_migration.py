@@ -155,7 +155,7 @@ def test_another_ca(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     pair.make()
     settings = replace(pair.one.agent.settings, tls_client_ca=Pki(pair.root / "other").ca)
     monkeypatch.setattr(pair.one.agent.links, "settings", settings)
-    refused(pair, Unreachable, "kvm2 .* certificate verify failed.* certificates of one CA")
+    refused(pair, Conflict, "kvm2 .* certificate verify failed.* certificates of one CA")
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
@@ -170,7 +170,7 @@ def test_an_expired_certificate(pair: Pair, monkeypatch: pytest.MonkeyPatch, sid
     else:
         settings = replace(pair.one.agent.settings, tls_cert=cert, tls_key=key)
         monkeypatch.setattr(pair.one.agent.links, "settings", settings)
-        refused(pair, Unreachable, "certificates of one CA")
+        refused(pair, Conflict, "certificates of one CA")
 
 
 def test_another_cpu(pair: Pair) -> None:

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What it costs to move a running server: between two hosts in containers, installed by the role, beside
+``virsh migrate --live --copy-storage-all`` of the same guest between the same hosts over plain TCP."""
+
+from __future__ import annotations
+
+import re
+import statistics
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from pathlib import Path
+from typing import Any, Self
+
+import libvirt
+from figures import Figure, in_turns, spread, timed
+from host import GUEST, ROOT, Host
+
+from magnetar_core.client import Client
+from magnetar_core.flows.migrate import Migrate, Side
+
+sys.path.insert(0, str(ROOT / "tests" / "lab"))  # where hosts in containers are made
+
+NAMES = ("bare7", "bare8")
+RAW = "/var/lib/bench-raw"
+#: libvirt on TCP without asking who it is, for virsh; the role closes these ports.
+VARIABLES = {"agent_firewall": False, "agent_libvirtd_settings": {
+    "host_uuid_source": "machine-id", "auth_tcp": "none"}}  # fmt: skip
+SOCKETS = ("libvirtd.socket", "libvirtd-ro.socket", "libvirtd-admin.socket")
+
+
+class Pause:
+    """Watches when guests stand still on one of the hosts and go on on the other."""
+
+    def __init__(self, connections: list[Any]) -> None:
+        self.stopped = self.resumed = 0.0
+        self._seen = threading.Event()
+        for connection in connections:
+            connection.domainEventRegisterAny(None, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, self._event, None)
+
+    def _event(self, _connection: Any, _domain: Any, event: int, _detail: int, _opaque: Any) -> None:
+        if event == libvirt.VIR_DOMAIN_EVENT_SUSPENDED and not self.stopped:
+            self.stopped = time.monotonic()
+        if event == libvirt.VIR_DOMAIN_EVENT_RESUMED:
+            self.resumed = time.monotonic()
+            self._seen.set()
+
+    def of(self, work: Any) -> tuple[float, float]:
+        """Milliseconds that *work* takes, and that the guest stands still."""
+        self.stopped = 0.0
+        self._seen.clear()
+        taken = timed(work)
+        self._seen.wait(5)
+        return taken, (self.resumed - self.stopped) * 1000
+
+
+class Two:
+    """The two hosts with their agents, and a server and its twin, which libvirt alone knows. A context manager."""
+
+    def __init__(self, virt_type: str) -> None:
+        from bare import Site
+
+        self._folder = tempfile.TemporaryDirectory(prefix="mag-bench-")
+        self.folder = Path(self._folder.name)
+        self.site = Site(self.folder, NAMES, **VARIABLES, agent_settings={"virt_type": virt_type})
+        self.connections: list[Any] = []
+        #: Where the server and its twin are.
+        self.at = {"server": 0, "raw": 0}
+        self._going = True
+
+    def __enter__(self) -> Self:
+        self.site.__enter__()
+        try:
+            self.site.play("magnetar.compute.agents")
+            self.hosts = [self.site.hosts[name] for name in NAMES]
+            for host in self.hosts:
+                host.run(["systemctl", "stop", *SOCKETS, "libvirtd"])
+                host.run(["systemctl", "start", "libvirtd-tcp.socket"])
+                host.run(["systemctl", "start", *SOCKETS, "libvirtd", "magnetar-agent"])
+                socket = f"/proc/{host.leader}/root/run/libvirt/libvirt-sock"
+                self.connections.append(libvirt.open(f"qemu+unix:///system?socket={socket}"))
+            self._make()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        for connection in self.connections:
+            connection.close()
+        self.site.__exit__(None, None, None)
+        self._folder.cleanup()
+
+    def client(self, at: int) -> Client:
+        """A client of one of the agents."""
+        pki = self.folder / "magnetar-pki"
+        return Client(f"https://{self.hosts[at].address}", ca_cert=str(pki / "ca.pem"), timeout=300,
+                      client_cert=str(pki / "clients/admin.pem"), client_key=str(pki / "clients/admin.key"))
+
+    def _make(self) -> None:
+        with self.client(0) as client:
+            until = time.monotonic() + 30
+            while not client.get("host")["connected"] and time.monotonic() < until:
+                time.sleep(0.1)
+            made = client.ensure("image", "bench", {"source": {"upload": True}})["resource"]
+            client.upload("image", made["id"], GUEST / "disk.qcow2")
+            made = client.ensure("server", "bench", {
+                "image": "bench", "flavor": {"vcpus": 1, "ram": 128, "disk": 1}, "config_drive": False})["resource"]
+        here, place = self.hosts[0], f"/var/lib/magnetar/servers/{made['id']}"
+        self.xml = self.connections[0].lookupByUUIDString(made["id"]).XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)
+        self.xml = re.sub(r"<name>.*</name>", "<name>bench-raw</name>", self.xml).replace(place, RAW)
+        self.xml = re.sub("(?s)<metadata>.*</metadata>", "", self.xml).replace(made["id"], str(uuid.uuid4()))
+        here.run(["sh", "-c", f"mkdir {RAW} && cp {place}/base {RAW} && cd {RAW} && qemu-img create -q -f qcow2 "
+                              f"-b base -F qcow2 disk 1G && chown -R libvirt-qemu: {RAW}"])
+        self.connections[0].defineXML(self.xml).create()
+        for log in (f"{place}/console.log", f"{RAW}/console.log"):
+            here.run(["sh", "-c", f"until grep -q 'GUEST ready' {log}; do sleep 0.2; done"])
+        time.sleep(5)  # what a guest does after it has booted is over
+
+    def raw(self) -> None:
+        """The twin goes to the other host by virsh."""
+        here, there = self._turn("raw")
+        here.run(["virsh", "-q", "-c", "qemu:///system", "migrate", "--live", "--copy-storage-all", "--persistent",
+                  "--undefinesource", "bench-raw", f"qemu+tcp://{there.address}/system"])
+
+    def ready(self) -> None:
+        """An empty disk for the twin, which virsh wants to be there."""
+        there = self.hosts[1 - self.at["raw"]]
+        there.run(["sh", "-c", f"rm -rf {RAW} && mkdir {RAW} && cd {RAW} && qemu-img create -q -f qcow2 disk 1G && "
+                               f"chown -R libvirt-qemu: {RAW}"])
+
+    def server(self) -> None:
+        """The server goes to the other host by the agents."""
+        at = self.at["server"]
+        self._turn("server")
+        with self.client(at) as here, self.client(1 - at) as there:
+            for _step in Migrate(Side(here), Side(there), "bench").steps():
+                pass
+
+    def _turn(self, what: str) -> tuple[Any, Any]:
+        at = self.at[what]
+        self.at[what] = 1 - at
+        return self.hosts[at], self.hosts[1 - at]
+
+
+def _events() -> None:
+    while True:
+        libvirt.virEventRunDefaultImpl()
+
+
+def migration(host: Host, rounds: int) -> list[Figure]:
+    """To and fro; both guests are idle."""
+    libvirt.virEventRegisterDefaultImpl()
+    threading.Thread(target=_events, daemon=True).start()
+    paused: dict[str, list[float]] = {"server": [], "raw": []}
+    with Two(host.virt_type) as two:
+        pause = Pause(two.connections)
+
+        def take(what: str) -> float:
+            if what == "raw":
+                two.ready()
+            taken, still = pause.of(two.server if what == "server" else two.raw)
+            paused[what].append(still)
+            return taken
+
+        taken = in_turns(rounds, {"virsh": lambda: take("raw"), "agents": lambda: take("server")})
+    raw, agents = taken.values()
+    still = {what: found[1:] for what, found in paused.items()}
+    name = "virsh migrate --live --copy-storage-all"
+    return [
+        Figure("live migration with a local disk", statistics.median(agents), floor=statistics.median(raw),
+               floor_name=name, ratio=1.3, spread=spread(agents)),
+        Figure("the guest stands still meanwhile", statistics.median(still["server"]), spread=spread(still["server"]),
+               floor=statistics.median(still["raw"]), floor_name=name),
+    ]  # fmt: skip
