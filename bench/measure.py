@@ -20,6 +20,7 @@ from pathlib import Path
 try:
     import exports
     import inventory
+    import links
     import migration
     import plays
     import servers
@@ -44,6 +45,7 @@ SUBJECTS: Mapping[str, Callable[[Host, int], list[Figure]]] = {
     "module": plays.fallback,
     "inventory": inventory.inventory,
     "attach-far": exports.attaching,
+    "links": links.links,
     "migration": migration.migration,
     "import": weight.client,
     "memory-after": weight.memory_after,

@@ -21,6 +21,8 @@ ALPN = "magnetar-link/1"
 LINE, PATIENCE = 4096, 10.0
 #: Bytes that may wait in an end before the other end stops reading.
 BUFFER = 1 << 20
+#: Bytes that are read at once.
+SPACE = 1 << 18
 #: Options of TCP connections between agents and to clients. Small writes go out at once: asyncio sees to that only
 #: where a socket was made with a protocol number. A peer whose host is gone is noticed after 10 + 3 * 5 seconds without
 #: traffic, and 30 with (ms).
@@ -37,7 +39,7 @@ def common_name(tls: ssl.SSLObject | None) -> str:
     return names[-1] if names else ""
 
 
-class End(asyncio.Protocol):
+class End(asyncio.BufferedProtocol):
     """One end: what arrives here is written to *other*."""
 
     def __init__(self) -> None:
@@ -46,6 +48,7 @@ class End(asyncio.Protocol):
         self.closed = False
         #: What came before there was another end.
         self.early = bytearray()
+        self._space = memoryview(bytearray(SPACE))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio: connected."""
@@ -67,16 +70,26 @@ class End(asyncio.Protocol):
             if end.transport:
                 end.transport.resume_reading()
             if end.early:
-                end.data_received(b"")
+                end.came(b"")
 
-    def data_received(self, data: bytes) -> None:
-        """asyncio: bytes for the other end; until there is one, no more are read."""
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """asyncio: where bytes are to be put; one place again and again, as making one costs more than filling it."""
+        return self._space  # a view: asyncio's TLS fills slices of it
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """asyncio: so many bytes are there."""
+        self.came(self._space[:nbytes])
+
+    def came(self, data: bytes | memoryview) -> None:
+        """Bytes for the other end; until there is one, no more are read."""
         if self.early or not self.other:
             self.early += data
             data = bytes(self.early)
         if self.other and self.other.transport:
             self.early.clear()
             self.other.transport.write(data)
+            if self.other.transport.get_write_buffer_size():
+                self._space = memoryview(bytearray(SPACE))  # the transport may still write from the old one
         elif self.transport:
             self.transport.pause_reading()
 
@@ -129,10 +142,10 @@ class _Spoken(End):
 
     _heard = False
 
-    def data_received(self, data: bytes) -> None:
-        """asyncio: gather the line, then pass bytes on."""
+    def came(self, data: bytes | memoryview) -> None:
+        """Gather the line, then pass bytes on."""
         if self._heard:
-            super().data_received(data)
+            super().came(data)
             return
         self.early += data
         line, newline, rest = bytes(self.early).partition(b"\n")

@@ -192,7 +192,7 @@ class _Move:
         sent = {k: v for k, v in self.server.state.items() if k != MARK}
         plan = talk.ask("begin", document={"id": self.server.id, "name": self.server.name, "want": self.server.want,
                                            "state": sent, "created_at": self.server.created_at},
-                        live=self.live, disks=manifest(self.agent, self.server)["disks"], volumes=lent,
+                        live=self.live, disks=self.document.want["manifest"]["disks"], volumes=lent,
                         files=[path.name for path in self._files()])
         self._wake()
         self._send(talk, plan)

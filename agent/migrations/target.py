@@ -177,7 +177,7 @@ def _begin(agent: Agent, document: Document, _talk: Talk, line: Fields) -> Field
     if given["id"] != id:
         raise Conflict("The source sends another server than was agreed.")
     _discard(agent, id)
-    document.state["server"] = given
+    document.state["server"], document.state["disks"] = given, line["disks"] if line["live"] else []
     agent.documents.write(document)
     place = folder(agent, id)
     place.mkdir(mode=0o711, parents=True, exist_ok=True)
@@ -189,8 +189,6 @@ def _begin(agent: Agent, document: Document, _talk: Talk, line: Fields) -> Field
     run.chmod(0o770)  # QEMU makes its sockets in it
     volumes.come(agent, document, line.get("volumes", []))
     server = _server(document)
-    document.state["disks"] = line["disks"] if line["live"] else []
-    agent.documents.write(document)
     cards = [spec.nic(agent, nic) for nic in server.want["networks"]]
     return {
         "have": {name: have(place / _checked(name)) for name in line["files"]}, "folder": str(place), "run": str(run),

@@ -21,7 +21,7 @@ from magnetar_core.ensure import permissions
 from magnetar_core.kinds import BY_NOUN
 from magnetar_core.plan import Result
 
-from .pair import Kvm, Pair
+from .pair import Pair
 
 SMALL = {"vcpus": 1, "ram": 64}
 
@@ -101,7 +101,5 @@ def pair() -> Iterator[Pair]:
             ports.append(free.getsockname()[1])
     found = Pair(root, (ports[0], ports[1]))
     yield found
-    found.both(Kvm.stop)
-    found.one.fake.close()
-    found.two.fake.close()
+    found.close()
     shutil.rmtree(root)

@@ -100,6 +100,12 @@ class Pair:
         with ThreadPoolExecutor() as threads:
             list(threads.map(act, (self.one, self.two)))
 
+    def close(self) -> None:
+        """The hosts are gone."""
+        self.both(Kvm.stop)
+        self.one.fake.close()
+        self.two.fake.close()
+
     def make(self, **want: Any) -> str:
         """A server on the first host; its disk has a pattern."""
         answer = self.one.side().client.ensure("server", "web1", {

@@ -4,16 +4,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 
+from magnetar_agent.drivers.migration import plan
 from magnetar_core.errors import Conflict, InvalidField, MagnetarError, NoSpace, NotFound, Unreachable
 from magnetar_core.flows.migrate import Migrate, abort
 
 from .pair import WAY, Pair
 from .pki import Pki
+
+CASES = yaml.safe_load((Path(__file__).parents[2] / "cases/plans/migration.yml").read_text())
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_plan(case: dict[str, Any]) -> None:
+    assert [step.verb for step in plan(case["want"], case["have"])] == case["steps"]
 
 
 # What goes --------------------------------------------------------------------------------------------------------
