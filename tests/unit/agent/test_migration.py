@@ -49,10 +49,11 @@ def test_a_server_goes(pair: Pair, wish: dict[str, str], power: str, runs: bool)
     assert not answer["changed"]
 
 
-def test_a_paused_server_stays_paused(pair: Pair) -> None:
+@pytest.mark.parametrize("kind", ["auto", "live", "cold"])
+def test_a_paused_server_stays_paused(pair: Pair, kind: str) -> None:
     id = pair.make()
     pair.one.side().client.ensure("server", "web1", {"power": "paused"})
-    pair.migrate()
+    pair.migrate(type=kind)
     found = pair.two.fake.domain(id)
     assert found is not None and found.state == "paused"
     assert not pair.one.knows(id)

@@ -14,7 +14,7 @@ from contextlib import suppress
 import pytest
 
 from magnetar_agent.migrations import source
-from magnetar_core.errors import Cancelled, Conflict, HypervisorError, MagnetarError
+from magnetar_core.errors import Cancelled, Conflict, HypervisorError, MagnetarError, TimedOut
 from magnetar_core.flows.migrate import Migrate, abort
 
 from .pair import WAY, Held, Killer, Kvm, Pair, brief, quiet
@@ -190,6 +190,18 @@ def test_abort_after_the_switchover(pair: Pair, held: Hold) -> None:
             aborting.result()
     assert pair.one.runs(id) + pair.two.runs(id) == 1
     pair.migrate()
+    pair.check(id, pair.two)
+
+
+def test_nobody_waits_any_more(pair: Pair, held: Hold) -> None:
+    """The task's time is over, and the migration goes on; run again, the task waits on."""
+    id = pair.make()
+    way = held(pair.one, "live", 5)
+    flow = Migrate(pair.one.side(), pair.two.side(), "web1", timeout=1)
+    with pytest.raises(TimedOut, match="is still running.*Run the task again"):
+        list(flow.steps())
+    way.on.set()
+    assert pair.migrate() == WAY[2:]
     pair.check(id, pair.two)
 
 
