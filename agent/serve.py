@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 
 #: How long an idle connection is kept; clients keep theirs for the length of a playbook task.
 KEEP_ALIVE = 75
+#: How long a client whose connection is idle may take to part with an agent that stops.
+FAREWELL = 0.5
 
 
 class CannotStart(MagnetarError):
@@ -128,6 +130,13 @@ def listener(application: Application, settings: Settings, tls: ssl.SSLContext |
                 return
             super().connection_made(transport)  # type: ignore[arg-type]
             self.app_state = {**self.app_state, "peer": access.of_connection(transport, settings)}
+
+        def shutdown(self) -> None:
+            """Close, and do not wait for the client of an idle connection: over TLS asyncio gives it 30 s to agree."""
+            idle = self.cycle is None or self.cycle.response_complete
+            super().shutdown()
+            if idle:
+                self.loop.call_later(FAREWELL, self.transport.abort)
 
     config = uvicorn.Config(
         application, http=Protocol, ws="none", loop="asyncio", lifespan="off", log_config=None, access_log=False,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -43,8 +44,13 @@ class Host:
         self.state = FOLDER / "state"
         self.libvirt: Any = None
         self.process: subprocess.Popen[bytes] | None = None
+        self._claim = socket.socket(socket.AF_UNIX)
 
     def __enter__(self) -> Self:
+        try:
+            self._claim.bind("\0mag-bench")  # a name without a file: it goes with this process
+        except OSError:
+            raise SystemExit("Another bench runs on this machine: wait until it has ended.") from None
         self.libvirt = libvirt.open("qemu:///system")
         self.clean()
         try:
@@ -58,6 +64,7 @@ class Host:
         self._stop()
         self.clean()
         self.libvirt.close()
+        self._claim.close()
 
     def restart(self) -> None:
         """End the agent and start it again."""

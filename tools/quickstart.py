@@ -91,7 +91,8 @@ def work() -> int:
     parser = argparse.ArgumentParser("quickstart", description=__doc__)
     parser.add_argument("--hosts", type=int, default=0, choices=range(2, 9), metavar="2..8",
                         help="also make so many lab hosts beside this machine (systemd-nspawn), have the role install "
-                             "them, and move a running server from the first to the second")
+                             "them, and move a running server from the first to the second; another number than "
+                             "before makes them anew")
     parser.add_argument("--down", action="store_true", help="remove all that was made; OS packages stay")
     given = parser.parse_args()
     machine.need_root()

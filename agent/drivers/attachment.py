@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from magnetar_agent.foresee import missing
 from magnetar_agent.migrations import ARRIVING, refuse_while_it_moves
 from magnetar_agent.servers import seen, spec
 from magnetar_agent.volumes import attaching, finished, holders, ways
-from magnetar_core.errors import Conflict, InvalidField, Unreachable
+from magnetar_core.errors import Conflict, InvalidField, MagnetarError, Unreachable
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import VolumeAttachment
 from magnetar_core.plan import Step
@@ -214,7 +215,9 @@ def _detach(task: Task) -> None:
     """Take it away from the running guest, which must let go of it, and from the definition."""
     agent, document, want = task.agent, task.document, task.document.want
     with attaching.still(agent, want["server"], want["volume"]):
-        disk = attaching.disk(agent, document) or hv.Disk(agent.settings.state_dir, want["device"], bus=want["bus"])
+        disk = hv.Disk(agent.settings.state_dir, want["device"], bus=want["bus"])
+        with suppress(MagnetarError):  # its pool may not run: what counts is the device
+            disk = attaching.disk(agent, document) or disk
         try:
             attaching.unplug(agent, want["server"], disk, f"Volume {_volume_name(agent, document)!r}", task.operation)
         except Exception as error:

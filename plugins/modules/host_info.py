@@ -71,6 +71,8 @@ hosts:
       servers: 4
       running: 3
       connected: true
+      link_name: kvm1
+      link_port: 6553
       orphans:
         domains: []
         files: []

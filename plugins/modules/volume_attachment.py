@@ -72,6 +72,7 @@ volume_attachment:
     readonly: false
     boot_index: null
     delete_on_termination: false
+    origin: null
     server_name: web1
     volume_name: data
     serial: 0b9f1a52-6ea0-4b9c-a

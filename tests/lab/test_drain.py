@@ -57,6 +57,8 @@ MAKE = """
               - {name: counter, userdata: "{{ count }}"}
               - {name: netted, networks: [lan], state: stopped}
               - {name: stuck, networks: [own], state: stopped}
+        - magnetar.compute.volume: {name: data, size: 1}
+        - magnetar.compute.volume_attachment: {server: netted, volume: data}
 """
 
 
@@ -115,7 +117,11 @@ def story(three_hosts: Site) -> Iterator[Story]:
     yield made
     for name in three_hosts.hosts:
         client = made.client(name)
-        for noun in ("server", "network", "flavor", "image"):
+        for found in client.list("server"):
+            client.delete("server", found["id"])
+    for name in three_hosts.hosts:
+        client = made.client(name)
+        for noun in ("volume", "network", "flavor", "image"):
             for found in client.list(noun):
                 client.delete(noun, found["id"])
 
@@ -145,6 +151,7 @@ def test_what_can_go_goes(story: Story) -> None:
     assert re.search(r"netted went from bare1 to bare3, cold, \d+\.\d s", said)
     assert re.search(r"stuck stays on bare1: bare2: [^;]*network[^;]*own.*; bare3: [^;]*own", said)
     assert "1 of 3 servers stay on bare1: stuck" in said
+    assert "use them from there: data (netted)." in " ".join(said.split())
     assert changed == 2
     assert story.servers(SOURCE) == {"stuck": "SHUTOFF"}
     assert story.servers(FIRST) == {"counter": "ACTIVE"}

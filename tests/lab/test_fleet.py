@@ -89,8 +89,9 @@ class Fleet:
         """Remove all that was made, for the next test."""
         for noun in ("server", "volume", "flavor", "image"):
             for name in NAMES:
-                for found in self.client(name).list(noun):
-                    self.client(name).delete(noun, found["id"])
+                client = self.client(name)
+                for found in client.list(noun):
+                    client.delete(noun, found["id"])
 
     def play(self, text: str, *words: str) -> dict[str, int]:
         """Run a playbook; changed tasks by host."""

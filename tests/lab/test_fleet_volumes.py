@@ -74,11 +74,11 @@ class Writer(Fleet):
         return [step.verb for step in flow.steps()]
 
     def wrote(self, name: str) -> int:
-        """The last number that the guest wrote, as its console on host *name* says; none was lost."""
+        """How often the guest wrote, as its console on host *name* says; nothing was lost."""
         said = self.hosts[name].run(["sh", "-c", "cat /var/lib/magnetar/servers/*/console.log"]).stdout
         assert "GUEST lost" not in said, said[-3000:]
         assert "Kernel panic" not in said
-        return max((int(one) for one in re.findall(r"GUEST wrote (\d+)", said)), default=0)
+        return said.count("GUEST wrote")
 
     def goes_on(self, name: str, limit: float = 60) -> None:
         start, end = self.wrote(name), time.monotonic() + limit

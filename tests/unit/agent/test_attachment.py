@@ -65,6 +65,7 @@ def place(host: Host) -> Host:
 
 
 def test_attach_and_detach_while_it_runs(place: Host) -> None:
+    """VOL-03, VOL-07, SM-03; asked for twice, it is attached once."""
     predicted = attach(place, dry_run=True)
     done = attach(place)
     assert [s.verb for s in predicted.steps] == [s.verb for s in done.steps] == ["record", "attach"]
@@ -110,6 +111,7 @@ def test_what_is_defined_anew_keeps_its_volumes(place: Host) -> None:
 
 
 def test_devices_are_drawn_once_and_named(place: Host) -> None:
+    """BDM-07, BDM-08; a name that is taken is refused."""
     for name in ("b", "c", "d"):
         place.ensure("volume", name, {"size": 1})
     assert attach(place, volume="b", device="/dev/vdb").resource["device"] == "vdb"
@@ -149,6 +151,7 @@ def test_check_mode_assumes_what_earlier_tasks_make(host: Host) -> None:
 
 
 def test_one_server_at_a_time_unless_multiattach(place: Host) -> None:
+    """VOL-01, VOL-06, ARC-19."""
     place.server("web2")
     attach(place)
     with pytest.raises(Conflict, match="attached to server 'web1'"):
@@ -186,6 +189,7 @@ def test_two_at_once_are_one(place: Host) -> None:
 
 
 def test_a_guest_that_refuses_keeps_its_volume(place: Host) -> None:
+    """SMD-03 does not say it; Nova gives up after some attempts too."""
     attach(place)
     id = place.show()["id"]
     place.agent.settings = dataclasses.replace(place.agent.settings, detach_timeout=0.1)
@@ -250,6 +254,7 @@ def test_it_is_copied_while_a_server_runs(place: Host) -> None:
 
 
 def test_a_server_goes_with_its_volumes(place: Host) -> None:
+    """ACT-011, BDM-10 (delete_on_termination)."""
     place.ensure("volume", "scratch", {"size": 1})
     attach(place)
     attach(place, volume="scratch", delete_on_termination=True)

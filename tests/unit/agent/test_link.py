@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import ssl
@@ -10,13 +11,15 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from magnetar_agent import access
+from magnetar_agent import access, serve
 from magnetar_agent.agent import Agent
+from magnetar_agent.app import Application
 from magnetar_agent.fake import FakeHypervisor
 from magnetar_agent.link import Links, Offer, Remote
 from magnetar_agent.settings import Settings
@@ -198,6 +201,25 @@ def spoken(far: Agent, pki: Pki, line: bytes) -> bytes:
             return bytes(sock.recv(4096))
         except (ConnectionError, ssl.SSLError):
             return b""
+
+
+def test_an_idle_client_does_not_keep_an_agent_from_ending(tmp_path: Path, pki: Pki) -> None:
+    cert, key = pki.issue("admin")
+    with serve.tcp_socket(("127.0.0.1", 0)) as sock:
+        port = sock.getsockname()[1]
+        agent = Agent(replace(settings(tmp_path, pki, "kvm2", port), grace=20.0), FakeHypervisor())
+        tls = access.tls(agent.settings, access.Tokens(agent.settings.tokens_file))
+        server = serve.listener(Application(agent), agent.settings, tls)
+        thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[sock])), daemon=True)
+        thread.start()
+        agent.settings.client_certs["admin"] = "operate"
+        with Client(f"https://127.0.0.1:{port}", ca_cert=str(pki.ca), client_cert=str(cert),
+                    client_key=str(key)) as admin:  # fmt: skip
+            assert admin.info()["api"] == 1
+            server.should_exit = True
+            thread.join(5)
+            assert not thread.is_alive()
+        agent.close()
 
 
 def test_the_api_answers_on_the_same_port(far: Agent, pki: Pki) -> None:

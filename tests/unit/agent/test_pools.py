@@ -178,3 +178,24 @@ def test_how_qemu_reaches_an_image_of_ceph(auth: str, user: str | None, secret: 
 def test_a_pool_that_says_nothing_is_told() -> None:
     with pytest.raises(HypervisorError, match="no name of a Ceph pool"):
         rbd("<pool type='rbd'><name>x</name></pool>", "image", FakePool())
+
+
+def test_a_server_whose_pool_does_not_run(host: Host) -> None:
+    """It is shown, cannot start, gives the volume back, and may go."""
+    host.ensure("volume", "data", {"size": 1, "pool": "vg"})
+    mapping = [{"source_type": "volume", "uuid": "data"}]
+    host.server(block_device_mapping=mapping, flavor=DISKS, power="off")
+    (host.root / "libvirt/pool-vg0").rename(host.root / "libvirt/away")
+    assert host.show()["power_state"] == "off"
+    with pytest.raises(HypervisorError, match="pool-vg0"):
+        host.server(power="running")
+    with pytest.raises(Conflict, match="no storage pool 'vg0'"):
+        host.server(power="off", description="defined anew")
+    assert host.ensure("volume_attachment", "web1:data", None).changed
+    (host.root / "libvirt/away").rename(host.root / "libvirt/pool-vg0")
+    host.ensure("volume_attachment", "web1:data", {"server": "web1", "volume": "data"})
+    (host.root / "libvirt/pool-vg0").rename(host.root / "libvirt/away")
+    assert host.ensure("server", "web1", None).changed
+    (host.root / "libvirt/away").rename(host.root / "libvirt/pool-vg0")
+    shown = reconcile.show(host.agent, BY_NOUN["volume"], "data")
+    assert (shown["status"], shown["attachments"]) == ("available", [])
