@@ -56,6 +56,12 @@ class FakeOutside:
         self.network = hypervisor.network_outside
         self.pool = hypervisor.add_pool
 
+    def backup(self, uuid: str, folder: Path) -> None:
+        self.hypervisor.backup_outside(uuid)
+
+    def backing_up(self, uuid: str) -> bool:
+        return self.hypervisor.copying(uuid)
+
     def clean(self, prefix: str) -> None:
         """Nothing outlives the fake."""
 
@@ -93,6 +99,17 @@ class LibvirtOutside:
         self.conn.storagePoolDefineXML(
             f"<pool type='dir'><name>{name}</name><target><path>{folder}</path></target></pool>").create()
         return folder
+
+    def backup(self, uuid: str, folder: Path) -> None:
+        """One that lasts until somebody ends it."""
+        folder.mkdir()
+        folder.chmod(0o777)
+        self.conn.lookupByUUIDString(uuid).backupBegin(
+            f"<domainbackup mode='pull'><server transport='unix' socket='{folder}/socket'/><disks><disk name='vda' "
+            f"backup='yes' type='file'><scratch file='{folder}/scratch'/></disk></disks></domainbackup>", None)
+
+    def backing_up(self, uuid: str) -> bool:
+        return bool(self.conn.lookupByUUIDString(uuid).jobStats()["type"])
 
     def clean(self, prefix: str) -> None:
         for pool in self.conn.listAllStoragePools():
@@ -539,6 +556,14 @@ def test_nothing_strays(place: Place) -> None:
     place.hypervisor.start(uuid)
     place.hypervisor.stray(uuid)
     assert place.state(uuid) == "running"
+
+
+def test_a_backup_by_other_tools_goes_on(place: Place) -> None:
+    hypervisor, uuid = place.hypervisor, place.defined()
+    hypervisor.start(uuid)
+    place.outside.backup(uuid, place.folder / "backup")
+    hypervisor.abort_copy(uuid, place.folder / uuid / "copy")  # begin_copy is refused, for which libvirt takes 30 s
+    assert place.outside.backing_up(uuid)
 
 
 def test_a_guest_without_an_agent(place: Place) -> None:
