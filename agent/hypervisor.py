@@ -319,7 +319,7 @@ class Hypervisor(Storage, Protocol):
         """Wait for the end of the copy: complete and flushed at *path*, or an error and nothing left."""
 
     def abort_copy(self, uuid: str, path: Path) -> None:
-        """End a copy that nobody waits for any more, and remove what it wrote; fine when there is none."""
+        """End this copy, which nobody waits for any more, and remove what it wrote; fine when there is none."""
 
     # Disks for other hosts --------------------------------------------------------------------------------------
     def serve(self, export: Export) -> None:

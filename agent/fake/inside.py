@@ -62,6 +62,15 @@ class Inside(Domains):
             write(part, DiskSeen(format, there.virtual_size))
             self._copies.add(uuid)
 
+    def backup_outside(self, uuid: str) -> None:
+        """Somebody else copies a disk of the domain, until it stops."""
+        with self._change():
+            self._copies.add(uuid)
+
+    def copying(self, uuid: str) -> bool:
+        """Whether anybody does."""
+        return uuid in self._copies
+
     def finish_copy(self, uuid: str, path: Path, progress: Progress) -> None:
         part = path.with_name(path.name + ".part")
         try:
@@ -82,6 +91,7 @@ class Inside(Domains):
 
     def abort_copy(self, uuid: str, path: Path) -> None:
         with self._call("abort_copy", change=True):
-            self._copies.discard(uuid)
+            if path.with_name(path.name + ".part").exists():
+                self._copies.discard(uuid)
             for name in (path.name, path.name + ".part"):
                 path.with_name(name).unlink(missing_ok=True)

@@ -45,6 +45,7 @@ class Copies(Domains):
             ended = self._job(uuid, libvirt.VIR_DOMAIN_JOB_STATS_COMPLETED)
             if not ended.get("success") or not part.exists():
                 raise _failed(uuid, str(ended.get("errmsg") or "the copy was ended from outside"))
+            progress(ended.get("disk_processed", 0), ended.get("disk_total", 0))
             flush(part)
             part.rename(path)
             flush(path.parent)
@@ -53,9 +54,10 @@ class Copies(Domains):
             raise
 
     def abort_copy(self, uuid: str, path: Path) -> None:
-        """virDomainAbortJob, when the job is a copy; then the file is nobody's and goes."""
+        """virDomainAbortJob, when the job is a copy, and ours, as its file says: an operator may make a backup with
+        other tools. Then the file is nobody's and goes."""
         end = time.monotonic() + END
-        while self._copying(uuid):
+        while path.with_name(path.name + PART).exists() and self._copying(uuid):
             with contextlib.suppress(HypervisorError):  # it may end by itself in between
                 self._with("end a copy of", uuid, lambda domain: domain.abortJob())
             if time.monotonic() > end:

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The fixture of the contract's tests."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from magnetar_agent.fake import FakeHypervisor
+
+from .place import FakeOutside, LibvirtOutside, Place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(params=["fake", pytest.param("libvirt", marks=pytest.mark.lab)])
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    folder = Path(tempfile.mkdtemp(prefix="magnetar-contract-", dir="/var/tmp"))
+    folder.chmod(0o711)
+    if request.param == "fake":
+        fake = FakeHypervisor(folder)
+        made = Place(fake, FakeOutside(fake), folder)
+    else:
+        from magnetar_agent.virt import LibvirtHypervisor
+
+        made = Place(LibvirtHypervisor("qemu:///system", folder), LibvirtOutside("qemu:///system"), folder)
+    try:
+        yield made
+    finally:
+        made.outside.clean(made.prefix)
+        made.hypervisor.close()
+        shutil.rmtree(folder)
+    assert not any(thread.name.startswith("libvirt-") for thread in threading.enumerate())

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A hypervisor, real or fake, and somebody else on the same host, for the tests of the contract."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+import time
+import uuid as uuids
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from magnetar_agent.fake import FakeHypervisor
+from magnetar_agent.hypervisor import Disk, DomainSpec, Event
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MIB = 2**20
+HOSTILE = "<&>\"' ]]> ünï \N{SNOWMAN}"
+
+
+class FakeOutside:
+    """Somebody else on the fake's host."""
+
+    def __init__(self, hypervisor: FakeHypervisor) -> None:
+        self.hypervisor = hypervisor
+        self.define = hypervisor.defined_outside
+        self.destroy = hypervisor.destroyed_outside
+        self.undefine = hypervisor.undefined_outside
+        self.forget = hypervisor.undefined_while_it_runs
+        self.network = hypervisor.network_outside
+        self.pool = hypervisor.add_pool
+
+    def backup(self, uuid: str, folder: Path) -> None:
+        self.hypervisor.backup_outside(uuid)
+
+    def backing_up(self, uuid: str) -> bool:
+        return self.hypervisor.copying(uuid)
+
+    def clean(self, prefix: str) -> None:
+        """Nothing outlives the fake."""
+
+
+class LibvirtOutside:
+    """Somebody else on this host: plain libvirt."""
+
+    def __init__(self, uri: str) -> None:
+        import libvirt
+
+        self.conn = libvirt.open(uri)
+        self.folders: list[Path] = []
+
+    def define(self, xml: str) -> None:
+        self.conn.defineXML(xml)
+
+    def destroy(self, uuid: str) -> None:
+        self.conn.lookupByUUIDString(uuid).destroy()
+
+    def forget(self, uuid: str) -> None:
+        self.conn.lookupByUUIDString(uuid).undefine()
+
+    def undefine(self, uuid: str) -> None:
+        self.destroy(uuid)
+        self.conn.lookupByUUIDString(uuid).undefine()
+
+    def network(self, name: str) -> None:
+        self.conn.networkDefineXML(f"<network><name>{name}</name><bridge name='{name[:14]}'/></network>")
+
+    def pool(self, name: str, room: int) -> Path:
+        """A pool of files in a file system of its own stands for LVM: libvirt treats both alike."""
+        folder = Path(tempfile.mkdtemp(prefix="magnetar-pool-", dir="/var/tmp"))
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={room},mode=0711", "tmpfs", folder], check=True)
+        self.folders.append(folder)
+        self.conn.storagePoolDefineXML(
+            f"<pool type='dir'><name>{name}</name><target><path>{folder}</path></target></pool>").create()
+        return folder
+
+    def backup(self, uuid: str, folder: Path) -> None:
+        """One that lasts until somebody ends it."""
+        folder.mkdir()
+        folder.chmod(0o777)
+        self.conn.lookupByUUIDString(uuid).backupBegin(
+            f"<domainbackup mode='pull'><server transport='unix' socket='{folder}/socket'/><disks><disk name='vda' "
+            f"backup='yes' type='file'><scratch file='{folder}/scratch'/></disk></disks></domainbackup>", None)
+
+    def backing_up(self, uuid: str) -> bool:
+        return bool(self.conn.lookupByUUIDString(uuid).jobStats()["type"])
+
+    def clean(self, prefix: str) -> None:
+        for pool in self.conn.listAllStoragePools():
+            if pool.name().startswith(prefix):
+                if pool.isActive():
+                    pool.destroy()
+                pool.undefine()
+        for folder in self.folders:
+            subprocess.run(["umount", folder], check=True)
+            folder.rmdir()
+        for domain in self.conn.listAllDomains():
+            if domain.name().startswith(prefix):
+                if domain.isActive():
+                    domain.destroy()
+                domain.undefineFlags(1)
+        for network in self.conn.listAllNetworks():
+            if network.name().startswith(prefix):
+                if network.isActive():
+                    network.destroy()
+                network.undefine()
+        self.conn.close()
+
+
+class Place:
+    """A hypervisor, what happened on it, somebody else on it, and a folder that QEMU can reach."""
+
+    def __init__(self, hypervisor: Any, outside: Any, folder: Path) -> None:
+        self.hypervisor, self.outside, self.folder = hypervisor, outside, folder
+        self.prefix = "mt" + uuids.uuid4().hex[:8]
+        self.events: list[Event] = []
+        hypervisor.on_event(self.events.append)
+
+    def spec(self, **changes: Any) -> DomainSpec:
+        """A small domain whose disk exists."""
+        uuid = str(uuids.uuid4())
+        folder = self.folder / uuid
+        folder.mkdir(mode=0o750)
+        disk = Disk(folder / "disk", "vda", tag="root <disk>")
+        self.hypervisor.make_disk(disk.path, "qcow2", 16 * MIB)
+        self.hypervisor.permit([folder])
+        made = DomainSpec(uuid=uuid, name=f"{self.prefix}-{uuid[:8]}", title=HOSTILE, vcpus=1, ram_mib=32,
+                          virt_type="qemu", machine="q35", disks=(disk,), nics=(), console_log=folder / "console.log",
+                          description=HOSTILE, metadata={"name": HOSTILE, HOSTILE: "x"})
+        return replace(made, **changes)
+
+    def defined(self, **changes: Any) -> str:
+        """The uuid of a domain of ours."""
+        spec = self.spec(**changes)
+        self.hypervisor.define(spec)
+        return spec.uuid
+
+    def foreign(self, spec: DomainSpec) -> None:
+        """Somebody else defines *spec*, without our metadata."""
+        self.outside.define(re.sub("(?s)<metadata>.*</metadata>", "", self.hypervisor.render(spec)))
+
+    def state(self, uuid: str) -> str:
+        domain = self.hypervisor.domain(uuid)
+        assert domain == self.hypervisor.domains().get(uuid)
+        return str(domain.state) if domain else "missing"
+
+    def happened(self, uuid: str, what: str) -> Event:
+        return eventually(lambda: next((e for e in self.events if e.uuid == uuid and e.what == what), None))
+
+
+def eventually(find: Callable[[], Any], seconds: float = 10) -> Any:
+    """What *find* gives, as soon as it gives something."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        found = find()
+        if found:
+            return found
+        time.sleep(0.02)
+    raise AssertionError("it did not happen in time")

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The contract of hypervisors: disks, images, copies, storage pools and exports. See ``test_hypervisor``."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from magnetar_agent.hypervisor import OFF, Disk, Export
+from magnetar_core.errors import Cancelled, Conflict, HypervisorError, NoSpace
+
+from .place import MIB, Place
+
+
+@pytest.mark.parametrize("format", ["raw", "qcow2"])
+def test_disks(place: Place, format: str) -> None:
+    hypervisor, path = place.hypervisor, place.folder / "a disk, -with --odd:name"
+    assert hypervisor.disk(path) is None
+    path.with_name(path.name + ".part").write_bytes(b"left by an interrupted attempt")
+    hypervisor.make_disk(path, format, 10 * MIB)
+    assert (hypervisor.disk(path).format, hypervisor.disk(path).virtual_size) == (format, 10 * MIB)
+    hypervisor.grow_disk(path, format, 20 * MIB)
+    hypervisor.grow_disk(path, format, 20 * MIB)
+    assert hypervisor.disk(path).virtual_size == 20 * MIB
+    with pytest.raises(HypervisorError, match="shrunk"):
+        hypervisor.grow_disk(path, format, 10 * MIB)
+    overlay = place.folder / "overlay"
+    hypervisor.make_disk(overlay, "qcow2", 30 * MIB, backing=path, backing_format=format)
+    assert (hypervisor.disk(overlay).virtual_size, hypervisor.disk(overlay).backing) == (30 * MIB, path)
+    assert not list(place.folder.glob("*.part*"))
+
+
+def test_an_overlay_needs_its_base(place: Place) -> None:
+    with pytest.raises(HypervisorError, match="nothing-here"):
+        place.hypervisor.make_disk(place.folder / "o", "qcow2", MIB, place.folder / "nothing-here", "raw")
+    assert not list(place.folder.glob("o*"))
+
+
+def test_copies(place: Place) -> None:
+    hypervisor, source, copy = place.hypervisor, place.folder / "source", place.folder / "copy"
+    source.write_bytes(b"magnetar" * 131072)
+    told: list[tuple[int, int]] = []
+    hypervisor.copy_disk(source, "raw", copy, "raw", lambda done, total: told.append((done, total)))
+    assert copy.read_bytes() == source.read_bytes()
+    assert told[-1] == (MIB, MIB) and told == sorted(told)
+    hypervisor.copy_disk(source, "raw", place.folder / "other", "qcow2", lambda done, total: None)
+    assert hypervisor.disk(place.folder / "other").format == "qcow2"
+
+
+def test_a_cancelled_copy_leaves_nothing(place: Place) -> None:
+    source = place.folder / "source"
+    source.write_bytes(b"x" * 4 * MIB)
+
+    def cancel(done: int, total: int) -> None:
+        raise Cancelled
+
+    with pytest.raises(Cancelled):
+        place.hypervisor.copy_disk(source, "raw", place.folder / "copy", "qcow2", cancel)
+    with pytest.raises(HypervisorError, match="nothing-here"):
+        place.hypervisor.copy_disk(place.folder / "nothing-here", "raw", place.folder / "copy", "raw", cancel)
+    assert not list(place.folder.glob("copy*"))
+
+
+def test_iso(place: Place) -> None:
+    path = place.folder / "config.iso"
+    place.hypervisor.make_iso(path, "config-2", {"openstack/latest/meta_data.json": b"{}"})
+    assert path.read_bytes()[0x8001:0x8006] == b"CD001" and b"config-2" in path.read_bytes()[:0x9000]
+    assert not list(place.folder.glob("*.part"))
+
+
+def test_a_copy_of_a_disk_in_use(place: Place) -> None:
+    """It stands alone, whatever the disk stands on."""
+    hypervisor, spec = place.hypervisor, place.spec()
+    path, base = spec.disks[0].path, spec.disks[0].path.with_name("base")
+    path.rename(base)
+    hypervisor.make_disk(path, "qcow2", 16 * MIB, backing=base, backing_format="qcow2")
+    other = Disk(path.with_name("other"), "vdb", "raw")
+    hypervisor.make_disk(other.path, "raw", MIB)
+    hypervisor.define(replace(spec, disks=(*spec.disks, other)))
+    copy = path.with_name("copy")
+    with pytest.raises(HypervisorError):
+        hypervisor.begin_copy(spec.uuid, "vda", copy)
+    for act in (hypervisor.start, hypervisor.pause):
+        act(spec.uuid)
+        told: list[tuple[int, int]] = []
+        hypervisor.begin_copy(spec.uuid, "vda", copy)
+        hypervisor.finish_copy(spec.uuid, copy, lambda done, total, told=told: told.append((done, total)))
+        seen = hypervisor.disk(copy)
+        assert seen is not None and (seen.format, seen.virtual_size, seen.backing) == ("qcow2", 16 * MIB, None)
+        assert told == sorted(told)
+        copy.unlink()
+    assert {p.name for p in path.parent.iterdir()} <= {"disk", "base", "other", "console.log"}
+
+
+def test_a_copy_that_is_cancelled_or_left_behind(place: Place) -> None:
+    hypervisor, uuid = place.hypervisor, place.defined()
+    copy = place.folder / uuid / "copy"
+    hypervisor.start(uuid)
+
+    def cancel(done: int, total: int) -> None:
+        raise Cancelled
+
+    hypervisor.begin_copy(uuid, "vda", copy)
+    with pytest.raises(Cancelled):
+        hypervisor.finish_copy(uuid, copy, cancel)
+    hypervisor.begin_copy(uuid, "vda", copy)
+    for _time in range(2):
+        hypervisor.abort_copy(uuid, copy)
+    with pytest.raises(HypervisorError):
+        hypervisor.finish_copy(uuid, copy, lambda done, total: None)
+    hypervisor.begin_copy(uuid, "vda", copy)
+    place.outside.destroy(uuid)
+    with pytest.raises(HypervisorError):
+        hypervisor.finish_copy(uuid, copy, lambda done, total: None)
+    hypervisor.abort_copy(uuid, copy)
+    assert not list(copy.parent.glob("copy*")) and place.state(uuid) == OFF
+
+
+def test_nothing_strays(place: Place) -> None:
+    uuid = place.defined()
+    place.hypervisor.stray(uuid)
+    place.hypervisor.start(uuid)
+    place.hypervisor.stray(uuid)
+    assert place.state(uuid) == "running"
+
+
+def test_a_backup_by_other_tools_goes_on(place: Place) -> None:
+    hypervisor, uuid = place.hypervisor, place.defined()
+    hypervisor.start(uuid)
+    place.outside.backup(uuid, place.folder / "backup")
+    hypervisor.abort_copy(uuid, place.folder / uuid / "copy")  # begin_copy is refused, for which libvirt takes 30 s
+    assert place.outside.backing_up(uuid)
+
+
+def test_a_guest_without_an_agent(place: Place) -> None:
+    hypervisor, uuid = place.hypervisor, place.defined()
+    hypervisor.start(uuid)
+    assert not hypervisor.freeze(uuid)
+    hypervisor.thaw(uuid)
+    with pytest.raises(Conflict, match="qemu-guest-agent") as refused:
+        hypervisor.set_password(uuid, "root", "unspeakable")
+    assert "unspeakable" not in str(refused.value)
+    hypervisor.inject_nmi(uuid)
+    hypervisor.destroy(uuid)
+    with pytest.raises(HypervisorError, match="not running"):
+        hypervisor.inject_nmi(uuid)
+
+
+def test_nothing_is_guessed_from_what_a_guest_wrote(place: Place) -> None:
+    """A raw disk with a qcow2 header in it, which names another file, is a raw disk."""
+    disk, copy = place.folder / "disk", place.folder / "copy"
+    place.hypervisor.make_disk(place.folder / "header", "qcow2", 64 * MIB)
+    disk.write_bytes((place.folder / "header").read_bytes()[:MIB].ljust(MIB, b"\0"))
+    place.hypervisor.grow_disk(disk, "raw", 2 * MIB)
+    assert disk.stat().st_size == 2 * MIB
+    place.hypervisor.copy_disk(disk, "raw", copy, "raw", lambda done, total: None)
+    assert copy.read_bytes() == disk.read_bytes()
+
+
+def test_a_storage_pool(place: Place) -> None:
+    hypervisor, pool = place.hypervisor, f"{place.prefix}-pool"
+    with pytest.raises(Conflict, match="has no storage pool"):
+        hypervisor.check_pool(pool)
+    folder = place.outside.pool(pool, 16 * MIB)
+    hypervisor.check_pool(pool)
+    assert hypervisor.contents(pool) == {} and hypervisor.content(pool, "one") is None
+    for _time in range(2):
+        hypervisor.make_content(pool, "one", 4 * MIB)
+    found = hypervisor.content(pool, "one")
+    assert found is not None and found.size == 4 * MIB and hypervisor.contents(pool) == {"one": found}
+    assert (found.disk.format, found.disk.target, found.disk.path) == ("raw", "", folder / "one")
+    for _time in range(2):
+        hypervisor.grow_content(pool, "one", 8 * MIB)
+    hypervisor.grow_content(pool, "one", 4 * MIB)
+    assert hypervisor.content(pool, "one").size == 8 * MIB
+    with pytest.raises(HypervisorError, match="gone"):
+        hypervisor.grow_content(pool, "two", 8 * MIB)
+    with pytest.raises(NoSpace):
+        hypervisor.make_content(pool, "two", 64 * MIB)
+    assert list(hypervisor.contents(pool)) == ["one"] and hypervisor.content(pool, "one").size == 8 * MIB
+    (folder / "other").write_bytes(bytes(MIB))  # another host's
+    assert hypervisor.content(pool, "other").size == MIB
+    for wipe in (True, False):
+        hypervisor.remove_content(pool, "one", wipe)
+    assert list(hypervisor.contents(pool)) == ["other"]
+
+
+def test_copies_into_a_storage_pool(place: Place) -> None:
+    hypervisor, pool, source = place.hypervisor, f"{place.prefix}-pool", place.folder / "source"
+    place.outside.pool(pool, 16 * MIB)
+    hypervisor.make_content(pool, "one", 4 * MIB)
+    target = hypervisor.content(pool, "one").disk
+    target.path.write_bytes(b"x" * 4 * MIB)
+    source.write_bytes(b"magnetar" * 1024 + bytes(MIB))
+    told: list[tuple[int, int]] = []
+    hypervisor.copy_into(source, "raw", target, lambda done, total: told.append((done, total)))
+    assert told and told == sorted(told) and told[-1][0] == told[-1][1]
+    assert target.path.read_bytes()[:source.stat().st_size] == source.read_bytes()
+    assert target.path.stat().st_size == 4 * MIB
+    source.write_bytes(bytes(8 * MIB))
+    with pytest.raises(HypervisorError):
+        hypervisor.copy_into(source, "raw", target, lambda done, total: None)
+    with pytest.raises(HypervisorError, match="nothing-here"):
+        hypervisor.copy_into(place.folder / "nothing-here", "raw", target, lambda done, total: None)
+
+
+def _connects(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(5)
+        try:
+            sock.connect(str(path))
+            return bool(sock.recv(8))
+        except OSError:
+            return False
+
+
+def test_a_disk_for_another_host(place: Place) -> None:
+    hypervisor, folder = place.hypervisor, place.folder / "export"
+    folder.mkdir(mode=0o770)
+    hypervisor.permit([folder])
+    folder.chmod(0o770)
+    disk = Disk(folder / "disk", "", "qcow2")
+    export = Export("e1", "volume", disk, folder / "nbd")
+    with pytest.raises(HypervisorError, match="qemu-nbd does not serve"):
+        hypervisor.serve(replace(export, id="e0"))
+    hypervisor.unserve("e0")
+    hypervisor.make_disk(disk.path, "qcow2", MIB)
+    for _time in range(2):
+        hypervisor.serve(export)
+        assert hypervisor.serving("e1") == export and _connects(export.socket)
+    other = replace(export, disk=replace(disk, readonly=True))
+    hypervisor.serve(other)
+    assert hypervisor.serving("e1") == other and _connects(export.socket)
+    for _time in range(2):
+        hypervisor.unserve("e1")
+        assert hypervisor.serving("e1") is None and not _connects(export.socket)
+
+
+def test_a_stand_in_while_a_domain_has_the_disk(place: Place) -> None:
+    """It is served as it is, and what clients write is lost; then the disk itself."""
+    hypervisor, folder = place.hypervisor, place.folder / "export"
+    folder.mkdir(mode=0o770)
+    hypervisor.permit([folder])
+    folder.chmod(0o770)
+    uuid = place.defined()
+    hypervisor.start(uuid, paused=True)
+    disk = hypervisor.domain(uuid).disks[0]
+    export = Export("e2", "volume", Disk(disk.path, "", "qcow2"), folder / "nbd", stand_in=True)
+    hypervisor.serve(export)
+    assert hypervisor.serving("e2") == export and _connects(export.socket)
+    hypervisor.destroy(uuid)
+    hypervisor.serve(replace(export, stand_in=False))
+    assert _connects(export.socket)
+    hypervisor.unserve("e2")
+    assert [path.name for path in folder.iterdir()] == []
