@@ -248,4 +248,3 @@ def _volume_name(agent: Agent, document: Document) -> str:
     if document.want.get("origin"):
         return str(document.want["origin"]["volume_name"])
     return found.name if found else ""
-

@@ -366,4 +366,3 @@ def _give_back(task: Task) -> None:
     document.want["phase"] = "prepared"
     document.state["failed"] = True
     task.keep()
-

@@ -330,4 +330,3 @@ def _discard(agent: Agent, id: str) -> None:
         if domain is not None and domain.owned:
             agent.hypervisor.destroy(id)
             agent.hypervisor.undefine(id)
-

@@ -323,5 +323,3 @@ def _told(facts: dict[str, Any]) -> dict[str, int]:
     names = {"done": "data_processed", "total": "data_total", "remaining": "data_remaining"}
     return {**{ours: int(facts.get(name, 0)) for ours, name in names.items()},
             "dirty_rate": int(facts.get("memory_dirty_rate", 0)) * int(facts.get("memory_page_size", 4096))}
-
-

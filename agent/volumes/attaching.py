@@ -129,4 +129,3 @@ def _has(agent: Agent, server: str, device: Disk | Nic) -> bool:
     if isinstance(device, Nic):
         return any(nic.mac == device.mac for nic in seen.nics)
     return any(one.target == device.target for one in seen.disks)
-

@@ -23,7 +23,7 @@ class Migration(Resource):
     peer = Field(Text(1, 255), "Common name in the certificate of the other agent.", required=True, on=FIXED,
                  sample="kvm2")
     address = Field(Nullable(Text(1, 300)), "host:port of the other agent; the source needs it, and the target for "
-                                                "volumes.", default=None, sample="kvm2:6553")
+                    "volumes.", default=None, sample="kvm2:6553")
     type = Field(Choices("live", "cold"), "live: the guest runs on; cold: it is off while its disks are copied.",
                  default="live", on=FIXED, sample="live")
     phase = Field(Choices(*PHASES), "How far it is to go at least.", default="prepared", sample="settled")
