@@ -17,6 +17,8 @@ import machine
 
 ROOT, BIN, SRC = machine.ROOT, machine.VENV / "bin", machine.CACHE / "src"
 PYTEST = ("python", "-m", "pytest", "-q", "--durations=10", "--color=no")
+#: Tests without guests wait more than they work.
+AT_ONCE = ("-n", str((os.cpu_count() or 1) + 1))
 PIP = 'import os, sys\nos.execv(sys.executable, [sys.executable, "-m", "ensurepip", "--upgrade"])\n'
 
 
@@ -77,7 +79,7 @@ STAGES: dict[str, tuple[str, Callable[[], bool]]] = {
     "ruff": ("lint", partial(call, "ruff", "check", ".")),
     "mypy": ("types of core and agent, strict", partial(call, "mypy")),
     "imports": ("which layer may import which", partial(call, "lint-imports")),
-    "tests": ("unit, contract and module tests", partial(call, *PYTEST, "-m", "not lab", "tests")),
+    "tests": ("unit, contract and module tests", partial(call, *PYTEST, *AT_ONCE, "-m", "not lab", "tests")),
     "ansible-lint": ("roles and playbooks, profile production",
                      partial(call, "ansible-lint", "--offline", "--profile", "production", "roles", "playbooks")),
     "changelog": ("changelog fragments", partial(call, "antsibull-changelog", "lint")),

@@ -84,13 +84,15 @@ class _Server:
         self.export.socket.unlink(missing_ok=True)
 
     def _answer(self) -> None:
+        words = f"{self.export.name} {'stand-in' if self.export.stand_in else 'disk'}\n".encode()
         while True:
             try:
                 sock, _address = self._listener.accept()
-                self._clients.append(sock)
-                sock.sendall(f"{self.export.name} {'stand-in' if self.export.stand_in else 'disk'}\n".encode())
             except OSError:
                 return
+            self._clients.append(sock)
+            with contextlib.suppress(OSError):  # it has gone already
+                sock.sendall(words)
 
 
 def _socket() -> socket.socket:
