@@ -127,9 +127,12 @@ def attaching(host: Host, rounds: int) -> list[Figure]:
 
         in_turns(rounds, {"by hand": by_hand, "agents": agents})
     found = {name: values[1:] for name, values in taken.items()}  # the first warmed up
-    return [Figure(f"volume of another host, {what}", statistics.median(found[what]), spread=spread(found[what]),
-                   ratio=1.2, floor=statistics.median(found[f"raw {what}"]), floor_name="qemu-nbd and libvirt's call")
-            for what in ("attach", "detach")]  # fmt: skip
+    for kind in ("", "raw "):
+        found[f"{kind}both"] = [sum(pair) for pair in zip(found[f"{kind}attach"], found[f"{kind}detach"], strict=True)]
+    return [Figure(f"volume of another host, {words}", statistics.median(found[what]), spread=spread(found[what]),
+                   ratio=ratio, floor=statistics.median(found[f"raw {what}"]), floor_name="qemu-nbd and libvirt's calls")
+            for words, what, ratio in (("both", "both", 1.2), ("attached", "attach", None), ("detached", "detach", None))
+            ]  # fmt: skip
 
 
 def certificates(folder: Path, *names: str) -> None:
