@@ -130,9 +130,9 @@ def attaching(host: Host, rounds: int) -> list[Figure]:
     for kind in ("", "raw "):
         found[f"{kind}both"] = [sum(pair) for pair in zip(found[f"{kind}attach"], found[f"{kind}detach"], strict=True)]
     return [Figure(f"volume of another host, {words}", statistics.median(found[what]), spread=spread(found[what]),
-                   ratio=ratio, floor=statistics.median(found[f"raw {what}"]), floor_name="qemu-nbd and libvirt's calls")
-            for words, what, ratio in (("both", "both", 1.2), ("attached", "attach", None), ("detached", "detach", None))
-            ]  # fmt: skip
+                   floor=statistics.median(found[f"raw {what}"]), floor_name="qemu-nbd and libvirt", ratio=ratio)
+            for words, what, ratio in (("attached and detached", "both", 1.2), ("of it attached", "attach", None),
+                                       ("of it detached", "detach", None))]  # fmt: skip
 
 
 def certificates(folder: Path, *names: str) -> None:
