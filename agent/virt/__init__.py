@@ -17,7 +17,6 @@ from .inside import Inside
 from .migrate import Migrations
 from .nbd import Exports
 from .network import Networks
-from .power import Domains
 from .probe import Kvm
 from .storage import Storage
 from .templates import FOLDER
@@ -38,7 +37,7 @@ class LibvirtHypervisor(Capabilities, Copies, Exports, Inside, Devices, Migratio
     def __init__(self, uri: str = "qemu:///system", state_dir: Path = Path("/var/lib/magnetar"),
                  templates: Path = FOLDER) -> None:
         Capabilities.__init__(self)
-        Domains.__init__(self)
+        Inside.__init__(self)
         Exports.__init__(self)
         self.templates = templates
         self._listeners: list[Callable[[Event], None]] = []

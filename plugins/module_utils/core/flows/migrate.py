@@ -102,8 +102,7 @@ class Migrate:
             begun, half = {self.source: None, self.target: None}, None
         self.id = half["id"] if half else str(uuid.uuid4())
         if here is not None:
-            for step in self._bring(here, begun, dry):
-                yield step
+            yield from self._bring(here, begun, dry)
         yield self._step("settle", "settle at %s" % self.target.host["name"]), lambda: self._ensure(
             self.target, {"phase": "settled"})
         if here is not None or begun[self.source]:
