@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -101,3 +104,22 @@ def pair() -> Iterator[Pair]:
     found = Pair(root, (ports[0], ports[1]))
     yield found
     found.close()
+
+
+ENDS: list[int] = []
+
+
+def pytest_sessionfinish(exitstatus: int) -> None:
+    """What the run is to end with."""
+    ENDS.append(int(exitstatus))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """An agent that died in a test leaves threads that wait for ever, as a process's end would have ended them: Python
+    would wait for them, too."""
+    left = [one for one in threading.enumerate() if not one.daemon and one is not threading.main_thread()]
+    if left and ENDS and not hasattr(config, "workerinput"):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(ENDS[-1])
