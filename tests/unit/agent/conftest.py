@@ -114,12 +114,11 @@ def pytest_sessionfinish(exitstatus: int) -> None:
     ENDS.append(int(exitstatus))
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(tryfirst=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
     """An agent that died in a test leaves threads that wait for ever, as a process's end would have ended them: Python
     would wait for them, too."""
-    left = [one for one in threading.enumerate() if not one.daemon and one is not threading.main_thread()]
-    if left and ENDS and not hasattr(config, "workerinput"):
+    if threading.active_count() > 1 and ENDS and not hasattr(config, "workerinput"):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(ENDS[-1])
