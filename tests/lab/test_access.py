@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import grp
 import json
 import os
 import socket
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.lab
 
 FLAVOR = {"vcpus": 1, "ram": 64}
+GROUP = "users"  # a group that every Debian has
 USER_DATA = "c2VjcmV0LXVzZXItZGF0YQ=="  # secret-user-data
 #: What somebody without rights on the socket sees: the kernel refuses to connect, or the agent to answer.
 STRANGER = """
@@ -73,7 +75,7 @@ def https(keys: Path) -> Iterator[LabAgent]:
         port = free.getsockname()[1]
     settings = {"listen": f"127.0.0.1:{port}", "tls_cert": str(keys / "localhost.pem"),
                 "tls_key": str(keys / "localhost.key"), "tls_client_ca": str(keys / "ca.pem"),
-                "client_certs": {"awx": "operate", "viewer": "read"}}
+                "client_certs": {"awx": "operate", "viewer": "read"}, "socket_group": GROUP}
     with LabAgent(**settings) as made:
         made.url = f"https://localhost:{port}"  # type: ignore[attr-defined]
         yield made
@@ -102,7 +104,8 @@ def test_no_tcp_unless_it_is_set_up() -> None:
 
 
 def test_the_socket_is_for_root_and_the_group(https: LabAgent) -> None:
-    group = https.socket.stat().st_gid
+    group = grp.getgrnam(GROUP).gr_gid
+    assert https.socket.stat().st_gid == group
     for words, expected in (["--clear-groups"], "PermissionError"), ([f"--groups={group}"], "200"):
         done = subprocess.run(
             ["setpriv", "--reuid=65534", "--regid=65534", *words, "/usr/bin/python3", "-c", STRANGER, https.socket],
