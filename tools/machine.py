@@ -121,7 +121,7 @@ def development_environment() -> None:
 
     def install(folder: Path) -> None:
         needed = run(PYTHON, "-c", "import sys, tomllib; p = tomllib.load(open(sys.argv[1], 'rb'))['project'];"
-                     "e = p['optional-dependencies']; print('\\n'.join(e['agent'] + e['dev']))",
+                     "e = p['optional-dependencies']; print('\\n'.join(e['agent'] + e['control'] + e['dev']))",
                      ROOT / "pyproject.toml")
         run(folder / "bin" / "pip", "install", "-q", "--disable-pip-version-check", *needed.splitlines())
         site = next((folder / "lib").glob("python3*/site-packages"))
@@ -135,8 +135,9 @@ def development_environment() -> None:
 def links() -> None:
     """The checkout under the names by which it is imported: two packages, and the collection."""
     core = ROOT / "plugins" / "module_utils" / "core"
-    for link, target in ((CACHE / "src" / "magnetar_agent", ROOT / "agent"), (CACHE / "src" / "magnetar_core", core),
-                         (COLLECTION, ROOT)):  # fmt: skip
+    packages = CACHE / "src"
+    for link, target in ((packages / "magnetar_agent", ROOT / "agent"), (packages / "magnetar_core", core),
+                         (packages / "magnetar_control", ROOT / "control"), (COLLECTION, ROOT)):  # fmt: skip
         link.parent.mkdir(parents=True, exist_ok=True)
         if not link.is_symlink():
             link.symlink_to(os.path.relpath(target, link.parent))

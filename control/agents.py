@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Ways to the agents of the hosts: clients, kept and lent."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from magnetar_core.client import Client
+from magnetar_core.flows.migrate import Side
+
+#: Clients kept for each host; more are made when they are needed, and closed afterwards.
+KEPT = 8
+
+
+class Agents:
+    """Lends clients for endpoints such as ``unix:/run/magnetar/agent.sock`` or ``https://kvm1:6553``."""
+
+    def __init__(self, ca_cert: Path | None = None, client_cert: Path | None = None, client_key: Path | None = None,
+                 timeout: float = 600.0) -> None:
+        self.tls = {"ca_cert": str(ca_cert) if ca_cert else None, "client_cert": str(client_cert) if client_cert else None,
+                    "client_key": str(client_key) if client_key else None}
+        self.timeout = timeout
+        self._lock = threading.Lock()
+        self._free: dict[str, list[Client]] = {}
+
+    @contextlib.contextmanager
+    def client(self, endpoint: str) -> Iterator[Client]:
+        """A client that nobody else uses meanwhile."""
+        with self._lock:
+            free = self._free.setdefault(endpoint, [])
+            client = free.pop() if free else None
+        if client is None:
+            client = self.make(endpoint)
+        try:
+            yield client
+        except BaseException:
+            client.close()
+            raise
+        with self._lock:
+            if len(free) < KEPT:
+                free.append(client)
+                return
+        client.close()
+
+    def make(self, endpoint: str) -> Client:
+        """A client of one's own."""
+        tls = self.tls if endpoint.startswith("https") else {}
+        return Client(endpoint, timeout=self.timeout, **tls)  # type: ignore[arg-type]
+
+    @contextlib.contextmanager
+    def side(self, endpoint: str) -> Iterator[Side]:
+        """One side of a flow between two agents."""
+        with self.client(endpoint) as client:
+            yield Side(client)
+
+    def close(self) -> None:
+        """Close what is kept."""
+        with self._lock:
+            kept, self._free = [c for free in self._free.values() for c in free], {}
+        for client in kept:
+            client.close()

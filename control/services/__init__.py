@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the control plane asks of identity, image, network and volume services. The embedded ones are in the folders
+here; the interfaces say what Nova asks of Keystone, Glance, Neutron and Cinder, so that these fit too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Context:
+    """Who asks: what a token says. ``project_id`` is ``None`` for an unscoped token."""
+
+    user_id: str
+    project_id: str | None
+    roles: frozenset[str] = frozenset()
+    user_name: str = ""
+    project_name: str = ""
+    user_domain_id: str = "default"
+    project_domain_id: str = "default"
+    #: Seconds since the epoch at which the token ends.
+    expires: float = 0.0
+    #: The token itself, to ask other services with; never logged.
+    token: str = field(default="", repr=False)
+
+    @property
+    def is_admin(self) -> bool:
+        """Whether the role admin is among the roles."""
+        return "admin" in self.roles
+
+
+class Identity(Protocol):
+    """Keystone, as Nova uses it."""
+
+    def validate(self, token: str) -> Context | None:
+        """Who bears *token*; ``None`` when it is unknown, expired, revoked or of a disabled user or project."""
+
+    def project_exists(self, context: Context, project_id: str) -> bool:
+        """Whether there is such a project (flavor access, quotas)."""
+
+
+class Images(Protocol):
+    """Glance. An image is {id, name, status (queued, saving, active, deactivated, killed, deleted), visibility, owner,
+    size, virtual_size, disk_format, container_format, min_disk, min_ram, checksum (md5), os_hash_algo, os_hash_value
+    (sha512), protected, tags, properties {name: text}, created_at, updated_at}."""
+
+    def show(self, context: Context, id: str) -> Document | None:
+        """The image, if *context* may see it."""
+
+    def content(self, id: str) -> tuple[Iterator[bytes], int]:
+        """The content piece by piece, and its size in bytes."""
+
+    def create(self, context: Context, name: str, **fields: Any) -> Document:
+        """A queued image; *fields*: disk_format, container_format, min_disk, min_ram, visibility, properties, id."""
+
+    def upload(self, id: str, chunks: Iterable[bytes]) -> Document:
+        """Take the content in: the image becomes active. Anything wrong leaves it queued."""
+
+    def fail(self, id: str, why: str) -> None:
+        """Its content will not come: the image becomes killed."""
+
+    def delete(self, context: Context, id: str) -> None:
+        """Remove image and content; nothing when there is none."""
+
+
+class Networks(Protocol):
+    """Neutron. A NIC is {port_id, network_id, network (name), mac, fixed_ips: [{ip_address, subnet_id}], tag, created
+    (whether the port goes with the server), on_host: what the agent's server takes: {network} or {bridge}}."""
+
+    def check(self, context: Context, wishes: Any) -> list[Document]:
+        """What a server asked for, in normal form: [{network_id, port_id, fixed_ip, tag}]. *wishes*: "auto", "none", or
+        Nova's list; an empty list is the default network. Raises ``web.Fault`` 400 naming what does not exist, 409 for a
+        port in use."""
+
+    def allocate(self, context: Context, server_id: str, wishes: Sequence[Document]) -> list[Document]:
+        """NICs for the wishes of ``check``; ports that are not there are made. Asked twice, the same NICs."""
+
+    def bind(self, server_id: str, host: str, active: bool = True) -> None:
+        """The server's ports are on *host* now."""
+
+    def release(self, server_id: str, port_id: str | None = None) -> None:
+        """The server has no port any more (or not this one): those made with it are deleted, others are free again."""
+
+    def on_host(self, network_id: str) -> Document | None:
+        """The ``network`` resource that a host's agent must have for it: {name, …}; ``None`` for a bridge of the host."""
+
+    def ports(self, server_id: str) -> list[Document]:
+        """The NICs of a server, each with port_state besides."""
+
+    def groups(self, context: Context, names: Sequence[str]) -> list[str]:
+        """Names of security groups, checked; raises ``web.Fault`` 400."""
+
+
+class Volumes(Protocol):
+    """Cinder. A volume is {id, name, status, size (GiB), multiattach, bootable, host, attachments: [{id, server_id,
+    device, attached_at}], volume_type, availability_zone, metadata, volume_image_metadata, project_id, …}."""
+
+    def show(self, context: Context, id: str) -> Document | None:
+        """The volume, if *context* may see it."""
+
+    def snapshot(self, context: Context, id: str) -> Document | None:
+        """The volume snapshot {id, volume_id, size, status}."""
+
+    def create(self, context: Context, size: int, **fields: Any) -> Document:
+        """A volume that is being made; *fields*: name, image_id, snapshot_id, source_volume_id, volume_type, id, host."""
+
+    def wait(self, id: str, limit: float) -> Document:
+        """The volume when it is made; raises ``web.Fault`` 400 when that failed or took longer."""
+
+    def reserve(self, context: Context, id: str, server_id: str, **fields: Any) -> Document:
+        """Keep it for a server: {id (of the attachment), volume}. Raises ``web.Fault`` 400 or 409 when it is in use."""
+
+    def attached(self, attachment_id: str, host: str, device: str) -> None:
+        """The server on *host* has it now."""
+
+    def detached(self, attachment_id: str) -> None:
+        """The server has it no more; nothing when it had not."""
+
+    def where(self, id: str) -> str:
+        """Name of the compute host on which the volume lies."""
+
+    def delete(self, context: Context, id: str) -> None:
+        """Remove it, when nothing is attached; nothing when there is none."""
+
+
+@dataclass(frozen=True)
+class Services:
+    """The four."""
+
+    identity: Identity
+    image: Images
+    network: Networks
+    volume: Volumes

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One database: SQLite (WAL) or PostgreSQL, the same statements on both, and a doorbell.
+
+A doorbell that is lost never matters: whoever waits looks again after a while (``Bell.wait``). It crosses processes by
+LISTEN/NOTIFY on PostgreSQL; on SQLite it rings in its own process, and others look every 50 ms.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psycopg
+from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy.exc import DBAPIError, OperationalError
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+#: Name of PostgreSQL's notifications.
+CHANNEL = "magnetar"
+#: Seconds after which somebody who waits looks again, by engine: (somebody else may have written; nobody rang).
+LOOK_AGAIN = {"sqlite": 0.05, "postgresql": 2.0}
+SQLITE_PRAGMAS = ("journal_mode=WAL", "synchronous=NORMAL", "busy_timeout=30000", "foreign_keys=ON",
+                  "cache_size=-16000", "temp_store=MEMORY")
+#: How long a call is tried again while the database is away, in seconds.
+RETRY_FOR = 10.0
+
+
+def now() -> str:
+    """This moment as the tables keep it: UTC, microseconds, sortable as text."""
+    return datetime.now(UTC).replace(tzinfo=None).isoformat(timespec="microseconds")
+
+
+class Bell:
+    """Rings by name; whoever waits for the name wakes up."""
+
+    def __init__(self, look_again: float) -> None:
+        self.look_again = look_again
+        self._condition = threading.Condition()
+        self._rung: dict[str, int] = {}
+
+    def count(self, name: str) -> int:
+        """How often *name* was rung; take it before looking at the table, and give it to ``wait``."""
+        with self._condition:
+            return self._rung.get(name, 0)
+
+    def ring(self, name: str) -> None:
+        """Wake who waits for *name*."""
+        with self._condition:
+            self._rung[name] = self._rung.get(name, 0) + 1
+            self._condition.notify_all()
+
+    def wait(self, name: str, seen: int, limit: float | None = None) -> None:
+        """Wait until *name* was rung more often than *seen*, or it is time to look again."""
+        limit = self.look_again if limit is None else min(limit, self.look_again)
+        with self._condition:
+            self._condition.wait_for(lambda: self._rung.get(name, 0) != seen, limit)
+
+
+class Database:
+    """A database by SQLAlchemy *url*: ``sqlite:////path`` or ``postgresql+psycopg://user@host/name``."""
+
+    def __init__(self, url: str, name: str = "api", pool: int = 16) -> None:
+        self.name, self.url = name, make_url(url)
+        self.kind = self.url.get_backend_name()
+        if self.kind not in LOOK_AGAIN:
+            raise ValueError(f"database {name}: the URL must begin with sqlite:// or postgresql+psycopg://")
+        self.engine = _sqlite(url, pool) if self.kind == "sqlite" else create_engine(
+            url, pool_size=pool, max_overflow=pool, pool_recycle=1800)
+        self._auto = self.engine.execution_options(isolation_level="AUTOCOMMIT")
+        self.bell = Bell(LOOK_AGAIN[self.kind])
+        self._listener: _Listener | None = None
+
+    @contextlib.contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A connection for reading; each statement is a transaction of its own."""
+        with self._auto.connect() as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def write(self) -> Iterator[Connection]:
+        """One transaction (``BEGIN IMMEDIATE`` on SQLite); what was ``ring``ed in it is heard after the commit."""
+        with self.engine.connect() as connection:
+            rung: set[str] = set()
+            connection.info["rung"] = rung
+            with connection.begin():
+                yield connection
+                if rung and self.kind == "postgresql":
+                    for name in rung:
+                        connection.execute(text("SELECT pg_notify(:channel, :name)"), {"channel": CHANNEL, "name": name})
+        for name in rung:
+            self.bell.ring(name)
+
+    def ring(self, connection: Connection, name: str) -> None:
+        """Have *name* rung when the transaction of *connection* (from ``write``) is committed."""
+        connection.info["rung"].add(name)
+
+    def retried(self, function: Callable[[], T], limit: float = RETRY_FOR) -> T:
+        """*function*, which may be done twice, again while the database is away or two transactions collide."""
+        deadline, pause = time.monotonic() + limit, 0.02
+        while True:
+            try:
+                return function()
+            except DBAPIError as error:
+                if not passing(error) or time.monotonic() + pause > deadline:
+                    raise
+                log.warning("database %s: %s; trying again", self.name, type(error.orig).__name__)
+            time.sleep(pause)
+            pause = min(pause * 2, 1.0)
+
+    def listen(self) -> None:
+        """Hear what other processes ring (PostgreSQL); on SQLite there is nothing to hear."""
+        if self.kind == "postgresql" and self._listener is None:
+            self._listener = _Listener(self)
+            self._listener.start()
+
+    def close(self) -> None:
+        """Give all connections back."""
+        if self._listener:
+            self._listener.stop()
+        self.engine.dispose()
+
+
+def passing(error: DBAPIError) -> bool:
+    """Whether the same transaction may succeed in a moment: no connection, a deadlock, a busy file."""
+    state = getattr(error.orig, "sqlstate", None) or ""
+    return error.connection_invalidated or isinstance(error, OperationalError) or state[:2] in ("08", "40", "57")
+
+
+def _sqlite(url: str, pool: int) -> Engine:
+    path = make_url(url).database
+    if path and path != ":memory:":
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+    engine = create_engine(url, pool_size=pool, max_overflow=pool, connect_args={"check_same_thread": False,
+                                                                                 "timeout": 30.0})
+
+    @event.listens_for(engine, "connect")
+    def connected(raw: Any, _record: Any) -> None:
+        raw.isolation_level = None  # transactions are begun below
+        for pragma in SQLITE_PRAGMAS:
+            raw.execute(f"PRAGMA {pragma}")
+
+    @event.listens_for(engine, "begin")
+    def begun(connection: Connection) -> None:
+        if connection.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    return engine
+
+
+class _Listener(threading.Thread):
+    """Turns PostgreSQL's notifications into rings. A lost connection is made anew, and everything rung once."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(name=f"listen {database.name}", daemon=True)
+        self.database, self.over = database, threading.Event()
+
+    def run(self) -> None:
+        while not self.over.is_set():
+            try:
+                self._hear()
+            except psycopg.Error as error:
+                log.warning("database %s: no notifications (%s); connecting again", self.database.name, error)
+                self.over.wait(1.0)
+
+    def _hear(self) -> None:
+        url = self.database.url.set(drivername="postgresql").render_as_string(hide_password=False)
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(f"LISTEN {CHANNEL}")
+            for name in ("actions", "servers"):
+                self.database.bell.ring(name)
+            while not self.over.is_set():
+                for heard in connection.notifies(timeout=1.0):
+                    self.database.bell.ring(heard.payload)
+
+    def stop(self) -> None:
+        """End within a second."""
+        self.over.set()

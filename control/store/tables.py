@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The tables: ``API`` of the one API database, ``CELL`` of each cell's (cell0 too).
+
+Times are text as ``database.now`` makes it, which sorts; documents are JSON text, so that an answer can hold them as
+they are. Rows of embedded services are in ``services/<name>/tables.py``, in ``API`` too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger, Boolean, Column, Float, ForeignKey, Index, Integer, MetaData, String, Table, Text, UniqueConstraint,
+)
+
+API = MetaData()
+CELL = MetaData()
+
+UUID = String(36)
+NAME = String(255)
+TIME = String(26)
+#: JSON text.
+DOCUMENT = Text
+#: A number that counts up; 64 bits on PostgreSQL, SQLite's rowid.
+SERIAL = BigInteger().with_variant(Integer, "sqlite")
+
+
+def stamped() -> tuple[Column[Any], ...]:
+    """When a row was made and last changed."""
+    return Column("created_at", TIME, nullable=False), Column("updated_at", TIME)
+
+
+# API database ---------------------------------------------------------------------------------------------------
+cells = Table(
+    "cells", API,
+    Column("id", UUID, primary_key=True), Column("name", NAME, unique=True, nullable=False),
+    Column("database_url", Text, nullable=False), Column("disabled", Boolean, nullable=False, default=False), *stamped())
+
+#: A compute host: where its agent is, what it has, and what is claimed of it (the claims are in ``allocations``).
+hosts = Table(
+    "hosts", API,
+    Column("id", UUID, primary_key=True), Column("name", NAME, unique=True, nullable=False),
+    Column("number", Integer, unique=True, nullable=False),  # Nova's integer id before 2.53
+    Column("cell_id", UUID, ForeignKey("cells.id"), nullable=False), Column("endpoint", Text, nullable=False),
+    Column("disabled", Boolean, nullable=False, default=False), Column("disabled_reason", NAME),
+    Column("forced_down", Boolean, nullable=False, default=False),
+    Column("vcpus", Integer, nullable=False, default=0), Column("memory_mb", Integer, nullable=False, default=0),
+    Column("disk_gb", Integer, nullable=False, default=0),
+    Column("vcpus_ratio", Float), Column("memory_mb_ratio", Float), Column("disk_gb_ratio", Float),
+    Column("vcpus_reserved", Integer, nullable=False, default=0),
+    Column("memory_mb_reserved", Integer, nullable=False, default=0),
+    Column("disk_gb_reserved", Integer, nullable=False, default=0),
+    # What may be claimed, of total, ratio and reserved: kept beside them so that a claim is one comparison.
+    Column("vcpus_limit", Integer, nullable=False, default=0),
+    Column("memory_mb_limit", Integer, nullable=False, default=0),
+    Column("disk_gb_limit", Integer, nullable=False, default=0),
+    Column("vcpus_used", Integer, nullable=False, default=0), Column("memory_mb_used", Integer, nullable=False, default=0),
+    Column("disk_gb_used", Integer, nullable=False, default=0), Column("servers", Integer, nullable=False, default=0),
+    Column("info", DOCUMENT, nullable=False, default="{}"),  # the agent's host resource
+    *stamped())
+
+#: Which cell a server is in. A server that is in none is in cell0: it was not yet, or could not be, scheduled.
+server_mappings = Table(
+    "server_mappings", API,
+    Column("server_id", UUID, primary_key=True), Column("cell_id", UUID, nullable=False),
+    Column("project_id", NAME, nullable=False), Index("server_mappings_project", "project_id"))
+
+#: What a server (or, while it moves, a migration) holds of a host.
+allocations = Table(
+    "allocations", API,
+    Column("consumer_id", UUID, primary_key=True), Column("host_id", UUID, primary_key=True),
+    Column("server_id", UUID, nullable=False), Column("vcpus", Integer, nullable=False),
+    Column("memory_mb", Integer, nullable=False), Column("disk_gb", Integer, nullable=False), *stamped(),
+    Index("allocations_host", "host_id"), Index("allocations_server", "server_id"))
+
+flavors = Table(
+    "flavors", API,
+    Column("number", SERIAL, primary_key=True, autoincrement=True),
+    Column("id", NAME, unique=True, nullable=False), Column("name", NAME, unique=True, nullable=False),
+    Column("vcpus", Integer, nullable=False), Column("ram", Integer, nullable=False),
+    Column("disk", Integer, nullable=False, default=0), Column("ephemeral", Integer, nullable=False, default=0),
+    Column("swap", Integer, nullable=False, default=0), Column("rxtx_factor", Float, nullable=False, default=1.0),
+    Column("is_public", Boolean, nullable=False, default=True), Column("description", Text),
+    Column("extra_specs", DOCUMENT, nullable=False, default="{}"), *stamped())
+
+flavor_projects = Table(
+    "flavor_projects", API,
+    Column("flavor_number", SERIAL, ForeignKey("flavors.number", ondelete="CASCADE"), primary_key=True),
+    Column("project_id", NAME, primary_key=True))
+
+keypairs = Table(
+    "keypairs", API,
+    Column("number", SERIAL, primary_key=True, autoincrement=True), Column("user_id", NAME, nullable=False),
+    Column("name", NAME, nullable=False), Column("type", String(16), nullable=False, default="ssh"),
+    Column("fingerprint", NAME, nullable=False), Column("public_key", Text, nullable=False), *stamped(),
+    UniqueConstraint("user_id", "name"))
+
+aggregates = Table(
+    "aggregates", API,
+    Column("id", Integer, primary_key=True, autoincrement=True), Column("uuid", UUID, unique=True, nullable=False),
+    Column("name", NAME, unique=True, nullable=False), Column("metadata", DOCUMENT, nullable=False, default="{}"),
+    *stamped())
+
+aggregate_hosts = Table(
+    "aggregate_hosts", API,
+    Column("aggregate_id", Integer, ForeignKey("aggregates.id", ondelete="CASCADE"), primary_key=True),
+    Column("host", NAME, primary_key=True))
+
+server_groups = Table(
+    "server_groups", API,
+    Column("id", UUID, primary_key=True), Column("name", NAME, nullable=False), Column("project_id", NAME, nullable=False),
+    Column("user_id", NAME, nullable=False), Column("policy", String(32), nullable=False),
+    Column("rules", DOCUMENT, nullable=False, default="{}"), *stamped(), Index("server_groups_project", "project_id"))
+
+server_group_members = Table(
+    "server_group_members", API,
+    Column("group_id", UUID, ForeignKey("server_groups.id", ondelete="CASCADE"), primary_key=True),
+    Column("server_id", UUID, primary_key=True), Index("server_group_members_server", "server_id"))
+
+#: A limit of a project; ``default`` is the project of the defaults.
+quotas = Table(
+    "quotas", API,
+    Column("project_id", NAME, primary_key=True), Column("resource", NAME, primary_key=True),
+    Column("limit", Integer, nullable=False))
+
+# Cell databases -------------------------------------------------------------------------------------------------
+servers = Table(
+    "servers", CELL,
+    Column("id", UUID, primary_key=True), Column("project_id", NAME, nullable=False),
+    Column("user_id", NAME, nullable=False), Column("name", NAME, nullable=False), Column("description", NAME),
+    Column("hostname", NAME), Column("vm_state", String(32), nullable=False), Column("task_state", String(32)),
+    Column("power_state", Integer, nullable=False, default=0), Column("progress", Integer, nullable=False, default=0),
+    Column("host", NAME), Column("instance_name", NAME), Column("availability_zone", NAME),
+    Column("pinned_availability_zone", NAME), Column("flavor", DOCUMENT, nullable=False),
+    Column("image_id", UUID), Column("image", DOCUMENT, nullable=False, default="{}"),  # properties, min_disk, …
+    Column("key_name", NAME), Column("metadata", DOCUMENT, nullable=False, default="{}"),
+    Column("tags", DOCUMENT, nullable=False, default="[]"), Column("user_data", Text),
+    Column("config_drive", Boolean, nullable=False, default=False), Column("locked_by", String(8)),
+    Column("locked_reason", NAME), Column("access_ip_v4", String(45)), Column("access_ip_v6", String(45)),
+    Column("disk_config", String(8), nullable=False, default="MANUAL"), Column("root_device_name", NAME),
+    Column("reservation_id", String(16)), Column("launch_index", Integer, nullable=False, default=0),
+    Column("security_groups", DOCUMENT, nullable=False, default="[]"),
+    # NICs: [{port_id, network_id, network, mac, fixed_ips: [{ip_address, subnet_id}], tag}]
+    Column("interfaces", DOCUMENT, nullable=False, default="[]"),
+    # As Nova shows them: {network: [{addr, version, OS-EXT-IPS:type, OS-EXT-IPS-MAC:mac_addr}]}
+    Column("addresses", DOCUMENT, nullable=False, default="{}"),
+    # [{volume_id, attachment_id, bdm_uuid, device, tag, boot_index, delete_on_termination}]
+    Column("volumes", DOCUMENT, nullable=False, default="[]"),
+    # The request as it came, for what is done later: networks, block devices, hints, requested host, injected key.
+    Column("request", DOCUMENT, nullable=False, default="{}"), Column("hints", DOCUMENT, nullable=False, default="{}"),
+    Column("trusted_certs", DOCUMENT), Column("old_flavor", DOCUMENT), Column("fault", DOCUMENT),
+    Column("launched_at", TIME), Column("terminated_at", TIME), Column("deleted_at", TIME), *stamped(),
+    Index("servers_project", "project_id", "created_at", "id"), Index("servers_host", "host"),
+    Index("servers_created", "created_at", "id"), Index("servers_task", "task_state"))
+
+#: What was asked of servers: the durable queue, and what os-instance-actions shows.
+actions = Table(
+    "actions", CELL,
+    Column("id", SERIAL, primary_key=True, autoincrement=True), Column("request_id", NAME, nullable=False),
+    Column("server_id", UUID, nullable=False), Column("action", String(64), nullable=False),
+    Column("project_id", NAME, nullable=False), Column("user_id", NAME, nullable=False),
+    Column("start_time", TIME, nullable=False), Column("updated_at", TIME), Column("message", Text),
+    # The queue. state: queued, running, done, failed. Shown only is what a synchronous change leaves (done at once).
+    Column("state", String(8), nullable=False), Column("args", DOCUMENT, nullable=False, default="{}"),
+    Column("host", NAME),  # whose limits it counts against
+    Column("kind", String(8), nullable=False, default="act"),  # which limit: build, live, act
+    Column("holder", NAME), Column("lease_until", TIME), Column("not_before", TIME),
+    Column("attempts", Integer, nullable=False, default=0), Column("cancel", Boolean, nullable=False, default=False),
+    UniqueConstraint("server_id", "request_id", "action"), Index("actions_queue", "state", "id"),
+    Index("actions_server", "server_id", "id"))
+
+action_events = Table(
+    "action_events", CELL,
+    Column("id", SERIAL, primary_key=True, autoincrement=True),
+    Column("action_id", SERIAL, ForeignKey("actions.id", ondelete="CASCADE"), nullable=False),
+    Column("event", NAME, nullable=False), Column("start_time", TIME, nullable=False), Column("finish_time", TIME),
+    Column("result", String(16)), Column("host", NAME), Column("traceback", Text), Column("details", Text),
+    Index("action_events_action", "action_id", "id"))
+
+migrations = Table(
+    "migrations", CELL,
+    Column("id", SERIAL, primary_key=True, autoincrement=True), Column("uuid", UUID, unique=True, nullable=False),
+    Column("server_id", UUID, nullable=False), Column("project_id", NAME, nullable=False),
+    Column("user_id", NAME, nullable=False), Column("type", String(16), nullable=False),
+    Column("status", String(32), nullable=False), Column("source", NAME, nullable=False), Column("target", NAME),
+    Column("old_flavor", DOCUMENT), Column("new_flavor", DOCUMENT), Column("progress", DOCUMENT), *stamped(),
+    Index("migrations_server", "server_id", "id"), Index("migrations_status", "status"))
+
+#: What the watcher of a host last heard from its agent; one watcher at a time, by lease.
+host_states = Table(
+    "host_states", CELL,
+    Column("host", NAME, primary_key=True), Column("watcher", NAME), Column("lease_until", TIME),
+    Column("seen_at", TIME), Column("problem", Text))

@@ -1,0 +1,10 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""HTTP as the services of the control plane see it: ``Request`` in, ``Answer`` or ``Fault`` out, in threads."""
+
+from __future__ import annotations
+
+from .answer import Answer, Fault
+from .request import Request
+from .routing import Route, Router
+
+__all__ = ["Answer", "Fault", "Request", "Route", "Router"]

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a handler gives back: an answer, or a fault that it raises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import orjson
+
+JSON = "application/json"
+
+
+class Answer:
+    """Status, headers and content. *content*: a document for JSON, ``None`` for nothing, bytes, or an iterable of bytes
+    that is sent piece by piece. A document may hold ``orjson.Fragment`` of JSON text from the store."""
+
+    __slots__ = ("content", "headers", "media_type", "status")
+
+    def __init__(self, content: Any = None, status: int = 200, headers: Mapping[str, str] | None = None,
+                 media_type: str = JSON) -> None:
+        self.content, self.status, self.media_type = content, status, media_type
+        self.headers = dict(headers or {})
+
+    def body(self) -> bytes | Iterable[bytes]:
+        """The bytes to send."""
+        if self.content is None:
+            return b""
+        if self.media_type == JSON:
+            return self.content if isinstance(self.content, bytes) else orjson.dumps(self.content)
+        return self.content.encode() if isinstance(self.content, str) else self.content
+
+
+class Fault(Exception):
+    """A request that is refused or fails: HTTP *status* and a message that says what to do."""
+
+    def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None, **details: Any) -> None:
+        super().__init__(message)
+        self.status, self.message, self.headers, self.details = status, message, dict(headers or {}), details

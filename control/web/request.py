@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One HTTP request, read to its end (but for streams) before its handler begins."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from urllib.parse import parse_qsl
+
+import orjson
+
+from .answer import Fault
+
+#: What a client that names no host is told.
+NO_HOST = "localhost"
+
+
+class Request:
+    """Method, path, headers (lower case), query and content. ``path`` is below the mount, ``base`` is what the client
+    put before it (``https://cloud:8774/v2.1``)."""
+
+    __slots__ = ("_chunks", "_query", "base", "content", "context", "extra", "headers", "id", "method", "params", "path",
+                 "query_string", "root")
+
+    def __init__(self, method: str, path: str, query_string: str, headers: Mapping[str, str], content: bytes = b"",
+                 root: str = "", chunks: Callable[[], Iterator[bytes]] | None = None) -> None:
+        self.method, self.path, self.query_string, self.headers = method, path, query_string, headers
+        self.content, self.root, self.base = content, root, root
+        self._chunks, self._query = chunks, None
+        self.params: dict[str, str] = {}
+        self.id = _request_id(headers)
+        #: Who asks (``services.Context``); set by the application's authentication.
+        self.context: Any = None
+        #: What the application notes about the request.
+        self.extra: dict[str, Any] = {}
+
+    @property
+    def query(self) -> list[tuple[str, str]]:
+        """The parameters in order, repeated ones too."""
+        if self._query is None:
+            self._query = parse_qsl(self.query_string, keep_blank_values=True) if self.query_string else []
+        found: list[tuple[str, str]] = self._query
+        return found
+
+    def json(self) -> Any:
+        """The content as JSON. Raises ``Fault`` 400 that says where it is wrong, 415 for another media type."""
+        kind = self.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+        if kind not in ("application/json", "") and not kind.endswith("+json"):
+            raise Fault(415, f"Unsupported Content-Type {kind}; send application/json.")
+        try:
+            return orjson.loads(self.content)
+        except orjson.JSONDecodeError as error:
+            if not self.content.strip():
+                raise Fault(400, "The request has no body; it needs a JSON object.") from None
+            raise Fault(400, f"The body is not valid JSON: {error}.") from None
+
+    def chunks(self) -> Iterator[bytes]:
+        """The content of a stream route, piece by piece."""
+        if self._chunks is None:
+            return iter([self.content] if self.content else [])
+        return self._chunks()
+
+
+def _request_id(headers: Mapping[str, str]) -> str:
+    """``req-<uuid>``; a client's own is kept as a name of the request when it has that form."""
+    given = headers.get("x-openstack-request-id", "")
+    if given.startswith("req-") and len(given) == 40:
+        try:
+            return f"req-{uuid.UUID(given[4:])}"
+        except ValueError:
+            pass
+    return f"req-{uuid.uuid4()}"

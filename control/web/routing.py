@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Routes: a method and a path with ``{parameters}`` to what does it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+from urllib.parse import unquote
+
+
+@dataclass(frozen=True, kw_only=True)
+class Route:
+    """*path* such as ``/users/{id}``; *handler* takes the ``Request``. *stream*: the content is not read beforehand."""
+
+    method: str
+    path: str
+    handler: Callable[..., Any]
+    stream: bool = False
+
+
+R = TypeVar("R", bound=Route)
+
+
+class Router(Generic[R]):
+    """Finds routes by path. Several routes may have one method and path (another action, another version)."""
+
+    def __init__(self, routes: Iterable[R]) -> None:
+        self.routes = tuple(routes)
+        self._tree: dict[str, Any] = {}
+        for route in self.routes:
+            node = self._tree
+            names = []
+            for word in _words(route.path):
+                if word.startswith("{"):
+                    names.append(word[1:-1])
+                    word = "*"
+                node = node.setdefault(word, {})
+            node.setdefault("/", {}).setdefault(route.method, []).append((tuple(names), route))
+
+    def find(self, path: str) -> dict[str, list[tuple[R, dict[str, str]]]]:
+        """Method to the routes at *path*, each with its parameters; empty when the path is unknown."""
+        found, values = _walk(self._tree, _words(path), 0, ())
+        if found is None:
+            return {}
+        return {method: [(route, dict(zip(names, values, strict=True))) for names, route in routes]
+                for method, routes in found.items()}
+
+
+def _words(path: str) -> list[str]:
+    return [word for word in path.split("/") if word]
+
+
+def _walk(node: dict[str, Any], words: list[str], at: int, values: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:
+    """Fixed words win over parameters; a dead end goes back."""
+    if at == len(words):
+        return node.get("/"), values
+    fixed = node.get(words[at])
+    if fixed is not None:
+        found, got = _walk(fixed, words, at + 1, values)
+        if found is not None:
+            return found, got
+    if "*" in node:
+        return _walk(node["*"], words, at + 1, (*values, unquote(words[at])))
+    return None, values
