@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""An application of routes: finds the route, asks who it is, calls the handler, turns faults into answers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from .answer import Answer, Fault
+from .request import Request
+from .routing import Route, Router
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guarded(Route):
+    """*who* may come in: ``anyone``, ``token`` (who bears a valid token) or ``admin``."""
+
+    who: str = "token"
+
+
+class Routed:
+    """*authenticate* sets ``request.context`` or raises ``Fault`` 401; *render* makes the service's form of a fault."""
+
+    def __init__(self, routes: Iterable[Guarded], authenticate: Callable[[Request], None],
+                 render: Callable[[Fault], Answer]) -> None:
+        self.router = Router(routes)
+        self.authenticate, self.render = authenticate, render
+
+    def handle(self, request: Request) -> Answer:
+        """Answer; never raises."""
+        try:
+            return self._answer(request)
+        except Fault as fault:
+            return self._refused(fault)
+        except Exception:
+            log.exception("%s %s failed", request.method, request.path, extra={"request_id": request.id})
+            return self._refused(Fault(500, f"The service failed to answer this request. It was not the request's fault; "
+                                            f"try again, or give {request.id} to the operator, whose log says why."))
+
+    def streams(self, method: str, path: str) -> bool:
+        """Whether the route at *path* reads its content itself."""
+        return any(route.stream for route, _params in self.router.find(path).get(method, ()))
+
+    def _answer(self, request: Request) -> Answer:
+        if "%00" in request.path or "%00" in request.query_string:
+            raise Fault(400, "The URL holds a NUL byte; no name or id has one.")
+        found = self.router.find(request.path)
+        if not found:
+            raise Fault(404, f"There is nothing at {request.path}.")
+        routes = found.get(request.method) or (found.get("GET") if request.method == "HEAD" else None)
+        if not routes:
+            raise Fault(405, f"{request.method} is not possible at {request.path}.", {"Allow": ", ".join(sorted(found))})
+        route, request.params = routes[0]
+        if route.who != "anyone":
+            self.authenticate(request)
+        if route.who == "admin" and not request.context.is_admin:
+            raise Fault(403, "You are not authorized to perform the requested action: it needs the role admin.")
+        answer: Answer = route.handler(request)
+        return answer
+
+    def _refused(self, fault: Fault) -> Answer:
+        answer = self.render(fault)
+        answer.headers.update(fault.headers)
+        return answer
