@@ -12,12 +12,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
 import psycopg
-from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy import Connection, Engine, Table, create_engine, event, func, make_url, text
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 log = logging.getLogger(__name__)
@@ -97,6 +98,13 @@ class Database:
         for name in rung:
             self.bell.ring(name)
 
+    def clock(self, plus: float = 0.0) -> Any:
+        """The moment *plus* seconds from now by the database's clock, for leases: those of machines may differ."""
+        if self.kind == "sqlite":
+            return (datetime.now(UTC).replace(tzinfo=None) + timedelta(seconds=plus)).isoformat(timespec="microseconds")
+        moment = func.timezone("utc", func.clock_timestamp()) + timedelta(seconds=plus)
+        return func.to_char(moment, 'YYYY-MM-DD"T"HH24:MI:SS.US')
+
     def ring(self, connection: Connection, name: str) -> None:
         """Have *name* rung when the transaction of *connection* (from ``write``) is committed."""
         connection.info["rung"].add(name)
@@ -125,6 +133,13 @@ class Database:
         if self._listener:
             self._listener.stop()
         self.engine.dispose()
+
+
+def added(connection: Connection, table: Table, **row: Any) -> bool:
+    """Add *row* to *table*, unless that would break a unique constraint. On PostgreSQL this waits for a transaction
+    that adds the same, and then tells how it ended; so whoever races, one of them is told true."""
+    insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    return connection.execute(insert(table).values(**row).on_conflict_do_nothing()).rowcount == 1
 
 
 def passing(error: DBAPIError) -> bool:
