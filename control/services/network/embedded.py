@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Networks for servers, as the API and the conductors ask for them (``services.Networks``)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from ipaddress import IPv4Network
+from typing import Any
+
+import orjson
+from sqlalchemy import select, update
+
+from magnetar_control.services import Context, Document
+from magnetar_control.store.database import Database, added, now
+from magnetar_control.store.tables import API
+
+from . import nics, wishes
+from .groups import default_group, named
+from .tables import networks, ports, subnets
+
+#: Of the network that a new cloud begins with; /16, since a shared network serves all projects.
+DEFAULT_CIDR = "10.213.0.0/16"
+NAMESPACE = uuid.UUID("6f0a6f0c-4f0b-5c47-9f59-9b1d4f2b7a10")
+
+
+class Embedded:
+    """Networks in the API *database*. *default_cidr*: addresses of the network that ``bootstrap`` makes; ``None`` for
+    none. *project_id*: whose it is."""
+
+    def __init__(self, database: Database, default_cidr: str | None = DEFAULT_CIDR, project_id: str = "") -> None:
+        self.database, self.default_cidr, self.project_id = database, default_cidr, project_id
+
+    def create_tables(self) -> None:
+        """Make the tables that are not there."""
+        API.create_all(self.database.engine, [t for t in API.sorted_tables if t.name in nics.TABLES])
+
+    def bootstrap(self) -> None:
+        """A shared network ``default``, where there is no network at all. May be done again and by many."""
+        if self.default_cidr is None:
+            return
+        net, id = IPv4Network(self.default_cidr), str(uuid.uuid5(NAMESPACE, "network default"))
+        with self.database.write() as connection:
+            if connection.execute(select(networks.c.id).limit(1)).first():
+                return
+            common = {"project_id": self.project_id, "name": "default", "created_at": now()}
+            if added(connection, networks, id=id, type="nat", shared=True, is_default=True, **common):
+                added(connection, subnets, id=str(uuid.uuid5(NAMESPACE, "subnet default")), network_id=id,
+                      cidr=str(net), gateway_ip=str(net[1]), dns_nameservers="[]", host_routes="[]", **common,
+                      allocation_pools=orjson.dumps([{"start": str(net[2]), "end": str(net[-2])}]).decode())
+
+    def check(self, context: Context, wishes_: Any) -> list[Document]:
+        """See ``services.Networks``. The normal form has ``make`` besides: what the id of a port to be made follows
+        from, so that asking again does not make another."""
+        with self.database.read() as connection:
+            return wishes.checked(connection, context, wishes_)
+
+    def allocate(self, context: Context, server_id: str, wishes_: Sequence[Document],
+                 groups: Sequence[str] = ()) -> list[Document]:
+        """See ``services.Networks``; *groups*: names or ids of security groups of the ports that are made."""
+        def once() -> list[Document]:
+            with self.database.write() as connection:
+                default = default_group(connection, context.project_id)
+                ids = named(connection, context, groups) if groups else [default]
+                return nics.allocated(connection, context, server_id, wishes_, ids)
+
+        return self.database.retried(once)
+
+    def bind(self, server_id: str, host: str, active: bool = True) -> None:
+        """The server's ports are on *host* now; *active*: and its NICs are up."""
+        with self.database.write() as connection:
+            connection.execute(update(ports).where(ports.c.device_id == server_id).values(
+                host=host, status="ACTIVE" if active else "DOWN", updated_at=now()))
+
+    def release(self, server_id: str, port_id: str | None = None) -> None:
+        """See ``services.Networks``."""
+        with self.database.write() as connection:
+            nics.released(connection, server_id, port_id)
+
+    def on_host(self, network_id: str) -> Document | None:
+        """See ``services.Networks``. The name follows from the uuid, so that it is the same on each host."""
+        with self.database.read() as connection:
+            network = connection.execute(select(networks).where(networks.c.id == network_id)).mappings().first()
+            subnet = connection.execute(select(subnets).where(subnets.c.network_id == network_id)
+                                        .order_by(subnets.c.created_at).limit(1)).mappings().first()
+        if network is None or subnet is None or network["type"] == "flat":
+            return None
+        found = {"name": nics.host_name(network_id), "mode": network["type"], "cidr": subnet["cidr"],
+                 "dhcp": subnet["enable_dhcp"]}
+        return found if network["mtu"] == 1500 else {**found, "mtu": network["mtu"]}
+
+    def ports(self, server_id: str) -> list[Document]:
+        """See ``services.Networks``; ``port_state`` is ACTIVE or DOWN, ``host`` where it is bound."""
+        with self.database.read() as connection:
+            return nics.found(connection, ports.c.device_id == server_id, states=True)
+
+    def groups(self, context: Context, names: Sequence[str]) -> list[str]:
+        """See ``services.Networks``; none given is the project's ``default``."""
+        if not names:
+            return ["default"]
+        with self.database.read() as connection:
+            named(connection, context, names)
+        return list(dict.fromkeys(names))

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Ports as NICs of servers: made, bound and let go."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+from sqlalchemy import ColumnElement, Connection, RowMapping, delete, select, update
+
+from magnetar_control.services import Context, Document
+from magnetar_control.store.database import now
+from magnetar_control.web import Fault
+
+from . import ipam
+from .tables import addresses, networks, ports, subnets
+from .wishes import in_use
+
+#: Whose ports Nova's are, as Neutron shows it.
+OWNER = "compute:nova"
+TABLES = ("networks", "subnets", "ports", "port_addresses", "security_groups", "security_group_rules")
+
+
+def host_name(network_id: str) -> str:
+    """Name on the hosts of the network that the agents make for *network_id*."""
+    return f"mag-{network_id[:8]}"
+
+
+def made_id(server_id: str, wish: Mapping[str, Any], place: int) -> str:
+    """Uuid of the port that is made for a wish of a server; the same however often it is asked for."""
+    return str(uuid.uuid5(uuid.UUID(server_id), f"port {wish.get('make') or place}"))
+
+
+def allocated(connection: Connection, context: Context, server_id: str, wishes: Sequence[Document],
+              groups: Sequence[str]) -> list[Document]:
+    """The NICs of *wishes*; what is not there yet is made, or taken from the free ports."""
+    rows = connection.execute(select(ports.c.id, ports.c.place).where(ports.c.device_id == server_id)).all()
+    have = {row.id for row in rows}
+    place = max((row.place for row in rows if row.place is not None), default=-1)
+    ids = [wish.get("port_id") or made_id(server_id, wish, number) for number, wish in enumerate(wishes)]
+    choices = _subnets(connection, {wish["network_id"] for id, wish in zip(ids, wishes, strict=True) if id not in have})
+    for id, wish in zip(ids, wishes, strict=True):
+        if id in have:
+            continue
+        place += 1
+        values = {"device_id": server_id, "device_owner": OWNER, "place": place, "tag": wish.get("tag")}
+        if wish.get("port_id"):
+            _take(connection, id, values)
+        else:
+            _make(connection, context, id, wish, choices.get(wish["network_id"], []),
+                  {**values, "security_groups": orjson.dumps(list(groups)).decode()})
+    seen = {nic["port_id"]: nic for nic in found(connection, ports.c.id.in_(ids))}
+    return [seen[id] for id in ids]
+
+
+def _subnets(connection: Connection, ids: set[str]) -> dict[str, list[RowMapping]]:
+    choices: dict[str, list[RowMapping]] = {}
+    for row in connection.execute(select(subnets).where(subnets.c.network_id.in_(ids))
+                                  .order_by(subnets.c.created_at, subnets.c.id)).mappings():
+        choices.setdefault(row["network_id"], []).append(row)
+    return choices
+
+
+def _take(connection: Connection, id: str, values: Document) -> None:
+    """A port that somebody made beforehand; free, or refused."""
+    free = update(ports).where(ports.c.id == id, ports.c.device_id == "")
+    if not connection.execute(free.values(**values, updated_at=now())).rowcount:
+        raise in_use(id)
+
+
+def _make(connection: Connection, context: Context, id: str, wish: Document, choices: Sequence[RowMapping],
+          values: Document) -> None:
+    if not ipam.add_port(connection, id=id, project_id=context.project_id, name="", network_id=wish["network_id"],
+                         status="DOWN", made_for_server=True, created_at=now(), **values):
+        return  # another conductor made it meanwhile
+    if wish.get("fixed_ip"):
+        subnet = next((one for one in choices if ipam.usable(wish["fixed_ip"], one)), None)
+        if subnet is None:
+            raise Fault(400, f"IP address {wish['fixed_ip']} is not a valid IP for any of the subnets on network "
+                        f"{wish['network_id']}.", type="InvalidIpForNetwork")
+        ipam.give(connection, id, subnet, wish["fixed_ip"])
+    else:
+        ipam.give_any(connection, id, wish["network_id"], choices)
+
+
+def released(connection: Connection, server_id: str, port_id: str | None) -> None:
+    """Delete what was made with the server, and free the rest."""
+    which = ports.c.device_id == server_id
+    if port_id is not None:
+        which &= ports.c.id == port_id
+    connection.execute(delete(ports).where(which, ports.c.made_for_server))
+    connection.execute(update(ports).where(which).values(
+        device_id="", device_owner="", host="", status="DOWN", place=None, tag=None, updated_at=now()))
+
+
+def found(connection: Connection, which: ColumnElement[bool], states: bool = False) -> list[Document]:
+    """The NICs of the ports *which*, in the order of the server's; *states*: with ``port_state`` and ``host``."""
+    rows = connection.execute(
+        select(ports, networks.c.name.label("network"), networks.c.type, networks.c.bridge)
+        .join(networks, networks.c.id == ports.c.network_id).where(which)
+        .order_by(ports.c.place, ports.c.created_at, ports.c.id)).mappings().all()
+    given = addresses_of(connection, [row["id"] for row in rows])
+    return [_nic(row, given.get(row["id"], []), states) for row in rows]
+
+
+def addresses_of(connection: Connection, ids: Sequence[str]) -> dict[str, list[Document]]:
+    """Port to its ``fixed_ips``."""
+    given: dict[str, list[Document]] = {}
+    for row in connection.execute(select(*addresses.c["port_id", "subnet_id", "ip_address"])
+                                  .where(addresses.c.port_id.in_(ids)).order_by(addresses.c.number)):
+        given.setdefault(row.port_id, []).append({"subnet_id": row.subnet_id, "ip_address": row.ip_address})
+    return given
+
+
+def _nic(row: RowMapping, fixed: list[Document], states: bool) -> Document:
+    on_host = {"mac": row["mac_address"]}
+    if row["type"] == "flat":
+        on_host["bridge"] = row["bridge"]
+    else:
+        on_host["network"] = host_name(row["network_id"])
+        if fixed:
+            on_host["address"] = fixed[0]["ip_address"]
+    nic = {"port_id": row["id"], "network_id": row["network_id"], "network": row["network"], "mac": row["mac_address"],
+           "fixed_ips": fixed, "tag": row["tag"], "created": row["made_for_server"], "on_host": on_host}
+    return {**nic, "port_state": row["status"], "host": row["host"]} if states else nic

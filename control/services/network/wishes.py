@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a server asks for as its ``networks``, checked as Nova does with Neutron (API reference, "Create server").
+
+The answers are Nova's: 400 for what is not there or cannot be used, 409 for a port in use and for a choice of several
+networks.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from ipaddress import AddressValueError, IPv4Address
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, or_, select
+
+from magnetar_control.services import Context, Document
+from magnetar_control.web import Fault
+
+from . import ipam
+from .tables import addresses, networks, ports, subnets
+
+
+def visible(context: Context) -> ColumnElement[bool]:
+    """Networks that *context* may see."""
+    own = or_(networks.c.project_id == (context.project_id or ""), networks.c.shared)
+    return or_(own, networks.c.id.is_not(None)) if context.is_admin else own
+
+
+def in_use(port_id: str) -> Fault:
+    """Somebody has the port."""
+    return Fault(409, f"Port {port_id} is still in use.", type="PortInUse")
+
+
+def checked(connection: Connection, context: Context, wishes: Any) -> list[Document]:
+    """Normal form of *wishes*: "none", "auto", nothing (the default network), or [{uuid, port, fixed_ip, tag}]."""
+    if wishes == "none":
+        return []
+    if wishes == "auto" or not wishes:
+        return _default(connection, context, wishes == "auto")
+    plain = [_plain(wish) for wish in wishes]
+    _check_ports(connection, context, [wish for wish in plain if wish["port_id"]])
+    _check_networks(connection, context, [wish for wish in plain if not wish["port_id"]])
+    return plain
+
+
+def _wish(network_id: str | None = None, port_id: str | None = None, fixed_ip: str | None = None,
+          tag: str | None = None) -> Document:
+    return {"network_id": network_id, "port_id": port_id, "fixed_ip": fixed_ip, "tag": tag,
+            "make": None if port_id else str(uuid.uuid4())}
+
+
+def _plain(wish: Mapping[str, Any]) -> Document:
+    port, address = wish.get("port"), wish.get("fixed_ip")
+    if address is not None:
+        if port:
+            raise Fault(400, f"Specified Fixed IP '{address}' cannot be used with port '{port}': the two cannot be "
+                        "specified together.")
+        try:
+            address = str(IPv4Address(address))
+        except AddressValueError:
+            raise Fault(400, f"networks: fixed_ip {address!r} is not an IPv4 address, and embedded networking has no "
+                        "other.") from None
+    return _wish(None if port else wish.get("uuid"), port, address, wish.get("tag"))
+
+
+def _default(connection: Connection, context: Context, automatic: bool) -> list[Document]:
+    """The only network that there is for the project. None: no NIC, as in Nova, but for "auto", which promises one."""
+    mine = or_(networks.c.project_id == (context.project_id or ""), networks.c.shared)
+    query = select(networks.c.id).where(mine).limit(2)
+    found = connection.execute(query.where(networks.c.admin_state_up) if automatic else query).scalars().all()
+    if len(found) > 1:
+        raise Fault(409, "Multiple possible networks found, use a Network ID to be more specific.")
+    if not found:
+        if automatic:
+            raise Fault(400, f"Unable to automatically allocate a network for project {context.project_id}: there is "
+                        "none that it may use. Create one with a subnet, or ask for networks: none.")
+        return []
+    plain = [_wish(found[0])]
+    _check_networks(connection, context, plain)
+    return plain
+
+
+def _check_ports(connection: Connection, context: Context, plain: Sequence[Document]) -> None:
+    ids = [wish["port_id"] for wish in plain]
+    twice = next((id for id in ids if ids.count(id) > 1), None)
+    if twice:
+        raise Fault(400, f"networks: port {twice} is given twice; a port is one NIC.")
+    query = select(*ports.c["id", "network_id", "device_id"], addresses.c.ip_address).outerjoin(
+        addresses, addresses.c.port_id == ports.c.id).where(ports.c.id.in_(ids))
+    if not context.is_admin:
+        query = query.where(ports.c.project_id == (context.project_id or ""))
+    rows = {row.id: row for row in connection.execute(query)} if ids else {}
+    for wish in plain:
+        row = rows.get(wish["port_id"])
+        if row is None:
+            raise Fault(400, f"Port id {wish['port_id']} could not be found.", type="PortNotFound")
+        if row.device_id:
+            raise in_use(row.id)
+        if row.ip_address is None:
+            raise Fault(400, f"Port {row.id} requires a FixedIP in order to be used.")
+        wish["network_id"] = row.network_id
+
+
+def _check_networks(connection: Connection, context: Context, plain: Sequence[Document]) -> None:
+    ids = {wish["network_id"] for wish in plain}
+    if not ids:
+        return
+    missing = ids - set(connection.execute(
+        select(networks.c.id).where(networks.c.id.in_(ids), visible(context))).scalars())
+    if missing:
+        raise Fault(400, f"Network {next(iter(missing))} could not be found.", type="NetworkNotFound")
+    choices: dict[str, list[Any]] = {id: [] for id in ids}
+    for row in connection.execute(select(subnets).where(subnets.c.network_id.in_(ids))).mappings():
+        choices[row["network_id"]].append(row)
+    for id, own in choices.items():
+        if not own:
+            raise Fault(400, f"Network {id} requires a subnet in order to boot instances on.")
+    fixed = [wish for wish in plain if wish["fixed_ip"]]
+    for wish in fixed:
+        subnet = next((row for row in choices[wish["network_id"]] if ipam.usable(wish["fixed_ip"], row)), None)
+        if subnet is None:
+            raise Fault(400, f"Fixed IP {wish['fixed_ip']} is not a valid ip address for network {wish['network_id']}.")
+        taken = select(addresses.c.port_id).where(addresses.c.subnet_id == subnet["id"],
+                                                  addresses.c.number == int(IPv4Address(wish["fixed_ip"])))
+        if connection.execute(taken).first():
+            raise Fault(400, f"Fixed IP address {wish['fixed_ip']} is already in use on network {wish['network_id']}.")
