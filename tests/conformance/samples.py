@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The evidence of the conformance folder, read in place: samples with their index, and the table of operations.
+
+Microversions are the number behind "2." here: 2.37 is 37.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+#: Beside the checkout, unless the environment says another place.
+FOLDER = Path(os.environ.get("MAGNETAR_CONFORMANCE") or Path(__file__).resolve().parents[3] / "shared/conformance")
+NEWEST = 104
+#: Samples whose class in the index is not what replaying them needs.
+CELL_DOWN = "down-cell"
+
+
+def minor(version: str | None, default: int) -> int:
+    """The number behind "2."; *default* where the table has none."""
+    return int(str(version).partition(".")[2]) if version else default
+
+
+def span(text: str) -> range:
+    """The microversions of a range such as "2.1-2.47", or of one version."""
+    low, separator, high = text.partition("-")
+    return range(minor(low, 1), minor(high if separator else low, 1) + 1)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One file: what was sent or answered, at which microversions, and what varies in it."""
+
+    file: str
+    area: str
+    direction: str
+    method: str
+    path: str
+    operation: str
+    action: str | None
+    min: int
+    max: int
+    versions: frozenset[int]
+    status: int
+    other_statuses: tuple[int, ...]
+    queries: tuple[str, ...]
+    location: bool
+    requests: tuple[str, ...]
+    response: str | None
+    replay: str
+    usable: bool
+    note: str
+    dynamic: dict[str, str] = field(hash=False)
+
+    @property
+    def stem(self) -> str:
+        """The file's name without its version's folder: the same for the samples that follow one another."""
+        folder, _, name = self.file.rpartition("/")
+        return folder.partition("/")[0] + "/" + name
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One row of compute-api.yaml."""
+
+    id: str
+    area: str
+    kind: str
+    method: str
+    path: str
+    action: str | None
+    min: int
+    max: int
+    role: str | None
+    states: str
+    blocked_by_lock: bool
+    row: dict[str, Any] = field(hash=False, repr=False)
+
+    @property
+    def removed(self) -> bool:
+        """Whether Nova answers it with 410 or 400 at every microversion."""
+        return self.kind.startswith("removed")
+
+    @property
+    def strict_query(self) -> int | None:
+        """The microversion since which an unknown query parameter is a 400."""
+        for change in self.row.get("changes") or []:
+            what = str(change["what"]).lower()
+            if "unknown query" in what and "reject" in what or "unknown parameter" in what and "400" in what:
+                return minor(change["v"], 1)
+        return None
+
+
+def _many(value: Any) -> tuple[Any, ...]:
+    if value is None:
+        return ()
+    return tuple(value) if isinstance(value, list) else (value,)
+
+
+def _sample(entry: dict[str, Any]) -> Sample:
+    low, high = minor(entry["min"], 1), minor(entry["max"], NEWEST)
+    versions = set(range(low, high + 1))
+    if "schema_valid" in entry:
+        versions &= {version for text in entry["schema_valid"] for version in span(text)}
+    return Sample(
+        file=entry["file"], area=entry["area"], direction=entry["direction"], method=entry["method"],
+        path=entry["path"], operation=entry["operation"], action=entry.get("action"), min=low, max=high,
+        versions=frozenset(versions), status=entry["status"], other_statuses=_many(entry.get("other_statuses")),
+        queries=_many(entry.get("query")), location=bool(entry.get("location_header")),
+        requests=_many(entry.get("request_samples")), response=entry.get("response_sample"), replay=entry["replay"],
+        usable=entry.get("usable", True), note=entry.get("note", ""), dynamic=entry.get("dynamic") or {})
+
+
+def _operation(row: dict[str, Any]) -> Operation:
+    return Operation(
+        id=row["id"], area=row["area"], kind=row["class"], method=row["method"], path=row["path"],
+        action=row["action"], min=minor(row["min"], 1), max=minor(row["max"], NEWEST), role=row["role"],
+        states=str(row.get("vm_states") or ""), blocked_by_lock=bool(row.get("blocked_by_lock")), row=row)
+
+
+class Evidence:
+    """Samples and operations of one folder."""
+
+    def __init__(self, folder: Path = FOLDER) -> None:
+        self.folder = folder
+
+    @cached_property
+    def index(self) -> dict[str, Any]:
+        """The index as it is."""
+        index: dict[str, Any] = json.loads((self.folder / "samples/index.json").read_bytes())
+        return index
+
+    @cached_property
+    def samples(self) -> dict[str, Sample]:
+        """Every sample by its file."""
+        return {entry["file"]: _sample(entry) for entry in self.index["samples"]}
+
+    @cached_property
+    def operations(self) -> dict[str, Operation]:
+        """Every operation by its id."""
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        table = yaml.load((self.folder / "compute-api.yaml").read_bytes(), loader)  # noqa: S506 - a safe loader
+        return {row["id"]: _operation(row) for row in table["operations"]}
+
+    @lru_cache(maxsize=None)  # noqa: B019 - as long as the evidence
+    def text(self, file: str) -> bytes:
+        """The sample's bytes."""
+        return (self.folder / "samples" / file).read_bytes()
+
+    def body(self, file: str) -> Any:
+        """The sample's document, a new one each time."""
+        return json.loads(self.text(file))
+
+    def of(self, operation: str, direction: str) -> list[Sample]:
+        """The samples of an operation in one direction, oldest first."""
+        found = [one for one in self.samples.values() if one.operation == operation and one.direction == direction]
+        return sorted(found, key=lambda one: (one.min, one.file))
+
+    def request_for(self, operation: str, version: int) -> Sample | None:
+        """A request that the operation takes at *version*."""
+        found = [one for one in self.of(operation, "request") if one.usable and version in one.versions]
+        plain = [one for one in found if one.status < 400]
+        return plain[-1] if plain else None
+
+    def nulls(self, operation: str) -> frozenset[str]:
+        """Pointers, with * for every element of a list, at which some answer of the operation has null."""
+        return self._nulls(operation)
+
+    @lru_cache(maxsize=None)  # noqa: B019 - as long as the evidence
+    def _nulls(self, operation: str) -> frozenset[str]:
+        found: set[str] = set()
+        for sample in self.of(operation, "response"):
+            found.update(pointer for pointer, value in leaves(self.body(sample.file)) if value is None)
+        return frozenset(found)
+
+
+def leaves(document: Any, pointer: str = "") -> list[tuple[str, Any]]:
+    """Every value that holds no other, with its pointer; * stands for every element of a list."""
+    if isinstance(document, dict) and document:
+        return [pair for key, value in document.items() for pair in leaves(value, f"{pointer}/{escape(key)}")]
+    if isinstance(document, list) and document:
+        return [pair for value in document for pair in leaves(value, f"{pointer}/*")]
+    return [(pointer, document)]
+
+
+def keys(document: Any, pointer: str = "") -> set[str]:
+    """The pointers of every key, with * for every element of a list."""
+    found: set[str] = set()
+    if isinstance(document, dict):
+        for key, value in document.items():
+            inner = f"{pointer}/{escape(key)}"
+            found |= {inner} | keys(value, inner)
+    if isinstance(document, list):
+        for value in document:
+            found |= keys(value, f"{pointer}/*")
+    return found
+
+
+def escape(key: str) -> str:
+    """A key as a part of a JSON pointer."""
+    return str(key).replace("~", "~0").replace("/", "~1")
