@@ -19,8 +19,9 @@ from starlette.exceptions import HTTPException
 from magnetar_agent import access, audit, inventory, openapi
 from magnetar_agent.metrics import Metrics
 from magnetar_agent.routes import Json, Resources, Tasks, query
-from magnetar_agent.streams import Feed, Streams
-from magnetar_agent.version import version
+from magnetar_agent.streams import Streams
+from magnetar_agent.version import API, version
+from magnetar_agent.watch import Feed
 from magnetar_core.errors import InvalidRequest, MagnetarError, NotFound
 from magnetar_core.kinds import KINDS, Host, Image, Server
 
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Number of the agent's API; it counts up when something is taken away.
-API = 1
 _NEVER = re.compile(r"(?!)")
 REQUEST_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -200,7 +199,7 @@ class Application(Front):
             ("GET", "/metrics", pages.figures, openapi.text("Prometheus' text format")),
             ("GET", "/docs", pages.docs, {"include_in_schema": False}),
             ("GET", "/v1/host", pages.host, openapi.shows(Host)),
-            ("GET", "/v1/watch", self.feed.watch, openapi.text("Server-sent events", "text/event-stream")),
+            ("GET", "/v1/watch", self.feed.watch, openapi.watch()),
             ("GET", "/v1/operations", tasks.list, openapi.operations()),
             ("GET", "/v1/operations/{key}", tasks.show, openapi.operation("wait")),
             ("DELETE", "/v1/operations/{key}", tasks.cancel, openapi.operation()),

@@ -13,10 +13,13 @@ import threading
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from magnetar_core.errors import Ambiguous, MagnetarError, NoSpace
 from magnetar_core.kinds import BY_NOUN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 #: Shape of the files of this module; ``UPGRADES`` turns earlier ones into it.
 SCHEMA = 1
@@ -62,6 +65,7 @@ class Documents:
     def __init__(self, root: Path) -> None:
         self.root = root / "documents"
         self._lock = threading.RLock()
+        self._listeners: list[Callable[[Document, bool], None]] = []
         self._found: dict[str, dict[str, Document]] = {noun: {} for noun in BY_NOUN}
         for noun, found in self._found.items():
             folder = self.root / noun
@@ -104,6 +108,15 @@ class Documents:
         with self._lock:
             return sorted((d.copy() for d in self._found[kind].values()), key=lambda d: (d.name, d.id))
 
+    def peek(self, kind: str) -> list[Document]:
+        """All documents of *kind* themselves, in no order: to be read at once, never changed or kept."""
+        with self._lock:
+            return list(self._found[kind].values())
+
+    def listen(self, listener: Callable[[Document, bool], None]) -> None:
+        """Call *listener* with each document that was written or (``True``) removed; it must return quickly."""
+        self._listeners.append(listener)
+
     def count(self, kind: str) -> int:
         """How many documents of *kind* there are."""
         with self._lock:
@@ -119,6 +132,7 @@ class Documents:
                           f"Free some room under {self.root}.") from error
         with self._lock:
             self._found[document.kind][document.id] = document.copy()
+        self._tell(document, False)
 
     def remove(self, document: Document) -> None:
         """Forget *document*; it is fine when it is gone already."""
@@ -127,6 +141,11 @@ class Documents:
         sync_folder(path.parent)
         with self._lock:
             self._found[document.kind].pop(document.id, None)
+        self._tell(document, True)
+
+    def _tell(self, document: Document, removed: bool) -> None:
+        for listener in self._listeners:
+            listener(document, removed)
 
 
 def write_atomically(path: Path, content: bytes, mode: int = 0o600) -> None:

@@ -20,7 +20,17 @@ if TYPE_CHECKING:
 
 def host(agent: Agent) -> dict[str, Any]:
     """The fields of kind ``host``. Works without libvirt too, and then says ``connected: false``."""
-    documents = agent.documents.list("server")
+    found = usage(agent)
+    try:
+        found |= _virt(agent.hypervisor.kvm()) | {"orphans": orphans(agent, agent.hypervisor.domains())}
+    except MagnetarError:
+        found["connected"] = False
+    return {field.name: found.get(field.name) for field in Host.fields}
+
+
+def usage(agent: Agent) -> dict[str, Any]:
+    """As ``host``, without what takes long to find (``orphans``): a few calls to libvirt and no look at the disks."""
+    documents = agent.documents.peek("server")
     disk = shutil.disk_usage(agent.settings.state_dir)
     found: dict[str, Any] = {
         "name": agent.host_name, "agent_version": version(), "connected": agent.hypervisor.connected(),
@@ -30,24 +40,25 @@ def host(agent: Agent) -> dict[str, Any]:
     }
     try:
         domains = agent.hypervisor.domains()
-        kvm = agent.hypervisor.kvm()
         active = [d for d in documents if d.id in domains and domains[d.id].state in (hv.RUNNING, hv.PAUSED)]
-        found = agent.hypervisor.host() | found
-        found |= {
-            "kvm": kvm, "virt_types": (["kvm"] if kvm["usable"] else []) + ["qemu"],
+        facts = agent.hypervisor.host()
+        found = facts | found | _virt(facts["kvm"]) | {
             "running": sum(domains[d.id].state == hv.RUNNING for d in active),
             "vcpus_used": sum(d.want["flavor"]["vcpus"] for d in active),
             "memory_mb_used": sum(d.want["flavor"]["ram"] for d in active),
-            "orphans": orphans(agent, domains),
         }
     except MagnetarError:
         found["connected"] = False
-    return {field.name: found.get(field.name) for field in Host.fields}
+    return {field.name: found.get(field.name) for field in Host.fields if field.name != "orphans"}
+
+
+def _virt(kvm: dict[str, Any]) -> dict[str, Any]:
+    return {"kvm": kvm, "virt_types": (["kvm"] if kvm["usable"] else []) + ["qemu"]}
 
 
 def orphans(agent: Agent, domains: dict[str, hv.Domain]) -> dict[str, list[str]]:
     """Domains of ours and files that no document knows. There should be none; they are told, never removed."""
-    known = {d.id for d in agent.documents.list("server")} | arriving(agent)
+    known = {d.id for d in agent.documents.peek("server")} | arriving(agent)
     return {
         "domains": sorted(f"{d.name} ({d.uuid})" for d in domains.values() if d.owned and d.uuid not in known),
         "files": sorted({str(Path(path)) for driver in agent.drivers.values() for path in driver.sweep(agent)}),

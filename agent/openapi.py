@@ -56,6 +56,7 @@ PARAMETERS: dict[str, tuple[Extra, str]] = {
     "sort": (TEXT, "Fields to sort by, separated by commas; -name sorts downwards."),
     "format": ({"enum": ["text", "json"]}, "text, or json for an object with the text as output."),
     "bytes": (INTEGER, "At most so many bytes from the end."),
+    "interval": (NUMBER, "Seconds between two heartbeats, 0.5 to 60. Default: the agent's setting heartbeat."),
     "lines": (INTEGER, "At most so many lines from the end."),
 }
 
@@ -163,6 +164,12 @@ def console() -> Extra:
 def text(description: str, media: str = "text/plain") -> Extra:
     """GET of a text."""
     return _route(TEXT, description, media=media)
+
+
+def watch() -> Extra:
+    """GET of events."""
+    return {"summary": "Follow what happens", **_route(TEXT, "Server-sent events", _parameters("interval"),
+                                                       media="text/event-stream")}
 
 
 def operations() -> Extra:

@@ -135,7 +135,7 @@ class Operations:
         self._kept = kept
         self._lock = threading.Lock()
         self._listeners: list[Callable[[Operation], None]] = []
-        self._closed = False
+        self._closed = self._given_up = False
 
     def start(self, name: str, function: Callable[[Operation], Any], stream: bool = False, **labels: Any) -> Operation:
         """Run *function(operation)* in the pool. *labels*: ``kind``, ``key``, ``request_id``, ``caller``.
@@ -205,14 +205,16 @@ class Operations:
         return stop
 
     def close(self, grace: float = 0.0) -> None:
-        """Take no new work; give what runs *grace* seconds, then cancel it and wait as long again (1 s at least)."""
+        """Take no new work; give what runs *grace* seconds, then cancel it and wait as long again (1 s at least).
+        What did not end then is not waited for by a second call."""
         with self._lock:
             self._closed = True
-            left = list(self._running.values())
+            left = [] if self._given_up else list(self._running.values())
         _wait_all(left, grace)
         for operation in left:
             operation.cancel()
         _wait_all(left, max(grace, 1.0))
+        self._given_up = True
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._streams.shutdown(wait=False, cancel_futures=True)
 

@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 KEEP_ALIVE = 75
 #: How long a client whose connection is idle may take to part with an agent that stops.
 FAREWELL = 0.5
+#: How long answers that are under way may take once no operation runs any more.
+LAST_ANSWERS = 5
 
 
 class CannotStart(MagnetarError):
@@ -129,7 +131,8 @@ def listener(application: Application, settings: Settings, tls: ssl.SSLContext |
                 application.agent.links.accept(transport)
                 return
             super().connection_made(transport)  # type: ignore[arg-type]
-            self.app_state = {**self.app_state, "peer": access.of_connection(transport, settings)}
+            self.app_state = {**self.app_state, "peer": access.of_connection(transport, settings),
+                              "abort": transport.abort}  # type: ignore[attr-defined]
 
         def shutdown(self) -> None:
             """Close, and do not wait for the client of an idle connection: over TLS asyncio gives it 30 s to agree."""
@@ -141,27 +144,42 @@ def listener(application: Application, settings: Settings, tls: ssl.SSLContext |
     config = uvicorn.Config(
         application, http=Protocol, ws="none", loop="asyncio", lifespan="off", log_config=None, access_log=False,
         server_header=False, proxy_headers=False, timeout_keep_alive=KEEP_ALIVE,
-        timeout_graceful_shutdown=int(2 * settings.grace) + 2)
+        timeout_graceful_shutdown=LAST_ANSWERS)
     config.load()
     config.ssl = tls
     return Server(config)
 
 
 async def _serve(agent: Agent, application: Application, servers: list[tuple[Server, socket.socket]]) -> None:
-    loop = asyncio.get_running_loop()
+    """Serve until a signal. While running operations have their time, everybody is still answered: reads as ever,
+    changes with the 503 of ``Operations.start``, so that clients neither see a dead host nor give up. A second signal
+    ends that at once."""
+    loop, stopping = asyncio.get_running_loop(), False
 
-    def stop() -> None:
-        log.info("stopping; running operations have %s s", agent.settings.grace)
+    def end() -> None:
         application.feed.close()
-        threading.Thread(target=agent.operations.close, args=(agent.settings.grace,), daemon=True).start()
         for server, _thread in servers:
             server.should_exit = True
+
+    def wind_up() -> None:
+        agent.operations.close(agent.settings.grace)
+        with contextlib.suppress(RuntimeError):  # a second signal has ended the loop
+            loop.call_soon_threadsafe(end)
+
+    def stop() -> None:
+        nonlocal stopping
+        if stopping:
+            end()
+            return
+        stopping = True
+        log.info("stopping; running operations have %s s", agent.settings.grace)
+        tell_systemd("STOPPING=1")
+        threading.Thread(target=wind_up, name="wind-up", daemon=True).start()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     tell_systemd("READY=1")
     await asyncio.gather(*(server.serve(sockets=[sock]) for server, sock in servers))
-    tell_systemd("STOPPING=1")
 
 
 def run(settings: Settings, connect: Callable[[], Hypervisor]) -> None:

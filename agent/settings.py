@@ -67,7 +67,7 @@ class Settings:
                        default=60.0, metadata={"min": 0, "max": 86400})
     grace: float = _doc("How long running operations may go on when the agent is told to stop.", default=20.0,
                         metadata={"min": 0, "max": 3600})
-    heartbeat: float = _doc("Time between two heartbeats of GET /v1/watch.", default=10.0,
+    heartbeat: float = _doc("Time between two heartbeats of GET /v1/watch, unless told.", default=5.0,
                             metadata={"min": 0.05, "max": 3600})
     image_paths: tuple[Path, ...] = _doc("Folders from which an image's source.path may be read.",
                                          default=(Path("/var/lib/magnetar/import"),))

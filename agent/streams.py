@@ -1,33 +1,30 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Routes that stream: image content in, console logs out, and the feed of events."""
+"""Routes that stream: image content in, console logs out."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import stat
 from typing import TYPE_CHECKING, Any
 
 from fastapi import Request
-from fastapi.responses import Response, StreamingResponse
+from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
-from magnetar_agent import audit, inventory, reconcile
-from magnetar_agent.documents import now
+from magnetar_agent import audit, reconcile
 from magnetar_agent.routes import Json, key, number, outcome, query, result, seconds, until
-from magnetar_core.errors import InvalidField, InvalidRequest, MagnetarError, NotFound, TimedOut, TooLarge
+from magnetar_core.errors import InvalidField, InvalidRequest, NotFound, TimedOut, TooLarge
 from magnetar_core.kinds import Image, Server
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import Iterator
     from concurrent.futures import Future
     from pathlib import Path
 
     from magnetar_agent.agent import Agent
-    from magnetar_agent.hypervisor import Event
     from magnetar_agent.operations import Operation
 
 #: The body is handed to the thread that stores it in pieces of about this size.
@@ -170,74 +167,3 @@ def _end(path: Path, size: int) -> bytes:
             raise NotFound(f"{path.name} is not a plain file; the agent does not read it.")
         file.seek(max(0, found.st_size - size))
         return file.read(size)
-
-
-# The feed -------------------------------------------------------------------------------------------------------
-class Feed:
-    """Server-sent events for everybody who watches: heartbeat, states of our domains, ended operations."""
-
-    #: A watcher that is so many events behind is sent away; it reads the lists again when it is back.
-    BEHIND = 1000
-
-    def __init__(self, agent: Agent) -> None:
-        self.agent = agent
-        self._watchers: dict[asyncio.Queue[bytes | None], asyncio.AbstractEventLoop] = {}
-        agent.hypervisor.on_event(self._domain)
-        agent.operations.listen(self._operation)
-
-    async def watch(self, request: Request) -> StreamingResponse:
-        """Server-sent events until the client goes: heartbeat, domain, operation."""
-        query(request)
-        return StreamingResponse(self._events(), media_type="text/event-stream",
-                                 headers={"cache-control": "no-store"})
-
-    def close(self) -> None:
-        """Send all watchers away; they come back to the next agent."""
-        self._send(None)
-
-    async def _events(self) -> AsyncIterator[bytes]:
-        queue: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._watchers[queue] = asyncio.get_running_loop()
-        try:
-            yield await run_in_threadpool(self._heartbeat)
-            beat = asyncio.get_running_loop().time() + self.agent.settings.heartbeat
-            while True:
-                left = beat - asyncio.get_running_loop().time()
-                try:
-                    event = await asyncio.wait_for(queue.get(), max(0.0, left))
-                except TimeoutError:
-                    beat += self.agent.settings.heartbeat
-                    event = await run_in_threadpool(self._heartbeat)
-                if event is None or queue.qsize() > self.BEHIND:
-                    return
-                yield event
-        finally:
-            self._watchers.pop(queue, None)
-
-    def _heartbeat(self) -> bytes:
-        try:
-            seen = inventory.host(self.agent)
-        except MagnetarError as error:
-            seen = {"connected": False, "error": error.as_dict()}
-        return _frame("heartbeat", {"time": now(), "host": seen, "operations": self.agent.operations.running()})
-
-    def _domain(self, event: Event) -> None:
-        if not self._watchers:
-            return
-        document = self.agent.documents.get("server", event.uuid)
-        if document is not None:  # domains that are not ours are nobody's business here
-            self._send(_frame("domain", {"time": now(), "id": event.uuid, "name": document.name, "what": event.what,
-                                         "reason": event.reason}))
-
-    def _operation(self, operation: Operation) -> None:
-        if self._watchers:
-            self._send(_frame("operation", operation.as_dict(False)))
-
-    def _send(self, event: bytes | None) -> None:
-        for queue, loop in list(self._watchers.items()):
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(queue.put_nowait, event)
-
-
-def _frame(event: str, data: dict[str, Any]) -> bytes:
-    return f"event: {event}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n".encode()

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import functools
 
+#: Number of the agent's API; it counts up when something is taken away.
+API = 1
+
 
 @functools.cache
 def version() -> str:

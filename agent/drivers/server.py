@@ -202,9 +202,6 @@ class ServerDriver:
         """Nova's names for what it is and does."""
         want, state = document.want, document.state
         power = (have or {}).get("power", MISSING)
-        status = "RESCUE" if power != MISSING and (have or {}).get("rescue") else STATUS[power]
-        if state.get("unfinished") and power == MISSING:
-            status = "ERROR" if state.get("fault") else "BUILD"
         domains = snapshot or servers.Snapshot(agent, {})
         known = {
             **want,
@@ -212,8 +209,7 @@ class ServerDriver:
             "id": document.id, "name": document.name,
             "image": {"id": want["image"], "name": _image_name(agent, want["image"]) or state.get("image_name")}
             if want["image"] else None,
-            "power_state": power, "status": status, "fault": state.get("fault"),
-            "status_reason": state.get("reason", ""),
+            **_condition(document, power, (have or {}).get("rescue")), "fault": state.get("fault"),
             "host": agent.host_name, "instance_name": servers.domain_name(document.id),
             "addresses": domains.addresses(want["networks"]) if power == hv.RUNNING else {},
             "console_log": str(servers.folder(agent, document.id) / "console.log"),
@@ -224,6 +220,20 @@ class ServerDriver:
     def sweep(self, agent: Agent) -> list[str]:
         """Folders that no document knows: only what is empty is removed; the rest is told."""
         return servers.orphan_files(agent)
+
+
+def condition(agent: Agent, document: Document, domain: hv.Domain | None) -> Fields:
+    """The fields of the server that say how it is: power_state, status, status_reason."""
+    power = MISSING if domain is None or not domain.owned else _power(document, domain)
+    return _condition(document, power, document.state.get("rescue") and rescue.seen(agent, document, None)["rescue"])
+
+
+def _condition(document: Document, power: str, rescued: Any) -> Fields:
+    state = document.state
+    status = "RESCUE" if power != MISSING and rescued else STATUS[power]
+    if state.get("unfinished") and power == MISSING:
+        status = "ERROR" if state.get("fault") else "BUILD"
+    return {"power_state": power, "status": status, "status_reason": state.get("reason", "")}
 
 
 def _power(document: Document, domain: hv.Domain) -> str:

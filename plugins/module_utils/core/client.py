@@ -162,6 +162,13 @@ class Client:
         """Ask that the operation stops; what it has made is taken away."""
         return self._call("DELETE", _route("operations", operation_id))
 
+    def watch(self, interval: float = 5.0, timeout: Optional[float] = None) -> Iterator[tuple[str, Document]]:
+        """Yield ``(event, document)`` from a connection of its own until the agent ends it: hello, servers, then what
+        happens, and a heartbeat every *interval* seconds. ``Unreachable`` after *timeout* (3 intervals) of silence."""
+        from . import watch
+        return watch.follow(self._connect, self._headers(new_request_id(), "text/event-stream"), self._answer,
+                            self._unreachable, interval, timeout)
+
     # waiting
 
     def _change(self, method: str, route: str, query: Document, body: Any, wait: bool, timeout: Optional[float],
@@ -251,9 +258,7 @@ class Client:
                   request_id: str) -> tuple[int, bytes]:
         connection = self._connection or self._connect()
         self._connection = connection
-        headers = {"X-Request-Id": request_id, "Accept": "application/json", "User-Agent": self._agent_name}
-        if self._token:
-            headers["Authorization"] = "Bearer %s" % self._token
+        headers = self._headers(request_id)
         if content is not None:
             headers["Content-Type"] = "application/json" if size is None else "application/octet-stream"
             headers["Content-Length"] = str(len(content) if size is None else size)
@@ -270,6 +275,10 @@ class Client:
         if response.will_close:
             self._hang_up()
         return response.status, answer
+
+    def _headers(self, request_id: str, accept: str = "application/json") -> dict[str, str]:
+        found = {"X-Request-Id": request_id, "Accept": accept, "User-Agent": self._agent_name}
+        return dict(found, Authorization="Bearer %s" % self._token) if self._token else found
 
     def _answer(self, status: int, content: bytes) -> Document:
         try:

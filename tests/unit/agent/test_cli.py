@@ -98,3 +98,36 @@ def test_an_agent_process(tmp_path: Path) -> None:
 
 def _resident(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_an_agent_that_stops_still_answers_reads(tmp_path: Path) -> None:
+    where, fifo = tmp_path / "agent.sock", tmp_path / "content"
+    os.mkfifo(fifo)
+    config = tmp_path / "agent.yml"
+    config.write_text(f"state_dir: {tmp_path}/state\nsocket: {where}\nimage_paths: [{tmp_path}]\ngrace: 20\n")
+    agent = subprocess.Popen([sys.executable, "-m", "magnetar_agent", "agent", "--fake", "--config", str(config)],
+                             stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 20
+        while not where.exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        client, uploader = Client(Unix(where)), Unix(where)
+        client.call("PUT", "/v1/image/i", {"source": {"upload": True}, "disk_format": "raw"})
+        uploader.putrequest("PUT", "/v1/image/i/data")
+        uploader.putheader("content-length", "512")
+        uploader.endheaders(b"\0" * 256)  # an operation that goes on as long as its client likes
+        while not client.call("GET", "/v1/operations?status=running")[1]["operations"]:
+            time.sleep(0.01)
+        agent.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + 5
+        while (status := client.call("PUT", "/v1/flavor/f", {"vcpus": 1, "ram": 64})[0]) == 200:
+            assert time.monotonic() < deadline
+        assert status == 503
+        assert Client(Unix(where)).call("GET", "/v1/image/i")[0] == 200  # a new connection too
+        uploader.send(b"\0" * 256)
+        assert uploader.getresponse().status == 200
+        assert agent.wait(10) == 0 and not where.exists()
+    finally:
+        if agent.poll() is None:
+            agent.kill()
+            agent.wait()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The HTTP face over a real unix socket: answers, errors, lists, waiting, operations, streams and the feed."""
+"""The HTTP face over a real unix socket: answers, errors, lists, waiting, operations and streams."""
 
 from __future__ import annotations
 
@@ -236,28 +236,6 @@ def test_tail_of_nothing(tmp_path: Path) -> None:
     (tmp_path / "console.log").write_bytes(b"\xff\xfe")
     assert tail(tmp_path / "console.log", 10, 0) == b""
     assert tail(tmp_path / "console.log", 10, None).decode()
-
-
-def test_watch(client: Client, tmp_path: Path) -> None:
-    watcher = Unix(tmp_path / "agent.sock")
-    watcher.request("GET", "/v1/watch")
-    stream = watcher.getresponse()
-
-    def event() -> tuple[str, Any]:
-        lines = []
-        while line := stream.readline().strip():
-            lines.append(line.decode().partition(": ")[2])
-        return lines[0], json.loads(lines[1])
-
-    name, data = event()
-    assert name == "heartbeat" and data["host"]["connected"] is True
-    client.call("PUT", "/v1/server/s", {"flavor": SMALL})
-    seen = []
-    while not seen or seen[-1][0] != "operation":
-        seen.append(event())
-    assert {"defined", "started"} <= {data["what"] for name, data in seen if name == "domain"}
-    assert seen[-1][1]["key"] == "s" and "result" not in seen[-1][1]
-    watcher.close()
 
 
 def test_metrics(client: Client) -> None:
