@@ -63,7 +63,7 @@ hosts = Table(
 server_mappings = Table(
     "server_mappings", API,
     Column("server_id", UUID, primary_key=True), Column("cell_id", UUID, nullable=False),
-    Column("project_id", NAME, nullable=False), Index("server_mappings_project", "project_id"))
+    Column("project_id", NAME, nullable=False), Column("created_at", TIME), Index("server_mappings_project", "project_id"))
 
 #: What a server (or, while it moves, a migration) holds of a host.
 allocations = Table(
@@ -131,7 +131,8 @@ servers = Table(
     Column("hostname", NAME), Column("vm_state", String(32), nullable=False), Column("task_state", String(32)),
     Column("power_state", Integer, nullable=False, default=0), Column("progress", Integer, nullable=False, default=0),
     Column("host", NAME), Column("instance_name", NAME), Column("availability_zone", NAME),
-    Column("pinned_availability_zone", NAME), Column("flavor", DOCUMENT, nullable=False),
+    Column("pinned_availability_zone", NAME), Column("flavor_id", NAME, nullable=False),
+    Column("flavor", DOCUMENT, nullable=False),
     Column("image_id", UUID), Column("image", DOCUMENT, nullable=False, default="{}"),  # properties, min_disk, …
     Column("key_name", NAME), Column("metadata", DOCUMENT, nullable=False, default="{}"),
     Column("tags", DOCUMENT, nullable=False, default="[]"), Column("user_data", Text),

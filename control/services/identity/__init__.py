@@ -1,2 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The embedded identity service."""
+"""The identity service: the embedded one, and the client of a Keystone."""
+
+from __future__ import annotations
+
+from .bootstrap import clouds_yaml
+from .embedded import Embedded
+
+__all__ = ["Embedded", "clouds_yaml"]

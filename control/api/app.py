@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The Compute API as a web application: version, caller, operation, body, target, policy, state, handler."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from magnetar_control.store import servers
+from magnetar_control.web import Answer, Fault, Request, Router
+from magnetar_core.actions import ACTIONS
+
+from . import faults, versions
+from .cloud import Cloud
+from .operation import Call, Operation
+
+_PROJECT = re.compile(r"[0-9a-f-]{1,64}|[A-Za-z0-9_-]*[0-9][A-Za-z0-9_-]*")
+ROOTS = {"v2": "v2.0", "v2.1": "v2.1"}
+
+
+class ComputeApplication:
+    """Mounted at the root: ``/``, ``/v2.1`` and ``/v2``."""
+
+    def __init__(self, cloud: Cloud, operations: Sequence[Operation], native: Any = None) -> None:
+        self.cloud, self.native = cloud, native
+        self.router = Router(operations)
+        self.collections = {operation.path.split("/")[1] for operation in operations}
+
+    def streams(self, method: str, path: str) -> bool:
+        """Only the agents' protocol has streams."""
+        return bool(self.native and path.startswith("/v1/") and self.native.streams(method, path))
+
+    def handle(self, request: Request) -> Answer:
+        """Answer; never raises."""
+        head, _slash, rest = request.path[1:].partition("/")
+        if head == "v1" and self.native:
+            answer: Answer = self.native.handle(request)
+            return answer
+        if head == "healthz":
+            return self._health()
+        if head not in ROOTS:
+            return Answer(versions.listed(request.root)) if not head else Answer(
+                versions.choices(request.root, request.path), 300)
+        stamp: dict[str, str] = {}
+        try:
+            answer = self._versioned(request, head, rest, stamp)
+        except Exception as error:  # noqa: BLE001 - whatever fails gets an answer
+            answer = faults.answer(faults.of(error, request.id))
+        answer.headers.update(stamp)
+        answer.headers.setdefault("x-compute-request-id", request.id)
+        return answer
+
+    def _health(self) -> Answer:
+        with self.cloud.store.api.read() as connection:
+            connection.exec_driver_sql("SELECT 1")
+        return Answer({"status": "ok"})
+
+    def _versioned(self, request: Request, head: str, rest: str, stamp: dict[str, str]) -> Answer:
+        if not rest and request.method in ("GET", "HEAD"):
+            return Answer(versions.one(ROOTS[head], request.root))
+        version = versions.FIRST
+        stamp.update(versions.stamp(version))
+        if head == "v2.1":
+            version = versions.negotiate(request.headers)
+            stamp.update(versions.stamp(version))
+        request.context = self._caller(request)
+        path = self._below(request, head, rest)
+        call = self._found(request, path, version)
+        return self._run(call)
+
+    def _caller(self, request: Request) -> Any:
+        token = request.headers.get("x-auth-token")
+        context = self.cloud.services.identity.validate(token) if token else None
+        if context is None:
+            raise Fault(401, "The request you have made requires authentication.",
+                        {"WWW-Authenticate": f'Keystone uri="{request.root}/identity"'})
+        return context
+
+    def _below(self, request: Request, head: str, rest: str) -> str:
+        """The path below version and project. Raises ``Fault`` 400 when that is another project than the token's."""
+        word, _slash, more = rest.partition("/")
+        base = f"{request.root}/{head}"
+        if word not in self.collections and _PROJECT.fullmatch(word):
+            if word != request.context.project_id:
+                raise Fault(400, f"Malformed request URL: URL's project_id '{word}' doesn't match Context's project_id "
+                                 f"'{request.context.project_id}'")
+            base, rest = f"{base}/{word}", more
+            request.extra["project"] = word
+        request.extra["base"] = base
+        return "/" + rest
+
+    def _found(self, request: Request, path: str, version: int) -> Call:
+        """The operation at method, path, version, and (for actions) body. Raises ``Fault`` 404, 405 or 400."""
+        methods = self.router.find(path)
+        if not methods:
+            raise Fault(404, "The resource could not be found.")
+        routes = methods.get("GET" if request.method == "HEAD" else request.method)
+        if not routes:
+            raise Fault(405, "The method specified is not allowed for this resource.",
+                        {"Allow": ", ".join(sorted(methods))})
+        body, word = None, None
+        if request.method in ("POST", "PUT", "PATCH") and not routes[0][0].bodiless:
+            body = request.json()
+            if routes[0][0].action:
+                word = _action(body)
+        alike = [one for one in routes if one[0].action == word or not one[0].action]
+        if not alike:
+            raise Fault(400, f"There is no such action: {str(word)[:60]}")
+        for operation, params in alike:
+            if operation.since <= version <= operation.until:
+                call = Call(self.cloud, request, operation, params, version)
+                call.body = body
+                return call
+        raise Fault(404, "The resource could not be found.")
+
+    def _run(self, call: Call) -> Answer:
+        operation = call.operation
+        if "\x00" in call.request.path or "%00" in call.request.path:
+            raise Fault(400, "The path must not contain a NUL character.")
+        call.read()
+        if operation.target == "server":
+            self._server(call)
+        if operation.rule:
+            call.check(operation.rule)
+        if operation.act:
+            guard(call, operation.act)
+        answer = operation.handler(call)
+        if isinstance(answer, Answer):
+            return answer
+        return Answer(answer, operation.success(call.version))
+
+    def _server(self, call: Call) -> None:
+        """Look the server of the path up. Another project's does not exist, but for admins."""
+        id = call.params["server_id"]
+        found = servers.find(self.cloud.store, id) if len(id) == 36 else None
+        if found is None or (found[1].project_id != call.project and not call.context.is_admin):
+            raise Fault(404, f"Instance {id[:80]} could not be found.")
+        call.database, call.server = found
+
+
+def _action(body: Any) -> str:
+    if not isinstance(body, dict) or len(body) != 1:
+        raise Fault(400, "There is no such action: the body must be an object with one key, the action's name.")
+    return str(next(iter(body)))
+
+
+def guard(call: Call, key: str) -> None:
+    """Whether the server's lock and states let *key* be done. Raises ``Fault`` 409 that names the state."""
+    action, server = ACTIONS[key], call.server
+    if action.locked and server.locked_by and not call.context.is_admin:
+        raise Fault(409, f"Instance {server.id} is locked")
+    if servers.allowed(server, key):
+        return
+    word = action.label or key
+    if action.states != ("*",) and server.vm_state not in action.states:
+        raise Fault(409, f"Cannot '{word}' instance {server.id} while it is in vm_state {server.vm_state}")
+    raise Fault(409, f"Cannot '{word}' instance {server.id} while it is in task_state {server.task_state}")

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The choice of hosts for a server.
+
+What it means is ``plainly`` below: filter every host, weigh those that are left, take the best. ``choose`` gives the
+same weights without looking at every host: a filter that sees the profile is asked once for each profile; a block of
+which even the fullest host has room is taken as a whole, one of which even the emptiest has not is left as a whole; and
+blocks are weighed from the greatest bound down, until no further one can hold a better host than those found.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import NamedTuple
+
+from .filters import FILTERS, HOST, PROFILE, Filter
+from .hosts import Block, HostState, HostStates, Profile, Row
+from .request import Request
+from .weighers import USUAL, Multipliers, Term, bound, terms, weight
+
+#: What users are told, in Nova's words; admins are told which filter refused how many hosts.
+NO_VALID_HOST = "No valid host was found. There are not enough hosts available."
+
+
+class Candidate(NamedTuple):
+    """A host that may take the server."""
+
+    host_id: str
+    host: str
+    cell_id: str
+    zone: str
+    weight: float
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why these hosts: how many there are, how many each filter refused (each host counts at the first that did), and
+    the best that passed."""
+
+    hosts: int
+    refused: dict[str, int]
+    candidates: list[Candidate]
+
+    def text(self) -> str:
+        """One sentence for admins."""
+        if not self.hosts:
+            return "No host is registered: start an agent and let a conductor find it."
+        said = ", ".join(f"{name} {count}" for name, count in self.refused.items())
+        return f"Of {self.hosts} hosts the filters refused: {said or 'none'}."
+
+
+class NoValidHost(Exception):
+    """No host may take the server; ``explanation`` says why, for admins only."""
+
+    def __init__(self, explanation: Explanation) -> None:
+        super().__init__(NO_VALID_HOST)
+        self.explanation = explanation
+
+    @property
+    def admin_text(self) -> str:
+        """The whole reason."""
+        return f"{NO_VALID_HOST} {self.explanation.text()}"
+
+
+class Part(NamedTuple):
+    """Hosts that passed, their rows, and the bounds of these: a block, or what is left of one."""
+
+    profile: Profile
+    hosts: Sequence[HostState]
+    rows: Sequence[Row]
+    low: Row
+    high: Row
+
+
+def choose(states: HostStates, request: Request, count: int = 1, *, multipliers: Multipliers = USUAL,
+           subset: int = 1, random: Random | None = None) -> list[Candidate]:
+    """Up to *count* hosts, best first; raises ``NoValidHost``.
+
+    Chance decides between hosts of equal weight, and which of the best *subset* comes first (Nova's host_subset_size):
+    several conductors that see the same then seldom want the same host. Without *random* the order is always the same.
+    """
+    with states.lock:
+        parts = _parts(states, request)
+        best = _best(parts, request, max(count, subset), multipliers, random)
+        if not best:
+            raise NoValidHost(explain(states, request, multipliers=multipliers))
+    if random and subset > 1:
+        best.insert(0, best.pop(random.randrange(min(subset, len(best)))))
+    return best[:count]
+
+
+def explain(states: HostStates, request: Request, count: int = 3, *,
+            multipliers: Multipliers = USUAL) -> Explanation:
+    """What would be chosen and what refused, without claiming: for check mode and for errors."""
+    asked = [one for one in FILTERS if one.asked(request)]
+    refused: Counter[str] = Counter()
+    with states.lock:
+        seen: dict[tuple[Profile, Filter], bool] = {}
+        passed = []
+        for host in states.hosts.values():
+            name = _refusal(host, request, asked, seen)
+            if name is None:
+                passed.append(host)
+            else:
+                refused[name] += 1
+        order = [name for name in dict.fromkeys(one.name for one in asked) if refused[name]]
+        best = _best(_separate(passed, request), request, count, multipliers, None) if passed else []
+        return Explanation(len(states.hosts), {name: refused[name] for name in order}, best)
+
+
+def plainly(states: HostStates, request: Request, multipliers: Multipliers = USUAL) -> list[tuple[float, str]]:
+    """What ``choose`` means, host by host: weights and names of all that pass, best first. For tests and figures."""
+    passed = [host for host in states.hosts.values()
+              if all(one.passes(host, request) for one in FILTERS if one.asked(request))]
+    rows = [host.row(request.mates.get(host.name, 0)) for host in passed]
+    columns = list(zip(*rows, strict=True))
+    low, high = tuple(map(min, columns)), tuple(map(max, columns))
+    found = [(weight(row, terms(host.profile, request, multipliers, low, high)), host.name)
+             for row, host in zip(rows, passed, strict=True)]
+    return sorted(found, key=lambda one: (-one[0], one[1]))
+
+
+def _refusal(host: HostState, request: Request, asked: list[Filter],
+             seen: dict[tuple[Profile, Filter], bool]) -> str | None:
+    """The first filter that refuses the host; what a filter says of a profile is asked once."""
+    for one in asked:
+        if one.sight != PROFILE:
+            passes = one.passes(host, request)
+        elif (known := seen.get((host.profile, one))) is not None:
+            passes = known
+        else:
+            passes = seen[host.profile, one] = one.passes(host, request)
+        if not passes:
+            return one.name
+    return None
+
+
+def _parts(states: HostStates, request: Request) -> list[Part]:
+    """The hosts that pass all filters."""
+    asked = [one for one in FILTERS if one.asked(request)]
+    single = [one for one in asked if one.sight == HOST]
+    if request.only is not None or single:
+        names = states.hosts if request.only is None else request.only
+        hosts = [states.hosts[name] for name in names if name in states.hosts]
+        return _separate([host for host in hosts if all(one.passes(host, request) for one in asked)], request)
+    shared = [one for one in asked if one.sight == PROFILE]
+    passing: dict[Profile, bool] = {}
+    special = {host.block for name in {*request.never, *request.mates} if (host := states.hosts.get(name))}
+    parts = []
+    needs = [(at, n) for at, n in enumerate(request.amounts) if n > 0]
+    for block in states.blocks():
+        passes = passing.get(block.profile)
+        if passes is None:
+            passes = passing[block.profile] = all(one.passes(block.hosts[0], request) for one in shared)
+        if not passes or any(n > block.high[at] for at, n in needs):
+            continue
+        if block in special or any(n > block.low[at] for at, n in needs):
+            if part := _sifted(block, request, needs):
+                parts.append(part)
+        else:
+            parts.append(Part(block.profile, block.hosts, block.rows, block.low, block.high))
+    return parts
+
+
+def _sifted(block: Block, request: Request, needs: list[tuple[int, int]]) -> Part | None:
+    """What is left of a block."""
+    never, mates = request.never, request.mates
+    left = [(host, row) for host, row in zip(block.hosts, block.rows, strict=True)
+            if all(n <= row[at] for at, n in needs) and host.name not in never]
+    if not left:
+        return None
+    rows = [(*row[:-1], mates.get(host.name, 0)) for host, row in left] if mates else [row for _host, row in left]
+    columns = list(zip(*rows, strict=True))
+    return Part(block.profile, [host for host, _row in left], rows, tuple(map(min, columns)), tuple(map(max, columns)))
+
+
+def _separate(hosts: list[HostState], request: Request) -> list[Part]:
+    parts = []
+    for host in hosts:
+        row = host.row(request.mates.get(host.name, 0))
+        parts.append(Part(host.profile, [host], [row], row, row))
+    return parts
+
+
+def _best(parts: list[Part], request: Request, count: int, multipliers: Multipliers,
+          random: Random | None) -> list[Candidate]:
+    """The *count* heaviest hosts of all parts, heaviest first."""
+    if not parts:
+        return []
+    low = tuple(map(min, zip(*(part.low for part in parts), strict=True)))
+    high = tuple(map(max, zip(*(part.high for part in parts), strict=True)))
+    sums: dict[Profile, list[Term]] = {}
+    bounds = []
+    for at, part in enumerate(parts):
+        sum_of = sums.get(part.profile)
+        if sum_of is None:
+            sum_of = sums[part.profile] = terms(part.profile, request, multipliers, low, high)
+        bounds.append((-bound(part.low, part.high, sum_of), random.random() if random else 0.0, at))
+    bounds.sort()
+    best: list[tuple[float, HostState]] = []
+    floor = -math.inf
+    for most, _chance, at in bounds:
+        if len(best) == count and -most <= floor:
+            break
+        best = _merged(best, parts[at], sums[parts[at].profile], floor, count, random)
+        if len(best) == count:
+            floor = best[-1][0]
+    return [Candidate(host.id, host.name, host.profile.cell_id, host.profile.zone, w) for w, host in best]
+
+
+def _merged(best: list[tuple[float, HostState]], part: Part, sum_of: list[Term], floor: float, count: int,
+            random: Random | None) -> list[tuple[float, HostState]]:
+    """The best of those found and of a part; of equal ones those found first, in the part by chance."""
+    weights = [weight(row, sum_of) for row in part.rows]
+    found = [(w, host) for w, host in zip(weights, part.hosts, strict=True) if w > floor]
+    if random and len(found) > 1:
+        turn = random.randrange(len(found))
+        found = found[turn:] + found[:turn]
+    return sorted(best + found, key=lambda one: one[0], reverse=True)[:count]

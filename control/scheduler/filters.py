@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whether a host may take a server: a tuple of functions of host and request, by the names of Nova's filters.
+
+All of them are applied, always, in this order. ``sight`` says what a filter looks at, so that ``choose`` need not ask
+it for each of 10,000 hosts: the profile that many hosts share, the numbers that blocks have bounds of, the name (it is
+in ``Request.only`` or ``never`` too), or the single host.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from .expressions import matches, query
+from .hosts import HostState
+from .request import Request, hint
+
+PROFILE, ROOM, NAME, HOST = "profile", "room", "name", "host"
+
+
+class Filter(NamedTuple):
+    """``passes(host, request)``; for requests that ``asked`` says no of, it passes every host."""
+
+    name: str
+    sight: str
+    passes: Callable[[HostState, Request], bool]
+    asked: Callable[[Request], object] = lambda _request: True
+
+
+#: What ComputeCapabilitiesFilter and JsonFilter find in a host beside its profile's capabilities (spec row FIL-11).
+FIGURES: dict[str, Callable[[HostState], Any]] = {
+    "host": lambda host: host.name,
+    "hypervisor_hostname": lambda host: host.name,
+    "host_ip": lambda host: host.host_ip,
+    "id": lambda host: host.id,
+    "uuid": lambda host: host.id,
+    "vcpus": lambda host: host.totals.vcpus,
+    "vcpus_total": lambda host: host.totals.vcpus,
+    "vcpus_used": lambda host: host.used.vcpus,
+    "memory_mb": lambda host: host.totals.memory_mb,
+    "total_usable_ram_mb": lambda host: host.totals.memory_mb,
+    "memory_mb_used": lambda host: host.used.memory_mb,
+    "free_ram_mb": lambda host: host.totals.memory_mb - host.used.memory_mb,
+    "local_gb": lambda host: host.totals.disk_gb,
+    "total_usable_disk_gb": lambda host: host.totals.disk_gb,
+    "local_gb_used": lambda host: host.used.disk_gb,
+    "disk_mb_used": lambda host: host.used.disk_gb * 1024,
+    "free_disk_gb": lambda host: host.totals.disk_gb - host.used.disk_gb,
+    "free_disk_mb": lambda host: (host.totals.disk_gb - host.used.disk_gb) * 1024,
+    "num_instances": lambda host: host.servers,
+    "running_vms": lambda host: host.servers,
+    "num_io_ops": lambda host: host.io_ops,
+    "failed_builds": lambda host: host.failed_builds,
+}
+
+
+def compute(host: HostState, _request: Request) -> bool:
+    """Enabled, in an enabled cell, and its agent answers."""
+    return host.profile.enabled and host.profile.up
+
+
+def cell(host: HostState, request: Request) -> bool:
+    """Of the cell that the request names."""
+    return host.profile.cell_id == request.cell_id
+
+
+def zone(host: HostState, request: Request) -> bool:
+    """In one of the zones asked for."""
+    return host.profile.zone in [one.strip() for one in (request.availability_zone or "").split(",")]
+
+
+def room(at: int) -> Callable[[HostState, Request], bool]:
+    """Enough of a resource: the limit is not passed, and one server gets no more than the host really has. What is not
+    asked for cannot be short."""
+    def passes(host: HostState, request: Request) -> bool:
+        return request.amounts[at] <= 0 or request.amounts[at] <= host.row()[at]
+    return passes
+
+
+def requested(host: HostState, request: Request) -> bool:
+    """The host that was asked for."""
+    return host.name == request.host
+
+
+def not_ignored(host: HostState, request: Request) -> bool:
+    """Not tried before."""
+    return host.name not in request.ignored
+
+
+def volumes(host: HostState, request: Request) -> bool:
+    """Where the server's volumes are."""
+    return host.name in (request.volume_hosts or ())
+
+
+def different(host: HostState, request: Request) -> bool:
+    """Has none of the servers that the hint different_host names."""
+    return host.name not in request.different_host
+
+
+def same(host: HostState, request: Request) -> bool:
+    """Has one of the servers that the hint same_host names."""
+    return host.name in (request.same_host or ())
+
+
+def apart(host: HostState, request: Request) -> bool:
+    """Has fewer of the group's other members than the policy anti-affinity allows."""
+    return request.group is None or request.group.hosts.get(host.name, 0) < request.group.max_per_host
+
+
+def together(host: HostState, request: Request) -> bool:
+    """Has the group's other members (policy affinity), if any is anywhere."""
+    return request.group is None or not request.group.hosts or host.name in request.group.hosts
+
+
+def wanted_capabilities(request: Request) -> Iterable[tuple[list[str], str]]:
+    """Paths of capabilities and what they must be: extra specs in the scope capabilities, or in none (row FIL-09)."""
+    for key, text in request.extra_specs.items():
+        scope, *path = key.split(":")
+        if not path:
+            yield [scope], text
+        elif scope == "capabilities":
+            yield path, text
+
+
+def capabilities(host: HostState, request: Request) -> bool:
+    """Its profile has the capabilities that the flavor's extra specs ask for. A name that it has not refuses the host;
+    without the scope it is somebody else's."""
+    for path, text in wanted_capabilities(request):
+        if path[0] in FIGURES:
+            continue
+        value: Any = host.profile.capabilities
+        for name in path:
+            value = value.get(name) if isinstance(value, dict) else None
+        if value is None and f"capabilities:{':'.join(path)}" not in request.extra_specs:
+            continue
+        if value is None or not matches(value, text):
+            return False
+    return True
+
+
+def figures(host: HostState, request: Request) -> bool:
+    """Its numbers are as the flavor's extra specs ask."""
+    return all(matches(FIGURES[path[0]](host), text) for path, text in wanted_capabilities(request)
+               if path[0] in FIGURES)
+
+
+def image(host: HostState, request: Request) -> bool:
+    """Can run the image: architecture, type of hypervisor and mode of the guest (spec row FIL-14). A host whose agent
+    does not tell an architecture is not refused for it."""
+    has = host.profile.capabilities
+    kinds = {str(one).lower() for one in (has.get("hypervisor_type", "qemu"), *has.get("virt_types", ()))}
+    if "kvm" in kinds:
+        kinds.add("qemu")
+    architecture = has.get("architecture")
+    for names, allowed in ((("hw_architecture", "architecture"), {architecture} if architecture else None),
+                           (("img_hv_type", "hypervisor_type"), kinds), (("hw_vm_mode", "vm_mode"), {"hvm"})):
+        wish = next((request.image[name] for name in names if request.image.get(name)), None)
+        if wish is not None and allowed is not None and str(wish).lower() not in allowed:
+            return False
+    return True
+
+
+def aggregate_specs(host: HostState, request: Request) -> bool:
+    """Is in aggregates whose metadata are as the extra specs of that scope ask; a value may be several, with commas."""
+    for key, text in request.extra_specs.items():
+        scope, _colon, name = key.partition(":")
+        if scope == "aggregate_instance_extra_specs":
+            values = [one.strip() for data in host.profile.aggregates if name in data for one in data[name].split(",")]
+            if not any(matches(value, text) for value in values):
+                return False
+    return True
+
+
+def tenants(host: HostState, request: Request) -> bool:
+    """Is in no aggregate that is for other projects only (metadata filter_tenant_id; spec row FIL-04)."""
+    allowed = [one.strip() for data in host.profile.aggregates for key in data if key.startswith("filter_tenant_id")
+               for one in data[key].split(",")]
+    return not allowed or request.project_id in allowed
+
+
+def near(host: HostState, request: Request) -> bool:
+    """Has an address in the network of the hints build_near_host_ip and cidr."""
+    try:
+        network = ipaddress.ip_network(
+            hint(request.hints, "build_near_host_ip")[0] + (hint(request.hints, "cidr") or ["/24"])[0], strict=False)
+        return ipaddress.ip_address(host.host_ip) in network
+    except ValueError:
+        return False
+
+
+def queried(host: HostState, request: Request) -> bool:
+    """Is as the hint query says, a JSON expression over what hosts have (spec row FIL-17)."""
+    return query(hint(request.hints, "query"), lambda name: FIGURES[name](host) if name in FIGURES
+                 else host.profile.capabilities.get(name))
+
+
+FILTERS: tuple[Filter, ...] = (
+    Filter("ComputeFilter", PROFILE, compute),
+    Filter("CellFilter", PROFILE, cell, lambda request: request.cell_id is not None),
+    Filter("AvailabilityZoneFilter", PROFILE, zone, lambda request: request.availability_zone),
+    Filter("RequestedDestinationFilter", NAME, requested, lambda request: request.host is not None),
+    Filter("RetryFilter", NAME, not_ignored, lambda request: request.ignored),
+    Filter("AggregateMultiTenancyIsolation", PROFILE, tenants),
+    Filter("AggregateInstanceExtraSpecsFilter", PROFILE, aggregate_specs, lambda request: request.extra_specs),
+    Filter("ComputeCapabilitiesFilter", PROFILE, capabilities, lambda request: request.extra_specs),
+    Filter("ImagePropertiesFilter", PROFILE, image, lambda request: request.image),
+    Filter("CoreFilter", ROOM, room(0)),
+    Filter("RamFilter", ROOM, room(1)),
+    Filter("DiskFilter", ROOM, room(2)),
+    Filter("VolumeHostFilter", NAME, volumes, lambda request: request.volume_hosts is not None),
+    Filter("DifferentHostFilter", NAME, different, lambda request: request.different_host),
+    Filter("SameHostFilter", NAME, same, lambda request: request.same_host is not None),
+    Filter("ServerGroupAntiAffinityFilter", NAME, apart,
+           lambda request: request.group and request.group.policy == "anti-affinity"),
+    Filter("ServerGroupAffinityFilter", NAME, together,
+           lambda request: request.group and request.group.policy == "affinity"),
+    Filter("ComputeCapabilitiesFilter", HOST, figures,
+           lambda request: any(path[0] in FIGURES for path, _text in wanted_capabilities(request))),
+    Filter("SimpleCIDRAffinityFilter", HOST, near, lambda request: request.hints.get("build_near_host_ip")),
+    Filter("JsonFilter", HOST, queried, lambda request: request.hints.get("query")),
+)

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The hosts in memory, as the scheduler sees them, kept so that a choice among 10,000 looks at few of them.
+
+Hosts of one profile (everything that does not change when servers come and go) that are about equally full stand in
+blocks. A block knows the lowest and highest of each number of its hosts, so most blocks are taken or left as a whole
+(see ``choose``). The bounds are always those of the hosts that are in the block now; how alike these are matters for
+speed only, so that blocks are put in order anew no sooner than after many changes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+import orjson
+
+from magnetar_control.store.allocations import Amounts
+from magnetar_control.store.hosts import Aggregate
+
+#: Hosts of a block at most.
+BLOCK = 64
+#: The zone of a host that is in no aggregate with one; Nova's default_availability_zone.
+DEFAULT_ZONE = "nova"
+#: What of an agent's ``host`` resource flavors and images may ask for.
+CAPABILITIES = ("architecture", "cpu_info", "cpu_model", "hypervisor_type", "hypervisor_version", "libvirt_version",
+                "virt_types")
+#: Columns of ``store.hosts`` rows that make the profile.
+PROFILED = ("cell_id", "disabled", "cell_disabled", "forced_down", "info")
+#: What fits (CPUs, MiB, GiB), what is free of each, I/O operations, failed builds, members of the server's group.
+Row = tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """What many hosts have in common; compared by identity: equal ones are the same object."""
+
+    key: bytes
+    cell_id: str
+    zone: str
+    enabled: bool
+    up: bool
+    capabilities: Mapping[str, Any]
+    #: The metadata of each aggregate that the hosts are in.
+    aggregates: tuple[Mapping[str, str], ...]
+
+
+class HostState:
+    """One host. Plain numbers; ``limits`` is what may be claimed, ``used`` what is."""
+
+    __slots__ = ("block", "failed_builds", "host_ip", "id", "io_ops", "limits", "name", "profile", "servers", "totals",
+                 "used")
+
+    def __init__(self, id: str, name: str) -> None:
+        self.id, self.name, self.host_ip = id, name, ""
+        self.profile: Profile
+        self.totals = self.limits = self.used = Amounts()
+        self.servers = self.io_ops = self.failed_builds = 0
+        self.block: Block | None = None
+
+    @property
+    def free(self) -> Amounts:
+        """What is left of the limits; negative when ratios were lowered since."""
+        (v, m, d), (a, b, c) = self.limits, self.used
+        return Amounts(v - a, m - b, d - c)
+
+    def row(self, mates: int = 0) -> Row:
+        """The numbers that filters and weighers compare. One server never gets more than the host really has, whatever
+        the ratio (Placement's max_unit), so what fits is the lesser of free and total."""
+        (v, m, d), (x, y, z) = self.free, self.totals
+        return (min(v, x), min(m, y), min(d, z), v, m, d, self.io_ops, self.failed_builds, mates)
+
+
+@dataclass(eq=False)
+class Block:
+    """Up to ``BLOCK`` hosts of one profile, their rows, and the bounds of each number."""
+
+    profile: Profile
+    hosts: list[HostState]
+    rows: list[Row] = field(default_factory=list)
+    low: Row = ()
+    high: Row = ()
+    stale: bool = True
+
+    def fresh(self) -> Block:
+        """Itself, with rows and bounds of this moment."""
+        if self.stale:
+            self.rows = [host.row() for host in self.hosts]
+            columns = list(zip(*self.rows, strict=True))
+            self.low, self.high, self.stale = tuple(map(min, columns)), tuple(map(max, columns)), False
+        return self
+
+
+class HostStates:
+    """All hosts. ``lock`` is held by whoever reads more than one thing; a host that nobody saw up is down."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.hosts: dict[str, HostState] = {}
+        self._blocks: list[Block] = []
+        self._profiles: dict[bytes, Profile] = {}
+        self._up: dict[str, bool] = {}
+        self._rows: dict[str, Mapping[Any, Any]] = {}
+        self._aggregates: dict[str, list[Aggregate]] = {}
+        self._changes = 0
+
+    def refresh(self, rows: Iterable[Mapping[Any, Any]], aggregates: Iterable[Aggregate] | None = None) -> None:
+        """These are all the hosts (``store.hosts.every``); with *aggregates*, these are all aggregates."""
+        with self.lock:
+            if aggregates is not None:
+                self._grouped(aggregates)
+            rows = list(rows)
+            names = {row["name"] for row in rows}
+            for name in [name for name in self.hosts if name not in names]:
+                self.gone(name)
+            for row in rows:
+                self.changed(row)
+
+    def gone(self, name: str) -> None:
+        """There is no such host any more."""
+        with self.lock:
+            if host := self.hosts.pop(name, None):
+                self._leave(host)
+                self._rows.pop(name)
+
+    def changed(self, row: Mapping[Any, Any]) -> None:
+        """This is how a host is now: a row of ``store.hosts``."""
+        with self.lock:
+            name = row["name"]
+            host = self.hosts.get(name)
+            if host is None or host.id != row["id"]:
+                if host is not None:
+                    self._leave(host)
+                host = self.hosts[name] = HostState(row["id"], name)
+            before, self._rows[name] = self._rows.get(name), row
+            host.host_ip = urlsplit(row["endpoint"]).hostname or ""
+            numbers = host.row()
+            host.totals = Amounts(row["vcpus"], row["memory_mb"], row["disk_gb"])
+            host.limits = Amounts(row["vcpus_limit"], row["memory_mb_limit"], row["disk_gb_limit"])
+            host.used = Amounts(row["vcpus_used"], row["memory_mb_used"], row["disk_gb_used"])
+            host.servers = row["servers"]
+            if host.row() != numbers:
+                self._touch(host)
+            if host.block is None or before is None or any(before[key] != row[key] for key in PROFILED):
+                self._profiled(host)
+
+    def up(self, name: str, up: bool) -> None:
+        """Whether its agent answers, as its watcher says; known hosts or not."""
+        with self.lock:
+            if self._up.get(name, False) != up:
+                self._up[name] = up
+                if host := self.hosts.get(name):
+                    self._profiled(host)
+
+    def used(self, name: str, more: Amounts, servers: int = 1) -> None:
+        """So much more of it is claimed (less, when negative)."""
+        with self.lock:
+            if host := self.hosts.get(name):
+                host.used = Amounts(*(had + n for had, n in zip(host.used, more, strict=True)))
+                host.servers += servers
+                self._touch(host)
+
+    def busy(self, name: str, io_ops: int) -> None:
+        """How many servers on it are being built, resized, saved as an image, or moved."""
+        with self.lock:
+            if host := self.hosts.get(name):
+                host.io_ops = io_ops
+                self._touch(host)
+
+    def built(self, name: str, well: bool) -> None:
+        """A build ended there. One that went well ends the count of those that did not."""
+        with self.lock:
+            if host := self.hosts.get(name):
+                host.failed_builds = 0 if well else host.failed_builds + 1
+                self._touch(host)
+
+    def blocks(self) -> Iterator[Block]:
+        """All blocks; hold ``lock`` meanwhile."""
+        if self._changes > 256 + len(self.hosts) // 2:
+            self._arrange()
+        for block in self._blocks:
+            if block.hosts:
+                yield block.fresh() if block.stale else block
+
+    def _grouped(self, aggregates: Iterable[Aggregate]) -> None:
+        before, self._aggregates = self._aggregates, {}
+        for aggregate in aggregates:
+            for name in aggregate.hosts:
+                self._aggregates.setdefault(name, []).append(aggregate)
+        for name in before.keys() | self._aggregates.keys():
+            if name in self.hosts and before.get(name) != self._aggregates.get(name):
+                self._profiled(self.hosts[name])
+
+    def _touch(self, host: HostState) -> None:
+        self._changes += 1
+        if host.block:
+            host.block.stale = True
+
+    def _profiled(self, host: HostState) -> None:
+        profile = self._profile(self._rows[host.name])
+        if host.block is None or host.profile is not profile:
+            self._leave(host)
+            host.profile = profile
+            last = next((block for block in reversed(self._blocks[-8:])
+                         if block.profile is profile and len(block.hosts) < BLOCK), None)
+            if last is None:
+                last = Block(profile, [])
+                self._blocks.append(last)
+            last.hosts.append(host)
+            last.stale, host.block = True, last
+            self._changes += 1
+
+    def _leave(self, host: HostState) -> None:
+        if host.block:
+            host.block.hosts.remove(host)
+            host.block.stale, host.block = True, None
+            self._changes += 1
+
+    def _profile(self, row: Mapping[Any, Any]) -> Profile:
+        name, info = row["name"], orjson.loads(row["info"])
+        aggregates = tuple(one.metadata for one in self._aggregates.get(name, ()))
+        zone = next((one["availability_zone"] for one in aggregates if "availability_zone" in one), DEFAULT_ZONE)
+        enabled = not (row["disabled"] or row["cell_disabled"])
+        up = self._up.get(name, False) and not row["forced_down"]
+        capabilities = {key: info[key] for key in CAPABILITIES if info.get(key) is not None}
+        key = orjson.dumps((row["cell_id"], zone, enabled, up, capabilities, aggregates), option=orjson.OPT_SORT_KEYS)
+        found = self._profiles.get(key)
+        if found is None:
+            found = self._profiles[key] = Profile(key, row["cell_id"], zone, enabled, up, capabilities, aggregates)
+        return found
+
+    def _arrange(self) -> None:
+        """Put hosts that are alike side by side: by profile, then along a curve through free memory, CPUs and disk."""
+        by_profile: dict[Profile, list[HostState]] = {}
+        for host in self.hosts.values():
+            by_profile.setdefault(host.profile, []).append(host)
+        self._profiles = {profile.key: profile for profile in by_profile}
+        self._blocks, self._changes = [], 0
+        for profile, hosts in by_profile.items():
+            for part in _alike([(host.row()[3:6], host) for host in hosts]):
+                block = Block(profile, part)
+                self._blocks.append(block)
+                for host in part:
+                    host.block = block
+
+
+def _alike(hosts: list[tuple[Row, HostState]]) -> Iterator[list[HostState]]:
+    """Cut in halves along the number that differs most, relative to its size, until each part is a block."""
+    if len(hosts) <= BLOCK:
+        yield [host for _row, host in hosts]
+        return
+    columns: list[tuple[int, ...]] = list(zip(*(row for row, _host in hosts), strict=True))
+    def spread(at: int) -> float:
+        low, high = min(columns[at]), max(columns[at])
+        return (high - low) / (abs(high) + abs(low) + 1)
+    at = max(range(len(columns)), key=spread)
+    hosts.sort(key=lambda one: one[0][at])
+    middle = len(hosts) // 2
+    yield from _alike(hosts[:middle])
+    yield from _alike(hosts[middle:])

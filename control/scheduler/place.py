@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Choosing and claiming in one: the memory proposes, the database decides."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+from magnetar_control.store import allocations, hosts
+from magnetar_control.store.database import Database
+
+from .choose import Candidate, NoValidHost, choose
+from .hosts import HostStates
+from .request import Request
+from .weighers import USUAL, Multipliers
+
+#: Candidates of one choice. Somebody else was quicker at one: the next is tried before anything is chosen again.
+CANDIDATES = 3
+
+
+def place(database: Database, states: HostStates, request: Request, *, consumer_id: str | None = None,
+          map_cell: bool = True, multipliers: Multipliers = USUAL, subset: int = 1,
+          random: Random | None = None) -> Candidate:
+    """Choose a host and claim it for the request's server (or for *consumer_id*), with the server mapped to the host's
+    cell if *map_cell*. Raises ``NoValidHost``, with nothing claimed.
+
+    A host whose claim was refused is read from the database and weighed again as it is; it can only be less free than
+    it was believed, so this ends. Call ``allocations.held`` first when somebody may have claimed for the server before.
+    """
+    refused: set[str] = set()
+    while True:
+        for found in choose(states, request, CANDIDATES, multipliers=multipliers, subset=subset, random=random):
+            if _claimed(database, request, found, consumer_id or request.server_id, map_cell):
+                states.used(found.host, request.amounts)
+                return found
+            _look_again(database, states, found.host)
+            if found.host in refused:  # the database says no again of what it said is free: a policy of the group
+                request = replace(request, ignored=request.ignored | {found.host})
+            refused.add(found.host)
+        if request.group:
+            with database.read() as connection:
+                request = replace(request, group=hosts.group_of(connection, request.server_id))
+
+
+def _claimed(database: Database, request: Request, found: Candidate, consumer_id: str, map_cell: bool) -> bool:
+    def once() -> bool:
+        with database.write() as connection:
+            return allocations.claim(
+                connection, consumer_id, request.server_id, found.host_id, request.amounts,
+                project_id=request.project_id, cell_id=found.cell_id if map_cell else None, group=request.group)
+    return database.retried(once)
+
+
+def _look_again(database: Database, states: HostStates, name: str) -> None:
+    with database.read() as connection:
+        row = hosts.show(connection, name)
+    if row is not None:
+        states.changed(row)
+    else:
+        states.gone(name)
+
+
+__all__ = ["NoValidHost", "place"]

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is asked of the scheduler: one server's needs and wishes, with what other tables know already looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from magnetar_control.store.allocations import Amounts, Group
+
+#: What a flavor needs of a host that has no GiB of swap: swap is in MiB.
+MIB_PER_GIB = 1024
+
+
+def amounts_of(flavor: Mapping[str, Any], volume_backed: bool = False) -> Amounts:
+    """What a server of *flavor* (vcpus, ram, disk, ephemeral, swap) holds of a host; a root disk that is a volume is
+    not the host's."""
+    swap = -(-int(flavor.get("swap") or 0) // MIB_PER_GIB)
+    root = 0 if volume_backed else int(flavor.get("disk") or 0)
+    return Amounts(int(flavor["vcpus"]), int(flavor["ram"]), root + int(flavor.get("ephemeral") or 0) + swap)
+
+
+@dataclass(frozen=True)
+class Request:
+    """One server to be placed. Hosts are names; ``None`` or empty means any."""
+
+    server_id: str
+    project_id: str
+    amounts: Amounts
+    flavor_name: str = ""
+    extra_specs: Mapping[str, str] = field(default_factory=dict)
+    #: Properties of the image, as Glance has them.
+    image: Mapping[str, Any] = field(default_factory=dict)
+    #: One zone, or several with commas.
+    availability_zone: str | None = None
+    #: Only a host of this cell: a move stays in its cell.
+    cell_id: str | None = None
+    #: Only this host (``host``, ``hypervisor_hostname``, the target of a move).
+    host: str | None = None
+    #: Not these: tried before, or the source of a move.
+    ignored: frozenset[str] = frozenset()
+    #: Only these, for volumes lie there; ``None`` for any.
+    volume_hosts: frozenset[str] | None = None
+    #: The scheduler hints as they came.
+    hints: Mapping[str, Any] = field(default_factory=dict)
+    #: Hosts of the servers that the hints different_host and same_host name; look them up with ``hinted`` below.
+    different_host: frozenset[str] = frozenset()
+    same_host: frozenset[str] | None = None
+    group: Group | None = None
+
+    @cached_property
+    def only(self) -> frozenset[str] | None:
+        """Names outside of which no host can pass; ``None`` when any host may. What filters by name say, in one set."""
+        sets = [names for names in (
+            None if self.host is None else frozenset([self.host]), self.volume_hosts, self.same_host,
+            frozenset(self.group.hosts) if self.group and self.group.policy == "affinity" and self.group.hosts
+            else None,
+        ) if names is not None]
+        return frozenset.intersection(*sets) if sets else None
+
+    @cached_property
+    def never(self) -> frozenset[str]:
+        """Names that cannot pass: the other half of ``only``."""
+        crowded: frozenset[str] = frozenset()
+        if self.group and self.group.policy == "anti-affinity":
+            most = self.group.max_per_host
+            crowded = frozenset(host for host, n in self.group.hosts.items() if n >= most)
+        return self.ignored | self.different_host | crowded
+
+    @cached_property
+    def mates(self) -> Mapping[str, int]:
+        """Members of its group by host, when that weighs (soft policies)."""
+        return self.group.hosts if self.group and self.group.policy.startswith("soft-") else {}
+
+
+def hint(hints: Mapping[str, Any], name: str) -> list[str]:
+    """A hint that is one text or a list of texts, as a list."""
+    value = hints.get(name) or []
+    return [str(one) for one in value] if isinstance(value, (list, tuple)) else [str(value)]
+
+
+def hinted(hints: Mapping[str, Any], where: Mapping[str, list[str]]) -> dict[str, Any]:
+    """``different_host`` and ``same_host`` for a request, of the hints and of where those servers are
+    (``store.hosts.of_servers``). Servers without a host keep nobody away; for same_host, they leave no host at all."""
+    def of(name: str) -> frozenset[str]:
+        return frozenset(host for server in hint(hints, name) for host in where.get(server, ()))
+    return {"different_host": of("different_host"), "same_host": of("same_host") if hint(hints, "same_host") else None}

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Who bears a token: looked up once, remembered until anything in the identity service changes.
+
+Each change of the tables counts ``revision`` up in its own transaction. What is remembered is forgotten at once in the
+process that made the change; other processes look at the count at most a second after it.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+from sqlalchemy import Connection, insert, select, update
+
+from magnetar_control.services import Context
+from magnetar_control.store.database import Database, now
+
+from . import grants, tables, tokens
+from .nouns import Row
+
+#: Remembered tokens; when there are more, all are forgotten and looked up again.
+REMEMBERED = 20_000
+#: Seconds after which the count of changes is looked at again.
+LOOK_AGAIN = 1.0
+
+
+@dataclass(frozen=True)
+class Bearer:
+    """A valid token's claims, with user, target (project or domain, with the domain's name) and roles {id, name}."""
+
+    claims: tokens.Claims
+    context: Context
+    user: Row
+    target: Row | None
+    roles: tuple[dict[str, str], ...]
+
+
+class Bearers:
+    """Looks tokens up, and makes the transactions that change what they are worth. *clock* gives seconds since the
+    epoch."""
+
+    def __init__(self, database: Database, clock: Callable[[], float] = time.time, look_again: float = LOOK_AGAIN) -> None:
+        self.database, self.clock, self.look_again = database, clock, look_again
+        self._known: dict[str, Bearer] = {}
+        self._keys: dict[str, bytes] = {}
+        self._lock = threading.Lock()
+        self._revision, self._generation, self._look_at = -1, 0, 0.0
+
+    def find(self, token: str) -> Bearer | None:
+        """Who bears *token*; ``None`` when it is worth nothing."""
+        if time.monotonic() >= self._look_at:
+            self._look()
+        bearer = self._known.get(token)
+        if bearer is None:
+            bearer = self._look_up(token)
+        return bearer if bearer is not None and bearer.claims.expires > self.clock() else None
+
+    @contextlib.contextmanager
+    def change(self) -> Iterator[Connection]:
+        """A transaction that changes tables of the identity service."""
+        with self.database.write() as connection:
+            counted = connection.execute(update(tables.revision).values(number=tables.revision.c.number + 1))
+            if not counted.rowcount:
+                connection.execute(insert(tables.revision).values(id=1, number=1))
+            yield connection
+        self.forget()
+
+    def forget(self) -> None:
+        """Look everything up anew."""
+        with self._lock:
+            self._generation += 1
+            self._known, self._keys, self._look_at = {}, {}, 0.0
+
+    def sign(self, connection: Connection, claims: tokens.Claims) -> str:
+        """A token with the newest key."""
+        key = connection.execute(select(tables.keys).order_by(tables.keys.c.created_at.desc()).limit(1)).mappings().first()
+        if key is None:
+            raise LookupError("the identity service has no signing key: bootstrap was not run")
+        return tokens.signed(claims, key["id"], base64.b64decode(key["secret"]))
+
+    def _look(self) -> None:
+        """Forget everything when another process changed something."""
+        with self.database.read() as connection:
+            number = connection.execute(select(tables.revision.c.number)).scalar() or 0
+        if number != self._revision:
+            self.forget()
+        with self._lock:
+            self._revision, self._look_at = number, time.monotonic() + self.look_again
+
+    def _look_up(self, token: str) -> Bearer | None:
+        with self._lock:
+            generation, keys = self._generation, self._keys
+        with contextlib.ExitStack() as stack:
+            connection = None
+            if not keys:
+                connection = stack.enter_context(self.database.read())
+                keys = read_keys(connection)
+            claims = tokens.read(token, keys, self.clock())
+            if claims is None:
+                bearer = None
+            else:
+                connection = connection or stack.enter_context(self.database.read())
+                bearer = borne(connection, claims, token, self.clock())
+        with self._lock:
+            if generation == self._generation:  # else something changed meanwhile: what was read may be old
+                self._keys = keys
+                if bearer is not None:
+                    if len(self._known) >= REMEMBERED:
+                        self._known = {}
+                    self._known[token] = bearer
+        return bearer
+
+
+def read_keys(connection: Connection) -> dict[str, bytes]:
+    """All signing keys."""
+    return {id: base64.b64decode(secret) for id, secret in connection.execute(
+        select(tables.keys.c.id, tables.keys.c.secret))}
+
+
+def new_key(connection: Connection) -> None:
+    """Sign with a new key from now on; older ones are still believed."""
+    connection.execute(insert(tables.keys).values(
+        id=secrets.token_hex(4), secret=base64.b64encode(secrets.token_bytes(32)).decode(), created_at=now()))
+
+
+def borne(connection: Connection, claims: tokens.Claims, token: str, moment: float) -> Bearer | None:
+    """Who bears a token that says *claims*; ``None`` when user, scope, roles or the token itself are no longer good."""
+    user = find_user(connection, claims.user_id)
+    if user is None or not user["enabled"] or not user["domain_enabled"] or user["epoch"] != claims.user_epoch:
+        return None
+    revoked = select(tables.revocations.c.token_id).where(tables.revocations.c.token_id.in_([claims.id, claims.parent]))
+    if connection.execute(revoked).first() is not None:
+        return None
+    target, roles = None, []
+    if claims.scope:
+        target = find_target(connection, claims.scope, claims.scope_id)
+        if target is None or not target["enabled"] or not target["domain_enabled"] or target["epoch"] != claims.scope_epoch:
+            return None
+        roles = grants.effective(connection, claims.user_id, claims.scope, claims.scope_id)
+        if claims.credential_id:
+            roles = _limited(connection, claims, roles, moment)
+        if not roles:
+            return None
+    return Bearer(claims, _context(claims, token, user, target, roles), user, target, tuple(roles))
+
+
+def _context(claims: tokens.Claims, token: str, user: Row, target: Row | None, roles: list[dict[str, str]]) -> Context:
+    project = target if claims.scope == "project" and target else None
+    return Context(
+        user_id=user["id"], user_name=user["name"], user_domain_id=user["domain_id"],
+        project_id=project["id"] if project else None, project_name=project["name"] if project else "",
+        project_domain_id=project["domain_id"] if project else "default",
+        roles=frozenset(role["name"] for role in roles), expires=claims.expires, token=token)
+
+
+def find_user(connection: Connection, id: str) -> Row | None:
+    """A user with domain_name and domain_enabled."""
+    return _with_domain(connection, tables.users, id)
+
+
+def find_target(connection: Connection, scope: str, id: str) -> Row | None:
+    """What a token may be for, with domain_name and domain_enabled."""
+    if scope == "project":
+        return _with_domain(connection, tables.projects, id)
+    if scope == "system":
+        return {"id": id, "enabled": True, "domain_enabled": True, "epoch": 0} if id == grants.ALL else None
+    row = connection.execute(select(tables.domains).where(tables.domains.c.id == id)).mappings().first()
+    return {**row, "domain_enabled": True} if row else None
+
+
+def _with_domain(connection: Connection, table: Any, id: str) -> Row | None:
+    domain = tables.domains.c
+    row = connection.execute(
+        select(table, domain.name.label("domain_name"), domain.enabled.label("domain_enabled"))
+        .join(tables.domains, domain.id == table.c.domain_id).where(table.c.id == id)).mappings().first()
+    return dict(row) if row else None
+
+
+def _limited(connection: Connection, claims: tokens.Claims, roles: list[dict[str, str]], moment: float) -> list[dict[str, str]]:
+    """The roles of the application credential; none when it is gone or over, or the user lost one of them."""
+    own = tables.credentials.c
+    row = connection.execute(select(own.roles, own.expires_at).where(own.id == claims.credential_id)).first()
+    if row is None or (row.expires_at is not None and over(row.expires_at, moment)):
+        return []
+    wanted = set(orjson.loads(row.roles))
+    found = [role for role in roles if role["id"] in wanted]
+    return found if len(found) == len(wanted) else []
+
+
+def over(text: str, moment: float) -> bool:
+    """Whether the time *text* of the tables is past."""
+    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() <= moment

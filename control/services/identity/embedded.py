@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The embedded identity service: Keystone's v3 on the API database."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from sqlalchemy import select
+from sqlalchemy.exc import IntegrityError
+
+from magnetar_control.services import Context
+from magnetar_control.store.database import Database
+from magnetar_control.web.application import Routed
+
+from . import api, passwords, tables
+from .bearers import LOOK_AGAIN, Bearers
+from .bootstrap import first
+
+HOUR = 3600.0
+#: How long a token is good, in seconds: least, most, usual.
+SHORTEST, LONGEST, USUAL = HOUR, 24 * HOUR, 8 * HOUR
+
+
+class Embedded:
+    """Implements ``services.Identity``. *life*: of tokens, in seconds. *follow*: the catalogue's host is the one by which
+    the client asked. *look_again*: seconds after which changes by other processes count. *clock*: seconds since the
+    epoch."""
+
+    def __init__(self, database: Database, life: float = USUAL, follow: bool = True, look_again: float = LOOK_AGAIN,
+                 clock: Callable[[], float] = time.time) -> None:
+        if not SHORTEST <= life <= LONGEST:
+            raise ValueError(f"the life of tokens is {life:.0f} s; it must be {SHORTEST:.0f} to {LONGEST:.0f}")
+        self.database, self.life, self.follow = database, life, follow
+        self.bearers = Bearers(database, clock, look_again)
+
+    def validate(self, token: str) -> Context | None:
+        """Who bears *token*; ``None`` when it is unknown, expired, revoked or of a disabled user or project."""
+        bearer = self.bearers.find(token)
+        return bearer.context if bearer else None
+
+    def project_exists(self, context: Context, project_id: str) -> bool:
+        """Whether there is such a project."""
+        with self.database.read() as connection:
+            return connection.execute(select(tables.projects.c.id).where(tables.projects.c.id == project_id)).first() is not None
+
+    def application(self) -> Routed:
+        """The web application, to be mounted at ``/identity``."""
+        return api.application(self.bearers, self.life, lambda request: request.root if self.follow else None)
+
+    def bootstrap(self, url: str, password: str | None = None) -> str | None:
+        """Make what a cloud has from its beginning, where it is missing: the password of admin when it was made now, else
+        ``None``. *url*: root of the services (``https://cloud:8774``); *password*: instead of one by chance. Two processes
+        may do it at once."""
+        password = password or passwords.drawn()
+        kept = passwords.hashed(password)
+        for last in (False, False, True):
+            try:
+                with self.bearers.change() as connection:
+                    made = first(connection, url, kept)
+                return password if made else None
+            except IntegrityError:  # another process made it meanwhile
+                if last:
+                    raise
+        raise AssertionError("the last try returns or raises")

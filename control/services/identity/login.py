@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Logging in: methods and scope of ``POST /v3/auth/tokens`` to claims (Identity API v3, "Authentication and tokens").
+
+Whatever is wrong with who asks is the same 401; what is wrong with the form of the request is a 400.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sqlalchemy import Connection, Table, select
+
+from magnetar_control.web import Fault
+
+from . import grants, passwords, tables
+from .bearers import Bearer, find_target, find_user, over
+from .changes import DEFAULT
+from .nouns import Row
+from .tokens import Claims, new_id
+
+METHODS = ("password", "token", "application_credential")
+REFUSED = "The request you have made requires authentication: user, password or token are not right, or not enabled."
+Find = Callable[[str], Bearer | None]
+
+
+class Login:
+    """One login. *find* tells who bears a token; *life* is how long a new one lives, in seconds."""
+
+    def __init__(self, connection: Connection, find: Find, moment: float, life: float) -> None:
+        self.connection, self.find, self.moment = connection, find, moment
+        self.expires = moment + life
+        self.credential: Row | None = None
+        self.parent: Bearer | None = None
+
+    def claims(self, body: Any) -> Claims:
+        """What the token will say. Raises ``Fault`` 400 or 401."""
+        auth = _part(body, "auth", "the body")
+        identity = _part(auth, "identity", "auth")
+        methods = identity.get("methods")
+        if not isinstance(methods, list) or not methods or not all(isinstance(method, str) for method in methods):
+            raise Fault(400, "auth.identity.methods must be a list of at least one method.")
+        users = [self._user(method, identity) for method in methods]
+        user = users[0]
+        if user is None or any(other is None or other["id"] != user["id"] for other in users):
+            raise Fault(401, REFUSED)
+        if not user["enabled"] or not user["domain_enabled"]:
+            raise Fault(401, REFUSED)
+        scope, scope_id, epoch = self._scope(auth, user)
+        if self.parent:  # a token never lives longer than the one by which it was got
+            self.expires = min(self.expires, self.parent.claims.expires)
+            methods = list(dict.fromkeys([*self.parent.claims.methods, *methods]))
+        return Claims(new_id(), user["id"], user["epoch"], self.moment, self.expires, tuple(methods), scope, scope_id, epoch,
+                      self.credential["id"] if self.credential else "", self.parent.claims.id if self.parent else "")
+
+    def _user(self, method: str, identity: Any) -> Row | None:
+        if method not in METHODS:
+            raise Fault(401, f"The method {method!r} is not known here; there are {', '.join(METHODS)}.")
+        given = _part(identity, method, "auth.identity")
+        return {"password": self._password, "token": self._token, "application_credential": self._credential}[method](given)
+
+    def _password(self, given: Any) -> Row | None:
+        user = _part(given, "user", "auth.identity.password")
+        password = user.get("password")
+        if not isinstance(password, str):
+            raise Fault(400, "auth.identity.password.user.password must be text.")
+        row = self._named(tables.users, user, "auth.identity.password.user")
+        return row if passwords.matches(password, row["password"] if row else None) else None
+
+    def _token(self, given: Any) -> Row | None:
+        token = given.get("id")
+        if not isinstance(token, str):
+            raise Fault(400, "auth.identity.token.id must be text.")
+        self.parent = self.find(token)
+        if self.parent and self.parent.claims.credential_id:
+            raise Fault(403, "A token got with an application credential cannot be used to get another one.")
+        return self.parent.user if self.parent else None
+
+    def _credential(self, given: Any) -> Row | None:
+        secret = given.get("secret")
+        if not isinstance(secret, str):
+            raise Fault(400, "auth.identity.application_credential.secret must be text.")
+        own = tables.credentials.c
+        if "id" in given:
+            condition = own.id == _text(given["id"], "application_credential.id")
+        else:
+            user = self._named(tables.users, _part(given, "user", "application_credential"), "application_credential.user")
+            condition = (own.user_id == (user["id"] if user else "")) & (
+                own.name == _text(given.get("name"), "application_credential.name"))
+        row = self.connection.execute(select(tables.credentials).where(condition)).mappings().first()
+        if not passwords.matches(secret, row["secret"] if row else None) or row is None:
+            return None
+        if row["expires_at"] is not None and over(row["expires_at"], self.moment):
+            return None
+        self.credential = dict(row)
+        return find_user(self.connection, row["user_id"])
+
+    def _scope(self, auth: Any, user: Row) -> tuple[str, str, int]:
+        """Kind, id and epoch of what the token is for."""
+        wanted = auth.get("scope")
+        if self.credential:
+            if wanted is not None:
+                raise Fault(401, "An application credential has a project of its own; leave the scope out.")
+            return self._open(user, "project", self.credential["project_id"])
+        if wanted == "unscoped" or (isinstance(wanted, dict) and "unscoped" in wanted):
+            return "", "", 0
+        if wanted is None:
+            return self._default(user)
+        if not isinstance(wanted, dict) or len(wanted) != 1:
+            raise Fault(400, "auth.scope must be an object with one of project, domain, system, or the text unscoped.")
+        kind = next(iter(wanted))
+        if kind == "system":
+            if wanted["system"] != {"all": True}:
+                raise Fault(400, 'auth.scope.system must be {"all": true}.')
+            return self._open(user, "system", grants.ALL)
+        table = {"project": tables.projects, "domain": tables.domains}.get(kind)
+        if table is None:
+            raise Fault(400, f"auth.scope names {kind!r}; it may name project, domain or system.")
+        row = self._named(table, _part(wanted, kind, "auth.scope"), f"auth.scope.{kind}")
+        return self._open(user, kind, row["id"] if row else "")
+
+    def _default(self, user: Row) -> tuple[str, str, int]:
+        """The user's default project; no scope when there is none, or no role on it."""
+        if user["default_project_id"] and self.parent is None:
+            try:
+                return self._open(user, "project", user["default_project_id"])
+            except Fault:
+                pass
+        return "", "", 0
+
+    def _open(self, user: Row, kind: str, id: str) -> tuple[str, str, int]:
+        target = find_target(self.connection, kind, id)
+        if target is None or not target["enabled"] or not target["domain_enabled"] or not grants.effective(
+                self.connection, user["id"], kind, id):
+            raise Fault(401, f"You have no role on this {kind}, or there is none such; ask its administrators for a role.")
+        return kind, id, target["epoch"]
+
+    def _named(self, table: Table, given: Any, where: str) -> Row | None:
+        """A row with its domain, by id, or by name and domain; ``None`` when there is none."""
+        if "id" in given:
+            id: str | None = _text(given["id"], f"{where}.id")
+        else:
+            condition = table.c.name == _text(given.get("name"), f"{where}.name (or id)")
+            if "domain_id" in table.c:
+                condition &= table.c.domain_id == self._domain(given.get("domain"), f"{where}.domain")
+            id = self.connection.execute(select(table.c.id).where(condition)).scalar()
+        if table is tables.users:
+            return find_user(self.connection, id) if id else None
+        return find_target(self.connection, "project" if table is tables.projects else "domain", id) if id else None
+
+    def _domain(self, given: Any, where: str) -> str:
+        if given is None:
+            return DEFAULT
+        if not isinstance(given, dict):
+            raise Fault(400, f"{where} must be an object with id or name.")
+        if "id" in given:
+            return _text(given["id"], f"{where}.id")
+        name = _text(given.get("name"), f"{where}.name (or id)")
+        return self.connection.execute(select(tables.domains.c.id).where(tables.domains.c.name == name)).scalar() or ""
+
+
+def _part(whole: Any, name: str, where: str) -> Any:
+    part = whole.get(name) if isinstance(whole, dict) else None
+    if not isinstance(part, dict):
+        raise Fault(400, f"{where} must hold an object {name}.")
+    return part
+
+
+def _text(value: Any, where: str) -> str:
+    if not isinstance(value, str) or "\0" in value:
+        raise Fault(400, f"{where} must be text without NUL characters.")
+    return value

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Passwords as they are kept: scrypt (RFC 7914) with a salt of its own each, compared in constant time."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import secrets
+import threading
+
+#: Cost of new hashes: 16 MiB and some 40 ms. Kept beside each hash, so that it may be raised.
+COST = (2**14, 8, 1)
+#: Longest password in characters.
+LONGEST = 4096
+# So many at once: each takes 16 MiB while it lasts.
+_AT_ONCE = threading.BoundedSemaphore(4)
+_DUMMY_SALT = secrets.token_bytes(16)
+
+
+def hashed(password: str) -> str:
+    """The text to keep of *password*."""
+    salt = secrets.token_bytes(16)
+    return "$".join(["scrypt", *map(str, COST), _text(salt), _text(_scrypt(password, salt, COST))])
+
+
+def matches(password: str, kept: str | None) -> bool:
+    """Whether *password* is the one of which *kept* was kept. Takes as long when there is none (``None``)."""
+    if kept is None:
+        _scrypt(password, _DUMMY_SALT, COST)
+        return False
+    name, n, r, p, salt, known = kept.split("$")
+    if name != "scrypt":
+        raise ValueError(f"a password is kept as {name}, which is unknown here")
+    return hmac.compare_digest(_scrypt(password, base64.b64decode(salt), (int(n), int(r), int(p))), base64.b64decode(known))
+
+
+def drawn() -> str:
+    """A new password by chance."""
+    return secrets.token_urlsafe(24)
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _scrypt(password: str, salt: bytes, cost: tuple[int, int, int]) -> bytes:
+    n, r, p = cost
+    with _AT_ONCE:
+        return hashlib.scrypt(password[:LONGEST].encode(), salt=salt, n=n, r=r, p=p, maxmem=256 * n * r * p, dklen=32)

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# ruff: noqa: RUF009 - _doc is dataclasses.field
+"""Settings of the control plane: one dataclass, read from a YAML file. Each field's ``doc`` is its documentation."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from magnetar_core.errors import MagnetarError
+
+FILE = Path("/etc/magnetar/control.yml")
+
+
+class InvalidSettings(MagnetarError):
+    """The settings file is wrong."""
+
+    code = "invalid-settings"
+
+
+def _doc(text: str, default: Any = None, **more: Any) -> Any:
+    # Its result stands in a dataclass.
+    # pylint: disable-next=invalid-field-call
+    return field(default=default, metadata={"doc": text}, **more) if not callable(default) else field(
+        default_factory=default, metadata={"doc": text}, **more)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the control plane runs. Sizes are MiB where not said otherwise, times are seconds."""
+
+    state_dir: Path = _doc("Folder of databases, images, and keys of the embedded services.",
+                           Path("/var/lib/magnetar/control"))
+    database_url: str | None = _doc("API database; SQLite in state_dir when left out.")
+    cell0_database_url: str | None = _doc("Database of servers without a host; SQLite in state_dir when left out.")
+    cell: str = _doc("Name of the cell whose conductor this is.", "cell1")
+    cell_database_url: str | None = _doc("Database of that cell, for `magnetar cell create` and `magnetar serve`; SQLite "
+                                         "in state_dir when left out.")
+    conductor_name: str | None = _doc("Name of this conductor among the services; the host's name when left out.")
+    listen: str = _doc("host:port of the API.", "127.0.0.1:8774")
+    tls_cert: Path | None = _doc("PEM file with the API's certificate and its chain.")
+    tls_key: Path | None = _doc("Key of that certificate.")
+    public_url: str | None = _doc("URL by which clients reach the API, for the catalogue; that of each request when left "
+                                  "out.")
+    trust_proxy: bool = _doc("Believe X-Forwarded-Proto and X-Forwarded-Host; only behind a proxy that sets them.", False)
+    threads: int = _doc("Requests that are worked on at once in one process.", 16)
+    log_level: str = _doc("debug, info, warning or error.", "info")
+    hosts: dict[str, str] = _doc("Compute hosts of the cell: name to the endpoint of the agent, such as "
+                                 "unix:/run/magnetar/agent.sock or https://kvm1:6553.", dict)
+    agent_ca_cert: Path | None = _doc("PEM file with the CA of the agents' certificates.")
+    agent_client_cert: Path | None = _doc("Certificate that the agents know this service by.")
+    agent_client_key: Path | None = _doc("Key of that certificate.")
+    heartbeat: float = _doc("Seconds between two signs of life of an agent.", 5.0)
+    host_down_after: float = _doc("Seconds of silence after which a host counts as down.", 15.0)
+    workers: int = _doc("Actions that a conductor works on at once.", 16)
+    max_attempts: int = _doc("Hosts on which a build is tried.", 3)
+    builds_per_host: int = _doc("Builds on a host at once.", 10)
+    live_migrations_per_host: int = _doc("Live migrations from a host at once.", 1)
+    action_timeout: float = _doc("Seconds that a step on a host may take.", 3600.0)
+    resize_confirm_window: int = _doc("Seconds after which a resize is confirmed by itself; 0 for never.", 0)
+    cpu_allocation_ratio: float = _doc("Virtual CPUs for each of the host.", 16.0)
+    ram_allocation_ratio: float = _doc("Memory that may be claimed, as a multiple of the host's.", 1.5)
+    disk_allocation_ratio: float = _doc("Disk that may be claimed, as a multiple of the host's.", 1.0)
+    reserved_host_cpus: int = _doc("CPUs kept from servers.", 0)
+    reserved_host_memory_mb: int = _doc("Memory kept from servers.", 512)
+    reserved_host_disk_gb: int = _doc("GiB of disk kept from servers.", 0)
+    default_availability_zone: str = _doc("Zone of hosts that are in no aggregate with a zone.", "nova")
+    default_schedule_zone: str | None = _doc("Zone of servers that ask for none; any when left out.")
+    instance_usage_audit: bool = _doc("Keep what os-simple-tenant-usage needs of deleted servers.", True)
+    max_limit: int = _doc("Most items that one answer lists.", 1000)
+    cell_timeout: float = _doc("Seconds that a list waits for a cell.", 60.0)
+    policy_file: Path | None = _doc("oslo.policy file (YAML) that overrides Nova's default rules.")
+    enable_instance_password: bool = _doc("Whether answers to create, rebuild and rescue have the admin password.", True)
+    network_cidr: str = _doc("Addresses of the first embedded network.", "10.20.0.0/24")
+    quota_instances: int = _doc("Servers of a project; -1 for no limit.", 10)
+    quota_cores: int = _doc("Virtual CPUs of a project.", 20)
+    quota_ram: int = _doc("Memory of a project's servers.", 51200)
+    quota_metadata_items: int = _doc("Metadata keys of a server.", 128)
+    quota_key_pairs: int = _doc("Key pairs of a user.", 100)
+    quota_server_groups: int = _doc("Server groups of a project.", 10)
+    quota_server_group_members: int = _doc("Servers in a server group.", 10)
+    token_hours: float = _doc("Life of an embedded token in hours.", 8.0)
+    keystone_url: str | None = _doc("URL of a real Keystone (with /v3), in place of the embedded identity service.")
+    keystone_username: str = _doc("User with which tokens are validated there.", "magnetar")
+    keystone_password_file: Path | None = _doc("File with that user's password.")
+    keystone_project: str = _doc("Project of that user.", "service")
+
+    def url(self, name: str) -> str:
+        """URL of the database ``api``, ``cell0`` or ``cell``."""
+        field_name, file = {"api": ("database_url", "api"), "cell0": ("cell0_database_url", "cell0"),
+                            "cell": ("cell_database_url", self.cell)}[name]
+        return str(getattr(self, field_name) or f"sqlite:///{self.state_dir}/{file}.db")
+
+    def limits(self) -> dict[str, int]:
+        """How many actions of a kind a host bears at once."""
+        return {"build": self.builds_per_host, "live": self.live_migrations_per_host}
+
+
+def load(path: Path | None = None, **given: Any) -> Settings:
+    """Settings of the file (the default one may be missing), with *given* values that are not ``None`` over them."""
+    source = path or FILE
+    values: dict[str, Any] = {}
+    if path or source.exists():
+        try:
+            values = yaml.safe_load(source.read_text(encoding="utf-8")) or {}
+        except (OSError, yaml.YAMLError) as error:
+            raise InvalidSettings(f"{source} cannot be read: {error}") from None
+        if not isinstance(values, dict):
+            raise InvalidSettings(f"{source} must hold names and values.")
+    values.update({name: value for name, value in given.items() if value is not None})
+    return make(values, str(source))
+
+
+def make(values: dict[str, Any], source: str = "the settings") -> Settings:
+    """Settings of plain values, checked. Raises ``InvalidSettings`` that names the field."""
+    hints = typing.get_type_hints(Settings)
+    checked = {}
+    for name, value in values.items():
+        if name not in hints:
+            near = difflib.get_close_matches(name, hints, 1)
+            raise InvalidSettings(f"{source}: {name} is not a setting" + (f"; did you mean {near[0]}?" if near else "."))
+        checked[name] = _checked(name, value, hints[name], source)
+    return Settings(**checked)
+
+
+def _checked(name: str, value: Any, hint: Any, source: str) -> Any:
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    kinds = tuple(typing.get_origin(kind) or kind for kind in kinds)
+    if value is None and type(None) in kinds:
+        return None
+    if Path in kinds and isinstance(value, str | Path):
+        return Path(value)
+    if float in kinds and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    wrong = isinstance(value, bool) and bool not in kinds
+    if wrong or not isinstance(value, kinds):
+        words = " or ".join(kind.__name__ for kind in kinds if kind is not type(None))
+        raise InvalidSettings(f"{source}: {name} must be of type {words}, and is {value!r}.")
+    return value
+
+
+def describe() -> list[dict[str, str]]:
+    """One row for each setting, for the reference page: name, type, default, doc."""
+    rows = []
+    for one in dataclasses.fields(Settings):
+        default = one.default if one.default is not dataclasses.MISSING else {}
+        rows.append({"name": one.name, "type": str(one.type), "default": "" if default is None else str(default),
+                     "doc": one.metadata["doc"]})
+    return rows

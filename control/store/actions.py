@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The action table as a queue: taken by lease, one action of a server at a time, within the limits of hosts.
+
+A lease is kept by a heartbeat; what a conductor held that died is taken by another. Leases are counted by the
+database's clock. Rows stay when they are done: they are the instance actions that users see.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, and_, exists, func, insert, or_, select, update
+
+from .database import Database, now
+from .tables import action_events, actions
+
+#: Seconds that a lease lasts, and between two heartbeats. A dead conductor's work is taken over within 15 s.
+LEASE, HEARTBEAT = 12.0, 3.0
+#: How many rows of the queue are looked at, for each action wanted.
+LOOKED_AT = 8
+Limits = Mapping[str, int]
+
+_other = actions.alias("other")
+
+
+def take(database: Database, holder: str, count: int, limits: Limits) -> list[Row[Any]]:
+    """Take up to *count* actions for *holder*. *limits*: how many of a kind (build, live) a host bears at once."""
+    with database.write() as connection:
+        clock = database.clock()
+        idle = or_(actions.c.state == "queued", and_(actions.c.state == "running", actions.c.lease_until < clock))
+        first = ~exists().where(_other.c.server_id == actions.c.server_id, _other.c.id != actions.c.id, or_(
+            and_(_other.c.state == "running", _other.c.lease_until >= clock),
+            and_(_other.c.state.in_(("queued", "running")), _other.c.id < actions.c.id)))
+        due = or_(actions.c.not_before.is_(None), actions.c.not_before <= clock)
+        question = select(actions.c.id, actions.c.project_id, actions.c.host, actions.c.kind).where(
+            idle, due, first).order_by(actions.c.id).limit(count * LOOKED_AT).with_for_update(skip_locked=True)
+        waiting = connection.execute(question).all()
+        if not waiting:
+            return []
+        chosen = _fair(waiting, _running(connection, clock), count, limits)
+        if not chosen:
+            return []
+        connection.execute(update(actions).where(actions.c.id.in_(chosen)).values(
+            state="running", holder=holder, lease_until=database.clock(LEASE), attempts=actions.c.attempts + 1,
+            updated_at=now()))
+        taken = connection.execute(select(actions).where(actions.c.id.in_(chosen))).all()
+    return sorted(taken, key=lambda row: chosen.index(row.id))
+
+
+def _running(connection: Connection, clock: Any) -> Sequence[Row[Any]]:
+    """How many actions run, by host, kind and project."""
+    return connection.execute(select(actions.c.host, actions.c.kind, actions.c.project_id, func.count().label("count"))
+                              .where(actions.c.state == "running", actions.c.lease_until >= clock)
+                              .group_by(actions.c.host, actions.c.kind, actions.c.project_id)).all()
+
+
+def _fair(waiting: Sequence[Row[Any]], running: Sequence[Row[Any]], count: int, limits: Limits) -> list[int]:
+    """Numbers of the actions to take: projects in turn, the one with the least work on its way first."""
+    busy: Counter[Any] = Counter()
+    work: Counter[str] = Counter()
+    for row in running:
+        busy[row.host, row.kind] += row.count
+        work[row.project_id] += row.count
+    queues: dict[str, list[Row[Any]]] = {}
+    for row in waiting:
+        queues.setdefault(row.project_id, []).append(row)
+    chosen: list[int] = []
+    while queues and len(chosen) < count:
+        project = min(queues, key=lambda name: (work[name], queues[name][0].id))
+        row = queues[project].pop(0)
+        if not queues[project]:
+            del queues[project]
+        limit = limits.get(row.kind)
+        if row.host and limit is not None and busy[row.host, row.kind] >= limit:
+            continue
+        busy[row.host, row.kind] += 1
+        work[project] += 1
+        chosen.append(row.id)
+    return chosen
+
+
+def beat(database: Database, holder: str) -> set[int]:
+    """Keep the leases of *holder*; returns the numbers of its actions that are to be cancelled."""
+    mine = (actions.c.holder == holder, actions.c.state == "running")
+    with database.write() as connection:
+        connection.execute(update(actions).where(*mine).values(lease_until=database.clock(LEASE)))
+        return set(connection.execute(select(actions.c.id).where(*mine, actions.c.cancel.is_(True))).scalars())
+
+
+def ended(connection: Connection, number: int, holder: str, state: str = "done", message: str | None = None) -> bool:
+    """The action has ended; False when somebody else has it meanwhile."""
+    done = connection.execute(update(actions).where(actions.c.id == number, actions.c.holder == holder).values(
+        state=state, message=message, lease_until=None, updated_at=now()))
+    return done.rowcount == 1
+
+
+def put_back(connection: Connection, number: int, holder: str, not_before: Any = None, **values: Any) -> None:
+    """The action is to be taken again (not before a moment of the database's clock)."""
+    connection.execute(update(actions).where(actions.c.id == number, actions.c.holder == holder).values(
+        state="queued", holder=None, lease_until=None, not_before=not_before, updated_at=now(), **values))
+
+
+def let_go(database: Database, holder: str) -> None:
+    """Give everything back at once: the conductor ends."""
+    with database.write() as connection:
+        connection.execute(update(actions).where(actions.c.holder == holder, actions.c.state == "running").values(
+            state="queued", holder=None, lease_until=None))
+        database.ring(connection, "actions")
+
+
+def cancel(connection: Connection, server_id: str, but: int | None = None) -> None:
+    """Ask that what is done to a server stops, and drop what is queued (it is deleted)."""
+    mine = [actions.c.server_id == server_id]
+    if but is not None:
+        mine.append(actions.c.id != but)
+    connection.execute(update(actions).where(*mine, actions.c.state == "running").values(cancel=True))
+    connection.execute(update(actions).where(*mine, actions.c.state == "queued").values(
+        state="failed", message="The server was deleted meanwhile.", updated_at=now()))
+
+
+def started(connection: Connection, number: int, event: str, host: str | None) -> int:
+    """An event of an action begins; returns its number."""
+    found = connection.execute(insert(action_events).values(
+        action_id=number, event=event, start_time=now(), host=host))
+    return int(found.inserted_primary_key[0])
+
+
+def finished(connection: Connection, event: int, result: str, host: str | None = None, details: str | None = None,
+             traceback: str | None = None) -> None:
+    """The event has ended: *result* is Success or Error."""
+    values = {"finish_time": now(), "result": result, "details": details, "traceback": traceback}
+    if host is not None:
+        values["host"] = host
+    connection.execute(update(action_events).where(action_events.c.id == event).values(**values))

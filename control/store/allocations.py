@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What servers and migrations hold of hosts: claims that cannot over-commit, whoever races.
+
+Every function takes the connection of a transaction of the API database (``database.write``) and can be repeated: the
+same call twice leaves what one leaves. ``hosts.*_used`` is the sum of ``allocations`` of that host; one conditional
+UPDATE raises it, and its row lock is what decides a race. While a server moves, the uuid of its migration holds what it
+has on the source (spec row C2.9).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, RowMapping, and_, bindparam, delete, func, or_, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from .database import now
+from .tables import allocations, hosts, server_group_members, server_groups, server_mappings
+
+#: INSERT with ON CONFLICT, by engine: the words are the same.
+INSERT: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+
+
+class Amounts(NamedTuple):
+    """An amount of each resource: CPUs, MiB, GiB."""
+
+    vcpus: int = 0
+    memory_mb: int = 0
+    disk_gb: int = 0
+
+
+class Ratios(NamedTuple):
+    """How many times a host's resources may be given away; Nova's initial_*_allocation_ratio (spec row ALL-02)."""
+
+    vcpus: float = 16.0
+    memory_mb: float = 1.5
+    disk_gb: float = 1.0
+
+
+@dataclass(frozen=True)
+class Group:
+    """A server group, as claims and the scheduler need it; ``hosts``: how many other members are on a host, by name."""
+
+    id: str
+    policy: str
+    max_per_host: int = 1
+    hosts: Mapping[str, int] = field(default_factory=dict)
+
+
+class Difference(NamedTuple):
+    """A host whose counters say something else than its allocations: ``(vcpus, memory_mb, disk_gb, servers)`` each."""
+
+    host: str
+    counted: tuple[int, int, int, int]
+    held: tuple[int, int, int, int]
+
+
+RESOURCES = Amounts._fields
+_MINE = and_(allocations.c.consumer_id == bindparam("consumer"), allocations.c.host_id == bindparam("host"))
+_HOLD = {kind: insert(allocations).on_conflict_do_nothing() for kind, insert in INSERT.items()}
+_HELD = select(*(allocations.c[name] for name in RESOURCES)).where(_MINE).with_for_update()
+_DROP = delete(allocations).where(_MINE)
+_CHANGE = update(allocations).where(_MINE)
+_RAISE = update(hosts).where(hosts.c.id == bindparam("host"), *(
+    or_(bindparam(f"more_{name}", type_=hosts.c[name].type) <= 0,
+        hosts.c[f"{name}_used"] + bindparam(f"more_{name}") <= hosts.c[f"{name}_limit"]) for name in RESOURCES)).values(
+    {f"{name}_used": hosts.c[f"{name}_used"] + bindparam(f"more_{name}") for name in RESOURCES}
+    | {"servers": hosts.c.servers + bindparam("more_servers")})
+_MAP = {kind: (query := insert(server_mappings)).on_conflict_do_update(
+    index_elements=["server_id"], set_={"cell_id": query.excluded.cell_id}) for kind, insert in INSERT.items()}
+#: Nova's defaults.
+USUAL = Ratios()
+
+
+def limits(row: Mapping[Any, Any], ratios: Ratios = USUAL) -> Amounts:
+    """What may be claimed of a host: (total - reserved) x ratio, rounded down; *ratios* where the host has none."""
+    def limit(name: str, usual: float) -> int:
+        ratio = row[f"{name}_ratio"]
+        return max(0, int((row[name] - row[f"{name}_reserved"]) * (usual if ratio is None else ratio)))
+    return Amounts(*(limit(name, usual) for name, usual in zip(RESOURCES, ratios, strict=True)))
+
+
+def claim(connection: Connection, consumer_id: str, server_id: str, host_id: str, amounts: Amounts, *,
+          project_id: str = "", cell_id: str | None = None, group: Group | None = None) -> bool:
+    """Have the consumer hold exactly *amounts* of the host; with *cell_id*, have the server mapped to that cell too.
+
+    ``False``, and nothing changed, when the host has not enough left, or is gone, or the group's policy (affinity,
+    anti-affinity) forbids it by now. A consumer that holds something there already is brought to *amounts*: a resize.
+    """
+    if group and not _allowed(connection, group, server_id, host_id):
+        return False
+    kind, me = connection.dialect.name, {"consumer": consumer_id, "host": host_id}
+    row = {"consumer_id": consumer_id, "host_id": host_id, "server_id": server_id, "created_at": now(),
+           **amounts._asdict()}
+    held = None
+    while held is None:
+        if connection.execute(_HOLD[kind], row).rowcount:
+            break
+        held = connection.execute(_HELD, me).one_or_none()
+    if held is None:
+        more, servers = amounts, 1
+    else:
+        more, servers = Amounts(*(int(n) - int(had) for n, had in zip(amounts, held, strict=True))), 0
+    if (servers or any(more)) and not _raise(connection, host_id, more, servers):
+        if servers:
+            connection.execute(_DROP, me)
+        return False
+    if held is not None and any(more):
+        connection.execute(_CHANGE, me | {**amounts._asdict(), "updated_at": now()})
+    if cell_id is not None:
+        map_server(connection, server_id, cell_id, project_id)
+    return True
+
+
+def map_server(connection: Connection, server_id: str, cell_id: str, project_id: str) -> None:
+    """Say in which cell the server is."""
+    connection.execute(_MAP[connection.dialect.name],
+                       {"server_id": server_id, "cell_id": cell_id, "project_id": project_id})
+
+
+def held(connection: Connection, server_id: str) -> list[RowMapping]:
+    """What the server and its migrations hold, oldest first: the columns of ``allocations``, ``host`` (name) and
+    ``cell_id``. A conductor that takes up somebody's work looks here before it draws a host again."""
+    query = select(allocations, hosts.c.name.label("host"), hosts.c.cell_id).join_from(
+        allocations, hosts, hosts.c.id == allocations.c.host_id).where(allocations.c.server_id == server_id)
+    return list(connection.execute(query.order_by(allocations.c.created_at, allocations.c.consumer_id)).mappings())
+
+
+def release(connection: Connection, consumer_id: str, host_id: str | None = None) -> int:
+    """The consumer holds nothing of the host (of any host without *host_id*); how many claims that ended."""
+    query = delete(allocations).where(allocations.c.consumer_id == consumer_id)
+    if host_id is not None:
+        query = query.where(allocations.c.host_id == host_id)
+    ended = connection.execute(query.returning(allocations.c.host_id, *(allocations.c[n] for n in RESOURCES))).all()
+    for host, *amounts in sorted(ended):  # always in the same order, so that two who end several never wait in a ring
+        _raise(connection, host, Amounts(*(-int(n) for n in amounts)), -1)
+    return len(ended)
+
+
+def move(connection: Connection, server_id: str, migration_id: str, host_id: str) -> bool:
+    """What the server holds of the source *host_id* is the migration's from now on; whether the migration holds it.
+
+    Do this before the target is claimed for the server. Repeated later it does nothing: the migration has it already,
+    so that a resize on the same host is safe too.
+    """
+    theirs = select(allocations.c.host_id).where(allocations.c.consumer_id == migration_id)
+    if connection.execute(theirs).first():
+        return True
+    query = update(allocations).where(allocations.c.consumer_id == server_id, allocations.c.host_id == host_id)
+    return bool(connection.execute(query.values(consumer_id=migration_id, updated_at=now())).rowcount)
+
+
+def revert(connection: Connection, server_id: str, migration_id: str) -> bool:
+    """The move did not happen: the server gives up what it claimed since and has again what the migration holds.
+
+    ``False``, and nothing changed, when the migration holds nothing (any more): so it can be repeated. The end of a
+    move that did happen is ``release(connection, migration_id)``.
+    """
+    theirs = select(allocations.c.host_id).where(allocations.c.consumer_id == migration_id).with_for_update()
+    if not connection.execute(theirs).first():
+        return False
+    release(connection, server_id)
+    query = update(allocations).where(allocations.c.consumer_id == migration_id)
+    connection.execute(query.values(consumer_id=server_id, updated_at=now()))
+    return True
+
+
+def audit(connection: Connection, repair: bool = False) -> list[Difference]:
+    """Hosts whose counters are not the sum of their allocations; with *repair* they are set to it.
+
+    For a ``write`` transaction: on PostgreSQL it holds the hosts' rows while it counts.
+    """
+    counters = [hosts.c[f"{name}_used"] for name in RESOURCES] + [hosts.c.servers]
+    rows = connection.execute(select(hosts.c.id, hosts.c.name, *counters).order_by(hosts.c.id).with_for_update()).all()
+    sums = [func.sum(allocations.c[name]) for name in RESOURCES]
+    query = select(allocations.c.host_id, *sums, func.count()).group_by(allocations.c.host_id)
+    held = {host: tuple(int(n) for n in amounts) for host, *amounts in connection.execute(query)}
+    found = []
+    for id, name, *counted in rows:
+        difference = Difference(name, tuple(counted), held.get(id, (0, 0, 0, 0)))  # type: ignore[arg-type]
+        if difference.counted != difference.held:
+            found.append(difference)
+            if repair:
+                names = [*(f"{name}_used" for name in RESOURCES), "servers"]
+                connection.execute(update(hosts).where(hosts.c.id == id).values(
+                    dict(zip(names, difference.held, strict=True))))
+    return found
+
+
+def _raise(connection: Connection, host_id: str, more: Amounts, servers: int) -> bool:
+    values = {f"more_{name}": n for name, n in zip(RESOURCES, more, strict=True)}
+    return connection.execute(_RAISE, values | {"host": host_id, "more_servers": servers}).rowcount == 1
+
+
+def _allowed(connection: Connection, group: Group, server_id: str, host_id: str) -> bool:
+    """Whether the group's policy allows the server on the host now; claims for one group follow one another."""
+    if group.policy not in ("affinity", "anti-affinity"):
+        return True
+    connection.execute(select(server_groups.c.id).where(server_groups.c.id == group.id).with_for_update())
+    query = select(allocations.c.host_id, func.count(allocations.c.server_id.distinct())).join_from(
+        server_group_members, allocations, allocations.c.server_id == server_group_members.c.server_id).where(
+        server_group_members.c.group_id == group.id, allocations.c.server_id != server_id)
+    there: dict[str, int] = dict(connection.execute(query.group_by(allocations.c.host_id)).tuples().all())
+    if group.policy == "affinity":
+        return not there or host_id in there
+    return there.get(host_id, 0) < group.max_per_host

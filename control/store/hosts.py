@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The rows of hosts, what aggregates say of them, and where servers are: what the scheduler asks of the API database.
+
+A row here is the columns of ``tables.hosts`` and ``cell_disabled``.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from sqlalchemy import Connection, RowMapping, Select, func, select, update
+from sqlalchemy.sql.elements import ColumnElement
+
+from .allocations import INSERT, RESOURCES, USUAL, Group, Ratios, limits
+from .database import now
+from .tables import aggregate_hosts, aggregates, allocations, cells, hosts, server_group_members, server_groups
+
+#: What an operator may set of a host; the limits follow from these.
+SETTABLE = frozenset({"disabled", "disabled_reason", "forced_down", "endpoint", *(
+    f"{name}_{what}" for name in RESOURCES for what in ("ratio", "reserved"))})
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """An aggregate with the names of its hosts."""
+
+    id: int
+    name: str
+    metadata: Mapping[str, str]
+    hosts: frozenset[str]
+
+
+def _rows(*where: ColumnElement[bool]) -> Select[Any]:
+    return select(hosts, cells.c.disabled.label("cell_disabled")).join_from(
+        hosts, cells, cells.c.id == hosts.c.cell_id).where(*where).order_by(hosts.c.name)
+
+
+def every(connection: Connection, cell_id: str | None = None) -> list[RowMapping]:
+    """All hosts (of one cell), by name."""
+    where = [] if cell_id is None else [hosts.c.cell_id == cell_id]
+    return list(connection.execute(_rows(*where)).mappings())
+
+
+def show(connection: Connection, name: str) -> RowMapping | None:
+    """The host of that name or id."""
+    return connection.execute(_rows((hosts.c.name == name) | (hosts.c.id == name))).mappings().one_or_none()
+
+
+def register(connection: Connection, name: str, cell_id: str, endpoint: str) -> str:
+    """Have a host of that name, in that cell, at that endpoint; its id. What it has is told by ``inventory``."""
+    # Numbers are given one after the other: whoever registers waits here for the others.
+    connection.execute(select(cells.c.id).order_by(cells.c.id).with_for_update()).all()
+    number = select(func.coalesce(func.max(hosts.c.number), 0) + 1).scalar_subquery()
+    query = INSERT[connection.dialect.name](hosts).values(
+        id=str(uuid.uuid4()), name=name, number=number, cell_id=cell_id, endpoint=endpoint, created_at=now())
+    connection.execute(query.on_conflict_do_update(
+        index_elements=["name"], set_={"endpoint": endpoint, "cell_id": cell_id, "updated_at": now()}))
+    return str(connection.execute(select(hosts.c.id).where(hosts.c.name == name)).scalar_one())
+
+
+def inventory(connection: Connection, name: str, info: Mapping[str, Any], ratios: Ratios = USUAL) -> bool:
+    """Keep what the agent says of its host (its ``host`` resource), and what may be claimed; whether totals changed."""
+    row = connection.execute(_rows(hosts.c.name == name).with_for_update(of=hosts)).mappings().one()
+    totals = {resource: int(info[resource]) for resource in RESOURCES}
+    may = limits({**row, **totals}, ratios)
+    values = {**totals, **{f"{resource}_limit": n for resource, n in may._asdict().items()}}
+    changed = any(row[key] != value for key, value in values.items())
+    connection.execute(update(hosts).where(hosts.c.name == name).values(
+        **values, info=orjson.dumps(info).decode(), updated_at=now()))
+    return changed
+
+
+def set_host(connection: Connection, name: str, ratios: Ratios = USUAL, **values: Any) -> bool:
+    """Set what is in ``SETTABLE``; ``False`` when there is no such host. What may be claimed follows."""
+    if wrong := set(values) - SETTABLE:
+        raise ValueError(f"a host has no {', '.join(sorted(wrong))} to set; there are {', '.join(sorted(SETTABLE))}")
+    row = connection.execute(_rows(hosts.c.name == name).with_for_update(of=hosts)).mappings().one_or_none()
+    if row is None:
+        return False
+    may = limits({**row, **values}, ratios)
+    connection.execute(update(hosts).where(hosts.c.name == name).values(
+        **values, **{f"{resource}_limit": n for resource, n in may._asdict().items()}, updated_at=now()))
+    return True
+
+
+def every_aggregate(connection: Connection) -> list[Aggregate]:
+    """All aggregates with their hosts; two queries."""
+    members: dict[int, set[str]] = {}
+    for id, host in connection.execute(select(aggregate_hosts.c.aggregate_id, aggregate_hosts.c.host)):
+        members.setdefault(id, set()).add(host)
+    query = select(aggregates.c.id, aggregates.c.name, aggregates.c.metadata).order_by(aggregates.c.id)
+    return [Aggregate(id, name, orjson.loads(metadata), frozenset(members.get(id, ())))
+            for id, name, metadata in connection.execute(query)]
+
+
+def of_servers(connection: Connection, server_ids: Iterable[str]) -> dict[str, list[str]]:
+    """Names of the hosts of which servers hold something, by server; those without a host are absent."""
+    query = select(allocations.c.server_id, hosts.c.name).distinct().join_from(
+        allocations, hosts, hosts.c.id == allocations.c.host_id).where(allocations.c.server_id.in_(list(server_ids)))
+    found: dict[str, list[str]] = {}
+    for server, host in connection.execute(query.order_by(hosts.c.name)):
+        found.setdefault(server, []).append(host)
+    return found
+
+
+def group_of(connection: Connection, server_id: str) -> Group | None:
+    """The server group of a server, with the hosts of its other members; ``None`` when it is in none."""
+    member = select(server_group_members.c.group_id).where(server_group_members.c.server_id == server_id)
+    row = connection.execute(select(server_groups).where(server_groups.c.id.in_(member))).mappings().first()
+    if row is None:
+        return None
+    query = select(hosts.c.name, func.count(allocations.c.server_id.distinct())).join_from(
+        server_group_members, allocations, allocations.c.server_id == server_group_members.c.server_id).join(
+        hosts, hosts.c.id == allocations.c.host_id).where(
+        server_group_members.c.group_id == row["id"], allocations.c.server_id != server_id).group_by(hosts.c.name)
+    most = orjson.loads(row["rules"]).get("max_server_per_host", 1)
+    return Group(row["id"], row["policy"], int(most), dict(connection.execute(query).tuples().all()))

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Lists of servers over all cells: the conditions of filters, order, and pages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as Late
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import ColumnElement, String, and_, cast, func, literal, or_, select, text, true
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from magnetar_core.actions import states_of, with_word
+
+from .database import Database
+from .store import Cell, Store
+from .tables import server_mappings, servers
+
+Condition = ColumnElement[bool]
+#: Question for one database: columns, conditions, order.
+_THREADS = ThreadPoolExecutor(32, thread_name_prefix="cells")
+
+
+@dataclass
+class Wanted:
+    """What a list is to show. *filters*: functions that make a condition for an engine. *sort*: (column, descending).
+    *after*: the values of the sort columns of the marker."""
+
+    columns: Sequence[Any]
+    limit: int
+    sort: Sequence[tuple[str, bool]]
+    filters: list[Callable[[str], Condition]] = field(default_factory=list)
+    after: tuple[Any, ...] | None = None
+    project: str | None = None
+    timeout: float = 60.0
+    needs: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Page:
+    """The rows in order, whether there may be more, and servers of cells that do not answer: (id, project, created)."""
+
+    rows: Sequence[Any]
+    more: bool
+    missing: Sequence[Any] = ()
+
+
+def page(store: Store, wanted: Wanted) -> Page:
+    """A page of servers. A server on its way from cell0 to its cell is seen once."""
+    asked = [(cell, database) for cell, database in store.databases() if not cell.disabled]
+    results: list[tuple[Cell, Any]] = []
+    if all(database.kind == "sqlite" for _cell, database in asked):
+        results = [(cell, _rows(database, wanted)) for cell, database in asked]
+    else:
+        futures = [(cell, _THREADS.submit(_rows, database, wanted)) for cell, database in asked]
+        for cell, future in futures:
+            try:
+                results.append((cell, future.result(wanted.timeout)))
+            except (Late, DBAPIError, SQLAlchemyError):
+                results.append((cell, None))
+    rows, seen, merged = [], set(), len([1 for _cell, found in results if found]) > 1
+    for _cell, found in reversed(results):  # cell0 last: what it still has of others is older
+        for row in found or ():
+            if row.id not in seen:
+                seen.add(row.id)
+                rows.append(row)
+    if merged:
+        for name, descending in reversed(wanted.sort):
+            rows.sort(key=lambda row, name=name: _null(getattr(row, name)), reverse=descending)  # type: ignore[misc]
+    missing = [cell for cell, found in results if found is None]
+    return Page(rows[:wanted.limit], len(rows) >= wanted.limit > 0,
+                _unknown(store, missing, wanted, wanted.limit - len(rows)) if missing else ())
+
+
+def _rows(database: Database, wanted: Wanted) -> Sequence[Any]:
+    conditions = [make(database.kind) for make in wanted.filters]
+    order = [(servers.c[name], descending) for name, descending in wanted.sort]
+    if wanted.after is not None:
+        conditions.append(_beyond(order, wanted.after))
+    question = select(*wanted.columns).where(*conditions).limit(wanted.limit)
+    for column, descending in order:
+        question = question.order_by(column.desc().nulls_last() if descending else column.asc().nulls_first())
+    with database.read() as connection:
+        return connection.execute(question).all()
+
+
+def _beyond(order: Sequence[tuple[Any, bool]], values: Sequence[Any]) -> Condition:
+    """Rows that come after the marker's *values* in this order; null comes before everything."""
+    found: list[Condition] = []
+    for at, (column, descending) in enumerate(order):
+        same = [_same(before, value) for (before, _d), value in zip(order[:at], values, strict=False)]
+        value = values[at]
+        if value is None:
+            further: Condition = literal(False).is_(True) if descending else column.is_not(None)
+        else:
+            further = or_(column < value, column.is_(None)) if descending else column > value
+        found.append(and_(*same, further))
+    return or_(*found)
+
+
+def _same(column: Any, value: Any) -> Condition:
+    return column.is_(None) if value is None else column == value  # type: ignore[no-any-return]
+
+
+def _null(value: Any) -> tuple[bool, Any]:
+    return (value is not None, value if value is not None else 0)
+
+
+def _unknown(store: Store, cells: Sequence[Cell], wanted: Wanted, room: int) -> Sequence[Any]:
+    """Servers of cells that do not answer, from their mappings."""
+    mine = server_mappings.c.project_id == wanted.project if wanted.project else true()
+    with store.api.read() as connection:
+        return connection.execute(select(server_mappings).where(
+            server_mappings.c.cell_id.in_([cell.id for cell in cells]), mine).limit(max(room, 0))).all()
+
+
+# Conditions of filters ------------------------------------------------------------------------------------------
+def plain(column: str, value: Any) -> Callable[[str], Condition]:
+    """Equal."""
+    return lambda _kind: servers.c[column] == value
+
+
+def among(column: str, values: Sequence[Any]) -> Callable[[str], Condition]:
+    """One of several."""
+    return lambda _kind: servers.c[column].in_(values)
+
+
+def matching(column: str, pattern: str) -> Callable[[str], Condition]:
+    """A regular expression, as Nova has it for names and addresses."""
+    return lambda _kind: servers.c[column].regexp_match(pattern)
+
+
+def word(status: str) -> Callable[[str], Condition] | None:
+    """A status word; ``None`` when there is no such word."""
+    states = states_of(status.upper())
+    if not states:
+        return None
+    found: list[Condition] = []
+    for vm_state, tasks in states:
+        if tasks is not None:
+            found.append(and_(servers.c.vm_state == vm_state, servers.c.task_state.in_(tasks)))
+        elif with_word(vm_state):
+            found.append(and_(servers.c.vm_state == vm_state, or_(
+                servers.c.task_state.is_(None), servers.c.task_state.not_in(with_word(vm_state)))))
+        else:
+            found.append(servers.c.vm_state == vm_state)
+    return lambda _kind: or_(*found)
+
+
+def tagged(tags: Sequence[str], every: bool, negated: bool) -> Callable[[str], Condition]:
+    """Has all of (*every*), or one of, the tags; or, *negated*, not."""
+    def condition(kind: str) -> Condition:
+        each = [_has_tag(kind, tag, at) for at, tag in enumerate(tags)]
+        found = and_(*each) if every else or_(*each)
+        return ~found if negated else found
+
+    return condition
+
+
+def _has_tag(kind: str, tag: str, at: int) -> Condition:
+    if kind == "postgresql":
+        return func.jsonb_exists(cast(servers.c.tags, JSONB), tag)
+    name = f"tag{abs(hash(tag)) % 10**9}_{at}"
+    return text(f"EXISTS (SELECT 1 FROM json_each(servers.tags) WHERE json_each.value = :{name})").bindparams(  # type: ignore[return-value]  # noqa: S608
+        **{name: tag})
+
+
+def with_metadata(wanted: dict[str, Any]) -> Callable[[str], Condition]:
+    """Has these keys with these values."""
+    def condition(kind: str) -> Condition:
+        if kind == "postgresql":
+            return and_(*(cast(servers.c.metadata, JSONB)[key].astext == str(value) for key, value in wanted.items()))
+        return and_(*(cast(func.json_extract(servers.c.metadata, "$." + json.dumps(key)), String) == str(value)
+                      for key, value in wanted.items()))
+
+    return condition
+
+
+def changed(since: str | None, before: str | None) -> Callable[[str], Condition]:
+    """Changed in a span of time, deleted ones too."""
+    moment = func.coalesce(servers.c.updated_at, servers.c.created_at)
+
+    def condition(_kind: str) -> Condition:
+        found = []
+        if since:
+            found.append(moment >= since)
+        if before:
+            found.append(moment <= before)
+        return and_(*found)
+
+    return condition
+
+
+def deleted(value: bool) -> Callable[[str], Condition]:
+    """Deleted ones, or those that are not."""
+    return lambda _kind: servers.c.deleted_at.is_not(None) if value else servers.c.deleted_at.is_(None)

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Servers: which database has them, and changes that are one transaction with the action they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from sqlalchemy import Connection, Row, delete, insert, select, update
+
+from magnetar_core.actions import ACTIONS, ANY
+
+from .database import Database, now
+from .tables import action_events, actions, server_mappings, servers
+
+if TYPE_CHECKING:
+    from .store import Store
+
+Found = Row[Any]
+BY_ID = select(servers)
+_MAPPING = select(server_mappings.c.cell_id)
+#: The bell that conductors of a cell listen to.
+ACTIONS_BELL = "actions"
+#: The bell that rings when a server has changed (who waits for a state).
+SERVERS_BELL = "servers"
+
+
+def text(document: Any) -> str:
+    """JSON text of a document, as the columns keep it."""
+    return orjson.dumps(document).decode()
+
+
+def find(store: Store, id: str) -> tuple[Database, Found] | None:
+    """The server, not deleted ones, and the database it is in; ``None`` when there is none. Two queries."""
+    for database in places(store, id):
+        with database.read() as connection:
+            row = connection.execute(BY_ID.where(servers.c.id == id, servers.c.deleted_at.is_(None))).one_or_none()
+        if row is not None:
+            return database, row
+    return None
+
+
+def places(store: Store, id: str) -> Iterable[Database]:
+    """Databases that may have the server, likeliest first: its cell's; else, and while it is on its way, cell0's."""
+    with store.api.read() as connection:
+        cell = connection.execute(_MAPPING.where(server_mappings.c.server_id == id)).scalar()
+    if cell is not None:
+        yield store.cell(cell)
+    yield store.cell0
+
+
+def row(connection: Connection, id: str, lock: bool = False) -> Found | None:
+    """The row of a server; *lock* keeps others from changing it until the transaction ends."""
+    question = BY_ID.where(servers.c.id == id)
+    return connection.execute(question.with_for_update() if lock else question).one_or_none()
+
+
+def allowed(server: Found, key: str) -> bool:
+    """Whether the action may be asked for in the server's states."""
+    action = ACTIONS[key]
+    return (action.states == ANY or server.vm_state in action.states) and (action.busy or server.task_state is None)
+
+
+def change(connection: Connection, id: str, **values: Any) -> None:
+    """Set columns of a server; documents are given as they are."""
+    connection.execute(update(servers).where(servers.c.id == id).values(updated_at=now(), **values))
+
+
+def ask(connection: Connection, server: Found, key: str, request_id: str, user_id: str, project_id: str,
+        args: Mapping[str, Any] | None = None, **values: Any) -> bool:
+    """Write down that *key* is asked of *server*: the action, and the task_state with *values*, in one transaction.
+
+    False when the server is no longer in a state in which it may be asked for.
+    """
+    action = ACTIONS[key]
+    condition = [servers.c.id == server.id, servers.c.vm_state == server.vm_state, servers.c.deleted_at.is_(None)]
+    if not action.busy:
+        condition.append(servers.c.task_state.is_(None))
+    if action.task:
+        values["task_state"] = action.task
+    changed = connection.execute(update(servers).where(*condition).values(updated_at=now(), **values))
+    if changed.rowcount != 1:
+        return False
+    enqueue(connection, server.id, key, request_id, user_id, project_id, args, server.host)
+    return True
+
+
+def enqueue(connection: Connection, id: str, key: str, request_id: str, user_id: str, project_id: str,
+            args: Mapping[str, Any] | None = None, host: str | None = None, state: str = "queued") -> int:
+    """Put an action into the queue; returns its number."""
+    found = connection.execute(insert(actions).values(
+        request_id=request_id, server_id=id, action=key, project_id=project_id, user_id=user_id, start_time=now(),
+        updated_at=now(), state=state, args=text(args or {}), host=host, kind=ACTIONS[key].kind))
+    return int(found.inserted_primary_key[0])
+
+
+def make(connection: Connection, rows: Sequence[Mapping[str, Any]], request_id: str) -> None:
+    """Write new servers, each with its create action, into cell0."""
+    connection.execute(insert(servers), [dict(row) for row in rows])
+    connection.execute(insert(actions), [
+        {"request_id": request_id, "server_id": row["id"], "action": "create", "project_id": row["project_id"],
+         "user_id": row["user_id"], "start_time": row["created_at"], "updated_at": row["created_at"],
+         "state": "queued", "args": "{}", "kind": "build"} for row in rows])
+
+
+def carry(source: Connection, target: Connection, id: str) -> None:
+    """Copy a server with its actions and events from cell0 into its cell. May be done again."""
+    found = row(source, id)
+    if found is None or row(target, id) is not None:
+        return
+    target.execute(insert(servers).values(**found._mapping))
+    for action in source.execute(select(actions).where(actions.c.server_id == id).order_by(actions.c.id)).all():
+        values = {name: value for name, value in action._mapping.items() if name != "id"}
+        number = target.execute(insert(actions).values(**values)).inserted_primary_key[0]
+        for happened in source.execute(select(action_events).where(action_events.c.action_id == action.id)).all():
+            values = {name: value for name, value in happened._mapping.items() if name not in ("id", "action_id")}
+            target.execute(insert(action_events).values(action_id=number, **values))
+
+
+def forget(connection: Connection, id: str) -> None:
+    """Remove a server with its actions: it is in its cell now."""
+    numbers = select(actions.c.id).where(actions.c.server_id == id)
+    connection.execute(delete(action_events).where(action_events.c.action_id.in_(numbers)))
+    connection.execute(delete(actions).where(actions.c.server_id == id))
+    connection.execute(delete(servers).where(servers.c.id == id))

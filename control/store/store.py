@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""All databases together: the API database, cell0, and the cells that it lists."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from magnetar_core.errors import NotFound
+
+from .database import Database, now
+from .tables import cells
+
+#: The cell of servers without a host.
+CELL0 = "00000000-0000-0000-0000-000000000000"
+#: Seconds for which the list of cells is believed.
+FRESH = 5.0
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell as the API database lists it."""
+
+    id: str
+    name: str
+    database_url: str
+    disabled: bool
+
+
+class Store:
+    """The databases. Those of cells are opened when they are first needed."""
+
+    def __init__(self, api: Database, pool: int = 16) -> None:
+        self.api, self.pool = api, pool
+        self._lock = threading.Lock()
+        self._open: dict[str, Database] = {}
+        self._cells: tuple[Cell, ...] = ()
+        self._read_at = float("-inf")
+
+    def cells(self, fresh: bool = False) -> Sequence[Cell]:
+        """All cells, cell0 too."""
+        if fresh or time.monotonic() - self._read_at > FRESH:
+            with self.api.read() as connection:
+                rows = connection.execute(select(cells).order_by(cells.c.created_at, cells.c.id)).all()
+            found = tuple(Cell(row.id, row.name, row.database_url, row.disabled) for row in rows)
+            with self._lock:
+                self._cells, self._read_at = found, time.monotonic()
+        return self._cells
+
+    def real(self, fresh: bool = False) -> Sequence[Cell]:
+        """The cells that have hosts."""
+        return [cell for cell in self.cells(fresh) if cell.id != CELL0]
+
+    def cell(self, id: str) -> Database:
+        """The database of a cell. Raises ``NotFound``."""
+        opened = self._open.get(id)
+        if opened is not None:
+            return opened
+        for fresh in (False, True):
+            for cell in self.cells(fresh):
+                if cell.id == id:
+                    return self._opened(cell)
+        raise NotFound(f"There is no cell {id!r}; see `magnetar cell list`.", kind="cell", key=id)
+
+    def named(self, name: str) -> Cell:
+        """The cell called *name*. Raises ``NotFound``."""
+        for cell in self.cells(fresh=True):
+            if name in (cell.name, cell.id):
+                return cell
+        raise NotFound(f"There is no cell {name!r}; see `magnetar cell list`, or make it with `magnetar cell create`.",
+                       kind="cell", key=name)
+
+    @property
+    def cell0(self) -> Database:
+        """The database of servers that have no host."""
+        return self.cell(CELL0)
+
+    def databases(self) -> Sequence[tuple[Cell, Database]]:
+        """All cells with their databases, cell0 first."""
+        return [(cell, self._opened(cell)) for cell in sorted(self.cells(), key=lambda cell: cell.id != CELL0)]
+
+    def _opened(self, cell: Cell) -> Database:
+        with self._lock:
+            if cell.id not in self._open:
+                self._open[cell.id] = Database(cell.database_url, cell.name, self.pool)
+            return self._open[cell.id]
+
+    def add_cell(self, name: str, database_url: str, id: str | None = None) -> Cell:
+        """List a cell, or give the one of that name another database. The tables are made by ``schema.upgrade``."""
+        id = id or str(uuid.uuid4())
+        try:
+            with self.api.write() as connection:
+                known = connection.execute(select(cells.c.id).where(cells.c.name == name)).scalar()
+                if known is not None:
+                    connection.execute(update(cells).where(cells.c.id == known).values(
+                        database_url=database_url, updated_at=now()))
+                else:
+                    connection.execute(insert(cells).values(id=id, name=name, database_url=database_url,
+                                                            disabled=False, created_at=now()))
+        except IntegrityError:  # made by somebody else meanwhile
+            pass
+        return self.named(name)
+
+    def close(self) -> None:
+        """Give all connections back."""
+        with self._lock:
+            opened, self._open = list(self._open.values()), {}
+        for database in (*opened, self.api):
+            database.close()
