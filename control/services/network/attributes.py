@@ -151,7 +151,7 @@ def record(required: Sequence[str] = (), **checks: Check) -> Check:
 def mapping(value: Any) -> Document:
     """Any object."""
     if not isinstance(value, dict):
-        raise ValueError(f"'{value}' is not an object")
+        raise ValueError(f"'{value}' is not an object")  # noqa: TRY004 - told as a rule
     return value
 
 
@@ -205,5 +205,6 @@ def _defaults(attributes: Mapping[str, Attribute], given: Mapping[str, Any]) -> 
 def table(*attributes: Attribute) -> dict[str, Attribute]:
     """By name, with what all have."""
     common = (Attribute(name="description", check=text, default=""),
-              Attribute(name="project_id", check=text, on="create"), Attribute(name="tenant_id", check=text, on="create"))
+              Attribute(name="project_id", check=text, on="create"),
+              Attribute(name="tenant_id", check=text, on="create"))
     return {attribute.name: attribute for attribute in (*attributes, *common)}

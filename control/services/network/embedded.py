@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ipaddress import IPv4Network
 from typing import Any
 
@@ -14,8 +14,10 @@ from sqlalchemy import select, update
 from magnetar_control.services import Context, Document
 from magnetar_control.store.database import Database, added, now
 from magnetar_control.store.tables import API
+from magnetar_control.web import Request
 
 from . import nics, wishes
+from .application import Application
 from .groups import default_group, named
 from .tables import networks, ports, subnets
 
@@ -30,6 +32,10 @@ class Embedded:
 
     def __init__(self, database: Database, default_cidr: str | None = DEFAULT_CIDR, project_id: str = "") -> None:
         self.database, self.default_cidr, self.project_id = database, default_cidr, project_id
+
+    def application(self, authenticate: Callable[[Request], None]) -> Application:
+        """What is mounted at ``/network``; *authenticate* sets ``request.context`` or raises ``Fault`` 401."""
+        return Application(self.database, authenticate)
 
     def create_tables(self) -> None:
         """Make the tables that are not there."""
@@ -76,6 +82,11 @@ class Embedded:
         """See ``services.Networks``."""
         with self.database.write() as connection:
             nics.released(connection, server_id, port_id)
+
+    def names(self) -> set[str]:
+        """Names that networks of the cloud have on hosts; a host's other ``mag-…`` is left of one that was deleted."""
+        with self.database.read() as connection:
+            return {nics.host_name(id) for id in connection.execute(select(networks.c.id)).scalars()}
 
     def on_host(self, network_id: str) -> Document | None:
         """See ``services.Networks``. The name follows from the uuid, so that it is the same on each host."""

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
+# ruff: noqa: ARG001 - the functions of a table take the same arguments
 """Security groups of projects. Embedded networking keeps and shows them; it does not filter packets."""
 
 from __future__ import annotations
@@ -6,13 +7,16 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, or_, select
+from sqlalchemy import Connection, RowMapping, or_, select
 
-from magnetar_control.services import Context
+from magnetar_control.services import Context, Document
 from magnetar_control.store.database import added, now
 from magnetar_control.web import Fault
 
-from .tables import security_group_rules, security_groups
+from . import rules
+from .attributes import REQUIRED, Attribute, boolean, table, text
+from .nouns import Noun, add, change, common, own, remove
+from .tables import ports, security_group_rules, security_groups
 
 NAMESPACE = uuid.UUID("b0b7c1f0-54d3-5e5e-8a67-3f2f8f6f7b11")
 
@@ -63,3 +67,56 @@ def named(connection: Connection, context: Context, names: Sequence[str]) -> lis
             raise Fault(409, f"Multiple security groups found matching '{name}'. Use an ID to be more specific.")
         found.append(ids[0])
     return found
+
+
+ATTRIBUTES = table(
+    Attribute(name="name", check=text, default=REQUIRED),
+    Attribute(name="stateful", check=boolean, default=True))
+
+
+def show(connection: Connection, context: Context, rows: Sequence[RowMapping]) -> list[Document]:
+    """As the API reference has them, with their rules."""
+    held: dict[str, list[RowMapping]] = {row["id"]: [] for row in rows}
+    for rule in connection.execute(select(security_group_rules).where(
+            security_group_rules.c.security_group_id.in_(held))
+            .order_by(security_group_rules.c.created_at, security_group_rules.c.id)).mappings():
+        held[rule["security_group_id"]].append(rule)
+    return [{**common(row), "name": row["name"], "stateful": row["stateful"], "shared": False,
+             "security_group_rules": rules.show(connection, context, held[row["id"]])} for row in rows]
+
+
+def create(connection: Connection, context: Context, values: Document) -> None:
+    """Add it, with rules that let everything out. There is one ``default``, which is made by itself."""
+    if values["name"] == "default":
+        raise Fault(409, "Default security group already exists.", type="SecurityGroupDefaultAlreadyExists")
+    default_group(connection, values["project_id"])
+    add(connection, security_groups, values)
+    open_out(connection, values["project_id"], values["id"])
+
+
+def update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
+    """Change it; the name ``default`` is kept."""
+    if "name" in values and "default" in (row["name"], values["name"]) and row["name"] != values["name"]:
+        raise Fault(409, "Updating default security group not allowed.", type="SecurityGroupCannotUpdateDefault")
+    change(connection, security_groups, row["id"], values)
+
+
+def delete(connection: Connection, context: Context, row: RowMapping) -> None:
+    """Remove it, when no port has it."""
+    if row["name"] == "default" and not context.is_admin:
+        raise Fault(409, "Insufficient rights for removing default security group.",
+                    type="SecurityGroupCannotRemoveDefault")
+    held = ports.c.security_groups.contains(f'"{row["id"]}"')
+    if connection.execute(select(ports.c.id).where(held).limit(1)).first():
+        raise Fault(409, f"Security Group {row['id']} in use.", type="SecurityGroupInUse")
+    remove(connection, security_groups, row["id"])
+
+
+def _prepare(connection: Connection, context: Context) -> None:
+    if context.project_id:
+        default_group(connection, context.project_id)
+
+
+GROUP = Noun(
+    name="security_group", plural="security_groups", path="security-groups", table=security_groups,
+    attributes=ATTRIBUTES, show=show, create=create, update=update, delete=delete, visible=own(security_groups), before_list=_prepare)

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Networks. The provider part says what a server's host has for it: ``nat`` and ``isolated`` are made there by the agent,
-``flat`` is the bridge ``provider:physical_network`` that each host has already."""
+# ruff: noqa: ARG001 - the functions of a table take the same arguments
+"""Networks. The provider part says what a server's host has for it: ``nat`` and ``isolated`` are made there by the
+agent, ``flat`` is the bridge ``provider:physical_network`` that each host has already."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from sqlalchemy import Connection, RowMapping, false, select, true
@@ -16,6 +18,8 @@ from .nouns import Noun, add, change, common, remove
 from .tables import networks, ports, subnets
 from .wishes import visible
 
+#: Name of a network device.
+DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,14}")
 TYPES = ("nat", "isolated", "flat")
 PROVIDER = {"provider:network_type": "type", "provider:physical_network": "bridge"}
 
@@ -26,7 +30,7 @@ ATTRIBUTES = table(
     Attribute(name="is_default", check=boolean, default=False, admin=True),
     Attribute(name="port_security_enabled", check=boolean, default=True),
     Attribute(name="mtu", check=integer(576, 65535), default=1500, on="create"),
-    Attribute(name="router:external", check=one_of(False), on="create update", admin=True),  # noqa: FBT003
+    Attribute(name="router:external", check=one_of(False), on="create update", admin=True),
     Attribute(name="provider:network_type", check=one_of(*TYPES), default="nat", on="create", admin=True),
     Attribute(name="provider:physical_network", check=nullable(text), default=None, on="create", admin=True),
     Attribute(name="provider:segmentation_id", check=nullable(one_of()), on="create", admin=True))
@@ -61,7 +65,7 @@ def create(connection: Connection, context: Context, values: Document) -> None:
     if type != "flat" and bridge:
         raise invalid("provider:physical_network", f"it cannot be given for a network of type {type}, which the agents "
                       "make on each host")
-    if type == "flat" and not (len(bridge) <= 15 and bridge.replace("-", "").replace("_", "").replace(".", "").isalnum()):
+    if type == "flat" and not DEVICE.fullmatch(bridge):
         raise invalid("provider:physical_network", f"'{bridge}' is not the name of a network device")
     add(connection, networks, {**values, "type": type, "bridge": bridge})
 
@@ -80,8 +84,8 @@ def delete(connection: Connection, context: Context, row: RowMapping) -> None:
     """Remove it with its subnets, when no port is on it."""
     used = connection.execute(select(ports.c.id).where(ports.c.network_id == row["id"]).limit(20)).scalars().all()
     if used:
-        raise Fault(409, f"Unable to complete operation on network {row['id']}. There are one or more ports still in use "
-                    f"on the network, id for these ports is {', '.join(used)}.", type="NetworkInUse")
+        raise Fault(409, f"Unable to complete operation on network {row['id']}. There are one or more ports still in "
+                    f"use on the network, id for these ports is {', '.join(used)}.", type="NetworkInUse")
     remove(connection, networks, row["id"])
 
 

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
+# ruff: noqa: ARG001 - the functions of a table take the same arguments
 """Ports. Those that are made with a server (``nics``) are the same as those that users make beforehand."""
 
 from __future__ import annotations
@@ -7,7 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, Connection, RowMapping, delete as deleting, or_, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, or_, select
+from sqlalchemy import delete as deleting
 
 from magnetar_control.services import Context, Document
 from magnetar_control.store.database import now
@@ -15,8 +17,21 @@ from magnetar_control.web import Fault
 
 from . import ipam
 from .attributes import (
-    ABSENT, REQUIRED, Attribute, address, boolean, forbidden, ident, invalid, list_of, mac, mapping, one_of, record,
-    table, text,
+    ABSENT,
+    REQUIRED,
+    Attribute,
+    address,
+    boolean,
+    forbidden,
+    ident,
+    invalid,
+    list_of,
+    mac,
+    mapping,
+    one_of,
+    record,
+    table,
+    text,
 )
 from .groups import default_group
 from .networks import NETWORK
@@ -61,8 +76,8 @@ def show(connection: Connection, context: Context, rows: Sequence[RowMapping]) -
 def _one(row: RowMapping) -> Document:
     plain = ("name", "network_id", "mac_address", "admin_state_up", "status", "device_id", "device_owner",
              "port_security_enabled")
-    return {**common(row), **{name: row[name] for name in plain}, "security_groups": orjson.loads(row["security_groups"]),
-            "binding:vnic_type": row["vnic_type"], "allowed_address_pairs": [], "extra_dhcp_opts": []}
+    return {**common(row), **{name: row[name] for name in plain}, "allowed_address_pairs": [], "extra_dhcp_opts": [],
+            "security_groups": orjson.loads(row["security_groups"]), "binding:vnic_type": row["vnic_type"]}
 
 
 def _binding(row: RowMapping) -> Document:
@@ -106,8 +121,8 @@ def _give(connection: Connection, port_id: str, network_id: str, choices: Sequen
     subnet_id, ip = wish.get("subnet_id"), wish.get("ip_address")
     fitting = [one for one in choices if subnet_id in (None, one["id"])]
     if subnet_id and not fitting:
-        raise Fault(400, f"Invalid input for operation: Failed to create port on network {network_id}, because fixed_ips "
-                    f"included invalid subnet {subnet_id}.", type="InvalidInput")
+        raise Fault(400, f"Invalid input for operation: Failed to create port on network {network_id}, because "
+                    f"fixed_ips included invalid subnet {subnet_id}.", type="InvalidInput")
     if ip is None:
         ipam.give_any(connection, port_id, network_id, fitting)
         return
@@ -128,8 +143,8 @@ def _groups(connection: Connection, values: Document) -> list[str]:
         if id not in there:
             raise Fault(404, f"Security group {id} does not exist", type="SecurityGroupNotFound")
     if given and not values["port_security_enabled"]:
-        raise Fault(409, "Port Security must be enabled in order to have allowed address pairs and security groups on a "
-                    "port.", type="PortSecurityAndIPRequiredForSecurityGroups")
+        raise Fault(409, "Port Security must be enabled in order to have allowed address pairs and security groups on "
+                    "a port.", type="PortSecurityAndIPRequiredForSecurityGroups")
     return list(dict.fromkeys(given))
 
 
@@ -137,10 +152,9 @@ def update(connection: Connection, context: Context, row: RowMapping, values: Do
     """Change it; ``fixed_ips`` replaces the addresses: those that stay are kept."""
     if "mac_address" in values:
         _change_mac(connection, context, row, values)
-    after = {**row, **values}
     if "security_groups" in values or values.get("port_security_enabled") is False:
-        after.setdefault("security_groups", [])
-        values["security_groups"] = _groups(connection, {**after, "security_groups": values.get("security_groups") or []})
+        groups = values.get("security_groups") or []
+        values["security_groups"] = _groups(connection, {**row, **values, "security_groups": groups})
     fixed = values.pop("fixed_ips", None)
     if fixed is not None:
         _readdress(connection, row, fixed)
@@ -153,8 +167,8 @@ def _change_mac(connection: Connection, context: Context, row: RowMapping, value
     network = found(connection, context, NETWORK, row["network_id"])
     _may_choose(context, network, values)
     if row["host"]:
-        raise Fault(409, f"Unable to complete operation on port {row['id']}, port is already bound on host {row['host']}",
-                    type="PortBound")
+        raise Fault(409, f"Unable to complete operation on port {row['id']}, port is already bound on host "
+                    f"{row['host']}", type="PortBound")
     if connection.execute(select(ports.c.id).where(ports.c.mac_address == values["mac_address"],
                                                    ports.c.id != row["id"])).first():
         raise _mac_in_use({**row, **values})
@@ -182,7 +196,8 @@ def delete(connection: Connection, context: Context, row: RowMapping) -> None:
 def _with_address(_context: Context, values: Sequence[str]) -> ColumnElement[bool]:
     """``fixed_ips=ip_address=…``, ``ip_address_substr=…`` and ``subnet_id=…``, of which all must hold."""
     columns = {"ip_address": addresses.c.ip_address, "subnet_id": addresses.c.subnet_id}
-    query, wanted = select(addresses.c.port_id), {}
+    query = select(addresses.c.port_id)
+    wanted: dict[str, list[str]] = {}
     for value in values:
         name, _equals, given = value.partition("=")
         wanted.setdefault(name, []).append(given)

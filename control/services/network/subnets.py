@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
+# ruff: noqa: ARG001 - the functions of a table take the same arguments
 """Subnets: IPv4. On networks that the agents make (nat, isolated) there is one, whose first address is the host's; its
 range is nobody else's in the cloud, because a host routes to all of them."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv4Network
 from typing import Any
@@ -15,14 +17,29 @@ from magnetar_control.services import Context, Document
 from magnetar_control.web import Fault
 
 from .attributes import (
-    ABSENT, REQUIRED, Attribute, address, boolean, cidr, forbidden, ident, invalid, list_of, nullable, one_of, prefix,
-    record, table, text,
+    ABSENT,
+    REQUIRED,
+    Attribute,
+    address,
+    boolean,
+    cidr,
+    forbidden,
+    ident,
+    invalid,
+    list_of,
+    nullable,
+    one_of,
+    prefix,
+    record,
+    table,
+    text,
 )
 from .networks import NETWORK
 from .nouns import Noun, add, change, common, found, remove
 from .tables import addresses, networks, subnets
 from .wishes import visible as visible_networks
 
+ROUTES = list_of(record(("destination", "nexthop"), destination=prefix, nexthop=address))
 POOLS = list_of(record(("start", "end"), start=address, end=address))
 
 
@@ -41,8 +58,7 @@ ATTRIBUTES = table(
     Attribute(name="enable_dhcp", check=boolean, default=True),
     Attribute(name="allocation_pools", check=POOLS, default=ABSENT),
     Attribute(name="dns_nameservers", check=list_of(address), default=list),
-    Attribute(name="host_routes", check=list_of(record(("destination", "nexthop"), destination=prefix, nexthop=address)),
-              default=list),
+    Attribute(name="host_routes", check=ROUTES, default=list),
     Attribute(name="subnetpool_id", check=nullable(one_of()), on="create"),
     Attribute(name="ipv6_ra_mode", check=nullable(one_of()), on="create"),
     Attribute(name="ipv6_address_mode", check=nullable(one_of()), on="create"))
@@ -126,7 +142,7 @@ def check_pools(net: IPv4Network, gateway: str | None, pools: Sequence[Document]
         if gateway is not None and start <= IPv4Address(gateway) <= end:
             raise Fault(409, f"Gateway ip {gateway} conflicts with allocation pool {start}-{end}.",
                         type="GatewayConflictWithAllocationPools")
-    for (_start, end), (start, _end) in zip(ranges, ranges[1:], strict=False):
+    for (_start, end), (start, _end) in itertools.pairwise(ranges):
         if start <= end:
             raise Fault(409, f"Found overlapping allocation pools for subnet {net}: {end} and {start}.",
                         type="OverlappingAllocationPools")
