@@ -139,7 +139,9 @@ def added(connection: Connection, table: Table, **row: Any) -> bool:
     """Add *row* to *table*, unless that would break a unique constraint. On PostgreSQL this waits for a transaction
     that adds the same, and then tells how it ended; so whoever races, one of them is told true."""
     insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-    return connection.execute(insert(table).values(**row).on_conflict_do_nothing()).rowcount == 1
+    query = insert(table).values(**row).on_conflict_do_nothing()
+    # Without the option SQLAlchemy does not keep psycopg's count of an INSERT: it would be -1.
+    return connection.execute(query, execution_options={"preserve_rowcount": True}).rowcount == 1
 
 
 def passing(error: DBAPIError) -> bool:
