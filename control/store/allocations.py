@@ -59,7 +59,9 @@ class Difference(NamedTuple):
 
 RESOURCES = Amounts._fields
 _MINE = and_(allocations.c.consumer_id == bindparam("consumer"), allocations.c.host_id == bindparam("host"))
-_HOLD = {kind: insert(allocations).on_conflict_do_nothing() for kind, insert in INSERT.items()}
+#: Without the option SQLAlchemy does not keep psycopg's count of an INSERT.
+_HOLD = {kind: insert(allocations).on_conflict_do_nothing().execution_options(preserve_rowcount=True)
+         for kind, insert in INSERT.items()}
 _HELD = select(*(allocations.c[name] for name in RESOURCES)).where(_MINE).with_for_update()
 _DROP = delete(allocations).where(_MINE)
 _CHANGE = update(allocations).where(_MINE)
@@ -117,7 +119,7 @@ def claim(connection: Connection, consumer_id: str, server_id: str, host_id: str
 def map_server(connection: Connection, server_id: str, cell_id: str, project_id: str) -> None:
     """Say in which cell the server is."""
     connection.execute(_MAP[connection.dialect.name],
-                       {"server_id": server_id, "cell_id": cell_id, "project_id": project_id})
+                       {"server_id": server_id, "cell_id": cell_id, "project_id": project_id, "created_at": now()})
 
 
 def held(connection: Connection, server_id: str) -> list[RowMapping]:
@@ -202,7 +204,7 @@ def _allowed(connection: Connection, group: Group, server_id: str, host_id: str)
     query = select(allocations.c.host_id, func.count(allocations.c.server_id.distinct())).join_from(
         server_group_members, allocations, allocations.c.server_id == server_group_members.c.server_id).where(
         server_group_members.c.group_id == group.id, allocations.c.server_id != server_id)
-    there: dict[str, int] = dict(connection.execute(query.group_by(allocations.c.host_id)).tuples().all())
+    there: dict[str, int] = dict(connection.execute(query.group_by(allocations.c.host_id)).all())
     if group.policy == "affinity":
         return not there or host_id in there
     return there.get(host_id, 0) < group.max_per_host

@@ -118,4 +118,4 @@ def group_of(connection: Connection, server_id: str) -> Group | None:
         hosts, hosts.c.id == allocations.c.host_id).where(
         server_group_members.c.group_id == row["id"], allocations.c.server_id != server_id).group_by(hosts.c.name)
     most = orjson.loads(row["rules"]).get("max_server_per_host", 1)
-    return Group(row["id"], row["policy"], int(most), dict(connection.execute(query).tuples().all()))
+    return Group(row["id"], row["policy"], int(most), dict(connection.execute(query).all()))

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Hosts for tests, as rows of the store."""
+
+import orjson
+
+from magnetar_control.scheduler.hosts import HostStates
+from magnetar_control.scheduler.request import Request
+from magnetar_control.store.allocations import RESOURCES, USUAL, Amounts, limits
+from magnetar_control.store.hosts import Aggregate
+
+INFO = {"virt_types": ["kvm", "qemu"], "hypervisor_type": "QEMU", "hypervisor_version": "7.2.22", "cpu_model": "EPYC"}
+
+
+def row(name, *, info=None, ratios=USUAL, **more):
+    """A host of 16 CPUs, 64 GiB of memory and 1000 GiB of disk, with *more* columns."""
+    made = {"id": f"id-{name}", "name": name, "cell_id": "cell", "endpoint": "https://192.0.2.7:6553",
+            "disabled": False, "forced_down": False, "cell_disabled": False, "vcpus": 16, "memory_mb": 65536, "disk_gb": 1000,
+            "servers": 0, "info": orjson.dumps({**INFO, **(info or {})}).decode()}
+    for resource in RESOURCES:
+        made |= {f"{resource}_used": 0, f"{resource}_ratio": None, f"{resource}_reserved": 0}
+    made |= more
+    return made | {f"{name}_limit": n for name, n in limits(made, ratios)._asdict().items()} | more
+
+
+def states(*rows, aggregates=(), down=()):
+    """The states of hosts that are up, except *down*."""
+    made = HostStates()
+    made.refresh(rows, aggregates)
+    for one in rows:
+        made.up(one["name"], one["name"] not in down)
+    return made
+
+
+def request(**more):
+    """A request for 1 CPU, 1 GiB of memory and 10 GiB of disk."""
+    return Request(**{"server_id": "s", "project_id": "p", "amounts": Amounts(1, 1024, 10), **more})
+
+
+def aggregate(*hosts, id=1, **metadata):
+    """An aggregate of those hosts."""
+    return Aggregate(id, f"aggregate {id}", metadata, frozenset(hosts))

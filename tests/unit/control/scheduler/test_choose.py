@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The choice is the plain one: filter every host, weigh what is left; whatever is skipped on the way there."""
+
+from random import Random
+
+import pytest
+
+from magnetar_control.scheduler import hosts as hosts_module
+from magnetar_control.scheduler.choose import NO_VALID_HOST, NoValidHost, choose, explain, plainly
+from magnetar_control.scheduler.weighers import Multipliers
+from magnetar_control.store.allocations import Amounts, Group
+
+from .fleet import aggregate, request, row, states
+
+POLICIES = ("affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity")
+
+
+def a_fleet(chance, size):
+    """Hosts of few kinds and many fillings, in zones and aggregates, some of them down."""
+    names = [f"kvm{at}" for at in range(size)]
+    rows = [row(name, vcpus=chance.choice((8, 16)), memory_mb=chance.choice((16384, 65536)),
+                cell_id=chance.choice(("a", "b")), disabled=chance.random() < 0.1, servers=chance.randrange(5),
+                vcpus_used=chance.randrange(0, 140, chance.choice((1, 20))),
+                memory_mb_used=chance.randrange(0, 98304, 512), disk_gb_used=chance.randrange(1100),
+                info={"cpu_model": chance.choice(("EPYC", "Skylake"))})
+            for name in names]
+    found = states(*rows, down=[name for name in names if chance.random() < 0.1], aggregates=[
+        aggregate(*chance.sample(names, size // 3), id=1, availability_zone="one", ram_weight_multiplier="-2.5"),
+        aggregate(*chance.sample(names, size // 3), id=2, ssd="true", cpu_weight_multiplier="0.5")])
+    for name in names:
+        found.busy(name, chance.choice((0, 0, 0, 3)))
+        if chance.random() < 0.05:
+            found.built(name, well=False)
+    return found
+
+
+def a_wish(chance, names):
+    """A request with a few of the things that can be asked for."""
+    wishes = {
+        "availability_zone": lambda: chance.choice(("one", "nova", "one,nova")),
+        "cell_id": lambda: chance.choice("ab"),
+        "host": lambda: chance.choice(names),
+        "ignored": lambda: frozenset(chance.sample(names, len(names) // 4)),
+        "volume_hosts": lambda: frozenset(chance.sample(names, len(names) // 2)),
+        "different_host": lambda: frozenset(chance.sample(names, len(names) // 4)),
+        "same_host": lambda: frozenset(chance.sample(names, len(names) // 2)),
+        "hints": lambda: {"query": '["<", "$num_io_ops", 3]'},
+        "extra_specs": lambda: chance.choice((
+            {"capabilities:cpu_model": "EPYC"}, {"aggregate_instance_extra_specs:ssd": "true"},
+            {"capabilities:free_disk_gb": ">= 300"}, {"hw:cpu_policy": "shared"})),
+        "group": lambda: Group("g", chance.choice(POLICIES), chance.choice((1, 2)),
+                               {name: chance.randrange(1, 3) for name in chance.sample(names, len(names) // 4)}),
+    }
+    asked = chance.sample(sorted(wishes), chance.choice((0, 0, 1, 2)))
+    amounts = Amounts(chance.choice((1, 2, 12)), chance.choice((512, 4096, 32768)), chance.choice((0, 10, 200)))
+    return request(amounts=amounts, **{name: wishes[name]() for name in asked})
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_chosen_is_what_looking_at_every_host_would_choose(seed, monkeypatch):
+    monkeypatch.setattr(hosts_module, "BLOCK", 4)
+    chance = Random(seed)
+    found = a_fleet(chance, 60)
+    names = sorted(found.hosts)
+    if seed % 2:
+        found._arrange()
+    for _round in range(20):
+        wish, count = a_wish(chance, names), chance.choice((1, 3, 10, 100))
+        multipliers = chance.choice((Multipliers(), Multipliers(ram=-1.0), Multipliers(cpu=0.3, disk=2.0, io_ops=0.0)))
+        plain = plainly(found, wish, multipliers)
+        if not plain:
+            with pytest.raises(NoValidHost) as told:
+                choose(found, wish, count, multipliers=multipliers)
+            assert sum(told.value.explanation.refused.values()) == len(names)
+            continue
+        chosen = choose(found, wish, count, multipliers=multipliers, random=chance if seed % 3 else None)
+        assert [one.weight for one in chosen] == [weight for weight, _name in plain[:count]]
+        assert {(one.weight, one.host) for one in chosen} <= set(plain)
+        assert len({one.host for one in chosen}) == len(chosen)
+        told = explain(found, wish, 10, multipliers=multipliers)
+        assert sum(told.refused.values()) + len(plain) == len(names)
+        assert [one.weight for one in told.candidates] == [weight for weight, _name in plain[:10]]
+        found.used(chosen[0].host, wish.amounts)  # and the next choice sees it
+        found.up(chance.choice(names), chance.random() < 0.8)
+
+
+def test_an_emptier_host_is_better():
+    found = states(row("kvm1", vcpus_used=4, memory_mb_used=2048), row("kvm2"), row("kvm3", memory_mb_used=1024))
+    assert [one.host for one in choose(found, request(), 3)] == ["kvm2", "kvm3", "kvm1"]
+
+
+def test_what_was_claimed_counts_at_once():
+    found = states(row("kvm1"), row("kvm2", memory_mb_used=10))
+    assert choose(found, request())[0].host == "kvm1"
+    found.used("kvm1", Amounts(1, 1024, 10))
+    assert choose(found, request())[0].host == "kvm2"
+
+
+def test_equal_hosts_are_drawn_by_chance_that_can_be_repeated():
+    found = states(*(row(f"kvm{at}") for at in range(300)))
+    first, again = ([choose(found, request(), random=Random(seed))[0].host for seed in range(40)] for _one in "12")
+    assert first == again
+    assert len(set(first)) > 20
+    assert len({choose(found, request())[0].host for _one in range(5)}) == 1
+
+
+def test_a_subset_is_drawn_of_the_best():
+    found = states(*(row(f"kvm{at}", memory_mb_used=100 * at) for at in range(9)))
+    drawn = [choose(found, request(), 3, subset=3, random=Random(seed)) for seed in range(30)]
+    assert {one[0].host for one in drawn} == {"kvm0", "kvm1", "kvm2"}
+    assert all({one.host for one in three} == {"kvm0", "kvm1", "kvm2"} for three in drawn)
+
+
+def test_a_host_where_builds_failed_comes_last_until_one_goes_well():
+    found = states(row("kvm1"), row("kvm2", memory_mb_used=60000))
+    found.built("kvm1", well=False)
+    assert choose(found, request())[0].host == "kvm2"
+    found.built("kvm1", well=True)
+    assert choose(found, request())[0].host == "kvm1"
+
+
+def test_admins_are_told_which_filter_refused_how_many_and_users_only_that_there_is_none():
+    found = states(row("kvm1"), row("kvm2", disabled=True), row("kvm3", memory_mb_used=98000), row("kvm4", vcpus=1),
+                   down=["kvm1"])
+    with pytest.raises(NoValidHost, match=f"^{NO_VALID_HOST}$") as told:
+        choose(found, request(amounts=Amounts(2, 1024, 0)))
+    assert told.value.admin_text == \
+        f"{NO_VALID_HOST} Of 4 hosts the filters refused: ComputeFilter 2, CoreFilter 1, RamFilter 1."
+
+
+def test_without_any_host_admins_are_told_what_to_do():
+    with pytest.raises(NoValidHost) as told:
+        choose(states(), request())
+    assert "No host is registered" in told.value.admin_text
+
+
+def test_hosts_come_go_and_change():
+    found = states(row("kvm1"), row("kvm2"))
+    found.refresh([row("kvm2"), row("kvm3")])
+    assert [one.host for one in choose(found, request(), 9)] == ["kvm2"]  # nobody saw kvm3 up
+    found.up("kvm3", True)
+    assert {one.host for one in choose(found, request(), 9)} == {"kvm2", "kvm3"}
+    found.changed(row("kvm2", forced_down=True))
+    found.gone("kvm9")
+    assert [one.host for one in choose(found, request(), 9)] == ["kvm3"]
+    found.refresh([row("kvm3")], [aggregate("kvm3", availability_zone="one")])
+    assert choose(found, request())[0].zone == "one"

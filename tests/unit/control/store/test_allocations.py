@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Claims never give away more of a host than its limits, whoever races; claims equal allocations at the end."""
+
+import random
+import threading
+import uuid
+
+import pytest
+from sqlalchemy import select, update
+
+from magnetar_control.store import allocations, hosts
+from magnetar_control.store.allocations import Amounts, Group, Ratios
+from magnetar_control.store.database import now
+from magnetar_control.store.tables import cells, server_group_members, server_groups, server_mappings
+from magnetar_control.store.tables import hosts as table
+
+SMALL = Amounts(1, 512, 2)
+
+
+@pytest.fixture
+def cell(database):
+    with database.write() as connection:
+        connection.execute(cells.insert().values(id="cell", name="one", database_url="sqlite://", created_at=now()))
+    return "cell"
+
+
+def a_host(database, name="kvm1", vcpus=4, memory_mb=4096, disk_gb=100):
+    with database.write() as connection:
+        id = hosts.register(connection, name, "cell", "https://kvm1:6553")
+        hosts.inventory(connection, name, {"vcpus": vcpus, "memory_mb": memory_mb, "disk_gb": disk_gb},
+                        Ratios(1.0, 1.0, 1.0))
+    return id
+
+
+def claim(database, consumer, host, amounts=SMALL, **more):
+    with database.write() as connection:
+        return allocations.claim(connection, consumer, more.pop("server", consumer), host, amounts, **more)
+
+
+def used(database, host):
+    with database.read() as connection:
+        row = connection.execute(select(table).where(table.c.id == host)).mappings().one()
+        assert not [one for one in allocations.audit(connection) if one.host == row["name"]]
+    return (row["vcpus_used"], row["memory_mb_used"], row["disk_gb_used"], row["servers"])
+
+
+def test_a_claim_counts_once_however_often_it_is_made(database, cell):
+    host = a_host(database)
+    for _round in range(3):
+        assert claim(database, "s1", host, project_id="p", cell_id=cell)
+    assert used(database, host) == (1, 512, 2, 1)
+    with database.read() as connection:
+        assert [tuple(row[:3]) for row in connection.execute(select(server_mappings))] == [("s1", "cell", "p")]
+        assert [(row["host"], row["cell_id"]) for row in allocations.held(connection, "s1")] == [("kvm1", "cell")]
+
+
+@pytest.mark.parametrize("amounts", [Amounts(5, 1, 1), Amounts(1, 4097, 1), Amounts(1, 1, 101)])
+def test_what_does_not_fit_is_refused_and_changes_nothing(database, cell, amounts):
+    host = a_host(database)
+    assert not claim(database, "s1", host, amounts, cell_id=cell)
+    assert used(database, host) == (0, 0, 0, 0)
+    with database.read() as connection:
+        assert not allocations.held(connection, "s1")
+        assert not connection.execute(select(server_mappings)).all()
+
+
+def test_a_host_that_is_gone_is_refused(database, cell):
+    assert not claim(database, "s1", str(uuid.uuid4()))
+
+
+def test_a_resource_that_is_not_asked_for_cannot_be_short(database, cell):
+    host = a_host(database, disk_gb=2)
+    assert claim(database, "s1", host)
+    with database.write() as connection:
+        connection.execute(update(table).values(disk_gb_limit=1))
+    assert claim(database, "s2", host, Amounts(1, 512, 0))
+    assert not claim(database, "s3", host, Amounts(1, 512, 1))
+
+
+def test_a_second_claim_with_other_amounts_resizes(database, cell):
+    host = a_host(database)
+    assert claim(database, "s1", host)
+    assert claim(database, "s1", host, Amounts(4, 1024, 2))
+    assert used(database, host) == (4, 1024, 2, 1)
+    assert not claim(database, "s1", host, Amounts(5, 1024, 2))
+    assert used(database, host) == (4, 1024, 2, 1)
+    assert claim(database, "s1", host, Amounts(2, 256, 1))
+    assert used(database, host) == (2, 256, 1, 1)
+
+
+def test_release_gives_everything_back_once(database, cell):
+    first, second = a_host(database), a_host(database, "kvm2")
+    assert claim(database, "s1", first)
+    assert claim(database, "s1", second)
+    with database.write() as connection:
+        assert allocations.release(connection, "s1", first) == 1
+    assert used(database, first) == (0, 0, 0, 0)
+    assert used(database, second) == (1, 512, 2, 1)
+    for ended in (1, 0):
+        with database.write() as connection:
+            assert allocations.release(connection, "s1") == ended
+    assert used(database, second) == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("target", ["kvm2", "kvm1"])
+def test_a_migration_holds_the_source_and_either_end_of_it_can_be_repeated(database, cell, target):
+    ids = {name: a_host(database, name) for name in ("kvm1", "kvm2")}
+    source, target = ids["kvm1"], ids[target]
+    big = Amounts(2, 1024, 4)
+
+    def start():
+        with database.write() as connection:
+            assert allocations.move(connection, "s1", "m1", source)
+        assert claim(database, "s1", target, big)
+
+    assert claim(database, "s1", source)
+    start()
+    start()
+    with database.read() as connection:
+        assert {(row["consumer_id"], row["host_id"], row["vcpus"]) for row in allocations.held(connection, "s1")} == {
+            ("m1", source, 1), ("s1", target, 2)}
+    for done in (True, False):
+        with database.write() as connection:
+            assert allocations.revert(connection, "s1", "m1") is done
+        assert used(database, source) == (1, 512, 2, 1)
+    start()
+    for ended in (1, 0):
+        with database.write() as connection:
+            assert allocations.release(connection, "m1") == ended
+    assert used(database, target) == (2, 1024, 4, 1)
+
+
+def test_a_server_that_holds_nothing_has_nothing_to_move(database, cell):
+    with database.write() as connection:
+        assert not allocations.move(connection, "s1", "m1", "nowhere")
+
+
+def race(database, works):
+    """Run *works* at once; what they returned."""
+    results, start = [None] * len(works), threading.Barrier(len(works))
+
+    def run(at):
+        start.wait()
+        results[at] = database.retried(works[at])
+
+    threads = [threading.Thread(target=run, args=(at,)) for at in range(len(works))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return results
+
+
+def test_of_many_who_race_for_the_last_places_as_many_win_as_there_are(database, cell):
+    host = a_host(database, vcpus=5)
+    won = race(database, [lambda at=at: claim(database, f"s{at}", host, cell_id=cell) for at in range(16)])
+    assert won.count(True) == 5
+    assert used(database, host) == (5, 5 * 512, 10, 5)
+
+
+def test_racing_claims_of_one_server_count_once(database, cell):
+    host = a_host(database, vcpus=1)
+    assert all(race(database, [lambda: claim(database, "s1", host) for _one in range(8)]))
+    assert used(database, host) == (1, 512, 2, 1)
+
+
+def test_whatever_many_do_at_once_the_counters_equal_the_allocations(database, cell):
+    ids = [a_host(database, f"kvm{at}", vcpus=3) for at in range(3)]
+
+    def work(seed):
+        chance = random.Random(seed)
+
+        def run():
+            for _step in range(12):
+                server, host = f"s{chance.randrange(8)}", chance.choice(ids)
+                amounts = Amounts(chance.randrange(1, 3), 256, 1)
+                verb = chance.randrange(4)
+                with database.write() as connection:
+                    if verb < 2:
+                        allocations.claim(connection, server, server, host, amounts, cell_id=cell)
+                    elif verb == 2:
+                        allocations.release(connection, server)
+                    elif not allocations.move(connection, server, f"m{server}", host):
+                        allocations.revert(connection, server, f"m{server}")
+        return run
+
+    race(database, [work(seed) for seed in range(6)])
+    with database.write() as connection:
+        assert allocations.audit(connection) == []
+        for row in hosts.every(connection):
+            assert 0 <= row["vcpus_used"] <= row["vcpus_limit"]
+            assert 0 <= row["memory_mb_used"] <= row["memory_mb_limit"]
+
+
+@pytest.mark.parametrize(("policy", "most", "winners"), [("anti-affinity", 1, 2), ("anti-affinity", 2, 4),
+                                                         ("affinity", 1, None)])
+def test_a_groups_policy_holds_whoever_races(database, cell, policy, most, winners):
+    ids = [a_host(database, name, vcpus=8) for name in ("kvm1", "kvm2")]
+    with database.write() as connection:
+        connection.execute(server_groups.insert().values(
+            id="g", name="g", project_id="p", user_id="u", policy=policy, rules="{}", created_at=now()))
+        connection.execute(server_group_members.insert(), [{"group_id": "g", "server_id": f"s{at}"} for at in range(8)])
+    group = Group("g", policy, most)
+    won = race(database, [lambda at=at: claim(database, f"s{at}", ids[at % 2], group=group) for at in range(8)])
+    servers = sorted(used(database, id)[3] for id in ids)
+    if winners is None:
+        assert servers[0] == 0 < servers[1] == won.count(True)
+    else:
+        assert servers == [most, most]
+        assert won.count(True) == winners
+
+
+def test_the_audit_finds_and_repairs_what_is_wrong(database, cell):
+    host = a_host(database)
+    assert claim(database, "s1", host)
+    with database.write() as connection:
+        connection.execute(update(table).values(vcpus_used=3, servers=2))
+        assert [one[1:] for one in allocations.audit(connection)] == [((3, 512, 2, 2), (1, 512, 2, 1))]
+        allocations.audit(connection, repair=True)
+        assert allocations.audit(connection) == []
+
+
+def test_limits_come_of_totals_reserved_and_ratios(database, cell):
+    host = a_host(database, vcpus=4, memory_mb=4096, disk_gb=100)
+    with database.write() as connection:
+        assert hosts.set_host(connection, "kvm1", memory_mb_reserved=96, disk_gb_ratio=1.25)
+        assert not hosts.set_host(connection, "kvm9", disabled=True)
+        with pytest.raises(ValueError, match="a host has no vcpus_limit to set"):
+            hosts.set_host(connection, "kvm1", vcpus_limit=3)
+        row = hosts.show(connection, host)
+    assert (row["vcpus_limit"], row["memory_mb_limit"], row["disk_gb_limit"]) == (64, 6000, 125)
+
+
+def test_a_host_is_registered_once_with_a_number_of_its_own(database, cell):
+    race(database, [lambda at=at: a_host(database, f"kvm{at % 3}") for at in range(6)])
+    with database.read() as connection:
+        rows = hosts.every(connection)
+    assert [row["name"] for row in rows] == ["kvm0", "kvm1", "kvm2"]
+    assert sorted(row["number"] for row in rows) == [1, 2, 3]
