@@ -119,4 +119,5 @@ def _prepare(connection: Connection, context: Context) -> None:
 
 GROUP = Noun(
     name="security_group", plural="security_groups", path="security-groups", table=security_groups,
-    attributes=ATTRIBUTES, show=show, create=create, update=update, delete=delete, visible=own(security_groups), before_list=_prepare)
+    attributes=ATTRIBUTES, show=show, create=create, update=update, delete=delete, visible=own(security_groups),
+    before_list=_prepare)

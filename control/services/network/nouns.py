@@ -25,8 +25,8 @@ Filter = Callable[[Context, Sequence[str]], ColumnElement[bool]]
 @dataclass(frozen=True, kw_only=True)
 class Noun:
     """One kind of resource. *show* renders rows; *columns* are Neutron's names of columns that are called
-    otherwise here. The verbs work in a transaction: *create* adds the row of values and what belongs to it, *update* and *delete*
-    look at the row that they are given first."""
+    otherwise here. The verbs work in a transaction: *create* adds the row of values and what belongs to it,
+    *update* and *delete* look at the row that they are given first."""
 
     name: str
     plural: str

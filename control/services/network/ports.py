@@ -201,11 +201,11 @@ def _with_address(_context: Context, values: Sequence[str]) -> ColumnElement[boo
     for value in values:
         name, _equals, given = value.partition("=")
         wanted.setdefault(name, []).append(given)
-    for name, given in wanted.items():
+    for name, choices in wanted.items():
         if name == "ip_address_substr":
-            query = query.where(or_(*(addresses.c.ip_address.contains(one, autoescape=True) for one in given)))
+            query = query.where(or_(*(addresses.c.ip_address.contains(one, autoescape=True) for one in choices)))
         elif name in columns:
-            query = query.where(columns[name].in_(given))
+            query = query.where(columns[name].in_(choices))
         else:
             raise invalid("fixed_ips", f"'{name}' is not ip_address, ip_address_substr or subnet_id")
     return ports.c.id.in_(query)

@@ -8,13 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from magnetar_control.services import Context
 from magnetar_control.services.network import Embedded
 from magnetar_control.store.database import Database
-
-ADMIN = Context("root", "operators", frozenset({"admin"}))
-ALICE = Context("alice", "red", frozenset({"member"}))
-BOB = Context("bob", "blue", frozenset({"member"}))
+from tests.unit.control.serving import Asker, authenticate
 
 
 @pytest.fixture
@@ -32,3 +28,9 @@ def service(database: Database) -> Embedded:
     found.create_tables()
     found.bootstrap()
     return found
+
+
+@pytest.fixture
+def ask(service: Embedded) -> Asker:
+    """Asks as a user."""
+    return Asker(service.application(authenticate))

@@ -11,8 +11,7 @@ import pytest
 from magnetar_control.services.network import Embedded
 from magnetar_control.store.database import Database
 from magnetar_control.web import Fault
-
-from .conftest import ALICE, BOB
+from tests.unit.control.serving import ALICE, BOB
 
 
 def _server() -> str:

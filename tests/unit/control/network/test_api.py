@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Neutron's API as its clients see it."""
+
+from __future__ import annotations
+
+import uuid
+
+import openstack
+import pytest
+
+from tests.unit.control.serving import ADMIN, ALICE, BOB, READER, Asker, authenticate, served
+
+
+def _network(ask: Asker, cidr: str = "10.1.0.0/24", **fields) -> dict:
+    network = ask("POST", "/v2.0/networks", {"network": {"name": "lan", **fields}})["network"]
+    ask("POST", "/v2.0/subnets", {"subnet": {"network_id": network["id"], "cidr": cidr, "ip_version": 4}})
+    return ask("GET", f"/v2.0/networks/{network['id']}")["network"]
+
+
+def _port(ask: Asker, network: dict, **fields) -> dict:
+    return ask("POST", "/v2.0/ports", {"port": {"network_id": network["id"], **fields}})["port"]
+
+
+def test_a_network_of_ones_own(ask, service):
+    network = _network(ask)
+    assert network["project_id"] == "red"
+    assert len(network["subnets"]) == 1
+    assert "provider:network_type" not in network
+    subnet = ask("GET", f"/v2.0/subnets/{network['subnets'][0]}")["subnet"]
+    assert subnet["gateway_ip"] == "10.1.0.1"
+    assert subnet["allocation_pools"] == [{"start": "10.1.0.2", "end": "10.1.0.254"}]
+    assert service.on_host(network["id"]) == {"name": f"mag-{network['id'][:8]}", "mode": "nat", "cidr": "10.1.0.0/24",
+                                              "dhcp": True}
+    ask("DELETE", f"/v2.0/networks/{network['id']}")
+    ask("GET", f"/v2.0/networks/{network['id']}", status=404)
+
+
+def test_another_projects_network_is_not_there(ask):
+    network = _network(ask)
+    other = ask.as_(BOB)
+    assert [one["name"] for one in other("GET", "/v2.0/networks")["networks"]] == ["default"]
+    for method, body in (("GET", None), ("PUT", {"network": {"name": "mine"}}), ("DELETE", None)):
+        error = other(method, f"/v2.0/networks/{network['id']}", body, status=404)["NeutronError"]
+        assert error == {"type": "NetworkNotFound", "message": f"Network {network['id']} could not be found.",
+                         "detail": ""}
+    assert ask.as_(ADMIN)("GET", f"/v2.0/networks/{network['id']}")["network"]["provider:network_type"] == "nat"
+
+
+def test_a_shared_network_is_used_but_not_changed(ask):
+    (shared,) = ask("GET", "/v2.0/networks?shared=true")["networks"]
+    assert ask("PUT", f"/v2.0/networks/{shared['id']}", {"network": {"name": "x"}}, status=403)
+    assert _port(ask, shared)["fixed_ips"]
+
+
+@pytest.mark.parametrize(("body", "word"), [
+    ({"name": 5}, "name"), ({"name": "x" * 256}, "255"), ({"nmae": "x"}, "nmae"), ({"mtu": 10}, "mtu"),
+    ({"admin_state_up": "perhaps"}, "admin_state_up"), ({"name": "a\0b"}, "name"), ("text", "network")])
+def test_bad_input_names_the_field(ask, body, word):
+    assert word in ask("POST", "/v2.0/networks", {"network": body}, status=400)["NeutronError"]["message"]
+    assert len(ask("GET", "/v2.0/networks")["networks"]) == 1
+
+
+@pytest.mark.parametrize("body", [{"shared": True}, {"provider:network_type": "flat"}])
+def test_what_only_admins_may_set(ask, body):
+    assert ask("POST", "/v2.0/networks", {"network": body}, status=403)
+
+
+def test_readers_read(ask):
+    reader = ask.as_(READER)
+    assert reader("GET", "/v2.0/networks")
+    assert reader("POST", "/v2.0/networks", {"network": {}}, status=403)
+
+
+def test_a_flat_network_is_a_bridge_of_the_hosts(ask, service):
+    admin = ask.as_(ADMIN)
+    admin("POST", "/v2.0/networks", {"network": {"provider:network_type": "flat"}}, status=400)
+    flat = _network(admin, "192.0.2.0/24", shared=True, **{
+        "provider:network_type": "flat", "provider:physical_network": "br0"})
+    assert service.on_host(flat["id"]) is None
+    (nic,) = service.allocate(ALICE, str(uuid.uuid4()), service.check(ALICE, [{"uuid": flat["id"]}]))
+    assert nic["on_host"] == {"bridge": "br0", "mac": nic["mac"]}
+
+
+@pytest.mark.parametrize(("fields", "status"), [
+    ({"cidr": "10.1.0.0/33"}, 400), ({"cidr": "10.2.0.0/24", "gateway_ip": "10.2.0.9"}, 400),
+    ({"cidr": "fd00::/64"}, 400),
+    ({"cidr": "10.2.0.0/24", "ip_version": 6}, 400), ({"cidr": "10.213.4.0/24"}, 409),
+    ({"cidr": "10.2.0.0/24", "allocation_pools": [{"start": "10.2.0.1", "end": "10.2.0.9"}]}, 409),
+    ({"cidr": "10.2.0.0/24", "allocation_pools": [{"start": "10.2.0.9", "end": "10.2.1.9"}]}, 400),
+    ({"cidr": "10.2.0.0/24", "allocation_pools": [{"start": "10.2.0.9"}]}, 400)])
+def test_subnets_that_cannot_be(ask, fields, status):
+    network = ask("POST", "/v2.0/networks", {"network": {}})["network"]
+    assert ask("POST", "/v2.0/subnets", {"subnet": {"network_id": network["id"], **fields}}, status=status)
+    assert ask("GET", f"/v2.0/subnets?network_id={network['id']}")["subnets"] == []
+
+
+def test_a_port_has_the_address_that_it_asks_for_once(ask):
+    network = _network(ask)
+    wish = {"fixed_ips": [{"ip_address": "10.1.0.77"}]}
+    port = _port(ask, network, mac_address="52:54:00:AA:BB:CC", **wish)
+    assert port["mac_address"] == "52:54:00:aa:bb:cc"
+    for fields in (wish, {"mac_address": port["mac_address"]}):
+        ask("POST", "/v2.0/ports", {"port": {"network_id": network["id"], **fields}}, status=409)
+    ask("POST", "/v2.0/ports", {"port": {"network_id": network["id"], "fixed_ips": [{"ip_address": "10.9.9.9"}]}},
+        status=400)
+    (found,) = ask("GET", "/v2.0/ports?fixed_ips=ip_address=10.1.0.77")["ports"]
+    assert found["id"] == port["id"]
+    ask("DELETE", f"/v2.0/networks/{network['id']}", status=409)
+    ask("DELETE", f"/v2.0/subnets/{network['subnets'][0]}", status=409)
+    ask("DELETE", f"/v2.0/ports/{port['id']}")
+    ask("DELETE", f"/v2.0/subnets/{network['subnets'][0]}")
+
+
+def test_a_port_changes_its_address(ask):
+    network = _network(ask)
+    port = _port(ask, network, fixed_ips=[{"ip_address": "10.1.0.7"}])
+    two = [{"ip_address": "10.1.0.7"}, {"ip_address": "10.1.0.8"}]
+    port = ask("PUT", f"/v2.0/ports/{port['id']}", {"port": {"fixed_ips": two, "name": "web"}})["port"]
+    assert [one["ip_address"] for one in port["fixed_ips"]] == ["10.1.0.7", "10.1.0.8"]
+    port = ask("PUT", f"/v2.0/ports/{port['id']}", {"port": {"fixed_ips": two[1:]}})["port"]
+    assert [one["ip_address"] for one in port["fixed_ips"]] == ["10.1.0.8"]
+    assert port["name"] == "web"
+
+
+def test_a_server_takes_a_port_and_gives_it_back(ask, service):
+    port, server = _port(ask, _network(ask)), str(uuid.uuid4())
+    wishes = service.check(ALICE, [{"port": port["id"]}])
+    (nic,) = service.allocate(ALICE, server, wishes)
+    assert (nic["port_id"], nic["created"]) == (port["id"], False)
+    service.bind(server, "kvm1")
+    with pytest.raises(Exception, match="still in use"):
+        service.check(ALICE, [{"port": port["id"]}])
+    (seen,) = ask.as_(ADMIN)("GET", f"/v2.0/ports?device_id={server}&status=ACTIVE")["ports"]
+    assert (seen["binding:host_id"], seen["device_owner"]) == ("kvm1", "compute:nova")
+    service.release(server)
+    assert ask("GET", f"/v2.0/ports/{port['id']}")["port"]["device_id"] == ""
+    assert service.check(ALICE, [{"port": port["id"]}])
+
+
+def test_two_networks_are_one_too_many_to_choose_from(ask, service):
+    _network(ask)
+    for wish in ([], "auto"):
+        with pytest.raises(Exception, match="Multiple possible networks found, use a Network ID to be more specific."):
+            service.check(ALICE, wish)
+
+
+def test_security_groups(ask):
+    (default,) = ask("GET", "/v2.0/security-groups")["security_groups"]
+    assert (default["name"], len(default["security_group_rules"])) == ("default", 4)
+    group = ask("POST", "/v2.0/security-groups", {"security_group": {"name": "web"}})["security_group"]
+    rule = {"security_group_id": group["id"], "direction": "ingress", "protocol": "tcp", "port_range_min": 80,
+            "port_range_max": 80, "remote_ip_prefix": "0.0.0.0/0"}
+    ask("POST", "/v2.0/security-group-rules", {"security_group_rule": rule})
+    ask("POST", "/v2.0/security-group-rules", {"security_group_rule": rule}, status=409)
+    for wrong in ({"port_range_min": 81}, {"protocol": "moon"}, {"ethertype": "IPv6"}, {"protocol": None}):
+        ask("POST", "/v2.0/security-group-rules", {"security_group_rule": {**rule, **wrong}}, status=400)
+    ask.as_(BOB)("POST", "/v2.0/security-group-rules", {"security_group_rule": rule}, status=404)
+    assert len(ask("GET", f"/v2.0/security-groups/{group['id']}")["security_group"]["security_group_rules"]) == 3
+    port = _port(ask, _network(ask), security_groups=[group["id"]])
+    assert ask("GET", f"/v2.0/ports?security_groups={group['id']}")["ports"][0]["id"] == port["id"]
+    ask("DELETE", f"/v2.0/security-groups/{group['id']}", status=409)
+    ask("DELETE", f"/v2.0/security-groups/{default['id']}", status=409)
+    ask("DELETE", f"/v2.0/ports/{port['id']}")
+    ask("DELETE", f"/v2.0/security-groups/{group['id']}")
+
+
+def test_pages_follow_each_other(ask):
+    for number in range(5):
+        ask("POST", "/v2.0/networks", {"network": {"name": f"n{number}"}})
+    path, names = "/v2.0/networks?limit=2&sort_key=name&sort_dir=desc&fields=name", []
+    while path:
+        page = ask("GET", path)
+        names += [one["name"] for one in page["networks"]]
+        path = page.get("networks_links", [{"href": ""}])[0]["href"].removeprefix("http://cloud")
+    assert names == ["n4", "n3", "n2", "n1", "n0", "default"]
+
+
+def test_an_unknown_filter_is_refused_and_what_there_is_not_is_said(ask):
+    ask("GET", "/v2.0/networks?colour=red", status=400)
+    assert ask("GET", "/v2.0/routers") == {"routers": []}
+    assert "no routers" in ask("POST", "/v2.0/routers", {"router": {}}, status=400)["NeutronError"]["message"]
+    assert ask("GET", "/v2.0/nothing", status=404)["NeutronError"]["type"] == "HTTPNotFound"
+    assert ask("GET", "/v2.0/quotas/red")["quota"]["port"] == -1
+
+
+def test_the_real_client(service):
+    with served(network=service.application(authenticate)) as url:
+        cloud = openstack.connect(auth_type="admin_token", auth={"endpoint": url, "token": "alice"}, region_name="one",
+                                  network_endpoint_override=f"{url}/network", load_yaml_config=False,
+                                  load_envvars=False)
+        with cloud:
+            network = cloud.network.create_network(name="lan")
+            subnet = cloud.network.create_subnet(network_id=network.id, cidr="10.7.0.0/24", ip_version=4, name="lan-v4")
+            port = cloud.network.create_port(network_id=network.id, name="p1")
+            assert port.fixed_ips[0]["subnet_id"] == subnet.id
+            assert cloud.network.find_port("p1").id == port.id
+            assert [one.id for one in cloud.network.ports(network_id=network.id)] == [port.id]
+            cloud.network.update_port(port, name="p2")
+            group = cloud.network.create_security_group(name="web")
+            rule = cloud.network.create_security_group_rule(security_group_id=group.id, direction="ingress",
+                                                            protocol="tcp", port_range_min=22, port_range_max=22)
+            assert rule.id in [one["id"] for one in cloud.network.find_security_group("web").security_group_rules]
+            assert {one.name for one in cloud.network.networks()} == {"default", "lan"}
+            assert cloud.network.find_extension("security-group").alias == "security-group"
+            assert cloud.network.find_network("nowhere") is None
+            cloud.network.delete_port(port)
+            cloud.network.delete_network(network)
+            assert [one.name for one in cloud.network.networks()] == ["default"]

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A service's application as tests ask it: directly, or over loopback by the clients that users have."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import orjson
+import uvicorn
+
+from magnetar_control.services import Context
+from magnetar_control.web import Fault, Request
+from magnetar_control.web.asgi import Server
+
+ADMIN = Context("root", "operators", frozenset({"admin"}), token="admin")
+ALICE = Context("alice", "red", frozenset({"member"}), token="alice")
+BOB = Context("bob", "blue", frozenset({"member"}), token="bob")
+READER = Context("rita", "red", frozenset({"reader"}), token="rita")
+WHO = {one.token: one for one in (ADMIN, ALICE, BOB, READER)}
+
+
+def authenticate(request: Request) -> None:
+    """The token says who it is."""
+    request.context = WHO.get(request.headers.get("x-auth-token", ""))
+    if request.context is None:
+        raise Fault(401, "The request you have made requires authentication.")
+
+
+class Asker:
+    """Asks *application* as *context*."""
+
+    def __init__(self, application: Any, context: Context = ALICE, headers: Mapping[str, str] | None = None) -> None:
+        self.application, self.context, self.headers = application, context, dict(headers or {})
+
+    def as_(self, context: Context) -> Asker:
+        """The same as somebody else."""
+        return Asker(self.application, context, self.headers)
+
+    def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        """Status and document."""
+        path, _mark, query = path.partition("?")
+        request = Request(method, path, query, {"x-auth-token": self.context.token, **self.headers},
+                          b"" if body is None else orjson.dumps(body), root="http://cloud")
+        answer = self.application.handle(request)
+        content = answer.body()
+        assert isinstance(content, bytes)
+        return answer.status, orjson.loads(content) if content else None
+
+    def __call__(self, method: str, path: str, body: Any = None, status: int | None = None) -> Any:
+        """The document of a success, or of the *status* that is expected."""
+        got, document = self.ask(method, path, body)
+        assert got == status if status else got < 300, document
+        return document
+
+
+@contextlib.contextmanager
+def served(**mounts: Any) -> Iterator[str]:
+    """URL of a server on loopback with applications by prefix (without the slash)."""
+    applications = {f"/{name}": application for name, application in mounts.items()}
+    applications[""] = next(iter(mounts.values()))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = uvicorn.Server(uvicorn.Config(Server(applications), log_level="warning", lifespan="off"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+        thread.start()
+        while not server.started and thread.is_alive():
+            time.sleep(0.005)
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(10)
