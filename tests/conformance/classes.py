@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import ipaddress
 import re
 from collections.abc import Callable
@@ -29,6 +30,10 @@ _PATTERNS = {
 }
 
 
+def _whole(pattern: re.Pattern[str], text: str) -> bool:
+    return pattern.fullmatch(text) is not None
+
+
 def _address(text: str, version: int) -> bool:
     try:
         return ipaddress.ip_address(text).version == version
@@ -45,7 +50,7 @@ def _base64(text: str) -> bool:
 
 
 CLASSES: dict[str, Callable[[str], bool]] = {
-    **{name: (lambda text, pattern=pattern: bool(pattern.fullmatch(text))) for name, pattern in _PATTERNS.items()},
+    **{name: functools.partial(_whole, pattern) for name, pattern in _PATTERNS.items()},
     "ipv4": lambda text: _address(text, 4),
     "ipv6": lambda text: _address(text, 6),
     "base64": _base64,
@@ -65,8 +70,8 @@ KINDS: dict[str, tuple[str, ...]] = {
     "port_id": ("uuid",), "net_id": ("uuid",), "subnet_id": ("uuid",), "cdrive": ("text",),
 }
 #: Texts that are told apart by looking; the rest is free text.
-_SEEN = ("uuid", "request", "hostid", "time with Z", "time with microseconds", "time with a blank", "mac", "fingerprint",
-         "reservation", "url", "device", "public key", "private key", "ipv4", "ipv6")
+_SEEN = ("uuid", "request", "hostid", "time with Z", "time with microseconds", "time with a blank", "mac",
+         "fingerprint", "reservation", "url", "device", "public key", "private key", "ipv4", "ipv6")
 
 
 def looks_like(text: str) -> str:
@@ -78,7 +83,7 @@ def allowed(kind: str | None, literal: str) -> frozenset[str]:
     """The classes of a place of which the templates say *kind*, and at which the sample has *literal*."""
     if kind and kind in KINDS:
         return frozenset(KINDS[kind])
-    if kind and "://" in kind or kind and kind.startswith("{") and "/" in kind:
+    if (kind and "://" in kind) or (kind and kind.startswith("{") and "/" in kind):
         return frozenset({"url"})
     found = looks_like(literal)
     if kind == "id" and found == "uuid":

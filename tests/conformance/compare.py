@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Compares an answer with its sample: key sets closed on both sides, types, classes of strings, contract words, links."""
+"""Compares an answer with its sample: key sets closed on both sides, types, classes of strings, words, links."""
 
 from __future__ import annotations
 
@@ -55,10 +55,11 @@ def _shape(evidence: Evidence, file: str) -> Shape:
     return shape(evidence.body(file), evidence.samples[file].dynamic)
 
 
-def expectation(evidence: Evidence, sample: Sample, version: int, prefixes: dict[str, str] | None = None) -> Expectation:
+def expectation(evidence: Evidence, sample: Sample, version: int,
+                prefixes: dict[str, str] | None = None) -> Expectation:
     """What *sample* says about an answer at *version*."""
-    return Expectation(root=_shape(evidence, sample.file), area=sample.area, operation=sample.operation, version=version,
-                       loose=sample.replay == "shape", nulls=evidence.nulls(sample.operation),
+    return Expectation(root=_shape(evidence, sample.file), area=sample.area, operation=sample.operation,
+                       version=version, loose=sample.replay == "shape", nulls=evidence.nulls(sample.operation),
                        prefixes=prefixes or {})
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,9 @@ class Sample:
     action: str | None
     min: int
     max: int
+    #: Where this is the current sample and valid; and where it is valid at all.
     versions: frozenset[int]
+    valid: frozenset[int]
     status: int
     other_statuses: tuple[int, ...]
     queries: tuple[str, ...]
@@ -92,7 +94,7 @@ class Operation:
         """The microversion since which an unknown query parameter is a 400."""
         for change in self.row.get("changes") or []:
             what = str(change["what"]).lower()
-            if "unknown query" in what and "reject" in what or "unknown parameter" in what and "400" in what:
+            if ("unknown query" in what and "reject" in what) or ("unknown parameter" in what and "400" in what):
                 return minor(change["v"], 1)
         return None
 
@@ -105,13 +107,12 @@ def _many(value: Any) -> tuple[Any, ...]:
 
 def _sample(entry: dict[str, Any]) -> Sample:
     low, high = minor(entry["min"], 1), minor(entry["max"], NEWEST)
-    versions = set(range(low, high + 1))
-    if "schema_valid" in entry:
-        versions &= {version for text in entry["schema_valid"] for version in span(text)}
+    valid = {version for text in entry.get("schema_valid", [f"2.1-2.{NEWEST}"]) for version in span(text)}
     return Sample(
         file=entry["file"], area=entry["area"], direction=entry["direction"], method=entry["method"],
         path=entry["path"], operation=entry["operation"], action=entry.get("action"), min=low, max=high,
-        versions=frozenset(versions), status=entry["status"], other_statuses=_many(entry.get("other_statuses")),
+        versions=frozenset(valid & set(range(low, high + 1))), valid=frozenset(valid),
+        status=entry["status"], other_statuses=_many(entry.get("other_statuses")),
         queries=_many(entry.get("query")), location=bool(entry.get("location_header")),
         requests=_many(entry.get("request_samples")), response=entry.get("response_sample"), replay=entry["replay"],
         usable=entry.get("usable", True), note=entry.get("note", ""), dynamic=entry.get("dynamic") or {})
@@ -145,10 +146,10 @@ class Evidence:
     def operations(self) -> dict[str, Operation]:
         """Every operation by its id."""
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        table = yaml.load((self.folder / "compute-api.yaml").read_bytes(), loader)  # noqa: S506 - a safe loader
+        table = yaml.load((self.folder / "compute-api.yaml").read_bytes(), loader)
         return {row["id"]: _operation(row) for row in table["operations"]}
 
-    @lru_cache(maxsize=None)  # noqa: B019 - as long as the evidence
+    @cache  # noqa: B019 - as long as the evidence
     def text(self, file: str) -> bytes:
         """The sample's bytes."""
         return (self.folder / "samples" / file).read_bytes()
@@ -172,7 +173,7 @@ class Evidence:
         """Pointers, with * for every element of a list, at which some answer of the operation has null."""
         return self._nulls(operation)
 
-    @lru_cache(maxsize=None)  # noqa: B019 - as long as the evidence
+    @cache  # noqa: B019 - as long as the evidence
     def _nulls(self, operation: str) -> frozenset[str]:
         found: set[str] = set()
         for sample in self.of(operation, "response"):

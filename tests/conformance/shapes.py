@@ -75,4 +75,4 @@ def shape(document: Any, dynamic: dict[str, str]) -> Shape:
 
 def is_word(key: str, area: str) -> bool:
     """Whether *key* holds a contract word in samples of *area*."""
-    return key in WORDS or key == "status" and area in STATUS_AREAS
+    return key in WORDS or (key == "status" and area in STATUS_AREAS)

@@ -33,7 +33,8 @@ MAY_BE_NULL = (
     r"/(flavors/\*|flavor)/description", r"/migrations/\*/(dest_.*|source_.*|.*_instance_type_id|updated_at)",
     r"/services/\*/(disabled_reason|updated_at)", r"/aggregates?(/\*)?/(updated_at|deleted_at|availability_zone)",
     r"/hypervisors?(/\*)?/(uptime|host_ip|disk_available_least|service/disabled_reason)",
-    r"/instanceActions?(/\*)?/(message|updated_at)", r"/instanceAction/events/\*/(finish_time|result|details|traceback)",
+    r"/instanceActions?(/\*)?/(message|updated_at)",
+    r"/instanceAction/events/\*/(finish_time|result|details|traceback)",
     r"/volumeAttachments?(/\*)?/tag", r"/interfaceAttachments?(/\*)?/tag", r"/keypair/(updated_at|deleted_at)",
     r"/availabilityZoneInfo/\*/hosts/.*/updated_at",
 )
@@ -41,7 +42,7 @@ MAY_BE_NULL = (
 
 @dataclass(frozen=True)
 class Condition:
-    """A key that may be there or not. *extra*: an answer may have it where the sample has not; *missing*: the reverse."""
+    """A key that may be there or not. *extra*: in an answer and not in its sample; *missing*: the reverse."""
 
     pattern: str
     when: str
@@ -88,7 +89,7 @@ def one_of(patterns: tuple[str, ...], pointer: str) -> bool:
 
 def may_be_extra(pointer: str, operation: str, version: int) -> bool:
     """Whether an answer may have a key that its sample has not."""
-    rows = CONDITIONS
+    rows: tuple[Condition, ...] = CONDITIONS
     if FULL_VIEW.get(operation, 999) <= version:
         rows = (*CONDITIONS, *ADMIN_KEYS)
     return any(row.extra and version >= row.since and matches(row.pattern, pointer) for row in rows)

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Runs the cases of the samples: makes what they need, sends, waits until it is done, compares."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from .bind import bind, path, query
+from .compare import Difference, absent, differences, expectation, short
+from .fixtures import Blocked, Fixtures
+from .outcome import ABSENT, BLOCKED, FAIL, NOT_APPLICABLE, PASS, Absence, Result, fault, headers
+from .plan import Case
+from .samples import Evidence, Operation, Sample
+from .scenes import Scene, prepare
+from .transport import Cloud, Exchange
+
+#: Operations whose answers name no microversion.
+UNVERSIONED = ("versions.root", "versions.v2", "versions.root.multi")
+#: What creating makes: path, key of the answer, name of the id, path of the removal.
+MADE = {
+    "/servers": ("server", "id", "/servers/{}"),
+    "/flavors": ("flavor", "id", "/flavors/{}"),
+    "/os-keypairs": ("keypair", "name", "/os-keypairs/{}"),
+    "/os-aggregates": ("aggregate", "id", "/os-aggregates/{}"),
+    "/os-server-groups": ("server_group", "id", "/os-server-groups/{}"),
+}
+PAGES = 300
+
+
+class Runner:
+    """Keeps the exchanges of one run: a request's sample and its answer's sample are two cases of one exchange."""
+
+    def __init__(self, evidence: Evidence, cloud: Cloud, fx: Fixtures) -> None:
+        self.evidence = evidence
+        self.cloud = cloud
+        self.fx = fx
+        self.absence = Absence(cloud)
+        self._exchanges: dict[tuple[str, int], Exchange | Blocked] = {}
+
+    def run(self, case: Case) -> Result:
+        """One case of a sample."""
+        sample = case.sample
+        if case.reason or sample is None:
+            return Result(case, NOT_APPLICABLE, case.reason)
+        operation = self.evidence.operations[sample.operation]
+        try:
+            answer = self.exchange(case, sample, operation)
+        except Blocked as why:
+            return Result(case, BLOCKED, str(why))
+        if sample.status < 400 and self.absence(answer, operation.action):
+            return Result(case, ABSENT, exchange=answer)
+        found = self.twin(case, answer) if case.kind == "twin" else list(self.judge(case, sample, operation, answer))
+        return Result(case, FAIL if found else PASS, differences=found, exchange=answer)
+
+    # ---- sending
+
+    def exchange(self, case: Case, sample: Sample, operation: Operation) -> Exchange:
+        """The exchange of a case, made once."""
+        request = sample if sample.direction == "request" else self.request(sample, case.version)
+        key = (request.file if request else sample.file, case.version)
+        if key not in self._exchanges:
+            mark = self.fx.made
+            try:
+                self._exchanges[key] = self.send(sample, request, operation, case.version)
+            except Blocked as why:
+                self._exchanges[key] = why
+            finally:
+                self.fx.release(mark)
+        there = self._exchanges[key]
+        if isinstance(there, Blocked):
+            raise there
+        return there
+
+    def request(self, sample: Sample, version: int) -> Sample | None:
+        """The request that brings the answer of *sample*."""
+        known = [self.evidence.samples[file] for file in sample.requests]
+        fitting = [one for one in known if version in one.versions] or [one for one in known if version in one.valid]
+        if known and not fitting:
+            raise Blocked(f"no request sample is valid at 2.{version}")
+        return fitting[-1] if fitting else None
+
+    def send(self, sample: Sample, request: Sample | None, operation: Operation, version: int) -> Exchange:
+        """Prepare, bind, send, and wait for what follows."""
+        status = sample.status if sample.direction == "response" else (request or sample).status
+        scene = Scene(self.fx, operation, version, sample, (request or sample).file, status)
+        prepare(scene)
+        body = bind(scene, self.evidence.body(request.file)) if request else None
+        persona = "member" if "non-admin" in sample.file else "admin"
+        answer = self.cloud.compute(operation.method, path(scene) + query(scene), body, version=version,
+                                    persona=persona)
+        if answer.status < 300 and operation.method != "GET":
+            self.follow(scene, operation, answer)
+        return answer
+
+    def follow(self, scene: Scene, operation: Operation, answer: Exchange) -> None:
+        """Wait for what the request began, and note what it made."""
+        if "spent" in scene.known:
+            self.fx.settle(scene.known["spent"])
+        made = MADE.get(operation.path)
+        if made and operation.method == "POST" and isinstance(answer.body, dict):
+            key, name, place = made
+            inner = answer.body.get(key)
+            if inner:
+                self.fx.undo(key, lambda: self.remove(key, place.format(inner[name])))
+            if operation.path == "/servers":
+                self.fx.undo("servers", self.sweep)
+
+    def remove(self, key: str, place: str) -> None:
+        """Remove what a case made."""
+        if key == "server":
+            id = place.rpartition("/")[2]
+            self.fx.settle(id)
+            self.fx.delete(id)
+        else:
+            self.cloud.compute("DELETE", place)
+
+    def sweep(self) -> None:
+        """Remove the servers that came with the samples' own names (several with one request)."""
+        for one in (self.cloud.compute("GET", "/servers").body or {}).get("servers", []):
+            if not one["name"].startswith("conformance-"):
+                self.remove("server", f"/servers/{one['id']}")
+
+    # ---- judging
+
+    def judge(self, case: Case, sample: Sample, operation: Operation, answer: Exchange) -> Iterator[Difference]:
+        """Every difference between the answer and what the sample says."""
+        versioned = operation.id not in UNVERSIONED
+        if sample.status >= 400:
+            yield from fault(answer, (sample.status,), versioned)
+            return
+        statuses = self.statuses(sample, operation, case.version)
+        if answer.status not in statuses:
+            yield Difference("#status", "status", " or ".join(map(str, statuses)),
+                             f"{answer.status} {short(answer.message)}")
+            return
+        yield from headers(answer, versioned)
+        has = "location" in answer.headers
+        if sample.location and not has:
+            yield Difference("#header/location", "header", "the thing's URL", "nothing")
+        if sample.direction == "request":
+            if operation.row.get("response") is None and answer.raw and not sample.response:
+                yield Difference("", "body", "an empty body", short(answer.raw[:80]))
+            return
+        if answer.body is None:
+            yield Difference("", "body", "a JSON document", short(answer.raw[:80]))
+            return
+        yield from differences(expectation(self.evidence, sample, case.version, self.prefixes(operation)), answer.body)
+        yield from self.pages(answer, case.version)
+
+    def statuses(self, sample: Sample, operation: Operation, version: int) -> tuple[int, ...]:
+        """The status codes of success at *version*: the table's; the sample's own where the table says none."""
+        found = []
+        for row in operation.row.get("success") or []:
+            if not isinstance(row, dict):
+                found.append(int(row))
+                continue
+            low, high = (int(str(row.get(key) or default).rpartition(".")[2]) for key, default in
+                         (("min", "2.1"), ("max", "2.104")))
+            if low <= version <= high:
+                found.append(int(row["code"]))
+        return tuple(found) if found else (sample.status,)
+
+    def prefixes(self, operation: Operation) -> dict[str, str]:
+        """How links begin, by their relation."""
+        if operation.area == "versions":
+            return {}
+        base = self.cloud.target.url.rstrip("/")
+        return {"self": f"{base}/v2.1", "bookmark": base}
+
+    def pages(self, answer: Exchange, version: int) -> Iterator[Difference]:
+        """Follow the links to next pages until they end."""
+        seen: set[str] = set()
+        link = following(answer.body)
+        while link:
+            if link in seen or len(seen) > PAGES:
+                yield Difference("/*_links", "pages", "an end", f"{len(seen)} pages and {link}")
+                return
+            seen.add(link)
+            with contextlib.suppress(ValueError):
+                link_path = link[link.index("/v2.1") + len("/v2.1"):]
+                there = self.cloud.compute("GET", link_path, version=version)
+                if there.status != 200:
+                    yield Difference("/*_links", "pages", "200", f"{there.status} for {link}")
+                    return
+                link = following(there.body)
+                continue
+            yield Difference("/*_links", "pages", "a URL below /v2.1", link)
+            return
+
+    def twin(self, case: Case, answer: Exchange) -> list[Difference]:
+        """One microversion earlier: the request is refused, or the new keys are not there."""
+        if case.direction == "request":
+            return fault(answer, (400,))
+        if answer.status >= 300:
+            return [Difference("#status", "status", "200", f"{answer.status} {short(answer.message)}")]
+        return absent(list(case.extra["new"]), answer.body)
+
+
+def following(body: Any) -> str:
+    """The link to the next page."""
+    if isinstance(body, dict):
+        for key, value in body.items():
+            if key.endswith("links") and isinstance(value, list):
+                for link in value:
+                    if isinstance(link, dict) and link.get("rel") == "next":
+                        return str(link.get("href"))
+    return ""
