@@ -37,8 +37,8 @@ class Routed:
             return self._refused(fault)
         except Exception:
             log.exception("%s %s failed", request.method, request.path, extra={"request_id": request.id})
-            return self._refused(Fault(500, f"The service failed to answer this request. It was not the request's fault; "
-                                            f"try again, or give {request.id} to the operator, whose log says why."))
+            return self._refused(Fault(500, "The service failed to answer, not by the request's fault: try again, or "
+                                            f"give {request.id} to the operator, whose log says why."))
 
     def streams(self, method: str, path: str) -> bool:
         """Whether the route at *path* reads its content itself."""
@@ -52,7 +52,8 @@ class Routed:
             raise Fault(404, f"There is nothing at {request.path}.")
         routes = found.get(request.method) or (found.get("GET") if request.method == "HEAD" else None)
         if not routes:
-            raise Fault(405, f"{request.method} is not possible at {request.path}.", {"Allow": ", ".join(sorted(found))})
+            raise Fault(405, f"{request.method} is not possible at {request.path}.",
+                        {"Allow": ", ".join(sorted(found))})
         route, request.params = routes[0]
         if route.who != "anyone":
             self.authenticate(request)

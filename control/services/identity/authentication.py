@@ -132,7 +132,7 @@ def described(bearer: Bearer) -> Document:
     elif claims.scope == "system":
         found["system"] = {"all": True}
     if claims.credential_id:
-        found["application_credential"] = {"id": claims.credential_id, "restricted": True}
+        found["application_credential"] = {"id": claims.credential_id, "restricted": bearer.restricted}
     return found
 
 

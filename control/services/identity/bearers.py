@@ -41,13 +41,16 @@ class Bearer:
     user: Row
     target: Row | None
     roles: tuple[dict[str, str], ...]
+    #: Got with an application credential that may not make others.
+    restricted: bool = False
 
 
 class Bearers:
     """Looks tokens up, and makes the transactions that change what they are worth. *clock* gives seconds since the
     epoch."""
 
-    def __init__(self, database: Database, clock: Callable[[], float] = time.time, look_again: float = LOOK_AGAIN) -> None:
+    def __init__(self, database: Database, clock: Callable[[], float] = time.time,
+                 look_again: float = LOOK_AGAIN) -> None:
         self.database, self.clock, self.look_again = database, clock, look_again
         self._known: dict[str, Bearer] = {}
         self._keys: dict[str, bytes] = {}
@@ -81,7 +84,8 @@ class Bearers:
 
     def sign(self, connection: Connection, claims: tokens.Claims) -> str:
         """A token with the newest key."""
-        key = connection.execute(select(tables.keys).order_by(tables.keys.c.created_at.desc()).limit(1)).mappings().first()
+        newest = select(tables.keys).order_by(tables.keys.c.created_at.desc()).limit(1)
+        key = connection.execute(newest).mappings().first()
         if key is None:
             raise LookupError("the identity service has no signing key: bootstrap was not run")
         return tokens.signed(claims, key["id"], base64.b64decode(key["secret"]))
@@ -134,22 +138,22 @@ def new_key(connection: Connection) -> None:
 def borne(connection: Connection, claims: tokens.Claims, token: str, moment: float) -> Bearer | None:
     """Who bears a token that says *claims*; ``None`` when user, scope, roles or the token itself are no longer good."""
     user = find_user(connection, claims.user_id)
-    if user is None or not user["enabled"] or not user["domain_enabled"] or user["epoch"] != claims.user_epoch:
+    if user is None or not open_(user) or user["epoch"] != claims.user_epoch:
         return None
     revoked = select(tables.revocations.c.token_id).where(tables.revocations.c.token_id.in_([claims.id, claims.parent]))
     if connection.execute(revoked).first() is not None:
         return None
-    target, roles = None, []
+    target, roles, restricted = None, [], False
     if claims.scope:
         target = find_target(connection, claims.scope, claims.scope_id)
-        if target is None or not target["enabled"] or not target["domain_enabled"] or target["epoch"] != claims.scope_epoch:
+        if target is None or not open_(target) or target["epoch"] != claims.scope_epoch:
             return None
         roles = grants.effective(connection, claims.user_id, claims.scope, claims.scope_id)
         if claims.credential_id:
-            roles = _limited(connection, claims, roles, moment)
+            roles, restricted = _limited(connection, claims, roles, moment)
         if not roles:
             return None
-    return Bearer(claims, _context(claims, token, user, target, roles), user, target, tuple(roles))
+    return Bearer(claims, _context(claims, token, user, target, roles), user, target, tuple(roles), restricted)
 
 
 def _context(claims: tokens.Claims, token: str, user: Row, target: Row | None, roles: list[dict[str, str]]) -> Context:
@@ -159,6 +163,11 @@ def _context(claims: tokens.Claims, token: str, user: Row, target: Row | None, r
         project_id=project["id"] if project else None, project_name=project["name"] if project else "",
         project_domain_id=project["domain_id"] if project else "default",
         roles=frozenset(role["name"] for role in roles), expires=claims.expires, token=token)
+
+
+def open_(row: Row) -> bool:
+    """Whether a user or target and its domain are enabled."""
+    return bool(row["enabled"] and row["domain_enabled"])
 
 
 def find_user(connection: Connection, id: str) -> Row | None:
@@ -184,15 +193,18 @@ def _with_domain(connection: Connection, table: Any, id: str) -> Row | None:
     return dict(row) if row else None
 
 
-def _limited(connection: Connection, claims: tokens.Claims, roles: list[dict[str, str]], moment: float) -> list[dict[str, str]]:
-    """The roles of the application credential; none when it is gone or over, or the user lost one of them."""
+def _limited(connection: Connection, claims: tokens.Claims, roles: list[dict[str, str]],
+             moment: float) -> tuple[list[dict[str, str]], bool]:
+    """The roles of the application credential, and whether it is restricted; no roles when it is gone or over, or the
+    user lost one of them."""
     own = tables.credentials.c
-    row = connection.execute(select(own.roles, own.expires_at).where(own.id == claims.credential_id)).first()
+    query = select(own.roles, own.expires_at, own.unrestricted).where(own.id == claims.credential_id)
+    row = connection.execute(query).first()
     if row is None or (row.expires_at is not None and over(row.expires_at, moment)):
-        return []
+        return [], True
     wanted = set(orjson.loads(row.roles))
     found = [role for role in roles if role["id"] in wanted]
-    return found if len(found) == len(wanted) else []
+    return (found if len(found) == len(wanted) else []), not row.unrestricted
 
 
 def over(text: str, moment: float) -> bool:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import tempfile
 from pathlib import Path
@@ -36,10 +37,8 @@ def first(connection: Connection, url: str, password_hash: str) -> bool:
     project = _named(connection, tables.projects, "admin", description="Projects of the administrators", **common)
     _named(connection, tables.projects, "service", description="Users of services", **common)
     roles = [_named(connection, tables.roles, name) for name in ROLES]
-    for prior, implied in zip(roles, roles[1:], strict=False):
-        found = tables.implications.c
-        if connection.execute(select(found.prior_id).where(found.prior_id == prior, found.implied_id == implied)).first() is None:
-            connection.execute(insert(tables.implications).values(prior_id=prior, implied_id=implied))
+    for prior, implied in itertools.pairwise(roles):
+        grants.imply(connection, prior, implied)
     known = connection.execute(select(tables.users.c.id).where(
         tables.users.c.name == "admin", tables.users.c.domain_id == DEFAULT)).scalar()
     user = known or _named(connection, tables.users, "admin", domain_id=DEFAULT, enabled=True, epoch=0,
@@ -88,15 +87,16 @@ def _named(connection: Connection, table: Table, name: str, **values: Any) -> st
 
 
 def clouds_yaml(path: Path, url: str, password: str, ca: Path | None = None, name: str = "magnetar") -> None:
-    """Write the cloud *name* into a ``clouds.yaml`` that only its owner may read; other clouds in it are kept. *ca*: the
-    certificate by which the cloud's is known. Raises ``ValueError`` when the file is there and is no clouds.yaml."""
+    """Write the cloud *name* into a ``clouds.yaml`` that only its owner may read; other clouds in it are kept. *ca*:
+    the certificate by which the cloud's is known. Raises ``ValueError`` for a file that is no clouds.yaml."""
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8")) or {} if path.exists() else {}
     except yaml.YAMLError:
         document = None  # its text may hold passwords: it is not repeated
     if not isinstance(document, dict) or not isinstance(document.setdefault("clouds", {}), dict):
-        raise ValueError(f"{path} is there, and is no clouds.yaml (a mapping with the key clouds). Move it away, or name "
-                         "another file.")
+        raise ValueError(  # noqa: TRY004 - it is about what the file says
+            f"{path} is there, and is no clouds.yaml (a mapping with the key clouds). Move it away, or "
+            "name another file.")
     cloud: dict[str, Any] = {
         "auth": {"auth_url": f"{url.rstrip('/')}/identity/v3", "username": "admin", "password": password,
                  "project_name": "admin", "user_domain_id": DEFAULT, "project_domain_id": DEFAULT},

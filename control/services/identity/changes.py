@@ -38,9 +38,13 @@ def _project(connection: Connection, values: Values, row: Row | None) -> None:
         if values["parent_id"] != values["domain_id"]:
             _must_exist(connection, tables.projects, values["parent_id"], "parent_id")
     tags = orjson.loads(values.get("tags", "[]"))
-    if len(tags) > 80 or not all(isinstance(tag, str) and 0 < len(tag) <= 255 and not set(tag) & set(",/\0") for tag in tags):
+    if len(tags) > 80 or not all(map(_is_tag, tags)):
         raise Fault(400, "tags must be at most 80 texts of 1 to 255 characters without comma and slash.")
     _closing(values, row)
+
+
+def _is_tag(tag: Any) -> bool:
+    return isinstance(tag, str) and 0 < len(tag) <= 255 and not set(tag) & set(",/\0")
 
 
 def _user(connection: Connection, values: Values, row: Row | None) -> None:
@@ -57,7 +61,7 @@ def _closing(values: Values, row: Row | None) -> None:
         values["epoch"] = row["epoch"] + 1
 
 
-def _role(connection: Connection, values: Values, row: Row | None) -> None:
+def _role(connection: Connection, values: Values, _row: Row | None) -> None:
     _must_exist(connection, tables.domains, values.get("domain_id"), "domain_id")
 
 
@@ -67,7 +71,7 @@ def _region(connection: Connection, values: Values, row: Row | None) -> None:
         raise Fault(400, "parent_region_id must be another region.")
 
 
-def _endpoint(connection: Connection, values: Values, row: Row | None) -> None:
+def _endpoint(connection: Connection, values: Values, _row: Row | None) -> None:
     _must_exist(connection, tables.services, values.get("service_id"), "service_id")
     _must_exist(connection, tables.regions, values.get("region_id"), "region_id")
     if "url" in values:
@@ -80,8 +84,9 @@ def _nothing(connection: Connection, values: Values, row: Row | None) -> None:
 
 #: Before a noun is made (no row yet) or changed: check and complete the values.
 BEFORE: dict[str, Callable[[Connection, Values, Row | None], None]] = {
-    DOMAINS.name: lambda _connection, values, row: _closing(values, row), PROJECTS.name: _project, USERS.name: _user,
-    GROUPS.name: _in_domain, ROLES.name: _role, REGIONS.name: _region, SERVICES.name: _nothing, ENDPOINTS.name: _endpoint}
+    DOMAINS.name: lambda _connection, values, row: _closing(values, row), PROJECTS.name: _project,
+    USERS.name: _user, GROUPS.name: _in_domain, ROLES.name: _role, REGIONS.name: _region, SERVICES.name: _nothing,
+    ENDPOINTS.name: _endpoint}
 
 
 def removing(connection: Connection, name: str, row: Row) -> None:

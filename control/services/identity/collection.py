@@ -133,5 +133,6 @@ def merged(known: str, given: str) -> str:
 SEEN: dict[str, Callable[[Context, Row, list[str]], bool]] = {
     USERS.name: lambda context, row, _targets: row["id"] == context.user_id,
     PROJECTS.name: lambda _context, row, targets: row["id"] in targets,
-    DOMAINS.name: lambda context, row, targets: row["id"] in (context.user_domain_id, context.project_domain_id, *targets),
+    DOMAINS.name: lambda context, row, targets: row["id"] in (context.user_domain_id, context.project_domain_id,
+                                                              *targets),
 }

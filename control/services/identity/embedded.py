@@ -23,9 +23,9 @@ SHORTEST, LONGEST, USUAL = HOUR, 24 * HOUR, 8 * HOUR
 
 
 class Embedded:
-    """Implements ``services.Identity``. *life*: of tokens, in seconds. *follow*: the catalogue's host is the one by which
-    the client asked. *look_again*: seconds after which changes by other processes count. *clock*: seconds since the
-    epoch."""
+    """Implements ``services.Identity``. *life*: of tokens, in seconds. *follow*: the catalogue's host is the one by
+    which the client asked. *look_again*: seconds after which changes by other processes count. *clock*: seconds since
+    the epoch."""
 
     def __init__(self, database: Database, life: float = USUAL, follow: bool = True, look_again: float = LOOK_AGAIN,
                  clock: Callable[[], float] = time.time) -> None:
@@ -42,16 +42,17 @@ class Embedded:
     def project_exists(self, context: Context, project_id: str) -> bool:
         """Whether there is such a project."""
         with self.database.read() as connection:
-            return connection.execute(select(tables.projects.c.id).where(tables.projects.c.id == project_id)).first() is not None
+            query = select(tables.projects.c.id).where(tables.projects.c.id == project_id)
+            return connection.execute(query).first() is not None
 
     def application(self) -> Routed:
         """The web application, to be mounted at ``/identity``."""
         return api.application(self.bearers, self.life, lambda request: request.root if self.follow else None)
 
     def bootstrap(self, url: str, password: str | None = None) -> str | None:
-        """Make what a cloud has from its beginning, where it is missing: the password of admin when it was made now, else
-        ``None``. *url*: root of the services (``https://cloud:8774``); *password*: instead of one by chance. Two processes
-        may do it at once."""
+        """Make what a cloud has from its beginning, where it is missing. Gives the password of admin when it was made
+        now, else ``None``. *url*: root of the services (``https://cloud:8774``); *password*: instead of one by chance.
+        Two processes may do it at once."""
         password = password or passwords.drawn()
         kept = passwords.hashed(password)
         for last in (False, False, True):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import Connection, delete, select
 
 from magnetar_control.web import Answer, Fault, Request
 from magnetar_control.web.application import Guarded
@@ -32,17 +32,18 @@ class Granting:
 
     def routes(self) -> list[Guarded]:
         """All of them; for administrators only."""
+        implied = "/v3/roles/{prior}/implies"
         found = [Guarded(method="GET", path="/v3/role_assignments", handler=self.list, who="admin"),
                  Guarded(method="GET", path="/v3/role_inferences", handler=self.inferences, who="admin"),
-                 Guarded(method="GET", path="/v3/roles/{prior}/implies", handler=self.implies, who="admin"),
-                 Guarded(method="PUT", path="/v3/roles/{prior}/implies/{implied}", handler=self.imply, who="admin"),
-                 Guarded(method="DELETE", path="/v3/roles/{prior}/implies/{implied}", handler=self.imply_not, who="admin")]
+                 Guarded(method="GET", path=implied, handler=self.implies, who="admin"),
+                 Guarded(method="PUT", path=implied + "/{implied}", handler=self.imply, who="admin"),
+                 Guarded(method="DELETE", path=implied + "/{implied}", handler=self.imply_not, who="admin")]
         for target, where in (("project", "/v3/projects/{target}"), ("domain", "/v3/domains/{target}"),
                               ("system", "/v3/system")):
             for actor in ACTORS:
                 path = f"{where}/{actor}s/{{actor}}/roles"
-                for method, end, handler in (("GET", "", self.held), ("GET", "/{role}", self.check), ("PUT", "/{role}", self.give),
-                                             ("DELETE", "/{role}", self.take)):
+                for method, end, handler in (("GET", "", self.held), ("GET", "/{role}", self.check),
+                                             ("PUT", "/{role}", self.give), ("DELETE", "/{role}", self.take)):
                     found.append(Guarded(method=method, path=path + end, who="admin",
                                          handler=partial(handler, target=target, actor=actor)))
         return found
@@ -117,16 +118,14 @@ class Granting:
             ids = select(tables.implications.c.implied_id).where(tables.implications.c.prior_id == prior["id"])
             rows = ROLES.rows(connection, [tables.roles.c.id.in_(ids)])
         base = f"{request.base}/v3"
-        return Answer({"role_inference": {"prior_role": _role(prior, base), "implies": [_role(row, base) for row in rows]}})
+        return Answer({"role_inference": {"prior_role": _role(prior, base),
+                                          "implies": [_role(row, base) for row in rows]}})
 
     def imply(self, request: Request) -> Answer:
         """Let a role imply another."""
-        found = tables.implications
         with self.bearers.change() as connection:
             prior, after = (ROLES.row(connection, request.params[name]) for name in ("prior", "implied"))
-            values = {"prior_id": prior["id"], "implied_id": after["id"]}
-            if connection.execute(select(found).filter_by(**values)).first() is None:
-                connection.execute(insert(found).values(values))
+            grants.imply(connection, prior["id"], after["id"])
         base = f"{request.base}/v3"
         return Answer({"role_inference": {"prior_role": _role(prior, base), "implies": _role(after, base)}}, 201)
 
@@ -157,14 +156,15 @@ def _role(row: Row, base: str) -> dict[str, Any]:
     return {"id": row["id"], "name": row["name"], "links": {"self": f"{base}/roles/{row['id']}"}}
 
 
-def _names(connection: Connection) -> dict[str, dict[str, str]]:
+def _names(connection: Connection) -> dict[str, dict[str, Any]]:
     """Id to name, and domain where there is one, of everything that an assignment names."""
     domains = dict(tuple(row) for row in connection.execute(select(tables.domains.c.id, tables.domains.c.name)))
-    found = {id: {"name": name} for id, name in domains.items()}
+    found: dict[str, dict[str, Any]] = {id: {"name": name} for id, name in domains.items()}
     for table in (tables.projects, tables.users, tables.groups):
         for id, name, domain_id in connection.execute(select(table.c.id, table.c.name, table.c.domain_id)):
-            found[id] = {"name": name, "domain": {"id": domain_id, "name": domains[domain_id]}}  # type: ignore[dict-item]
-    found.update((id, {"name": name}) for id, name in connection.execute(select(tables.roles.c.id, tables.roles.c.name)))
+            found[id] = {"name": name, "domain": {"id": domain_id, "name": domains[domain_id]}}
+    for id, name in connection.execute(select(tables.roles.c.id, tables.roles.c.name)):
+        found[id] = {"name": name}
     return found
 
 

@@ -16,7 +16,7 @@ from .nouns import Row
 ALL = "all"
 
 
-def implied(connection: Connection) -> dict[str, set[str]]:
+def closure(connection: Connection) -> dict[str, set[str]]:
     """Role id to the ids of all roles that it brings along, itself included; cycles do no harm."""
     below = defaultdict(set)
     for prior, after in connection.execute(select(tables.implications.c.prior_id, tables.implications.c.implied_id)):
@@ -51,7 +51,7 @@ def effective(connection: Connection, user_id: str, target: str, target_id: str)
         given.target == target, given.target_id == target_id, _of_user(user_id))).scalars().all()
     if not direct:
         return []
-    below = implied(connection)
+    below = closure(connection)
     ids = set().union(*(below[role_id] for role_id in direct))
     return names(connection, ids)
 
@@ -74,6 +74,13 @@ def give(connection: Connection, **grant: str) -> None:
     """Make an assignment (target, target_id, actor, actor_id, role_id); nothing when it is there."""
     if not has(connection, **grant):
         connection.execute(insert(tables.assignments).values(**grant))
+
+
+def imply(connection: Connection, prior: str, implied: str) -> None:
+    """Let the role *prior* imply another; nothing when it does."""
+    found = tables.implications
+    if connection.execute(select(found).filter_by(prior_id=prior, implied_id=implied)).first() is None:
+        connection.execute(insert(found).values(prior_id=prior, implied_id=implied))
 
 
 def has(connection: Connection, **grant: str) -> bool:
@@ -104,7 +111,7 @@ def spread(connection: Connection, rows: Iterable[Row]) -> list[Row]:
     of_group = defaultdict(list)
     for group_id, user_id in connection.execute(select(tables.members.c.group_id, tables.members.c.user_id)):
         of_group[group_id].append(user_id)
-    below, found = implied(connection), {}
+    below, found = closure(connection), {}
     for row in rows:
         for user_id in of_group[row["actor_id"]] if row["actor"] == "group" else [row["actor_id"]]:
             for role_id in sorted(below.get(row["role_id"], ())):

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Table, select
 from magnetar_control.web import Fault
 
 from . import grants, passwords, tables
-from .bearers import Bearer, find_target, find_user, over
+from .bearers import Bearer, find_target, find_user, open_, over
 from .changes import DEFAULT
 from .nouns import Row
 from .tokens import Claims, new_id
@@ -44,20 +44,22 @@ class Login:
         user = users[0]
         if user is None or any(other is None or other["id"] != user["id"] for other in users):
             raise Fault(401, REFUSED)
-        if not user["enabled"] or not user["domain_enabled"]:
+        if not open_(user):
             raise Fault(401, REFUSED)
         scope, scope_id, epoch = self._scope(auth, user)
         if self.parent:  # a token never lives longer than the one by which it was got
             self.expires = min(self.expires, self.parent.claims.expires)
             methods = list(dict.fromkeys([*self.parent.claims.methods, *methods]))
-        return Claims(new_id(), user["id"], user["epoch"], self.moment, self.expires, tuple(methods), scope, scope_id, epoch,
-                      self.credential["id"] if self.credential else "", self.parent.claims.id if self.parent else "")
+        return Claims(new_id(), user["id"], user["epoch"], self.moment, self.expires, tuple(methods), scope, scope_id,
+                      epoch, self.credential["id"] if self.credential else "",
+                      self.parent.claims.id if self.parent else "")
 
     def _user(self, method: str, identity: Any) -> Row | None:
         if method not in METHODS:
             raise Fault(401, f"The method {method!r} is not known here; there are {', '.join(METHODS)}.")
         given = _part(identity, method, "auth.identity")
-        return {"password": self._password, "token": self._token, "application_credential": self._credential}[method](given)
+        return {"password": self._password, "token": self._token,
+                "application_credential": self._credential}[method](given)
 
     def _password(self, given: Any) -> Row | None:
         user = _part(given, "user", "auth.identity.password")
@@ -84,7 +86,8 @@ class Login:
         if "id" in given:
             condition = own.id == _text(given["id"], "application_credential.id")
         else:
-            user = self._named(tables.users, _part(given, "user", "application_credential"), "application_credential.user")
+            user = self._named(tables.users, _part(given, "user", "application_credential"),
+                               "application_credential.user")
             condition = (own.user_id == (user["id"] if user else "")) & (
                 own.name == _text(given.get("name"), "application_credential.name"))
         row = self.connection.execute(select(tables.credentials).where(condition)).mappings().first()
@@ -130,9 +133,8 @@ class Login:
 
     def _open(self, user: Row, kind: str, id: str) -> tuple[str, str, int]:
         target = find_target(self.connection, kind, id)
-        if target is None or not target["enabled"] or not target["domain_enabled"] or not grants.effective(
-                self.connection, user["id"], kind, id):
-            raise Fault(401, f"You have no role on this {kind}, or there is none such; ask its administrators for a role.")
+        if target is None or not open_(target) or not grants.effective(self.connection, user["id"], kind, id):
+            raise Fault(401, f"You have no role on this {kind}, or there is none such; ask its administrators for one.")
         return kind, id, target["epoch"]
 
     def _named(self, table: Table, given: Any, where: str) -> Row | None:

@@ -93,7 +93,8 @@ class Noun:
             elif making and known.required:
                 raise Fault(400, f"{known.name} is missing; a {self.name} needs it.")
             elif making:
-                found[known.name] = orjson.dumps(known.default).decode() if known.type in (dict, list) else known.default
+                document = known.type in (dict, list)
+                found[known.name] = orjson.dumps(known.default).decode() if document else known.default
         names = {known.name for known in self.fields} | HIDDEN | {"id", "links"} | set(self.constant)
         extra = {key: value for key, value in wanted.items() if key not in names}
         if "\\u0000" in (text := orjson.dumps(extra).decode()):
@@ -186,7 +187,7 @@ ENDPOINTS = Noun(
     name="endpoint", plural="endpoints", table=tables.endpoints, filters=("interface", "service_id", "region_id"),
     fields=(Field(name="service_id", required=True, nullable=False, longest=64),
             Field(name="interface", required=True, nullable=False, choices=("public", "internal", "admin")),
-            Field(name="region_id", longest=64), Field(name="url", required=True, nullable=False, longest=LONG), ENABLED,
-            Field(name="name")))
+            Field(name="region_id", longest=64), Field(name="url", required=True, nullable=False, longest=LONG),
+            ENABLED, Field(name="name")))
 
 NOUNS = (DOMAINS, PROJECTS, USERS, GROUPS, ROLES, REGIONS, SERVICES, ENDPOINTS)

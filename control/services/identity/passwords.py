@@ -32,7 +32,8 @@ def matches(password: str, kept: str | None) -> bool:
     name, n, r, p, salt, known = kept.split("$")
     if name != "scrypt":
         raise ValueError(f"a password is kept as {name}, which is unknown here")
-    return hmac.compare_digest(_scrypt(password, base64.b64decode(salt), (int(n), int(r), int(p))), base64.b64decode(known))
+    made = _scrypt(password, base64.b64decode(salt), (int(n), int(r), int(p)))
+    return hmac.compare_digest(made, base64.b64decode(known))
 
 
 def drawn() -> str:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -128,22 +128,26 @@ class People:
             USERS.row(connection, user_id)
             rows = connection.execute(select(tables.credentials).where(
                 own.user_id == user_id, own.name == query.get("name", own.name)).order_by(own.name)).mappings().all()
-        return _list(request, "application_credentials", [_shown(dict(row), request) for row in rows])
+            roles = {role["id"]: role for role in grants.names(
+                connection, {id for row in rows for id in orjson.loads(row["roles"])})}
+        return _list(request, "application_credentials", [_shown(dict(row), roles, request) for row in rows])
 
     def credential(self, request: Request, user_id: str) -> Answer:
         """One of them."""
         with self.bearers.database.read() as connection:
-            return Answer({"application_credential": _shown(_credential(connection, request, user_id), request)})
+            row = _credential(connection, request.params["id"], user_id)
+            roles = {role["id"]: role for role in grants.names(connection, orjson.loads(row["roles"]))}
+        return Answer({"application_credential": _shown(row, roles, request)})
 
     def new_credential(self, request: Request, user_id: str) -> Answer:
-        """A new one for the project of the token, with the roles named, or all of the token's. The secret is told once."""
+        """A new one for the project of the token, with the roles named, or all of the token's. The secret is told
+        once."""
         bearer = request.extra["bearer"]
         if user_id != bearer.context.user_id:
             raise Fault(403, "Application credentials are made by the user whose they are.")
         if bearer.context.project_id is None:
             raise Fault(400, "An application credential is for a project; ask with a token that has one.")
-        if bearer.claims.credential_id and not bearer.claims.parent:
-            raise Fault(403, "A token got with an application credential cannot make another one.")
+        _unrestricted(request)
         body = request.json()
         given = body.get("application_credential") if isinstance(body, dict) else None
         if not isinstance(given, dict):
@@ -151,24 +155,26 @@ class People:
         if given.get("access_rules"):
             raise Fault(400, "access_rules are not supported here; give the credential fewer roles instead.")
         secret = SECRET.checked(given.get("secret")) or passwords.drawn()
+        held = {role["id"]: role for role in _roles(given.get("roles"), bearer.roles)}
         row: dict[str, Any] = {
             "id": uuid.uuid4().hex, "user_id": user_id, "project_id": bearer.context.project_id,
             "name": NAME.checked(given.get("name")), "description": DESCRIPTION.checked(given.get("description")),
-            "secret": passwords.hashed(secret), "unrestricted": bool(UNRESTRICTED.checked(given.get("unrestricted"))),
-            "roles": orjson.dumps([role["id"] for role in _roles(given.get("roles"), bearer.roles)]).decode(),
+            "secret": passwords.hashed(secret),
+            "unrestricted": bool(UNRESTRICTED.checked(given.get("unrestricted"))),
+            "roles": orjson.dumps(list(held)).decode(),
             "expires_at": _expiry(given.get("expires_at")), "created_at": now(), "extra": "{}"}
         try:
             with self.bearers.change() as connection:
                 connection.execute(insert(tables.credentials).values(row))
-                made = _shown(_credential(connection, request, user_id, row["id"]), request)
         except IntegrityError as error:
             raise Fault(409, f"There is an application credential named {row['name']} already.") from error
-        return Answer({"application_credential": {**made, "secret": secret}}, 201)
+        return Answer({"application_credential": {**_shown(row, held, request), "secret": secret}}, 201)
 
     def drop_credential(self, request: Request, user_id: str) -> Answer:
         """Remove it; its tokens end."""
+        _unrestricted(request)
         with self.bearers.change() as connection:
-            row = _credential(connection, request, user_id)
+            row = _credential(connection, request.params["id"], user_id)
             connection.execute(delete(tables.credentials).where(tables.credentials.c.id == row["id"]))
         return Answer(status=204)
 
@@ -182,19 +188,26 @@ def _member(connection: Connection, request: Request) -> list[Any]:
     return [tables.members.c.group_id == group["id"], tables.members.c.user_id == user["id"]]
 
 
-def _credential(connection: Connection, request: Request, user_id: str, id: str | None = None) -> Row:
-    """A row with its roles {id, name} as ``named``."""
-    own, id = tables.credentials.c, id or request.params["id"]
+def _unrestricted(request: Request) -> None:
+    if request.extra["bearer"].restricted:
+        raise Fault(403, "The token was got with an application credential that is restricted: such a one neither "
+                         "makes nor removes application credentials.")
+
+
+def _credential(connection: Connection, id: str, user_id: str) -> Row:
+    own = tables.credentials.c
     row = connection.execute(select(tables.credentials).where(own.id == id, own.user_id == user_id)).mappings().first()
     if row is None:
         raise Fault(404, f"Could not find application credential: {id}.")
-    return {**row, "named": grants.names(connection, orjson.loads(row["roles"]))}
+    return dict(row)
 
 
-def _shown(row: Row, request: Request) -> dict[str, Any]:
-    roles = row["named"] if "named" in row else [{"id": id} for id in orjson.loads(row["roles"])]
-    return {**{name: row[name] for name in ("id", "name", "description", "user_id", "project_id", "unrestricted", "expires_at")},
-            "roles": roles, "system": None,
+SHOWN = ("id", "name", "description", "user_id", "project_id", "unrestricted", "expires_at")
+
+
+def _shown(row: Row, roles: Mapping[str, dict[str, str]], request: Request) -> dict[str, Any]:
+    return {**{name: row[name] for name in SHOWN}, "system": None,
+            "roles": [roles[id] for id in orjson.loads(row["roles"]) if id in roles],
             "links": {"self": f"{request.base}/v3/users/{row['user_id']}/application_credentials/{row['id']}"}}
 
 

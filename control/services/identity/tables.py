@@ -27,13 +27,15 @@ domains = Table(
     Column("description", Text))
 
 projects = Table(
-    "identity_projects", API, *noun(), *counted(), Column("domain_id", ID, ForeignKey("identity_domains.id"), nullable=False),
+    "identity_projects", API, *noun(), *counted(),
+    Column("domain_id", ID, ForeignKey("identity_domains.id"), nullable=False),
     Column("name", NAME, nullable=False), Column("description", Text), Column("parent_id", ID),
     Column("tags", DOCUMENT, nullable=False, default="[]"), Column("options", DOCUMENT, nullable=False, default="{}"),
     UniqueConstraint("domain_id", "name"))
 
 users = Table(
-    "identity_users", API, *noun(), *counted(), Column("domain_id", ID, ForeignKey("identity_domains.id"), nullable=False),
+    "identity_users", API, *noun(), *counted(),
+    Column("domain_id", ID, ForeignKey("identity_domains.id"), nullable=False),
     Column("name", NAME, nullable=False), Column("password", Text), Column("description", Text), Column("email", Text),
     Column("default_project_id", ID), Column("options", DOCUMENT, nullable=False, default="{}"),
     UniqueConstraint("domain_id", "name"))

@@ -23,8 +23,8 @@ LONGEST = 2048
 
 
 class Claims(NamedTuple):
-    """What a token says. *scope*: project, domain, system or "" (none). Times are seconds since the epoch. The epochs are
-    those that user and scope had then."""
+    """What a token says. *scope*: project, domain, system or "" (none). Times are seconds since the epoch. The epochs
+    are those that user and scope had then."""
 
     id: str
     user_id: str

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Tokens: who gets one, what it is worth, and when it ends."""
+
+import time
+import timeit
+
+import pytest
+
+from magnetar_control.services import identity
+from magnetar_control.services.identity import passwords, tokens
+
+from .cloud import URL, Cloud
+
+HOUR = 3600
+
+
+@pytest.fixture
+def demo(cloud):
+    """A project and a user with the role member on it."""
+    project = cloud.project()
+    return project, cloud.user(project=project)
+
+
+def test_a_token_says_who_bears_it(cloud, demo):
+    project, user = demo
+    context = cloud.identity.validate(cloud.ask.login("ann", "secret", "demo").token)
+    assert (context.user_id, context.user_name) == (user, "ann")
+    assert (context.project_id, context.project_name) == (project, "demo")
+    assert context.roles == {"member", "reader"}
+    assert not context.is_admin
+    assert cloud.identity.validate(cloud.admin.token).roles == {"admin", "manager", "member", "reader"}
+
+
+def test_the_document_is_keystones(small):
+    got = small.ask.login("admin", small.password)
+    assert got.status == 201
+    token = got["token"]
+    assert token["user"]["domain"] == {"id": "default", "name": "Default"}
+    assert token["project"]["name"] == "admin"
+    assert token["methods"] == ["password"]
+    assert token["expires_at"].endswith("Z")
+    assert {role["name"] for role in token["roles"]} == {"admin", "manager", "member", "reader"}
+    types = {entry["type"]: entry["endpoints"] for entry in token["catalog"]}
+    assert set(types) == {"compute", "identity", "image", "network", "volumev3", "block-storage"}
+    assert {end["interface"] for end in types["compute"]} == {"public", "internal", "admin"}
+    assert types["volumev3"][0]["url"] == f"{URL}/volume/v3/{token['project']['id']}"
+    shown = small.admin("GET", "/v3/auth/tokens?nocatalog", None, 200, x_subject_token=got.token)
+    assert "catalog" not in shown["token"]
+    assert shown.token == got.token
+
+
+@pytest.mark.parametrize("scope, key", [
+    ({"system": {"all": True}}, "system"), ({"project": {"name": "admin", "domain": {"name": "Default"}}}, "project")])
+def test_scopes(small, scope, key):
+    assert key in small.ask.login("admin", small.password, scope=scope)["token"]
+
+
+def test_an_unscoped_token_becomes_a_scoped_one_and_ends_with_it(cloud, demo):
+    project, _user = demo
+    body = {"auth": {"identity": {"methods": ["password"], "password": {
+        "user": {"name": "ann", "domain": {"id": "default"}, "password": "secret"}}}, "scope": "unscoped"}}
+    first = cloud.ask("POST", "/v3/auth/tokens", body, 201)
+    assert "project" not in first["token"]
+    assert "catalog" not in first["token"]
+    assert cloud.identity.validate(first.token).project_id is None
+    second = cloud.ask("POST", "/v3/auth/tokens", {"auth": {
+        "identity": {"methods": ["token"], "token": {"id": first.token}}, "scope": {"project": {"id": project}}}}, 201)
+    assert second["token"]["expires_at"] == first["token"]["expires_at"]
+    assert second["token"]["methods"] == ["password", "token"]
+    cloud.ask.as_(first.token)("DELETE", "/v3/auth/tokens", None, 204, x_subject_token=first.token)
+    assert cloud.identity.validate(second.token) is None
+
+
+@pytest.mark.parametrize("name, password, project", [
+    ("admin", "wrong", "admin"), ("nobody", "x", "admin"), ("admin", None, "elsewhere"), ("ad\u00fc", "x", "admin")])
+def test_a_wrong_login_is_a_401_that_does_not_say_which_part(small, name, password, project):
+    got = small.ask.login(name, password or small.password, project)
+    assert got.status == 401
+    assert got["error"]["code"] == 401
+    assert got["error"]["title"] == "Unauthorized"
+    assert got.headers["WWW-Authenticate"].startswith("Keystone")
+    assert small.password not in str(got.body)
+
+
+def test_an_unknown_user_takes_as_long_as_a_wrong_password(small):
+    def took(name):
+        started = time.thread_time()
+        assert small.ask.login(name, "wrong").status == 401
+        return time.thread_time() - started
+
+    known, unknown = (min(took(name) for _try in range(3)) for name in ("admin", "nobody"))
+    assert 0.5 < known / unknown < 2
+
+
+CHANGES = {
+    "give it back": lambda c, p, u, t: c.admin("DELETE", "/v3/auth/tokens", None, 204, x_subject_token=t),
+    "disable the user": lambda c, p, u, t: c.admin("PATCH", f"/v3/users/{u}", {"user": {"enabled": False}}, 200),
+    "disable the project": lambda c, p, u, t: c.admin("PATCH", f"/v3/projects/{p}", {"project": {"enabled": False}}, 200),
+    "set the password": lambda c, p, u, t: c.admin("PATCH", f"/v3/users/{u}", {"user": {"password": "new"}}, 200),
+    "change the password": lambda c, p, u, t: c.ask.as_(t)("POST", f"/v3/users/{u}/password", {
+        "user": {"original_password": "secret", "password": "new"}}, 204),
+    "take the role": lambda c, p, u, t: c.admin(
+        "DELETE", f"/v3/projects/{p}/users/{u}/roles/{c.role('member')}", None, 204),
+    "remove the user": lambda c, p, u, t: c.admin("DELETE", f"/v3/users/{u}", None, 204),
+    "remove the project": lambda c, p, u, t: c.admin("DELETE", f"/v3/projects/{p}", None, 204),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_token_ends_at_once_where_the_change_was_made_and_a_moment_later_elsewhere(cloud, demo, change):
+    token = cloud.ask.login("ann", "secret", "demo").token
+    elsewhere = identity.Embedded(cloud.database, look_again=0.05)
+    assert elsewhere.validate(token).user_name == "ann"
+    change(cloud, *demo, token)
+    assert cloud.identity.validate(token) is None
+    time.sleep(0.06)
+    assert elsewhere.validate(token) is None
+    assert cloud.identity.validate(cloud.admin.token) is not None
+
+
+@pytest.mark.parametrize("noun, at", [("project", 0), ("user", 1)])
+def test_what_is_enabled_again_does_not_bring_old_tokens_back(cloud, demo, noun, at):
+    token = cloud.ask.login("ann", "secret", "demo").token
+    for enabled in (False, True):
+        cloud.admin("PATCH", f"/v3/{noun}s/{demo[at]}", {noun: {"enabled": enabled}}, 200)
+    assert cloud.identity.validate(token) is None
+    assert cloud.ask.login("ann", "secret", "demo").status == 201
+
+
+def test_a_role_taken_away_is_gone_from_tokens_that_stay_good(cloud, demo):
+    project, user = demo
+    role = cloud.role("manager")
+    path = f"/v3/projects/{project}/users/{user}/roles/{role}"
+    token = cloud.ask.login("ann", "secret", "demo").token
+    cloud.admin("PUT", path, None, 204)
+    assert "manager" in cloud.identity.validate(token).roles
+    cloud.admin("DELETE", path, None, 204)
+    assert "manager" not in cloud.identity.validate(token).roles
+
+
+def test_a_token_expires(sqlite):
+    moment = [1_800_000_000.0]
+    cloud = Cloud(sqlite, life=HOUR, clock=lambda: moment[0])
+    assert cloud.identity.validate(cloud.admin.token) is not None
+    moment[0] += HOUR - 1
+    assert cloud.identity.validate(cloud.admin.token) is not None
+    moment[0] += 1
+    assert cloud.identity.validate(cloud.admin.token) is None
+    assert cloud.admin("GET", "/v3/projects").status == 401
+
+
+def test_a_clock_a_minute_off_does_no_harm(sqlite):
+    cloud = Cloud(sqlite)
+    behind = identity.Embedded(sqlite, clock=lambda: time.time() - 60)
+    assert behind.validate(cloud.admin.token) is not None
+
+
+@pytest.mark.parametrize("life", [60, 25 * HOUR])
+def test_the_life_of_tokens_has_limits(sqlite, life):
+    with pytest.raises(ValueError, match="it must be"):
+        identity.Embedded(sqlite, life=life)
+
+
+def test_what_nobody_signed_is_worth_nothing(small):
+    token = small.admin.token
+    prefix, key, claims, signature = token.split(".")
+    forged = tokens.signed(tokens.Claims("x", "admin", 0, 0.0, 9e9, ("password",)), key, b"guessed")
+    for bad in ("", "x", "a.b.c.d", token[:-1], token + "A", f"{prefix}.other.{claims}.{signature}", forged, "\u00fc",
+                f"{prefix}.{key}.{claims}.", "." * 9, "A" * 100_000):
+        assert small.identity.validate(bad) is None
+
+
+def test_older_keys_are_believed_after_a_new_one(small):
+    from magnetar_control.services.identity.bearers import new_key
+    old = small.admin.token
+    with small.identity.bearers.change() as connection:
+        new_key(connection)
+    new = small.ask.login("admin", small.password).token
+    assert new.split(".")[1] != old.split(".")[1]
+    assert small.identity.validate(old) and small.identity.validate(new)
+
+
+def test_a_known_token_costs_microseconds(small):
+    validate, token = small.identity.validate, small.admin.token
+    validate(token)
+    assert min(timeit.repeat(lambda: validate(token), number=1000, repeat=5)) / 1000 < 20e-6
+
+
+def test_passwords_are_kept_as_salted_hashes():
+    one, two = passwords.hashed("x"), passwords.hashed("x")
+    assert one != two
+    assert passwords.matches("x", one)
+    assert not passwords.matches("y", one)
+    assert not passwords.matches("x", None)
+
+
+BAD = [None, {}, {"auth": {}}, {"auth": {"identity": {"methods": []}}}, {"auth": {"identity": {"methods": [1]}}},
+       {"auth": {"identity": {"methods": ["password"]}}},
+       {"auth": {"identity": {"methods": ["password"], "password": {"user": {"name": "a", "password": 1}}}}},
+       {"auth": {"identity": {"methods": ["password"], "password": {"user": {"name": "a\0", "password": "x"}}}}},
+       {"auth": {"identity": {"methods": ["token"], "token": {"id": 5}}}}]
+
+
+@pytest.mark.parametrize("body", BAD)
+def test_a_login_of_a_wrong_form_is_a_400(small, body):
+    got = small.ask("POST", "/v3/auth/tokens", b"" if body is None else body, 400)
+    assert got["error"]["message"]
+
+
+@pytest.mark.parametrize("scope", [{}, {"project": 1}, {"moon": {}}, {"system": {}}, {"project": {}, "domain": {}}, 7])
+def test_a_scope_of_a_wrong_form_is_a_400(small, scope):
+    body = {"auth": {"identity": {"methods": ["password"], "password": {
+        "user": {"name": "admin", "domain": {"id": "default"}, "password": small.password}}}, "scope": scope}}
+    small.ask("POST", "/v3/auth/tokens", body, 400)
+
+
+def test_application_credentials(cloud, demo):
+    project, user = demo
+    ann = cloud.ask.as_(cloud.ask.login("ann", "secret", "demo").token)
+    path = f"/v3/users/{user}/application_credentials"
+    made = ann("POST", path, {"application_credential": {"name": "ci", "roles": [{"name": "reader"}]}}, 201)
+    credential = made["application_credential"]
+    assert [role["name"] for role in credential["roles"]] == ["reader"]
+    assert "secret" not in str(ann("GET", path, None, 200).body)
+    body = {"auth": {"identity": {"methods": ["application_credential"], "application_credential": {
+        "id": credential["id"], "secret": credential["secret"]}}}}
+    token = cloud.ask("POST", "/v3/auth/tokens", body, 201).token
+    context = cloud.identity.validate(token)
+    assert (context.project_id, context.roles) == (project, {"reader"})
+    cloud.ask.as_(token)("POST", path, {"application_credential": {"name": "more"}}, 403)
+    ann("POST", path, {"application_credential": {"name": "ci"}}, 409)
+    ann("POST", path, {"application_credential": {"name": "x", "roles": [{"name": "admin"}]}}, 400)
+    ann("POST", path, {"application_credential": {"name": "x", "expires_at": "soon"}}, 400)
+    cloud.admin("POST", path, {"application_credential": {"name": "x"}}, 403)
+    ann("DELETE", f"{path}/{credential['id']}", None, 204)
+    assert cloud.identity.validate(token) is None
+    assert cloud.ask("POST", "/v3/auth/tokens", body).status == 401
