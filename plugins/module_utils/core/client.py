@@ -142,16 +142,20 @@ class Client:
 
         *progress* is called with ``{"phase": "upload", "done": bytes, "total": bytes, "unit": "bytes"}``.
         """
-        request_id = request_id or new_request_id()
-        deadline = time.monotonic() + (timeout or self.timeout)
         try:
             with open(path, "rb") as stream:
                 total = os.fstat(stream.fileno()).st_size
-                body = _pieces(stream, total, progress)
-                answer = self._call("PUT", _route(noun, key) + "/data", {"wait": _slice(deadline)}, body, deadline,
-                                    request_id, size=total)
+                return self.send(noun, key, _pieces(stream, total, progress), total, timeout, request_id, progress)
         except OSError as error:
             raise InvalidField("filename", "cannot be read: %s" % error.strerror, str(path)) from None
+
+    def send(self, noun: str, key: str, pieces: Iterator[bytes], size: int, timeout: Optional[float] = None,
+             request_id: Optional[str] = None, progress: Progress = None) -> Document:
+        """Send *size* bytes in *pieces* as the content of the resource; the answer is that of ``ensure``."""
+        request_id = request_id or new_request_id()
+        deadline = time.monotonic() + (timeout or self.timeout)
+        answer = self._call("PUT", _route(noun, key) + "/data", {"wait": _slice(deadline)}, pieces, deadline,
+                            request_id, size=size)
         return self._finish(answer, deadline, request_id, progress, None)
 
     def operation(self, operation_id: str) -> Document:
