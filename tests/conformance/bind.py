@@ -69,7 +69,7 @@ VALUES: tuple[tuple[str, Value], ...] = (
     (r"/server/host|/(migrate|os-migrateLive|unshelve|evacuate|add_host|remove_host)/host|/host", _host),
     (r"/(server|rebuild)/key_name", lambda scene, *rest: scene.fx.keypair("new-key")),
     (r"/.*scheduler_hints/(same_host|different_host)", lambda scene, *rest: scene.known["server"]),
-    (r"/.*scheduler_hints/group", lambda scene, *rest: _group(scene)),
+    (r"/.*scheduler_hints/group", lambda scene, *rest: scene.fx.group()),
     (r"/(add|remove)TenantAccess/tenant", lambda scene, *rest: scene.fx.cloud.admin.project_id),
     (r"/volumeAttachment/volumeId", lambda scene, *rest: scene.known.get("volume") or scene.fx.volume()),
     (r"/volumeAttachment/id", lambda scene, *rest: scene.known.get("volume")),
@@ -81,13 +81,6 @@ VALUES: tuple[tuple[str, Value], ...] = (
     (r"/keypair/user_id", lambda scene, *rest: scene.fx.cloud.admin.user_id),
 )
 _COMPILED = tuple((re.compile(pattern), value) for pattern, value in VALUES)
-
-
-def _group(scene: Scene) -> str:
-    made = scene.fx.compute("POST", "/os-server-groups", {"server_group": {"name": "group", "policies": ["affinity"]}})
-    id = str(made["server_group"]["id"])
-    scene.fx.undo("server group", lambda: scene.fx.cloud.compute("DELETE", f"/os-server-groups/{id}"))
-    return id
 
 
 def bind(scene: Scene, document: Any, pointer: str = "", parent: Any = None) -> Any:

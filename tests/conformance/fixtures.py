@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What cases need: images, flavors, keypairs, servers in a state, volumes, ports; made on demand, removed at the end."""
+"""What cases need: images, flavors, keypairs, servers in a state, volumes, ports; made on demand, removed later."""
 
 from __future__ import annotations
 
@@ -139,6 +139,13 @@ class Fixtures:
             self.undo("keypair", lambda: self.cloud.compute("DELETE", f"/os-keypairs/{wanted}"))
             return wanted
         return str(self.remember(f"keypair {name or 'any'}", make))
+
+    def group(self, policy: str = "affinity") -> str:
+        """A server group of its own for one case."""
+        body = {"server_group": {"name": "group", "policies": [policy]}}
+        id = str(self.compute("POST", "/os-server-groups", body, what="server group")["server_group"]["id"])
+        self.undo("server group", lambda: self.cloud.compute("DELETE", f"/os-server-groups/{id}"))
+        return id
 
     # ---- hosts
 

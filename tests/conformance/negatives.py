@@ -18,7 +18,6 @@ from .samples import Evidence, Operation
 from .scenes import Scene, state
 from .transport import Exchange
 
-
 #: Bodies of actions that have no sample and need more than null.
 BODIES: dict[str, Any] = {
     "addSecurityGroup": {"name": "default"}, "removeSecurityGroup": {"name": "default"},

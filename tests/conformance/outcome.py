@@ -16,9 +16,7 @@ from .transport import Cloud, Exchange
 #: A server that there is not.
 NOBODY = "00000000-0000-4000-8000-000000000000"
 PASS, FAIL, ABSENT, BLOCKED, NOT_APPLICABLE = "pass", "fail", "absent", "blocked", "not applicable"
-OUTCOMES = (#: A server that there is not.
-NOBODY = "00000000-0000-4000-8000-000000000000"
-PASS, FAIL, ABSENT, BLOCKED, NOT_APPLICABLE)
+OUTCOMES = (PASS, FAIL, ABSENT, BLOCKED, NOT_APPLICABLE)
 #: Names of faults by status; others are computeFault.
 FAULTS = {400: "badRequest", 401: "unauthorized", 403: "forbidden", 404: "itemNotFound", 405: "badMethod",
           409: "conflictingRequest", 413: "overLimit", 415: "badMediaType", 429: "overLimit", 501: "notImplemented",

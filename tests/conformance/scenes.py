@@ -176,12 +176,7 @@ def _hypervisor(scene: Scene) -> dict[str, str]:
 
 
 def _group(scene: Scene) -> dict[str, str]:
-    def make() -> str:
-        body = {"server_group": {"name": "group", "policies": ["anti-affinity"]}}
-        id = str(scene.fx.compute("POST", "/os-server-groups", body, what="server group")["server_group"]["id"])
-        scene.fx.undo("server group", lambda: scene.fx.cloud.compute("DELETE", f"/os-server-groups/{id}"))
-        return id
-    return {"id": scene.fx.remember("server group", make) if scene.reads else make()}
+    return {"id": scene.fx.remember("server group", scene.fx.group) if scene.reads else scene.fx.group()}
 
 
 def _service(scene: Scene) -> dict[str, str]:

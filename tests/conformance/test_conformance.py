@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The control plane on fake hosts against Nova's published samples: no area has fewer passes than expected.yaml says."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.conformance import report
+from tests.conformance.run import run
+from tests.conformance.samples import FOLDER, Evidence
+
+pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason=f"there is no folder {FOLDER.name} beside the checkout: "
+                                                            "MAGNETAR_CONFORMANCE says where it is")
+
+
+def test_no_area_sinks(target, tmp_path):
+    results = run(target, Evidence())
+    report.write_lines(results, tmp_path / "cases.jsonl")
+    lines = report.summary(results)
+    print("\n".join(lines))
+    if os.environ.get("MAGNETAR_CONFORMANCE_WORKLIST"):
+        with open(os.environ["MAGNETAR_CONFORMANCE_WORKLIST"], "w", encoding="utf-8") as file:
+            file.write("\n".join(report.worklist(results)) + "\n")
+    assert report.sunk(results, report.read_expected()) == []
