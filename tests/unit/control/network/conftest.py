@@ -1,24 +1,13 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""An embedded network service on a fresh database."""
+"""An embedded network service on a fresh database of each engine."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from magnetar_control.services.network import Embedded
 from magnetar_control.store.database import Database
 from tests.unit.control.serving import Asker, authenticate
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    """A file of SQLite."""
-    found = Database(f"sqlite:///{tmp_path}/api.sqlite")
-    yield found
-    found.close()
 
 
 @pytest.fixture
