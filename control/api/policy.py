@@ -51,7 +51,7 @@ class Policy:
     def _make(self) -> policy.Enforcer:
         conf = cfg.ConfigOpts()
         conf([])
-        enforcer = policy.Enforcer(conf, policy_file=str(self.file) if self.file else None, use_conf=bool(self.file))
+        enforcer = policy.Enforcer(conf, policy_file=str(self.file or "magnetar-has-no-policy-file.yaml"))
         for name, role in POLICIES.items():
             enforcer.register_default(policy.RuleDefault(name, CHECKS[role]))
         enforcer.load_rules()

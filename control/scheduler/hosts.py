@@ -100,6 +100,7 @@ class HostStates:
         self.lock = threading.RLock()
         self.hosts: dict[str, HostState] = {}
         self._blocks: list[Block] = []
+        self._open: dict[Profile, Block] = {}  # where hosts that come to a profile are put
         self._profiles: dict[bytes, Profile] = {}
         self._up: dict[str, bool] = {}
         self._rows: dict[str, Mapping[Any, Any]] = {}
@@ -203,13 +204,12 @@ class HostStates:
         if host.block is None or host.profile is not profile:
             self._leave(host)
             host.profile = profile
-            last = next((block for block in reversed(self._blocks[-8:])
-                         if block.profile is profile and len(block.hosts) < BLOCK), None)
-            if last is None:
-                last = Block(profile, [])
-                self._blocks.append(last)
-            last.hosts.append(host)
-            last.stale, host.block = True, last
+            block = self._open.get(profile)
+            if block is None or len(block.hosts) >= BLOCK:
+                block = self._open[profile] = Block(profile, [])
+                self._blocks.append(block)
+            block.hosts.append(host)
+            block.stale, host.block = True, block
             self._changes += 1
 
     def _leave(self, host: HostState) -> None:
@@ -237,7 +237,7 @@ class HostStates:
         for host in self.hosts.values():
             by_profile.setdefault(host.profile, []).append(host)
         self._profiles = {profile.key: profile for profile in by_profile}
-        self._blocks, self._changes = [], 0
+        self._blocks, self._open, self._changes = [], {}, 0
         for profile, hosts in by_profile.items():
             for part in _alike([(host.row()[3:6], host) for host in hosts]):
                 block = Block(profile, part)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from random import Random
 
@@ -16,6 +17,8 @@ from .weighers import USUAL, Multipliers
 
 #: Candidates of one choice. Somebody else was quicker at one: the next is tried before anything is chosen again.
 CANDIDATES = 3
+#: How often a host may look free and be claimed by others, before it counts as tried.
+PATIENCE = 5
 
 
 def place(database: Database, states: HostStates, request: Request, *, consumer_id: str | None = None,
@@ -24,19 +27,19 @@ def place(database: Database, states: HostStates, request: Request, *, consumer_
     """Choose a host and claim it for the request's server (or for *consumer_id*), with the server mapped to the host's
     cell if *map_cell*. Raises ``NoValidHost``, with nothing claimed.
 
-    A host whose claim was refused is read from the database and weighed again as it is; it can only be less free than
-    it was believed, so this ends. Call ``allocations.held`` first when somebody may have claimed for the server before.
+    A host whose claim was refused is read from the database and weighed again as it is. Call ``allocations.held`` first
+    when somebody may have claimed for the server before.
     """
-    refused: set[str] = set()
+    refused: Counter[str] = Counter()
     while True:
         for found in choose(states, request, CANDIDATES, multipliers=multipliers, subset=subset, random=random):
             if _claimed(database, request, found, consumer_id or request.server_id, map_cell):
                 states.used(found.host, request.amounts)
                 return found
             _look_again(database, states, found.host)
-            if found.host in refused:  # the database says no again of what it said is free: a policy of the group
+            refused[found.host] += 1
+            if refused[found.host] == PATIENCE:
                 request = replace(request, ignored=request.ignored | {found.host})
-            refused.add(found.host)
         if request.group:
             with database.read() as connection:
                 request = replace(request, group=hosts.group_of(connection, request.server_id))

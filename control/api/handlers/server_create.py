@@ -254,7 +254,7 @@ def _rows(call: Call, want: Mapping[str, Any], flavor: Mapping[str, Any], image:
         "access_ip_v6": want.get("accessIPv6"), "disk_config": want.get("OS-DCF:diskConfig", "MANUAL"),
         "root_device_name": "/dev/vda", "reservation_id": reservation,
         "security_groups": servers.text([{"name": name} for name in groups]),
-        "hints": servers.text(hints), "trusted_certs": servers.text(want["trusted_image_certificates"])
+        "request": servers.text(request), "hints": servers.text(hints), "trusted_certs": servers.text(want["trusted_image_certificates"])
         if want.get("trusted_image_certificates") else None, "created_at": moment, "updated_at": moment,
         "interfaces": "[]", "addresses": "{}", "volumes": "[]"}
     rows = []
@@ -262,17 +262,11 @@ def _rows(call: Call, want: Mapping[str, Any], flavor: Mapping[str, Any], image:
         id = str(uuid.uuid4())
         name = want["name"] if count == 1 else f"{want['name']}-{at + 1}"
         host = want.get("hostname")
-        rows.append({**shared, "id": id, "name": name, "request": servers.text(_of_one(request)), "launch_index": at, "hostname": hostname(name, id) if not host
+        rows.append({**shared, "id": id, "name": name, "launch_index": at, "hostname": hostname(name, id) if not host
                      else host if count == 1 else f"{host}-{at + 1}"})
         if call.version <= DESCRIBED_BY_NAME_UNTIL:
             rows[-1]["description"] = name
     return rows
-
-
-def _of_one(request: Mapping[str, Any]) -> dict[str, Any]:
-    """The request of one server: each has ports of its own."""
-    return {**request, "networks": [{**wish, "make": str(uuid.uuid4())} if wish.get("make") else wish
-                                    for wish in request["networks"]]}
 
 
 OPERATIONS = (

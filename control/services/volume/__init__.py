@@ -1,2 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The embedded volume service."""
+"""The embedded volume service: Cinder's API v3 for servers, over the agents' kinds ``volume`` and ``volume_snapshot``."""
+
+from __future__ import annotations
+
+from .embedded import Embedded
+
+__all__ = ["Embedded"]

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A server comes into being on its host: the flow of ``create`` in a cell, and what a host needs beforehand.
+
+Everything is asked for as "be so": ports, networks and images of the host, volumes, at last the server itself. What
+fails on one host is tried on another, ``max_attempts`` times.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from magnetar_control.scheduler.choose import NoValidHost
+from magnetar_control.scheduler.place import place
+from magnetar_control.store import allocations, servers
+from magnetar_control.store.database import now
+from magnetar_control.web import Fault
+from magnetar_core.actions import POWER
+from magnetar_core.errors import Cancelled, Conflict, MagnetarError, NotFound
+
+from . import volumes
+from .schedule import NoHost, wanted
+from .work import HostDown, Work, said
+
+log = logging.getLogger(__name__)
+_uploads: dict[tuple[str, str], threading.Lock] = {}
+_uploads_lock = threading.Lock()
+
+
+def build(work: Work) -> None:
+    """``create`` in the cell."""
+    host = work.action.host or work.server.host
+    try:
+        if work.server.vm_state == "building":
+            work.note(task_state="spawning", host=host)
+            work.load()
+        with work.event(host=host):
+            resource = make(work, host)
+    except Cancelled:
+        work.failed(Conflict("The server was deleted while it was built."), vm_state="error")
+        return
+    except (MagnetarError, Fault) as error:
+        work.conductor.states.built(host, well=False)
+        _again(work, host, error)
+        return
+    work.conductor.states.built(host, well=True)
+    work.done(**seen(work, resource), launched_at=work.server.launched_at or now(), progress=100, host=host,
+              availability_zone=work.server.availability_zone)
+
+
+def make(work: Work, host: str) -> dict[str, Any]:
+    """Have the server on *host*; returns the agent's resource."""
+    nics = network(work, host)
+    with work.client(host) as client:
+        _networks(work, client, host, nics)
+        document = described(work, nics)
+        if document["image"]:
+            image(work, client, host, document["image"])
+        if document["key_name"]:
+            document["key_name"] = keypair(work, client, host)
+        document["block_device_mapping"] = volumes.prepared(work, host)
+        answer = client.ensure("server", work.id, document, timeout=work.conductor.settings.action_timeout,
+                               progress=work.progress, request_id=f"{work.action.request_id}.{work.action.id}")
+    work.conductor.services.network.bind(work.id, host)
+    volumes.built(work, host, answer["resource"])
+    found: dict[str, Any] = answer["resource"]
+    return found
+
+
+def network(work: Work, host: str) -> list[dict[str, Any]]:
+    """The server's NICs, allocated once and noted."""
+    if work.server.interfaces != "[]":
+        nics: list[dict[str, Any]] = orjson.loads(work.server.interfaces)
+        return nics
+    wishes = work.request.get("networks") or []
+    nics = work.conductor.services.network.allocate(work.context(), work.id, wishes) if wishes else []
+    if nics:
+        work.note(interfaces=servers.text(nics))
+        work.load()
+    return nics
+
+
+def _networks(work: Work, client: Any, host: str, nics: Sequence[Mapping[str, Any]]) -> None:
+    for nic in nics:
+        key = ("network", host, nic["network_id"])
+        if key in work.conductor.known:
+            continue
+        wish = work.conductor.services.network.on_host(nic["network_id"])
+        if wish:
+            client.ensure("network", wish["name"], wish)
+        work.conductor.known.add(key)
+
+
+def described(work: Work, nics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The document of kind ``server`` for the agent."""
+    server, flavor, request = work.server, work.flavor, work.request
+    root = next((block for block in request.get("blocks") or () if block["boot_index"] == 0), None)
+    from_image = server.image_id and not (root and root["destination_type"] == "volume")
+    return {
+        "name": server.hostname or server.name, "flavor": {name: flavor[name] for name in (
+            "vcpus", "ram", "disk", "ephemeral", "swap")},
+        "image": server.image_id if from_image else None,
+        "networks": [{**nic["on_host"], **({"tag": nic["tag"]} if nic.get("tag") else {})} for nic in nics],
+        "key_name": server.key_name if request.get("public_key") else None, "user_data": server.user_data,
+        "metadata": orjson.loads(server.metadata), "power": "running",
+        "availability_zone": server.availability_zone or work.conductor.settings.default_availability_zone}
+
+
+def image(work: Work, client: Any, host: str, id: str) -> None:
+    """Have the image's content on the host; several servers that need it wait for one transfer."""
+    key = ("image", host, id)
+    if key in work.conductor.known:
+        return
+    with _uploads_lock:
+        lock = _uploads.setdefault((host, id), threading.Lock())
+    with lock:
+        if key in work.conductor.known:
+            return
+        known = work.conductor.services.image.show(work.context(), id) or {}
+        found = client.ensure("image", id, {"name": id, "source": {"upload": True}, "properties": {
+            name: str(value)[:255] for name, value in (known.get("properties") or {}).items() if str(value)}})
+        if found["resource"]["status"] != "active":
+            chunks, size = work.conductor.services.image.content(id)
+            client.send("image", id, chunks, size, timeout=work.conductor.settings.action_timeout)
+        work.conductor.known.add(key)
+
+
+def keypair(work: Work, client: Any, host: str) -> str:
+    """Have the public key on the host, under a name that no other key of that name can have; returns it."""
+    public = str(work.request["public_key"])
+    name = f"{work.server.key_name}-{hashlib.sha256(public.encode()).hexdigest()[:12]}"
+    key = ("keypair", host, name)
+    if key not in work.conductor.known:
+        client.ensure("keypair", name, {"public_key": public})
+        work.conductor.known.add(key)
+    return name
+
+
+def seen(work: Work, resource: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns that the agent's resource says."""
+    return {"power_state": POWER.get(resource["power_state"], 0), "instance_name": resource["instance_name"],
+            "addresses": servers.text(addresses(orjson.loads(work.server.interfaces), resource.get("addresses") or {})),
+            "fault": None}
+
+
+def addresses(nics: Sequence[Mapping[str, Any]], known: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """As Nova shows them, by network name: those that the network service gave; else those that the host knows."""
+    heard = {one["mac"]: one for found in known.values() for one in found}
+    shown: dict[str, list[dict[str, Any]]] = {}
+    for nic in nics:
+        given = [ip["ip_address"] for ip in nic.get("fixed_ips") or ()]
+        if not given and nic["mac"] in heard:
+            given = [heard[nic["mac"]]["addr"]]
+        shown.setdefault(nic["network"], []).extend(
+            {"version": 6 if ":" in address else 4, "addr": address, "OS-EXT-IPS:type": "fixed",
+             "OS-EXT-IPS-MAC:mac_addr": nic["mac"]} for address in given)
+    return shown
+
+
+def _again(work: Work, host: str, error: Exception) -> None:
+    """Try another host of the cell; when none is left, the server is in error."""
+    tried = [*work.args.get("tried", []), host]
+    forget(work, host)
+    clean(work, host)
+    refused = isinstance(error, Fault) and error.status < 500
+    if refused or len(tried) >= work.conductor.settings.max_attempts:
+        _gone(work, host)
+        work.error(error)
+        return
+    _gone(work, host)
+    try:
+        found = place(work.conductor.store.api, work.conductor.states, wanted(
+            work, ignored=frozenset(tried), cell_id=work.conductor.cell.id))
+    except NoValidHost:
+        work.error(NoHost(f"Exceeded maximum number of retries. Build of instance {work.id} failed on {', '.join(tried)}; "
+                          f"last exception: {said(error)}"))
+        return
+    work.note(host=found.host, task_state="scheduling")
+    work.later(0.0, host=found.host, args=servers.text({**work.args, "tried": tried}))
+
+
+def forget(work: Work, host: str) -> None:
+    """What was believed to be on the host may not be there."""
+    conductor = work.conductor
+    conductor.known = {key for key in conductor.known if key[1] != host}
+
+
+def clean(work: Work, host: str) -> None:
+    """Nothing of the server is left on the host; a host that does not answer is cleaned when it is back."""
+    try:
+        with work.client(host) as client:
+            client.delete("server", work.id, timeout=work.conductor.settings.action_timeout)
+    except NotFound:
+        pass
+    except (HostDown, MagnetarError) as error:
+        log.warning("server %s: what is left of it on %s is removed later: %s", work.id, host, error.message)
+
+
+def _gone(work: Work, host: str) -> None:
+    """The server holds nothing of the host any more, and is on none."""
+    with work.conductor.store.api.write() as connection:
+        allocations.release(connection, work.id)
+    work.conductor.look(aggregates=False)
+    work.note(host=None)
+    work.load()

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The conductor: takes actions of its cell (and of cell0), and has them done, several at once."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from sqlalchemy.exc import DBAPIError
+
+from magnetar_control.agents import Agents
+from magnetar_control.scheduler.hosts import HostStates
+from magnetar_control.services import Services
+from magnetar_control.settings import Settings
+from magnetar_control.store import actions, hosts
+from magnetar_control.store.allocations import Ratios
+from magnetar_control.store.database import Database
+from magnetar_control.store.servers import ACTIONS_BELL
+from magnetar_control.store.store import Store
+from magnetar_core.errors import NotFound
+
+from .work import Lost, Work
+
+log = logging.getLogger(__name__)
+Flow = Callable[[Work], None]
+#: Seconds that work in hand may go on when the conductor is told to stop.
+GRACE = 20.0
+
+
+class Conductor:
+    """One conductor process's work. *cell*: name of its cell. *schedules*: whether it also takes new servers from
+    cell0 (one of all conductors must)."""
+
+    def __init__(self, settings: Settings, store: Store, services: Services, agents: Agents, cell: str,
+                 flows: Mapping[str, Mapping[str, Flow]], schedules: bool = True) -> None:
+        self.settings, self.store, self.services, self.agents = settings, store, services, agents
+        self.cell = store.named(cell)
+        self.name = settings.conductor_name or socket.gethostname()
+        #: Two conductors of one name are two holders.
+        self.holder = f"{self.name}:{uuid.uuid4().hex[:12]}"
+        self.states = HostStates()
+        self.ratios = Ratios(settings.cpu_allocation_ratio, settings.ram_allocation_ratio,
+                             settings.disk_allocation_ratio)
+        self.reserved = {"vcpus_reserved": settings.reserved_host_cpus, "memory_mb_reserved":
+                         settings.reserved_host_memory_mb, "disk_gb_reserved": settings.reserved_host_disk_gb}
+        self.over = threading.Event()
+        self._pool = ThreadPoolExecutor(settings.workers, thread_name_prefix="work")
+        self._free = threading.BoundedSemaphore(settings.workers)
+        self._held: dict[tuple[str, int], Work] = {}
+        self._lock = threading.Lock()
+        self._endpoints: dict[str, str] = {}
+        self._threads: list[threading.Thread] = []
+        self._served = [(store.cell(self.cell.id), flows["cell"])]
+        if schedules:
+            self._served.append((store.cell0, flows["cell0"]))
+        #: What is known to be on hosts already: ("image", host, uuid) and the like.
+        self.known: set[tuple[str, str, str]] = set()
+
+    @property
+    def database(self) -> Database:
+        """The cell's."""
+        return self.store.cell(self.cell.id)
+
+    def endpoint(self, host: str | None) -> str:
+        """Where the agent of *host* is. Raises ``NotFound``."""
+        if not host:
+            raise NotFound("The server is on no host.", kind="host", key="")
+        found = self._endpoints.get(host)
+        if found is None:
+            self.look()
+            found = self._endpoints.get(host)
+        if found is None:
+            raise NotFound(f"There is no host {host!r} in the cloud.", kind="host", key=host)
+        return found
+
+    def look(self, aggregates: bool = True) -> None:
+        """Read all hosts again, for the scheduler and for endpoints."""
+        with self.store.api.read() as connection:
+            rows = hosts.every(connection)
+            groups = hosts.every_aggregate(connection) if aggregates else None
+        self._endpoints = {row["name"]: row["endpoint"] for row in rows}
+        self.states.refresh(rows, groups)
+
+    def changed(self, name: str) -> None:
+        """Read one host again for the scheduler: what is claimed of it has changed, or what it has."""
+        with self.store.api.read() as connection:
+            row = hosts.show(connection, name)
+        if row is not None:
+            self.states.changed(row)
+
+    def is_up(self, name: str) -> bool:
+        """Whether the agent of a host was heard lately."""
+        host = self.states.hosts.get(name)
+        return bool(host and host.profile.up)
+
+    def start(self, *more: Callable[[], None]) -> None:
+        """Begin to work; *more* run in threads of their own until ``over``."""
+        self.look()
+        for database, flows in self._served:
+            database.listen()
+            self._thread(f"take {database.name}", lambda database=database, flows=flows: self._take(database, flows))
+        self._thread("beat", self._beat)
+        for function in more:
+            self._thread(getattr(function, "__name__", "more"), function)
+
+    def _thread(self, name: str, function: Callable[[], None]) -> None:
+        thread = threading.Thread(target=function, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def stop(self, grace: float = GRACE) -> None:
+        """Take nothing more, end what is in hand within *grace* seconds, and give the rest back."""
+        self.over.set()
+        for database, _flows in self._served:
+            database.bell.ring(ACTIONS_BELL)
+        ended = threading.Thread(target=lambda: self._pool.shutdown(wait=True, cancel_futures=True), daemon=True)
+        ended.start()
+        ended.join(grace)
+        for database, _flows in self._served:
+            try:
+                actions.let_go(database, self.holder)
+            except DBAPIError:
+                log.warning("database %s is away; what is in hand is taken over when its lease ends", database.name)
+
+    # The queue
+
+    def _take(self, database: Database, flows: Mapping[str, Flow]) -> None:
+        limits = self.settings.limits()
+        while not self.over.is_set():
+            seen = database.bell.count(ACTIONS_BELL)
+            room = self._room()
+            taken: list[Any] = []
+            try:
+                if room:
+                    taken = actions.take(database, self.holder, room, limits)
+            except DBAPIError as error:
+                log.warning("database %s: %s", database.name, error.orig)
+                self.over.wait(1.0)
+            finally:
+                for _at in range(room - len(taken)):
+                    self._free.release()
+            for action in taken:
+                self._pool.submit(self._do, database, action, flows)
+            if not taken:
+                database.bell.wait(ACTIONS_BELL, seen)
+
+    def _room(self) -> int:
+        """How many workers are free; these are taken. Waits a moment when there is none."""
+        count = 1 if self._free.acquire(timeout=0.2) else 0
+        while count and self._free.acquire(blocking=False):
+            count += 1
+        return count
+
+    def _do(self, database: Database, action: Any, flows: Mapping[str, Flow]) -> None:
+        key = (database.name, action.id)
+        try:
+            work = Work(self, database, action)
+            with self._lock:
+                self._held[key] = work
+            self._flow(work, flows)
+        except Lost:
+            log.warning("action %s of server %s was taken over", action.id, action.server_id)
+        except Exception:
+            log.exception("action %s of server %s: it is tried again", action.id, action.server_id,
+                          extra={"request_id": action.request_id})
+        finally:
+            with self._lock:
+                self._held.pop(key, None)
+            self._free.release()
+            database.bell.ring(ACTIONS_BELL)
+
+    def _flow(self, work: Work, flows: Mapping[str, Flow]) -> None:
+        action = work.action
+        if work.server is None or (work.server.deleted_at and action.action not in ("delete", "forceDelete")):
+            with work.database.write() as connection:
+                actions.ended(connection, action.id, self.holder, "failed", "The server is deleted.")
+            return
+        log.info("%s begins", action.action, extra={"request_id": action.request_id, "server": work.id,
+                                                    "host": work.server.host, "action": action.action})
+        flows[action.action](work)
+
+    def _beat(self) -> None:
+        """Keep the leases, and hear what is to be cancelled."""
+        while not self.over.wait(actions.HEARTBEAT):
+            for database, _flows in self._served:
+                with self._lock:
+                    held = {number: work for (name, number), work in self._held.items() if name == database.name}
+                if not held:
+                    continue
+                try:
+                    for number in actions.beat(database, self.holder):
+                        if number in held:
+                            held[number].cancelled.set()
+                except DBAPIError as error:
+                    log.warning("database %s: no heartbeat: %s", database.name, error.orig)

@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which function does which action, in a cell and in cell0."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from magnetar_core.actions import ACTIONS
+
+from . import build, power, remove, schedule
+from .conductor import Flow
+
+CELL: Mapping[str, Flow] = {
+    **{key: power.converge for key, action in ACTIONS.items() if action.want},
+    "create": build.build, "delete": remove.remove, "forceDelete": remove.remove,
+    "reboot-soft": power.reboot, "reboot-hard": power.reboot, "rebuild": power.rebuild,
+    "rescue": power.rescue, "unrescue": power.unrescue, "trigger_crash_dump": power.crash_dump,
+}
+CELL0: Mapping[str, Flow] = {"create": schedule.schedule, "delete": remove.remove, "forceDelete": remove.remove}
+FLOWS = {"cell": CELL, "cell0": CELL0}

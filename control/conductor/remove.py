@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A server goes: from its host, from networks and volumes, from the claims; its row stays, marked as deleted."""
+
+from __future__ import annotations
+
+from sqlalchemy import update
+
+from magnetar_control.store import allocations, servers
+from magnetar_control.store.database import now
+from magnetar_control.store.tables import migrations
+from magnetar_core.actions import DELETED
+from magnetar_core.errors import MagnetarError, NotFound
+
+from . import volumes
+from .power import patiently
+from .work import HostDown, Work
+
+
+def remove(work: Work) -> None:
+    """``delete``. A host that is down does not keep a server from going: what is left there goes when it is back."""
+    server = work.server
+    if server.deleted_at:
+        work.done()
+        return
+    try:
+        with work.event():
+            for host in _hosts(work):
+                _from(work, host)
+            volumes.let_go(work)
+            work.conductor.services.network.release(work.id)
+            _claims(work)
+    except HostDown as error:
+        patiently(work, error, vm_state="error")
+        return
+    except MagnetarError as error:
+        work.error(error)
+        return
+    moment = now()
+    work.done(deleted_at=moment, terminated_at=server.terminated_at or moment, vm_state=DELETED, power_state=0,
+              host=server.host, volumes="[]", addresses="{}", interfaces="[]")
+
+
+def _hosts(work: Work) -> list[str]:
+    """Hosts that may have something of it: its own, and those of moves that have not ended."""
+    with work.conductor.store.api.read() as connection:
+        held = [row["host"] for row in allocations.held(connection, work.id)]
+    return list(dict.fromkeys([name for name in (work.server.host, *held) if name]))
+
+
+def _from(work: Work, host: str) -> None:
+    try:
+        with work.client(host) as client:
+            client.delete("server", work.id, timeout=work.conductor.settings.action_timeout)
+    except NotFound:
+        pass
+    except HostDown:
+        if work.conductor.is_up(host):
+            raise
+
+
+def _claims(work: Work) -> None:
+    from sqlalchemy import select
+
+    with work.database.read() as connection:
+        moves = connection.execute(select(migrations.c.uuid).where(migrations.c.server_id == work.id)).scalars().all()
+    with work.conductor.store.api.write() as connection:
+        for consumer in (work.id, *moves):
+            allocations.release(connection, consumer)
+        servers_groups_leave(connection, work.id)
+    if work.server.host:
+        work.conductor.changed(work.server.host)
+    with work.database.write() as connection:
+        connection.execute(update(migrations).where(
+            migrations.c.server_id == work.id, migrations.c.status.not_in(("completed", "confirmed", "reverted", "error",
+                                                                           "cancelled", "failed"))).values(
+            status="error", updated_at=now()))
+
+
+def servers_groups_leave(connection: object, id: str) -> None:
+    """A deleted server is in no server group."""
+    from sqlalchemy import delete
+
+    from magnetar_control.store.tables import server_group_members
+
+    connection.execute(delete(server_group_members).where(  # type: ignore[attr-defined]
+        server_group_members.c.server_id == id))
+
+
+def remove_unbuilt(work: Work) -> None:
+    """``delete`` of a server that is in cell0: it has no host."""
+    remove(work)
+
+
+__all__ = ["remove", "remove_unbuilt", "servers"]

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A new server finds its host: the flow of ``create`` in cell0.
+
+Choose and claim (one transaction of the API database, which also says in which cell the server is), copy the server
+into its cell, remove it from cell0. Each step may be done twice; the claim says whether the first was done already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+from typing import Any
+
+import orjson
+from sqlalchemy import insert, update
+from sqlalchemy.exc import IntegrityError
+
+from magnetar_control.scheduler.choose import NO_VALID_HOST, NoValidHost
+from magnetar_control.scheduler.place import place
+from magnetar_control.scheduler.request import Request, amounts_of, hint, hinted
+from magnetar_control.store import allocations, hosts, servers
+from magnetar_control.store.tables import actions as queue
+from magnetar_control.store.tables import server_group_members
+from magnetar_core.errors import Conflict
+
+from .work import Work
+
+RANDOM = Random()  # noqa: S311 - which of equals
+EVENT = "conductor_schedule_and_build_instances"
+
+
+class NoHost(Conflict):
+    """No valid host was found. There are not enough hosts available."""
+
+    code = "no-valid-host"
+    status = 500
+
+
+def schedule(work: Work) -> None:
+    """``create`` of a server in cell0."""
+    found = _held(work)
+    if found is None:
+        try:
+            with work.event("schedule_instances", work.conductor.name):
+                found = _place(work)
+        except NoHost as error:
+            work.error(error)
+            return
+    host, cell_id = found
+    target = work.conductor.store.cell(cell_id)
+    with work.database.read() as source, target.write() as connection:
+        servers.carry(source, connection, work.id)
+        connection.execute(update(servers.servers).where(
+            servers.servers.c.id == work.id, servers.servers.c.host.is_(None)).values(host=host))
+        connection.execute(update(queue).where(queue.c.server_id == work.id, queue.c.action == "create",
+                                               queue.c.state == "running", queue.c.host.is_(None)).values(
+            state="queued", holder=None, lease_until=None, host=host))
+        target.ring(connection, servers.ACTIONS_BELL)
+    with work.database.write() as connection:
+        servers.forget(connection, work.id)
+
+
+def _held(work: Work) -> tuple[str, str] | None:
+    """Host and cell that were claimed before a crash."""
+    with work.conductor.store.api.read() as connection:
+        for row in allocations.held(connection, work.id):
+            return row["host"], row["cell_id"]
+    return None
+
+
+def _place(work: Work) -> tuple[str, str]:
+    request = wanted(work)
+    try:
+        found = place(work.conductor.store.api, work.conductor.states, request, random=RANDOM)
+    except NoValidHost as error:
+        raise NoHost(error.admin_text if False else NO_VALID_HOST, explanation=error.explanation.text()) from error
+    return found.host, found.cell_id
+
+
+def wanted(work: Work, **over: Any) -> Request:
+    """What the scheduler is asked for *work*'s server."""
+    server, hints = work.server, orjson.loads(work.server.hints)
+    request = work.request
+    flavor = over.pop("flavor", None) or work.flavor
+    image: Mapping[str, Any] = orjson.loads(server.image)
+    names = hint(hints, "different_host") + hint(hints, "same_host")
+    _join(work, hints.get("group"))
+    with work.conductor.store.api.read() as connection:
+        group = hosts.group_of(connection, server.id)
+        where = hosts.of_servers(connection, names) if names else {}
+    volume_backed = any(block["boot_index"] == 0 and block["destination_type"] == "volume"
+                        for block in request.get("blocks") or ())
+    values = {
+        "server_id": server.id, "project_id": server.project_id, "amounts": amounts_of(flavor, volume_backed),
+        "flavor_name": flavor["name"], "extra_specs": flavor.get("extra_specs") or {},
+        "image": image.get("properties") or {}, "availability_zone": server.pinned_availability_zone
+        or server.availability_zone, "host": request.get("host") or request.get("hypervisor_hostname"), "hints": hints,
+        "group": group, **hinted(hints, where)}
+    return Request(**{**values, **over})
+
+
+def _join(work: Work, group: str | None) -> None:
+    """The server is a member of the group that its hint names."""
+    if not group:
+        return
+    try:
+        with work.conductor.store.api.write() as connection:
+            connection.execute(insert(server_group_members).values(group_id=group, server_id=work.id))
+    except IntegrityError:
+        pass  # it is, or the group was deleted meanwhile

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The agents of a cell, watched: one watcher for each host, by lease. Signs of life, inventory, power states.
+
+What a guest does by itself (it powers off, its QEMU dies) reaches its server here. What is seen on a host and is not in
+the database is removed when its server was deleted while the host was away; anything else is left alone and told.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import select, update
+from sqlalchemy.exc import DBAPIError
+
+from magnetar_control.store import hosts
+from magnetar_control.store.allocations import INSERT
+from magnetar_control.store.database import now
+from magnetar_control.store.servers import SERVERS_BELL
+from magnetar_control.store.tables import host_states, servers
+from magnetar_core.actions import ACTIVE, PAUSED, POWER, STOPPED, SUSPENDED
+from magnetar_core.errors import MagnetarError
+
+from .conductor import Conductor
+
+log = logging.getLogger(__name__)
+#: Seconds that a watch is leased, between two looks at who watches whom, and after a failure.
+LEASE, LOOK, PAUSE = 12.0, 3.0, 1.0
+#: Power state seen, and the vm_state that a server then is in.
+FOLLOWS = {"off": STOPPED, "crashed": STOPPED, "running": ACTIVE, "paused": PAUSED, "suspended": SUSPENDED}
+#: vm_states that follow the guest.
+LIVELY = (ACTIVE, PAUSED, SUSPENDED, STOPPED)
+
+
+class Watch:
+    """Watches the hosts of one cell, sharing them with the other conductors of the cell."""
+
+    def __init__(self, conductor: Conductor) -> None:
+        self.conductor = conductor
+        self._threads: dict[str, threading.Thread] = {}
+        self._kept: dict[str, tuple[Any, ...]] = {}
+
+    def run(self) -> None:
+        """Until the conductor ends: register hosts, take up watches, see who is up."""
+        self._register()
+        while not self.conductor.over.is_set():
+            try:
+                self._round()
+            except DBAPIError as error:
+                log.warning("hosts of cell %s: %s", self.conductor.cell.name, error.orig)
+            self.conductor.over.wait(LOOK)
+
+    def _register(self) -> None:
+        """The hosts of the settings are hosts of the cell."""
+        conductor = self.conductor
+        for name, endpoint in conductor.settings.hosts.items():
+            def once(name: str = name, endpoint: str = endpoint) -> None:
+                with conductor.store.api.write() as connection:
+                    new = hosts.show(connection, name) is None
+                    hosts.register(connection, name, conductor.cell.id, endpoint)
+                    if new:
+                        hosts.set_host(connection, name, conductor.ratios, **conductor.reserved)
+
+            conductor.store.api.retried(once)
+        conductor.look()
+
+    def _round(self) -> None:
+        conductor = self.conductor
+        conductor.look()
+        names = [name for name, host in conductor.states.hosts.items() if host.profile.cell_id == conductor.cell.id]
+        for name in names:
+            thread = self._threads.get(name)
+            if (thread is None or not thread.is_alive()) and self._mine(name):
+                self._threads[name] = threading.Thread(target=self._watch, args=(name,), name=f"watch {name}",
+                                                       daemon=True)
+                self._threads[name].start()
+        with conductor.database.read() as connection:
+            late = conductor.database.clock(-conductor.settings.host_down_after)
+            seen = set(connection.execute(select(host_states.c.host).where(host_states.c.seen_at > late)).scalars())
+        for name in names:
+            conductor.states.up(name, name in seen)
+        self._others()
+
+    def _others(self) -> None:
+        """Hosts of other cells are up or not as their own conductors say."""
+        conductor = self.conductor
+        for cell, database in conductor.store.databases():
+            if cell.id in (conductor.cell.id, "00000000-0000-0000-0000-000000000000") or cell.disabled:
+                continue
+            try:
+                with database.read() as connection:
+                    late = database.clock(-conductor.settings.host_down_after)
+                    for row in connection.execute(select(host_states.c.host, host_states.c.seen_at > late)).all():
+                        conductor.states.up(row[0], bool(row[1]))
+            except DBAPIError:
+                for name, host in list(conductor.states.hosts.items()):
+                    if host.profile.cell_id == cell.id:
+                        conductor.states.up(name, up=False)
+
+    def _mine(self, name: str, *, seen: bool = False, problem: str | None = None) -> bool:
+        """Take or keep the watch of a host; False when another conductor has it."""
+        database, holder = self.conductor.database, self.conductor.holder
+        with database.write() as connection:
+            connection.execute(INSERT[database.kind](host_states).values(host=name).on_conflict_do_nothing())
+            free = (host_states.c.watcher == holder) | host_states.c.lease_until.is_(None) | (
+                host_states.c.lease_until < database.clock())
+            values: dict[str, Any] = {"watcher": holder, "lease_until": database.clock(LEASE), "problem": problem}
+            if seen:
+                values["seen_at"] = database.clock()
+            return connection.execute(update(host_states).where(host_states.c.host == name, free).values(
+                **values)).rowcount == 1
+
+    def _watch(self, name: str) -> None:
+        """Follow one agent for as long as the lease is ours."""
+        conductor, settings = self.conductor, self.conductor.settings
+        while not conductor.over.is_set() and name in conductor.states.hosts:
+            try:
+                with conductor.agents.make(conductor.endpoint(name)) as client:
+                    host = client.get("host")
+                    self._inventory(name, host)
+                    if not self._mine(name, seen=True):
+                        return
+                    conductor.states.up(name, up=True)
+                    for event, document in client.watch(interval=min(settings.heartbeat, LEASE / 3)):
+                        if conductor.over.is_set():
+                            return
+                        if event == "heartbeat":
+                            if not self._mine(name, seen=True):
+                                return
+                            self._inventory(name, {**host, **document})
+                        self._heard(name, event, document)
+            except (MagnetarError, DBAPIError, OSError) as error:
+                log.info("host %s: %s", name, error, extra={"host": name})
+                try:
+                    if not self._mine(name, problem=str(error)[:500]):
+                        return
+                except DBAPIError:
+                    pass
+            conductor.over.wait(PAUSE)
+
+    def _inventory(self, name: str, host: Mapping[str, Any]) -> None:
+        conductor = self.conductor
+        totals = tuple(host.get(key) for key in ("vcpus", "memory_mb", "disk_gb", "agent_version", "hypervisor_version"))
+        if self._kept.get(name) == totals:
+            return
+        with conductor.store.api.write() as connection:
+            hosts.inventory(connection, name, host, conductor.ratios)
+        self._kept[name] = totals
+        conductor.changed(name)
+
+    def _heard(self, name: str, event: str, document: Mapping[str, Any]) -> None:
+        if event == "servers":
+            self._all(name, document.get("servers") or [])
+        elif event == "server" and not document.get("removed"):
+            self._follow(name, [document])
+
+    def _all(self, name: str, found: list[Mapping[str, Any]]) -> None:
+        """Everything on the host at the moment of connecting."""
+        self._follow(name, found)
+        if not found:
+            return
+        database = self.conductor.database
+        with database.read() as connection:
+            gone = connection.execute(select(servers.c.id).where(
+                servers.c.id.in_([one["id"] for one in found]), servers.c.deleted_at.is_not(None))).scalars().all()
+        for id in gone:
+            log.warning("server %s was deleted while host %s was away; removed there now", id, name)
+            with self.conductor.agents.client(self.conductor.endpoint(name)) as client:
+                client.delete("server", id)
+
+    def _follow(self, name: str, found: list[Mapping[str, Any]]) -> None:
+        """Servers of this host that nothing is done to are as their guests are."""
+        power = {one["id"]: str(one["power_state"]) for one in found}
+        database = self.conductor.database
+        with database.read() as connection:
+            rows = connection.execute(select(servers.c.id, servers.c.vm_state, servers.c.power_state).where(
+                servers.c.id.in_(list(power)), servers.c.host == name, servers.c.task_state.is_(None),
+                servers.c.deleted_at.is_(None), servers.c.vm_state.in_(LIVELY))).all()
+        for row in rows:
+            word = power[row.id]
+            state = FOLLOWS.get(word)
+            if state is None or (state == row.vm_state and row.power_state == POWER[word]):
+                continue
+            with database.write() as connection:
+                connection.execute(update(servers).where(
+                    servers.c.id == row.id, servers.c.task_state.is_(None), servers.c.vm_state == row.vm_state,
+                    servers.c.host == name).values(vm_state=state, power_state=POWER[word], updated_at=now()))
+                database.ring(connection, SERVERS_BELL)
+            log.info("server %s is %s by itself", row.id, word, extra={"server": row.id, "host": name})
+

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One action in a conductor's hands: its server, its host, its events, and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import traceback
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from magnetar_control.services import Context
+from magnetar_control.store import actions, servers
+from magnetar_control.store.database import Database, now
+from magnetar_control.web import Fault
+from magnetar_core.actions import ACTIONS, ERROR
+from magnetar_core.client import Client
+from magnetar_core.errors import Cancelled, MagnetarError, Unreachable
+
+if TYPE_CHECKING:
+    from .conductor import Conductor
+
+log = logging.getLogger(__name__)
+#: Roles with which a conductor speaks to the services for a user.
+ROLES = frozenset(("member", "reader"))
+
+
+class HostDown(MagnetarError):
+    """The host's agent does not answer."""
+
+    code = "unreachable"
+    status = 503
+
+
+class Lost(Exception):
+    """Another conductor has the action meanwhile."""
+
+
+class Work:
+    """An action that was taken. ``server`` is its row as it was when the work began; ``args`` those of the action."""
+
+    def __init__(self, conductor: Conductor, database: Database, action: Any) -> None:
+        self.conductor, self.database, self.action = conductor, database, action
+        self.args: dict[str, Any] = orjson.loads(action.args)
+        self.rule = ACTIONS[action.action]
+        self.cancelled = threading.Event()
+        self.server: Any = None
+        self.load()
+
+    def load(self) -> None:
+        """Read the server again."""
+        with self.database.read() as connection:
+            self.server = servers.row(connection, self.action.server_id)
+
+    @property
+    def id(self) -> str:
+        """The server's uuid."""
+        return str(self.action.server_id)
+
+    @property
+    def flavor(self) -> dict[str, Any]:
+        """The flavor that the server has."""
+        found: dict[str, Any] = orjson.loads(self.server.flavor)
+        return found
+
+    @property
+    def request(self) -> dict[str, Any]:
+        """The request that made the server."""
+        found: dict[str, Any] = orjson.loads(self.server.request)
+        return found
+
+    def context(self) -> Context:
+        """The user, as the services see it."""
+        return Context(self.server.user_id, self.server.project_id, ROLES)
+
+    @contextlib.contextmanager
+    def client(self, host: str | None = None) -> Iterator[Client]:
+        """A client of the agent of *host* (the server's when left out). Raises ``HostDown`` when it does not answer."""
+        name = host or self.server.host
+        try:
+            with self.conductor.agents.client(self.conductor.endpoint(name)) as client:
+                yield client
+        except Unreachable as error:
+            raise HostDown(f"The agent of host {name} does not answer: {error.message}") from None
+
+    def progress(self, _operation: Any) -> None:
+        """Called while a host works: ends the work when the server is to be deleted, or somebody else has taken it."""
+        if self.cancelled.is_set():
+            raise Cancelled("The server was deleted meanwhile.")
+
+    def note(self, **values: Any) -> None:
+        """Set columns of the server."""
+        with self.database.write() as connection:
+            servers.change(connection, self.id, **values)
+            self.database.ring(connection, servers.SERVERS_BELL)
+
+    @contextlib.contextmanager
+    def event(self, name: str | None = None, host: str | None = None) -> Iterator[None]:
+        """One event of the action: when it began and ended, how, and where."""
+        with self.database.write() as connection:
+            number = actions.started(connection, self.action.id, name or self.rule.event or self.action.action,
+                                     host or self.server.host)
+        try:
+            yield
+        except Exception as error:
+            with self.database.write() as connection:
+                actions.finished(connection, number, "Error", details=said(error), traceback="".join(
+                    traceback.format_exception(error))[-8000:])
+            raise
+        with self.database.write() as connection:
+            actions.finished(connection, number, "Success")
+
+    def done(self, **values: Any) -> None:
+        """The action has succeeded: no task any more, the state that its row says, and *values*; one transaction."""
+        if self.rule.after:
+            values.setdefault("vm_state", self.rule.after)
+        if self.rule.task:
+            values.setdefault("task_state", None)
+        self._end("done", None, values)
+
+    def failed(self, error: BaseException, **values: Any) -> None:
+        """The action has failed: the fault is noted, the server is as *values* say."""
+        if self.rule.task:
+            values.setdefault("task_state", None)
+        code = error.status if isinstance(error, Fault | MagnetarError) else 500
+        values["fault"] = servers.text({"code": code, "message": said(error)[:255], "created": now(),
+                                        "details": said(error) if code < 500 else "".join(
+                                            traceback.format_exception(error))[-4000:]})
+        self._end("failed", "Error", values)
+
+    def _end(self, state: str, message: str | None, values: dict[str, Any]) -> None:
+        def once() -> None:
+            with self.database.write() as connection:
+                if not actions.ended(connection, self.action.id, self.conductor.holder, state, message):
+                    raise Lost
+                if values:
+                    servers.change(connection, self.id, **values)
+                self.database.ring(connection, servers.SERVERS_BELL)
+
+        self.database.retried(once)
+
+    def later(self, seconds: float, **values: Any) -> None:
+        """Put the action back, to be taken again after *seconds*."""
+        with self.database.write() as connection:
+            actions.put_back(connection, self.action.id, self.conductor.holder, self.database.clock(seconds), **values)
+
+    def error(self, cause: BaseException) -> None:
+        """The action has failed and the server with it."""
+        self.failed(cause, vm_state=ERROR)
+
+
+def said(error: BaseException) -> str:
+    """What a failure says to a user."""
+    if isinstance(error, Fault | MagnetarError):
+        return error.message
+    return f"{type(error).__name__}: {error}"

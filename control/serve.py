@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The parts of the control plane put together: in one process (``magnetar serve``), or each by itself."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from magnetar_control.agents import Agents
+from magnetar_control.api.app import ComputeApplication
+from magnetar_control.api.cloud import Cloud
+from magnetar_control.api.operations import OPERATIONS
+from magnetar_control.conductor.conductor import Conductor
+from magnetar_control.conductor.flows import FLOWS
+from magnetar_control.conductor.watch import Watch
+from magnetar_control.services import Services
+from magnetar_control.services.identity import Embedded as Identity
+from magnetar_control.services.image import Embedded as Images
+from magnetar_control.services.network import Embedded as Networks
+from magnetar_control.services.volume import Embedded as Volumes
+from magnetar_control.settings import Settings
+from magnetar_control.store import schema
+from magnetar_control.store.database import Database
+from magnetar_control.store.store import CELL0, Store
+from magnetar_control.store.tables import API, CELL
+from magnetar_control.web.asgi import Application, Server
+
+
+class Parts:
+    """Everything that a process of the control plane may need, made of *settings*."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        #: The password of admin, when the first start made it.
+        self.bootstrapped: str | None = None
+        self.api_database = Database(settings.url("api"), "api")
+        self.store = Store(self.api_database)
+        self.agents = Agents(settings.agent_ca_cert, settings.agent_client_cert, settings.agent_client_key,
+                             settings.action_timeout)
+
+    def services(self) -> Services:
+        """The embedded services."""
+        database = self.api_database
+        identity = Identity(database, self.settings.token_hours * 3600)
+        images = Images(database, self.settings.state_dir / "images")
+        networks = Networks(database, self.settings.network_cidr)
+        return Services(identity, images, networks, Volumes(database))
+
+    def set_up(self) -> None:
+        """Tables of all databases, cell0 and the cell of the settings. May be done again."""
+        schema.upgrade(self.api_database, API)
+        self.store.add_cell("cell0", self.settings.url("cell0"), CELL0)
+        self.store.add_cell(self.settings.cell, self.settings.url("cell"))
+        for _cell, database in self.store.databases():
+            schema.upgrade(database, CELL)
+
+    def bootstrap(self, services: Services) -> None:
+        """What a cloud has from its beginning."""
+        self.bootstrapped = services.identity.bootstrap(self.settings.public_url or f"http://{self.settings.listen}")
+        services.network.bootstrap()
+
+    def conductor(self, services: Services) -> Conductor:
+        """The conductor of the settings' cell."""
+        return Conductor(self.settings, self.store, services, self.agents, self.settings.cell, FLOWS)
+
+    def applications(self, services: Services) -> dict[str, Application]:
+        """What is mounted where."""
+        cloud = Cloud(self.settings, self.store, services, self.agents)
+        return {"": ComputeApplication(cloud, OPERATIONS), "/identity": services.identity.application(),
+                "/image": services.image.application(), "/network": services.network.application(authenticate),
+                "/volume": services.volume.application(authenticate)}
+
+    def close(self) -> None:
+        """Give everything back."""
+        self.agents.close()
+        self.store.close()
+
+
+@contextlib.contextmanager
+def everything(settings: Settings) -> Iterator[tuple[Server, Parts, Services]]:
+    """API, conductor and services in one process; the conductor works until the block ends."""
+    parts = Parts(settings)
+    parts.set_up()
+    services = parts.services()
+    parts.bootstrap(services)
+    conductor = parts.working = parts.conductor(services)
+    watch = Watch(conductor)
+    conductor.start(watch.run)
+    server = Server(parts.applications(services), settings.threads, settings.trust_proxy)
+    try:
+        yield server, parts, services
+    finally:
+        conductor.stop()
+        parts.close()

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is to be done on hosts: taken from the rows' ``task``, done by the agents, and noted.
+
+Each task may be done twice, since it says what shall be (``ensure``); so one whose process died is begun again when its
+lease has ended. A host that does not answer is asked again for a while.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, RowMapping, Table, and_, delete, or_, select, update
+
+from magnetar_control.agents import Agents
+from magnetar_control.services import Document
+from magnetar_control.store.database import Database, now
+from magnetar_control.web import Fault
+from magnetar_core.errors import HypervisorDown, MagnetarError, TimedOut, Unreachable
+
+from .tables import snapshots, volumes
+
+log = logging.getLogger(__name__)
+BELL = "volumes"
+#: Seconds that a task belongs to who took it; renewed while the agent tells of progress.
+LEASE = 60.0
+#: How often a host that does not answer is asked, and the seconds between, which double.
+ATTEMPTS, PAUSE = 6, 2.0
+#: Seconds that one task may take.
+LIMIT = 6 * 3600.0
+ABROAD = (Unreachable, TimedOut, HypervisorDown)
+
+Hosts = Callable[[], Iterable[Mapping[str, Any]]]
+
+
+def later(seconds: float) -> str:
+    """A moment as the tables keep it."""
+    return (datetime.fromisoformat(now()) + timedelta(seconds=seconds)).isoformat(timespec="microseconds")
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How hosts are reached: *hosts* gives [{name, endpoint, disk_gb_free, up}]; *ensure_image* has a host have an
+    image."""
+
+    hosts: Hosts
+    agents: Agents
+    ensure_image: Callable[[str, str], None]
+
+    def endpoint(self, name: str) -> str:
+        """Where the agent of a host is; raises ``Unreachable``."""
+        for host in self.hosts():
+            if host["name"] == name:
+                return str(host["endpoint"])
+        raise Unreachable(f"There is no host {name!r} in this cloud now.")
+
+    def roomiest(self) -> str | None:
+        """The host that answers and has the most free disk."""
+        up = [host for host in self.hosts() if host["up"]]
+        return max(up, key=lambda host: (host["disk_gb_free"], host["name"]))["name"] if up else None
+
+
+class Worker:
+    """Does tasks, by itself in *threads*, or when asked."""
+
+    def __init__(self, database: Database, reach: Reach, pause: float = PAUSE) -> None:
+        self.database, self.reach, self.pause = database, reach, pause
+        self.id = str(uuid.uuid4())
+        self._over = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def start(self, threads: int = 4) -> None:
+        """Work from now on."""
+        for number in range(threads):
+            thread = threading.Thread(target=self._run, name=f"volumes {number}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def stop(self) -> None:
+        """Take nothing more; what is at work goes on until its end, or with another process."""
+        self._over.set()
+        self.database.bell.ring(BELL)
+        for thread in self._threads:
+            thread.join(5)
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            seen = self.database.bell.count(BELL)
+            try:
+                if not self.step():
+                    self.database.bell.wait(BELL, seen, 1.0)
+            except Exception:
+                log.exception("volumes: the work failed; it goes on in a second")
+                self._over.wait(1.0)
+
+    def work(self) -> int:
+        """Do all that can be done now; how many tasks that were."""
+        done = 0
+        while not self._over.is_set() and self.step():
+            done += 1
+        return done
+
+    def step(self, id: str | None = None) -> bool:
+        """Do one task (that of the volume *id*, where given); whether there was one."""
+        for table in (volumes, snapshots):
+            row = self._take(table, id)
+            if row is not None:
+                self._do(table, row)
+                return True
+        return False
+
+    def _take(self, table: Table, id: str | None) -> RowMapping | None:
+        ready = _ready(table, id)
+        with self.database.read() as connection:
+            ids = connection.execute(select(table.c.id).where(ready).order_by(table.c.created_at).limit(8)).scalars().all()
+        for one in ids:
+            with self.database.write() as connection:
+                mine = update(table).where(ready, table.c.id == one).values(holder=self.id, lease_until=later(LEASE))
+                if connection.execute(mine).rowcount:
+                    return connection.execute(select(table).where(table.c.id == one)).mappings().one()
+        return None
+
+    def _do(self, table: Table, row: RowMapping) -> None:
+        try:
+            found = TASKS[table.name, row["task"]](self, row)
+        except ABROAD as error:
+            self._again(table, row, error)
+        except (MagnetarError, Fault) as error:
+            self._failed(table, row, error.message)
+        else:
+            self._finish(table, row, found)
+
+    def _finish(self, table: Table, row: RowMapping, values: Document | None) -> None:
+        """Note the end: *values* of the row, or ``None`` when it is gone."""
+        which = _mine(table, row)
+        with self.database.write() as connection:
+            if values is None:
+                connection.execute(delete(table).where(which))
+            else:
+                connection.execute(update(table).where(which).values(
+                    task=None, lease_until=None, holder=None, not_before=None, attempts=0, updated_at=now(),
+                    **{"fault": None, **values}))
+            self.database.ring(connection, BELL)
+
+    def _again(self, table: Table, row: RowMapping, error: MagnetarError) -> None:
+        if row["attempts"] + 1 >= ATTEMPTS:
+            self._failed(table, row, error.message)
+            return
+        log.warning("%s of %s %s: %s; trying again", row["task"], table.name, row["id"], error.message)
+        with self.database.write() as connection:
+            connection.execute(update(table).where(_mine(table, row)).values(
+                lease_until=None, holder=None, attempts=row["attempts"] + 1, fault=error.message,
+                not_before=later(self.pause * 2 ** row["attempts"])))
+
+    def _failed(self, table: Table, row: RowMapping, why: str) -> None:
+        log.error("%s of %s %s failed: %s", row["task"], table.name, row["id"], why)
+        status = {"delete": "error_deleting", "extend": "error_extending"}.get(row["task"], "error")
+        self._finish(table, row, {"status": status, "fault": why})
+
+    def ensure(self, row: RowMapping, noun: str, want: Document) -> Document:
+        """Have the host's agent make it so; the resource."""
+        table = volumes if noun == "volume" else snapshots
+
+        def renew(_operation: Document) -> None:
+            with self.database.write() as connection:
+                connection.execute(update(table).where(_mine(table, row)).values(lease_until=later(LEASE)))
+
+        with self.reach.agents.client(self.reach.endpoint(row["host"])) as client:
+            found: Document = client.ensure(noun, row["id"], want, timeout=LIMIT, progress=renew)["resource"]
+        return found
+
+    def place(self, row: RowMapping) -> str:
+        """The host that the volume lies on; chosen and noted before it is used."""
+        if row["host"]:
+            return str(row["host"])
+        host = self.reach.roomiest()
+        if host is None:
+            raise Unreachable("No compute host is up that could hold the volume.")
+        with self.database.write() as connection:
+            connection.execute(update(volumes).where(_mine(volumes, row)).values(host=host))
+        return host
+
+
+def _ready(table: Table, id: str | None) -> ColumnElement[bool]:
+    """Tasks that nobody is at and whose time has come."""
+    moment = now()
+    found = and_(table.c.task.is_not(None), or_(table.c.lease_until.is_(None), table.c.lease_until < moment),
+                 or_(table.c.not_before.is_(None), table.c.not_before <= moment))
+    return and_(found, table.c.id == id) if id else found
+
+
+def _mine(table: Table, row: RowMapping) -> ColumnElement[bool]:
+    """The row, as long as its task is the one that was taken, by who took it."""
+    return and_(table.c.id == row["id"], table.c.task == row["task"], table.c.holder == row["holder"])
+
+
+def _create_volume(worker: Worker, row: RowMapping) -> Document:
+    row = _with(row, host=worker.place(row))
+    want: Document = {"name": f"volume-{row['id']}", "size": row["size"], "pool": row["volume_type"],
+                      "multiattach": row["multiattach"]}
+    if row["image_id"]:
+        worker.reach.ensure_image(row["host"], row["image_id"])
+        want["image"] = row["image_id"]
+    elif row["snapshot_id"]:
+        want["snapshot"] = row["snapshot_id"]
+    elif row["source_volid"]:
+        want["source_volume"] = row["source_volid"]
+    worker.ensure(row, "volume", want)
+    return {"status": "available", "host": row["host"]}
+
+
+def _extend_volume(worker: Worker, row: RowMapping) -> Document:
+    worker.ensure(row, "volume", {"size": row["new_size"]})
+    return {"status": row["previous_status"], "size": row["new_size"], "new_size": None, "previous_status": None}
+
+
+def _create_snapshot(worker: Worker, row: RowMapping) -> Document:
+    found = worker.ensure(row, "volume_snapshot", {"name": f"snapshot-{row['id']}", "volume": row["volume_id"]})
+    return {"status": "available", "size": found.get("size") or row["size"]}
+
+
+def _delete(noun: str) -> Callable[[Worker, RowMapping], None]:
+    def done(worker: Worker, row: RowMapping) -> None:
+        if row["host"]:
+            with worker.reach.agents.client(worker.reach.endpoint(row["host"])) as client:
+                client.delete(noun, row["id"], timeout=LIMIT)
+
+    return done
+
+
+def _with(row: RowMapping, **values: Any) -> Any:
+    return {**row, **values}
+
+
+TASKS: Mapping[tuple[str, str], Callable[[Worker, RowMapping], Document | None]] = {
+    ("volumes", "create"): _create_volume, ("volumes", "extend"): _extend_volume,
+    ("volumes", "delete"): _delete("volume"), ("volume_snapshots", "create"): _create_snapshot,
+    ("volume_snapshots", "delete"): _delete("volume_snapshot")}
