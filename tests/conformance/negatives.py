@@ -10,12 +10,13 @@ from typing import Any
 
 from .bind import bind
 from .compare import Difference
-from .execute import UNVERSIONED, Runner
+from .execute import UNVERSIONED, Runner, filled
 from .fixtures import Blocked
 from .outcome import ABSENT, BLOCKED, FAIL, NOBODY, NOT_APPLICABLE, PASS, Result, fault
 from .plan import Case
-from .samples import Evidence, Operation
+from .samples import Evidence, Operation, keys, leaves
 from .scenes import Scene, state
+from .tolerances import for_administrators
 from .transport import Exchange
 
 #: Bodies of actions that have no sample and need more than null.
@@ -43,17 +44,6 @@ def newest(operation: Operation, maximum: int) -> int:
     return min(operation.max, maximum)
 
 
-def filled(operation: Operation, id: str = NOBODY) -> str:
-    """The operation's path with things that are not there."""
-    path = operation.path
-    if path.startswith("(service root)"):
-        return "(root)" + path.removeprefix("(service root)").strip().replace("/v2 or ", "").replace(
-            "{anything else}", "magnetar")
-    parts = [id if part in ("{server_id}", "{id}") and place == 2 else NOBODY if part.startswith("{") else part
-             for place, part in enumerate(path.split("/"))]
-    return "/".join(parts)
-
-
 class Negatives:
     """Tries refusals, with a runner's fixtures."""
 
@@ -62,7 +52,6 @@ class Negatives:
         self.cloud = runner.cloud
         self.fx = runner.fx
         self.maximum = runner.cloud.target.maximum
-        self._served: dict[str, bool] = {}
 
     def run(self, case: Case) -> Result:
         """One case; its kind and operation are in the case."""
@@ -72,22 +61,16 @@ class Negatives:
         kind = KINDS[case.extra["kind"]]
         mark = self.fx.made
         try:
-            if not operation.removed and not self.served(operation):
+            if not operation.removed and not self.runner.served(operation):
                 return Result(case, ABSENT)
             found = kind.attempt(self, operation)
+            if operation.removed and found and found[0].got.startswith("404"):
+                return Result(case, ABSENT)
         except Blocked as why:
             return Result(case, BLOCKED, str(why))
         finally:
             self.fx.release(mark)
         return Result(case, FAIL if found else PASS, differences=found)
-
-    def served(self, operation: Operation) -> bool:
-        """Whether the API knows the operation at its newest microversion."""
-        if operation.id not in self._served:
-            body: Any = {operation.action: None} if operation.action else {}
-            answer = self.ask(operation, None if operation.method in ("GET", "DELETE") else body)
-            self._served[operation.id] = not self.runner.absence(answer, operation.action)
-        return self._served[operation.id]
 
     def ask(self, operation: Operation, body: Any = None, *, id: str = NOBODY, version: Any = None, query: str = "",
             persona: str = "admin") -> Exchange:
@@ -241,6 +224,32 @@ def _quota(negatives: Negatives, operation: Operation) -> list[Difference]:
     return fault(negatives.ask(operation, body), (403,))
 
 
+def _view(negatives: Negatives, operation: Operation) -> list[Difference]:
+    """What only administrators see is not in the owner's view."""
+    server = negatives.fx.server()
+    found = []
+    for version in (1, 3, 16, 47, 75, 89, negatives.maximum):
+        answer = negatives.ask(operation, id=server, version=version, persona="member")
+        if answer.status != 200:
+            return [Difference("#status", "status", "200", f"{answer.status} {answer.message}")]
+        found += [Difference(pointer, "persona", "for administrators only", f"seen by the owner at 2.{version}")
+                  for pointer in sorted(keys(answer.body)) if for_administrators(pointer, version)]
+    return found
+
+
+def _project(negatives: Negatives, operation: Operation) -> list[Difference]:
+    """The project's id may stand in the path; links have it then; another project's is a 400."""
+    cloud, own = negatives.cloud, negatives.cloud.admin.project_id
+    answer = cloud.compute("GET", f"/{own}{operation.path}")
+    found = [] if answer.status == 200 else [Difference("#status", "status", "200", f"{answer.status} {answer.message}")]
+    base = cloud.target.url.rstrip("/")
+    for pointer, value in leaves(answer.body):
+        if pointer.endswith("/href") and not str(value).startswith((f"{base}/v2.1/{own}/", f"{base}/{own}/")):
+            found.append(Difference(pointer, "link", f"{base}/[v2.1/]{own}/...", str(value)))
+    other = cloud.personas["other"].project_id
+    return found + fault(cloud.compute("GET", f"/{other}{operation.path}"), (400,))
+
+
 def _live(operation: Operation) -> str:
     return "removed from Nova: its only refusal is another case" if operation.removed else ""
 
@@ -281,6 +290,9 @@ KINDS: dict[str, Kind] = {kind.name: kind for kind in (
     Kind("reader", lambda o, top: _live(o) or _if(o.role == "project member", _NO), _reader),
     Kind("member", lambda o, top: _live(o) or _if(o.role == "admin", _NO), _member),
     Kind("nobody", lambda o, top: _live(o) or _if(o.role != "unauthenticated", _NO), _nobody),
+    Kind("owner's view", lambda o, top: _if(o.id in ("servers.show", "servers.detail.list"), _NO), _view),
+    Kind("project in the path", lambda o, top: _if(o.id in ("servers.list", "flavors.list", "limits.list"), _NO),
+         _project),
     Kind("over quota", lambda o, top: _if(o.id == "servers.create", _NO), _quota),
 )}
 

@@ -92,7 +92,8 @@ def chosen(sample: Sample, maximum: int = NEWEST, every: bool = False, seed: int
     return [versions[0], drawn, versions[-1]]
 
 
-def _cases(sample: Sample, capabilities: Mapping[str, Any], maximum: int, every: bool) -> Iterable[Case]:
+def _cases(evidence: Evidence, sample: Sample, capabilities: Mapping[str, Any], maximum: int,
+           every: bool) -> Iterable[Case]:
     why = reason(sample, capabilities)
     versions = chosen(sample, maximum, every)
     if not versions:
@@ -100,8 +101,10 @@ def _cases(sample: Sample, capabilities: Mapping[str, Any], maximum: int, every:
                    version=sample.min, direction=sample.direction, group=sample.replay, sample=sample,
                    reason="newer than the claimed maximum" if sample.min > maximum else "valid at no microversion")
     for version in versions:
+        lacks = sample.requests and not why and evidence.request_of(sample, version) is None
         yield Case(id=f"{sample.file}@2.{version}", kind="sample", area=sample.area, operation=sample.operation,
-                   version=version, direction=sample.direction, group=sample.replay, sample=sample, reason=why)
+                   version=version, direction=sample.direction, group=sample.replay, sample=sample,
+                   reason="no sample of a request that brings it is valid at this microversion" if lacks else why)
 
 
 def _twin(evidence: Evidence, sample: Sample, capabilities: Mapping[str, Any], maximum: int) -> Case | None:
@@ -130,7 +133,7 @@ def plan(evidence: Evidence, capabilities: Mapping[str, Any], maximum: int = NEW
     """Every case of the samples, applicable or with the reason why not."""
     cases: list[Case] = []
     for sample in evidence.samples.values():
-        cases.extend(_cases(sample, capabilities, maximum, every))
+        cases.extend(_cases(evidence, sample, capabilities, maximum, every))
         twin = _twin(evidence, sample, capabilities, maximum)
         if twin:
             cases.append(twin)

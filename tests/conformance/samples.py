@@ -169,6 +169,19 @@ class Evidence:
         plain = [one for one in found if one.status < 400]
         return plain[-1] if plain else None
 
+    def request_of(self, sample: Sample, version: int) -> Sample | None:
+        """The request that brings the answer of *sample* at *version*: one of its own; else another of the operation
+        whose answer has the same keys at its top."""
+        own = [self.samples[file] for file in sample.requests]
+        for fitting in ([one for one in own if version in one.versions], [one for one in own if version in one.valid]):
+            if fitting:
+                return fitting[-1]
+        top = self.body(sample.file).keys()
+        others = [one for one in self.of(sample.operation, "request")
+                  if version in one.valid and one.usable and one.status == sample.status
+                  and one.response and self.body(one.response).keys() == top]
+        return others[-1] if others else None
+
     def nulls(self, operation: str) -> frozenset[str]:
         """Pointers, with * for every element of a list, at which some answer of the operation has null."""
         return self._nulls(operation)

@@ -98,3 +98,10 @@ def may_be_extra(pointer: str, operation: str, version: int) -> bool:
 def may_be_missing(pointer: str) -> bool:
     """Whether an answer may lack a key of its sample."""
     return any(row.missing and matches(row.pattern, pointer) for row in CONDITIONS)
+
+
+def for_administrators(pointer: str, version: int) -> bool:
+    """Whether a key is in the view of administrators only."""
+    if pointer.endswith("OS-EXT-SRV-ATTR:hostname"):
+        return version < 90
+    return any(matches(row.pattern, pointer) for row in ADMIN_KEYS)
