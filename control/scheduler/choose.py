@@ -16,13 +16,30 @@ from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
-from .filters import FILTERS, HOST, PROFILE, Filter
+from .filters import HOST, PROFILE, USUAL_FILTERS, Filter
 from .hosts import Block, HostState, HostStates, Profile, Row
 from .request import Request
 from .weighers import USUAL, Multipliers, Term, bound, terms, weight
 
 #: What users are told, in Nova's words; admins are told which filter refused how many hosts.
 NO_VALID_HOST = "No valid host was found. There are not enough hosts available."
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What operators may set of the choice."""
+
+    multipliers: Multipliers = USUAL
+    filters: tuple[Filter, ...] = USUAL_FILTERS
+    #: The first host is drawn among so many of the best (Nova's host_subset_size).
+    subset: int = 1
+
+    def asked(self, request: Request) -> list[Filter]:
+        """The filters that may refuse a host for *request*."""
+        return [one for one in self.filters if one.asked(request)]
+
+
+NOVAS = Rules()
 
 
 class Candidate(NamedTuple):
@@ -75,27 +92,25 @@ class Part(NamedTuple):
     high: Row
 
 
-def choose(states: HostStates, request: Request, count: int = 1, *, multipliers: Multipliers = USUAL,
-           subset: int = 1, random: Random | None = None) -> list[Candidate]:
+def choose(states: HostStates, request: Request, count: int = 1, *, rules: Rules = NOVAS,
+           random: Random | None = None) -> list[Candidate]:
     """Up to *count* hosts, best first; raises ``NoValidHost``.
 
-    Chance decides between hosts of equal weight, and which of the best *subset* comes first (Nova's host_subset_size):
-    several conductors that see the same then seldom want the same host. Without *random* the order is always the same.
+    Chance decides between hosts of equal weight, and which of the best ``rules.subset`` comes first: several conductors
+    that see the same then seldom want the same host. Without *random* the order is always the same.
     """
     with states.lock:
-        parts = _parts(states, request)
-        best = _best(parts, request, max(count, subset), multipliers, random)
+        best = _best(_parts(states, request, rules), request, max(count, rules.subset), rules.multipliers, random)
         if not best:
-            raise NoValidHost(explain(states, request, multipliers=multipliers))
-    if random and subset > 1:
-        best.insert(0, best.pop(random.randrange(min(subset, len(best)))))
+            raise NoValidHost(explain(states, request, rules=rules))
+    if random and rules.subset > 1:
+        best.insert(0, best.pop(random.randrange(min(rules.subset, len(best)))))
     return best[:count]
 
 
-def explain(states: HostStates, request: Request, count: int = 3, *,
-            multipliers: Multipliers = USUAL) -> Explanation:
+def explain(states: HostStates, request: Request, count: int = 3, *, rules: Rules = NOVAS) -> Explanation:
     """What would be chosen and what refused, without claiming: for check mode and for errors."""
-    asked = [one for one in FILTERS if one.asked(request)]
+    asked = rules.asked(request)
     refused: Counter[str] = Counter()
     with states.lock:
         seen: dict[tuple[Profile, Filter], bool] = {}
@@ -107,18 +122,18 @@ def explain(states: HostStates, request: Request, count: int = 3, *,
             else:
                 refused[name] += 1
         order = [name for name in dict.fromkeys(one.name for one in asked) if refused[name]]
-        best = _best(_separate(passed, request), request, count, multipliers, None) if passed else []
+        best = _best(_separate(passed, request), request, count, rules.multipliers, None) if passed else []
         return Explanation(len(states.hosts), {name: refused[name] for name in order}, best)
 
 
-def plainly(states: HostStates, request: Request, multipliers: Multipliers = USUAL) -> list[tuple[float, str]]:
+def plainly(states: HostStates, request: Request, rules: Rules = NOVAS) -> list[tuple[float, str]]:
     """What ``choose`` means, host by host: weights and names of all that pass, best first. For tests and figures."""
-    passed = [host for host in states.hosts.values()
-              if all(one.passes(host, request) for one in FILTERS if one.asked(request))]
+    asked = rules.asked(request)
+    passed = [host for host in states.hosts.values() if all(one.passes(host, request) for one in asked)]
     rows = [host.row(request.mates.get(host.name, 0)) for host in passed]
     columns = list(zip(*rows, strict=True))
     low, high = tuple(map(min, columns)), tuple(map(max, columns))
-    found = [(weight(row, terms(host.profile, request, multipliers, low, high)), host.name)
+    found = [(weight(row, terms(host.profile, request, rules.multipliers, low, high)), host.name)
              for row, host in zip(rows, passed, strict=True)]
     return sorted(found, key=lambda one: (-one[0], one[1]))
 
@@ -138,9 +153,9 @@ def _refusal(host: HostState, request: Request, asked: list[Filter],
     return None
 
 
-def _parts(states: HostStates, request: Request) -> list[Part]:
+def _parts(states: HostStates, request: Request, rules: Rules) -> list[Part]:
     """The hosts that pass all filters."""
-    asked = [one for one in FILTERS if one.asked(request)]
+    asked = rules.asked(request)
     single = [one for one in asked if one.sight == HOST]
     if request.only is not None or single:
         names = states.hosts if request.only is None else request.only

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Whether a host may take a server: a tuple of functions of host and request, by the names of Nova's filters.
 
-All of them are applied, always, in this order. ``sight`` says what a filter looks at, so that ``choose`` need not ask
+They are applied in this order. ``sight`` says what a filter looks at, so that ``choose`` need not ask
 it for each of 10,000 hosts: the profile that many hosts share, the numbers that blocks have bounds of, the name (it is
 in ``Request.only`` or ``never`` too), or the single host.
 """
@@ -16,6 +16,8 @@ from .expressions import matches, query
 from .hosts import HostState
 from .request import Request, hint
 
+#: Not applied unless an operator names them: their hints answer questions about hosts that users may not ask.
+OPTIONAL = ("SimpleCIDRAffinityFilter", "JsonFilter")
 PROFILE, ROOM, NAME, HOST = "profile", "room", "name", "host"
 
 
@@ -220,3 +222,13 @@ FILTERS: tuple[Filter, ...] = (
     Filter("SimpleCIDRAffinityFilter", HOST, near, lambda request: request.hints.get("build_near_host_ip")),
     Filter("JsonFilter", HOST, queried, lambda request: request.hints.get("query")),
 )
+#: What is applied without any setting.
+USUAL_FILTERS = tuple(one for one in FILTERS if one.name not in OPTIONAL)
+
+
+def enabled(optional: Iterable[str]) -> tuple[Filter, ...]:
+    """The usual filters, and those that are named. Raises ``ValueError`` for a name that is not in ``OPTIONAL``."""
+    names = set(optional)
+    if wrong := names - set(OPTIONAL):
+        raise ValueError(f"there is no optional filter {', '.join(sorted(wrong))}; there are {', '.join(OPTIONAL)}")
+    return tuple(one for one in FILTERS if one.name not in OPTIONAL or one.name in names)

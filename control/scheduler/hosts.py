@@ -22,7 +22,7 @@ from magnetar_control.store.hosts import Aggregate
 
 #: Hosts of a block at most.
 BLOCK = 64
-#: The zone of a host that is in no aggregate with one; Nova's default_availability_zone.
+#: The zone of a host that is in no aggregate with one (Nova's default_availability_zone).
 DEFAULT_ZONE = "nova"
 #: What of an agent's ``host`` resource flavors and images may ask for.
 CAPABILITIES = ("architecture", "cpu_info", "cpu_model", "hypervisor_type", "hypervisor_version", "libvirt_version",
@@ -96,8 +96,8 @@ class Block:
 class HostStates:
     """All hosts. ``lock`` is held by whoever reads more than one thing; a host that nobody saw up is down."""
 
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
+    def __init__(self, default_zone: str = DEFAULT_ZONE) -> None:
+        self.lock, self.default_zone = threading.RLock(), default_zone
         self.hosts: dict[str, HostState] = {}
         self._blocks: list[Block] = []
         self._open: dict[Profile, Block] = {}  # where hosts that come to a profile are put
@@ -221,7 +221,8 @@ class HostStates:
     def _profile(self, row: Mapping[Any, Any]) -> Profile:
         name, info = row["name"], orjson.loads(row["info"])
         aggregates = tuple(one.metadata for one in self._aggregates.get(name, ()))
-        zone = next((one["availability_zone"] for one in aggregates if "availability_zone" in one), DEFAULT_ZONE)
+        zone = next((one["availability_zone"] for one in aggregates if "availability_zone" in one),
+                    self.default_zone)
         enabled = not (row["disabled"] or row["cell_disabled"])
         up = self._up.get(name, False) and not row["forced_down"]
         capabilities = {key: info[key] for key in CAPABILITIES if info.get(key) is not None}

@@ -10,10 +10,9 @@ from random import Random
 from magnetar_control.store import allocations, hosts
 from magnetar_control.store.database import Database
 
-from .choose import Candidate, NoValidHost, choose
+from .choose import NOVAS, Candidate, NoValidHost, Rules, choose
 from .hosts import HostStates
 from .request import Request
-from .weighers import USUAL, Multipliers
 
 #: Candidates of one choice. Somebody else was quicker at one: the next is tried before anything is chosen again.
 CANDIDATES = 3
@@ -22,8 +21,7 @@ PATIENCE = 5
 
 
 def place(database: Database, states: HostStates, request: Request, *, consumer_id: str | None = None,
-          map_cell: bool = True, multipliers: Multipliers = USUAL, subset: int = 1,
-          random: Random | None = None) -> Candidate:
+          map_cell: bool = True, rules: Rules = NOVAS, random: Random | None = None) -> Candidate:
     """Choose a host and claim it for the request's server (or for *consumer_id*), with the server mapped to the host's
     cell if *map_cell*. Raises ``NoValidHost``, with nothing claimed.
 
@@ -32,7 +30,7 @@ def place(database: Database, states: HostStates, request: Request, *, consumer_
     """
     refused: Counter[str] = Counter()
     while True:
-        for found in choose(states, request, CANDIDATES, multipliers=multipliers, subset=subset, random=random):
+        for found in choose(states, request, CANDIDATES, rules=rules, random=random):
             if _claimed(database, request, found, consumer_id or request.server_id, map_cell):
                 states.used(found.host, request.amounts)
                 return found

@@ -6,7 +6,9 @@ from random import Random
 import pytest
 
 from magnetar_control.scheduler import hosts as hosts_module
-from magnetar_control.scheduler.choose import NO_VALID_HOST, NoValidHost, choose, explain, plainly
+from magnetar_control.scheduler.choose import NO_VALID_HOST, NoValidHost, Rules, choose, explain, plainly
+from magnetar_control.scheduler.filters import FILTERS
+from magnetar_control.scheduler.hosts import HostStates
 from magnetar_control.scheduler.weighers import Multipliers
 from magnetar_control.store.allocations import Amounts, Group
 
@@ -66,18 +68,19 @@ def test_what_is_chosen_is_what_looking_at_every_host_would_choose(seed, monkeyp
         found._arrange()
     for _round in range(20):
         wish, count = a_wish(chance, names), chance.choice((1, 3, 10, 100))
-        multipliers = chance.choice((Multipliers(), Multipliers(ram=-1.0), Multipliers(cpu=0.3, disk=2.0, io_ops=0.0)))
-        plain = plainly(found, wish, multipliers)
+        rules = Rules(chance.choice((Multipliers(), Multipliers(ram=-1.0), Multipliers(cpu=0.3, disk=2.0, io_ops=0.0))),
+                      FILTERS)
+        plain = plainly(found, wish, rules)
         if not plain:
             with pytest.raises(NoValidHost) as told:
-                choose(found, wish, count, multipliers=multipliers)
+                choose(found, wish, count, rules=rules)
             assert sum(told.value.explanation.refused.values()) == len(names)
             continue
-        chosen = choose(found, wish, count, multipliers=multipliers, random=chance if seed % 3 else None)
+        chosen = choose(found, wish, count, rules=rules, random=chance if seed % 3 else None)
         assert [one.weight for one in chosen] == [weight for weight, _name in plain[:count]]
         assert {(one.weight, one.host) for one in chosen} <= set(plain)
         assert len({one.host for one in chosen}) == len(chosen)
-        told = explain(found, wish, 10, multipliers=multipliers)
+        told = explain(found, wish, 10, rules=rules)
         assert sum(told.refused.values()) + len(plain) == len(names)
         assert [one.weight for one in told.candidates] == [weight for weight, _name in plain[:10]]
         found.used(chosen[0].host, wish.amounts)  # and the next choice sees it
@@ -106,7 +109,7 @@ def test_equal_hosts_are_drawn_by_chance_that_can_be_repeated():
 
 def test_a_subset_is_drawn_of_the_best():
     found = states(*(row(f"kvm{at}", memory_mb_used=100 * at) for at in range(9)))
-    drawn = [choose(found, request(), 3, subset=3, random=Random(seed)) for seed in range(30)]
+    drawn = [choose(found, request(), 3, rules=Rules(subset=3), random=Random(seed)) for seed in range(30)]
     assert {one[0].host for one in drawn} == {"kvm0", "kvm1", "kvm2"}
     assert all({one.host for one in three} == {"kvm0", "kvm1", "kvm2"} for three in drawn)
 
@@ -145,3 +148,10 @@ def test_hosts_come_go_and_change():
     assert [one.host for one in choose(found, request(), 9)] == ["kvm3"]
     found.refresh([row("kvm3")], [aggregate("kvm3", availability_zone="one")])
     assert choose(found, request())[0].zone == "one"
+
+
+def test_hosts_without_a_zone_are_in_the_one_that_is_set():
+    found = HostStates("home")
+    found.refresh([row("kvm1")], [])
+    found.up("kvm1", True)
+    assert choose(found, request(availability_zone="home"))[0].zone == "home"

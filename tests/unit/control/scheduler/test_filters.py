@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What each filter passes and refuses, by Nova's rules."""
+
+import pytest
+
+from magnetar_control.scheduler.choose import NoValidHost, Rules, choose
+from magnetar_control.scheduler.expressions import matches
+from magnetar_control.scheduler.filters import FILTERS, OPTIONAL, enabled
+from magnetar_control.scheduler.request import amounts_of, hinted
+from magnetar_control.store.allocations import Amounts, Group
+
+from .fleet import aggregate, request, row, states
+
+FEW = Amounts(1, 1024, 10)
+#: Columns of the host, the request, and the filter that refuses it (None: it passes).
+CASES = {
+    "a host like any": ({}, {}, None),
+    "disabled": ({"disabled": True}, {}, "ComputeFilter"),
+    "forced down": ({"forced_down": True}, {}, "ComputeFilter"),
+    "in a disabled cell": ({"cell_disabled": True}, {}, "ComputeFilter"),
+    "of the cell": ({}, {"cell_id": "cell"}, None),
+    "of another cell": ({}, {"cell_id": "other"}, "CellFilter"),
+    "the last CPU": ({"vcpus_used": 255}, {}, None),
+    "no CPU left": ({"vcpus_used": 256}, {}, "CoreFilter"),
+    "more CPUs than the host has": ({}, {"amounts": Amounts(17, 1, 1)}, "CoreFilter"),
+    "the last memory": ({"memory_mb_used": 98304 - 1024}, {}, None),
+    "not enough memory": ({"memory_mb_used": 98304 - 1023}, {}, "RamFilter"),
+    "reserved memory": ({"memory_mb_reserved": 65536}, {}, "RamFilter"),
+    "not enough disk": ({"disk_gb_used": 991}, {}, "DiskFilter"),
+    "no disk wanted where it is overfull": ({"disk_gb_used": 1001}, {"amounts": Amounts(1, 1024, 0)}, None),
+    "a ratio of its own": ({"vcpus_ratio": 1.0, "vcpus_used": 16}, {}, "CoreFilter"),
+    "the zone of hosts without one": ({}, {"availability_zone": "nova"}, None),
+    "another zone": ({}, {"availability_zone": "one"}, "AvailabilityZoneFilter"),
+    "one of several zones": ({}, {"availability_zone": "one, nova"}, None),
+    "the requested host": ({}, {"host": "kvm1"}, None),
+    "not the requested host": ({}, {"host": "kvm2"}, "RequestedDestinationFilter"),
+    "tried before": ({}, {"ignored": frozenset(["kvm1"])}, "RetryFilter"),
+    "where the volume is": ({}, {"volume_hosts": frozenset(["kvm1"])}, None),
+    "where the volume is not": ({}, {"volume_hosts": frozenset(["kvm2"])}, "VolumeHostFilter"),
+    "different host": ({}, {"different_host": frozenset(["kvm1"])}, "DifferentHostFilter"),
+    "same host": ({}, {"same_host": frozenset(["kvm1"])}, None),
+    "not the same host": ({}, {"same_host": frozenset()}, "SameHostFilter"),
+    "apart": ({}, {"group": Group("g", "anti-affinity", 1, {"kvm1": 1})}, "ServerGroupAntiAffinityFilter"),
+    "apart, two allowed": ({}, {"group": Group("g", "anti-affinity", 2, {"kvm1": 1})}, None),
+    "together": ({}, {"group": Group("g", "affinity", 1, {"kvm1": 1})}, None),
+    "together, the first": ({}, {"group": Group("g", "affinity", 1, {})}, None),
+    "together, elsewhere": ({}, {"group": Group("g", "affinity", 1, {"kvm2": 1})}, "ServerGroupAffinityFilter"),
+    "softly apart": ({}, {"group": Group("g", "soft-anti-affinity", 1, {"kvm1": 1})}, None),
+    "softly together": ({}, {"group": Group("g", "soft-affinity", 1, {"kvm2": 1})}, None),
+    "a capability": ({}, {"extra_specs": {"capabilities:hypervisor_type": "s== QEMU"}}, None),
+    "a nested capability": ({"info": {"cpu_info": {"features": ["aes", "avx"]}}},
+                            {"extra_specs": {"capabilities:cpu_info:features": "<in> avx"}}, None),
+    "a missing nested one": ({"info": {"cpu_info": {"features": ["aes"]}}},
+                             {"extra_specs": {"capabilities:cpu_info:features": "<in> avx"}},
+                             "ComputeCapabilitiesFilter"),
+    "an unknown capability": ({}, {"extra_specs": {"capabilities:colour": "red"}}, "ComputeCapabilitiesFilter"),
+    "an unknown name without scope": ({}, {"extra_specs": {"colour": "red"}}, None),
+    "a known name without scope": ({}, {"extra_specs": {"cpu_model": "Skylake"}}, "ComputeCapabilitiesFilter"),
+    "another scope": ({}, {"extra_specs": {"hw:cpu_policy": "dedicated"}}, None),
+    "a number of the host": ({"servers": 3}, {"extra_specs": {"capabilities:num_instances": "<= 3"}}, None),
+    "too many of it": ({"servers": 4}, {"extra_specs": {"capabilities:num_instances": "<= 3"}},
+                       "ComputeCapabilitiesFilter"),
+    "no aggregate has it": ({}, {"extra_specs": {"aggregate_instance_extra_specs:ssd": "true"}},
+                            "AggregateInstanceExtraSpecsFilter"),
+    "the architecture": ({"info": {"architecture": "x86_64"}}, {"image": {"hw_architecture": "x86_64"}}, None),
+    "another architecture": ({"info": {"architecture": "x86_64"}}, {"image": {"hw_architecture": "aarch64"}},
+                             "ImagePropertiesFilter"),
+    "by its old name": ({"info": {"architecture": "x86_64"}}, {"image": {"architecture": "ppc64"}},
+                        "ImagePropertiesFilter"),
+    "a host that does not tell": ({}, {"image": {"hw_architecture": "aarch64"}}, None),
+    "qemu means kvm too": ({"info": {"virt_types": ["kvm"], "hypervisor_type": "KVM"}},
+                           {"image": {"img_hv_type": "qemu"}}, None),
+    "another hypervisor": ({}, {"image": {"img_hv_type": "hyperv"}}, "ImagePropertiesFilter"),
+    "kvm where there is none": ({"info": {"virt_types": ["qemu"]}}, {"image": {"img_hv_type": "kvm"}},
+                                "ImagePropertiesFilter"),
+    "another mode": ({}, {"image": {"hw_vm_mode": "xen"}}, "ImagePropertiesFilter"),
+    "near an address": ({}, {"hints": {"build_near_host_ip": "192.0.2.1", "cidr": "/24"}}, None),
+    "not near it": ({}, {"hints": {"build_near_host_ip": "192.0.3.1"}}, "SimpleCIDRAffinityFilter"),
+    "near nonsense": ({}, {"hints": {"build_near_host_ip": "here"}}, "SimpleCIDRAffinityFilter"),
+    "a query": ({}, {"hints": {"query": '["and", [">=", "$free_ram_mb", 1024], ["not", ["in", "$host", "kvm7"]]]'}},
+                None),
+    "a query that does not hold": ({}, {"hints": {"query": '["<", "$free_ram_mb", 1024]'}}, "JsonFilter"),
+    "a query over nothing": ({}, {"hints": {"query": '["=", "$colour", "red"]'}}, "JsonFilter"),
+    "no query": ({}, {"hints": {"query": "]["}}, "JsonFilter"),
+    "a query of no operator": ({}, {"hints": {"query": '["~", "$host", 1]'}}, "JsonFilter"),
+}
+
+
+@pytest.mark.parametrize(("columns", "wish", "refused"), CASES.values(), ids=CASES)
+def test_a_host_passes_or_is_refused_by_the_filter_that_says_so(columns, wish, refused):
+    found = states(row("kvm1", **columns))
+    rules = Rules(filters=enabled(OPTIONAL))
+    if refused is None:
+        assert [one.host for one in choose(found, request(**wish), rules=rules)] == ["kvm1"]
+        return
+    with pytest.raises(NoValidHost) as told:
+        choose(found, request(**wish), rules=rules)
+    assert told.value.explanation.refused == {refused: 1}
+
+
+def test_every_filter_is_shown_refusing():
+    tried = {refused for _columns, _wish, refused in CASES.values()} | {"AggregateMultiTenancyIsolation"}
+    assert {one.name for one in FILTERS} <= tried
+
+
+def test_hints_that_answer_questions_about_hosts_are_not_heard_unless_an_operator_says_so():
+    nosy = request(hints={"query": '["<", "$free_ram_mb", 1]', "build_near_host_ip": "192.0.3.1"})
+    assert choose(states(row("kvm1")), nosy)
+    assert [one.name for one in enabled(["JsonFilter"])][-1] == "JsonFilter"
+    with pytest.raises(ValueError, match="there is no optional filter RamFilter; there are SimpleCIDR"):
+        enabled(["RamFilter"])
+
+
+def test_a_host_whose_agent_is_silent_is_refused():
+    with pytest.raises(NoValidHost) as told:
+        choose(states(row("kvm1"), down=["kvm1"]), request())
+    assert told.value.explanation.refused == {"ComputeFilter": 1}
+
+
+def test_an_aggregate_gives_a_zone_extra_specs_and_projects():
+    found = states(row("kvm1"), row("kvm2"), aggregates=[
+        aggregate("kvm1", availability_zone="one", ssd="true, yes", filter_tenant_id="p,q", filter_tenant_id2="r")])
+    assert [one.host for one in choose(found, request(availability_zone="one"), 9)] == ["kvm1"]
+    ssd = request(extra_specs={"aggregate_instance_extra_specs:ssd": "yes"})
+    assert [one.host for one in choose(found, ssd, 9)] == ["kvm1"]
+    assert {one.host for one in choose(found, request(project_id="r"), 9)} == {"kvm1", "kvm2"}
+    assert [one.host for one in choose(found, request(project_id="z"), 9)] == ["kvm2"]
+
+
+@pytest.mark.parametrize(("value", "text", "held"), [
+    (5, ">= 5", True), (4, ">= 5", False), (5, "= 5", True), (6, "= 5", True), (6, "== 5", False), (5.0, "== 5", True),
+    (6, "!= 5", True), (5, "<= 5", True), ("much", ">= 5", False), (5, ">= much", False),
+    ("2.1.0", "s== 2.1.0", True), ("2.1.0", "s!= 2.1.0", False), ("b", "s> a", True), ("b", "s>= b", True),
+    ("a", "s< b", True), ("a", "s<= a", True), ("a gcc here", "<in> gcc", True), (["aes", "mmx"], "<in> aes", True),
+    (["aes"], "<in> ae", False), (["aes", "mmx"], "<all-in> aes mmx", True), (["aes"], "<all-in> aes mmx", False),
+    ("fpu", "<or> fpu <or> gpu", True), ("gpu", "<or> fpu <or> gpu", True), ("cpu", "<or> fpu <or> gpu", False),
+    ("x86 64", "x86 64", True), (5, "5", True), (True, "True", True), ("a", "b", False), ("", "", True)])
+def test_operators_of_extra_specs(value, text, held):
+    assert matches(value, text) is held
+
+
+def test_a_flavor_needs_its_disks_and_swap_in_whole_gib():
+    flavor = {"vcpus": 2, "ram": 512, "disk": 10, "ephemeral": 5, "swap": 1025}
+    assert amounts_of(flavor) == (2, 512, 17)
+    assert amounts_of(flavor, volume_backed=True) == (2, 512, 7)
+    assert amounts_of({"vcpus": 1, "ram": 64, "swap": ""}) == (1, 64, 0)
+
+
+def test_hints_name_servers_and_requests_hosts():
+    where = {"s1": ["kvm1"], "s2": ["kvm2", "kvm3"]}
+    assert hinted({"different_host": "s1", "same_host": ["s2", "s9"]}, where) == {
+        "different_host": {"kvm1"}, "same_host": {"kvm2", "kvm3"}}
+    assert hinted({}, where) == {"different_host": frozenset(), "same_host": None}

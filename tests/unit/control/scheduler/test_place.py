@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The memory proposes, the database decides: conductors that know nothing of one another place servers together."""
+
+import threading
+from random import Random
+
+import pytest
+from sqlalchemy import select
+
+from magnetar_control.scheduler.choose import NoValidHost
+from magnetar_control.scheduler.hosts import HostStates
+from magnetar_control.scheduler.place import place
+from magnetar_control.store import allocations, hosts
+from magnetar_control.store.allocations import Amounts, Ratios
+from magnetar_control.store.database import now
+from magnetar_control.store.tables import (
+    aggregate_hosts,
+    aggregates,
+    cells,
+    server_group_members,
+    server_groups,
+    server_mappings,
+)
+
+from .fleet import request
+
+ONE = Amounts(1, 100, 1)
+
+
+@pytest.fixture
+def fleet(database):
+    """Three hosts with room for two servers each, in the database."""
+    with database.write() as connection:
+        connection.execute(cells.insert().values(id="cell", name="one", database_url="sqlite://", created_at=now()))
+        for name in ("kvm1", "kvm2", "kvm3"):
+            hosts.register(connection, name, "cell", f"https://{name}:6553")
+            hosts.inventory(connection, name, {"vcpus": 2, "memory_mb": 4096, "disk_gb": 100}, Ratios(1.0, 1.0, 1.0))
+    return database
+
+
+def a_memory(database):
+    states = HostStates()
+    with database.read() as connection:
+        states.refresh(hosts.every(connection), hosts.every_aggregate(connection))
+    for name in states.hosts:
+        states.up(name, True)
+    return states
+
+
+def test_memories_that_are_behind_still_fill_the_fleet_exactly(fleet):
+    memories, placed, refused = [a_memory(fleet) for _one in range(3)], [], []
+
+    def conduct(at):
+        for number in range(4):
+            try:
+                placed.append(place(fleet, memories[at], request(server_id=f"s{at}-{number}", amounts=ONE),
+                                    random=Random(at)).host)
+            except NoValidHost as error:
+                refused.append(error)
+
+    threads = [threading.Thread(target=conduct, args=(at,)) for at in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(placed) == ["kvm1", "kvm1", "kvm2", "kvm2", "kvm3", "kvm3"]
+    assert len(refused) == 6
+    assert all("CoreFilter 3" in error.admin_text for error in refused)
+    with fleet.read() as connection:
+        assert allocations.audit(connection) == []
+        assert len(connection.execute(select(server_mappings)).all()) == 6
+
+
+def test_a_group_keeps_apart_though_the_memory_does_not_know(fleet):
+    with fleet.write() as connection:
+        connection.execute(server_groups.insert().values(
+            id="g", name="g", project_id="p", user_id="u", policy="anti-affinity", rules="{}", created_at=now()))
+        connection.execute(server_group_members.insert(), [{"group_id": "g", "server_id": f"s{at}"} for at in range(4)])
+    with fleet.read() as connection:
+        group = hosts.group_of(connection, "s0")  # nobody has a host yet, and nobody looks again
+        assert hosts.group_of(connection, "s9") is None
+    placed = [place(fleet, a_memory(fleet), request(server_id=f"s{at}", amounts=ONE, group=group)).host
+              for at in range(3)]
+    assert sorted(placed) == ["kvm1", "kvm2", "kvm3"]
+    with pytest.raises(NoValidHost, match="No valid host"):
+        place(fleet, a_memory(fleet), request(server_id="s3", amounts=ONE, group=group))
+    with fleet.read() as connection:
+        assert hosts.group_of(connection, "s0").hosts == dict.fromkeys(placed[1:], 1)
+        assert hosts.of_servers(connection, ["s0", "s1", "s9"]) == {"s0": [placed[0]], "s1": [placed[1]]}
+
+
+def test_a_host_that_was_deleted_is_forgotten(fleet):
+    states = a_memory(fleet)
+    with fleet.write() as connection:
+        connection.exec_driver_sql("DELETE FROM hosts WHERE name <> 'kvm2'")
+    assert place(fleet, states, request(amounts=ONE)).host == "kvm2"
+    assert place(fleet, states, request(server_id="t", amounts=ONE)).host == "kvm2"
+
+
+def test_a_migration_claims_for_itself_and_leaves_the_mapping_alone(fleet):
+    found = place(fleet, a_memory(fleet), request(amounts=ONE), consumer_id="m1", map_cell=False)
+    with fleet.read() as connection:
+        assert [(row["consumer_id"], row["host"]) for row in allocations.held(connection, "s")] == [("m1", found.host)]
+        assert connection.execute(select(server_mappings)).all() == []
+
+
+def test_aggregates_are_read_with_their_hosts(fleet):
+    with fleet.write() as connection:
+        connection.execute(aggregates.insert(), [
+            {"id": at, "uuid": f"u{at}", "name": f"a{at}", "metadata": '{"ssd":"true"}', "created_at": now()}
+            for at in (1, 2)])
+        connection.execute(aggregate_hosts.insert(), [{"aggregate_id": 1, "host": name} for name in ("kvm1", "kvm3")])
+    wish = request(amounts=ONE, extra_specs={"aggregate_instance_extra_specs:ssd": "true"})
+    assert {place(fleet, a_memory(fleet), wish).host for _one in range(3)} <= {"kvm1", "kvm3"}
+    with fleet.read() as connection:
+        assert [(one.name, one.hosts) for one in hosts.every_aggregate(connection)] == [
+            ("a1", {"kvm1", "kvm3"}), ("a2", frozenset())]
+        assert [row["name"] for row in hosts.every(connection, "other")] == []
+        assert hosts.show(connection, "kvm9") is None
