@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 LABEL = "config-2"
+ANY = str(ipaddress.IPv4Address(0))
 #: Version folders (MD-11). Each holds the same files; what a version did not know yet is harmless to its readers.
 VERSIONS = ("2012-08-10", "2013-04-04", "2013-10-17", "2015-10-15", "2016-06-30", "2016-10-06", "2017-02-22",
             "2018-08-27", "2020-10-14", "latest")
@@ -36,6 +37,17 @@ class Device:
 
 
 @dataclass(frozen=True)
+class Address:
+    """The IPv4 address of a NIC: given by *dhcp*, or to be set by the guest with *prefix*, *gateway* and *dns*."""
+
+    address: str
+    prefix: int | None
+    dhcp: bool
+    gateway: str | None = None
+    dns: str | None = None
+
+
+@dataclass(frozen=True)
 class Guest:
     """What a guest is told about itself. *user_data* is base64; *seed* is 512 random bytes drawn for it."""
 
@@ -52,6 +64,7 @@ class Guest:
     macs: tuple[str, ...] = ()
     networks: tuple[str, ...] = ()
     mtus: tuple[int, ...] = ()
+    addresses: tuple[Address | None, ...] = ()
     devices: tuple[Device, ...] = ()
     dns: tuple[str, ...] = ()
     vendor_data: Mapping[str, Any] = field(default_factory=dict)
@@ -110,12 +123,27 @@ def _network_data(guest: Guest) -> dict[str, Any]:
          "ethernet_mac_address": mac}
         for mac, mtu in zip(guest.macs, guest.mtus or (0,) * len(guest.macs), strict=True)
     ]
+    given = guest.addresses or (None,) * len(guest.macs)
     networks = [
-        {"id": f"network{at}", "type": "ipv4_dhcp", "link": link["id"], "network_id": name}
-        for at, (link, name) in enumerate(zip(links, guest.networks, strict=True))
+        {"id": f"network{at}", "link": link["id"], "network_id": name, **_address(address)}
+        for at, (link, name, address) in enumerate(zip(links, guest.networks, given, strict=True))
     ]
-    services = [{"type": "dns", "address": address} for address in _addresses(guest.dns)]
+    static = [one.dns for one in given if one and one.dns and not one.dhcp]
+    services = [{"type": "dns", "address": address} for address in _addresses((*guest.dns, *static))]
     return {"links": links, "networks": networks, "services": services}
+
+
+def _address(given: Address | None) -> dict[str, Any]:
+    """How a network says what address there is (MD-24); readers of the type ipv4_dhcp pass over the address."""
+    found: dict[str, Any] = {"type": "ipv4_dhcp" if given is None or given.dhcp else "ipv4"}
+    if given is None:
+        return found
+    found["ip_address"] = given.address
+    if given.prefix is not None:
+        found["netmask"] = str(ipaddress.IPv4Network(f"0.0.0.0/{given.prefix}").netmask)
+    if not given.dhcp:
+        found["routes"] = [{"network": ANY, "netmask": ANY, "gateway": given.gateway}] if given.gateway else []
+    return found
 
 
 def _ec2(guest: Guest) -> dict[str, Any]:

@@ -108,10 +108,10 @@ class Documents:
         with self._lock:
             return sorted((d.copy() for d in self._found[kind].values()), key=lambda d: (d.name, d.id))
 
-    def peek(self, kind: str) -> list[Document]:
+    def peek(self, kind: str) -> tuple[Document, ...]:
         """All documents of *kind* themselves, in no order: to be read at once, never changed or kept."""
         with self._lock:
-            return list(self._found[kind].values())
+            return tuple(self._found[kind].values())
 
     def listen(self, listener: Callable[[Document, bool], None]) -> None:
         """Call *listener* with each document that was written or (``True``) removed; it must return quickly."""

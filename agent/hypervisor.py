@@ -32,9 +32,8 @@ class Nic:
 
 @dataclass(frozen=True)
 class Remote:
-    """Where a disk lies that QEMU reaches by a *protocol* (nbd, rbd): its *name* there (an export, POOL/IMAGE), and
-    the unix *socket* or the *hosts* ``(name, port)`` that serve it. *user* and *secret* (uuid of a libvirt secret) are
-    for cephx."""
+    """Where a disk lies that QEMU reaches by a *protocol* (nbd, rbd): its *name* there (an export, POOL/IMAGE), and the
+    unix *socket* or *hosts* ``(name, port)`` that serve it; for cephx *user* and *secret* (uuid of libvirt's)."""
 
     protocol: str
     name: str
@@ -114,7 +113,7 @@ class DomainSpec:
 
 @dataclass(frozen=True)
 class NetworkSpec:
-    """A libvirt network that the agent makes: template ``network.xml.j2``. *mode* is nat or isolated."""
+    """A libvirt network that the agent makes. *mode* is nat or isolated; *hosts*: MACs with their addresses."""
 
     uuid: str
     name: str
@@ -126,6 +125,7 @@ class NetworkSpec:
     dhcp_end: str | None = None
     domain: str | None = None
     mtu: int = 0
+    hosts: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -153,8 +153,7 @@ class Lease:
 @dataclass(frozen=True)
 class Export:
     """A disk that is served at the unix *socket* under *name*. With *stand_in* it is served as it is while a domain of
-    this host still writes to it, and what clients write is lost: good enough for a QEMU that waits for a guest to
-    come."""
+    this host still writes to it, and what clients write is lost: good enough for a QEMU that waits for a guest."""
 
     id: str
     name: str
@@ -202,8 +201,7 @@ Gone = Callable[[], bool]
 @dataclass(frozen=True)
 class Event:
     """Something happened to a domain: *what* is defined, undefined, started, suspended, resumed, stopped, crashed,
-    rebooted (libvirt's own reboot event: the guest or its reset button rebooted it), detached or kept (the guest let go
-    of a device, or refused to)."""
+    rebooted (by the guest or its reset button), detached or kept (the guest let go of a device, or refused to)."""
 
     uuid: str
     what: str
@@ -284,8 +282,7 @@ class Hypervisor(Storage, Protocol):
 
     # Devices of running domains ---------------------------------------------------------------------------------
     def running(self, uuid: str) -> Domain | None:
-        """A domain with the devices that it has now; ``None`` when it does not run. ``domain`` has those of its next
-        start."""
+        """A domain with the devices that it has now (``domain``: of its next start); ``None`` when it does not run."""
 
     def attach(self, uuid: str, device: Disk | Nic) -> None:
         """Plug a device into a running domain, until it stops; one that is there (by target or MAC) is fine."""
@@ -368,8 +365,14 @@ class Hypervisor(Storage, Protocol):
     def remove_network(self, name: str) -> None:
         """Stop and undefine a network of ours. Not ours: ``Conflict``. Gone: fine."""
 
+    def reserve(self, network: str, mac: str, address: str) -> None:
+        """Have DHCP of a network of ours give *mac* this address, which nobody else gets. Network gone: fine."""
+
+    def release(self, network: str, mac: str) -> None:
+        """Undo ``reserve``; fine when there is none."""
+
     def leases(self, network: str) -> list[Lease]:
-        """DHCP leases of a libvirt network, newest last; empty when it is down."""
+        """DHCP leases of a libvirt network, newest last."""
 
     # Disks ------------------------------------------------------------------------------------------------------
     def disk(self, path: Path) -> DiskSeen | None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 #: Namespace of the uuids of NICs: one for each server and MAC.
 NAMESPACE = uuid.UUID("c1d9f6de-5a0b-5d7c-8b8e-52540093be11")
-CARD = ("network", "bridge", "mac", "model", "tag")
+CARD = ("network", "bridge", "mac", "model", "tag", "address")
 #: What says which NIC is meant, the surest first.
 MARKS = ("mac", "network", "bridge")
 
@@ -147,6 +147,8 @@ def _with(document: Document, card: Fields, policy: str, warnings: list[str]) ->
     differing = [name for name in card if card[name] != old.get(name)]
     if not differing:
         return nics
+    if differing == ["address"]:  # the guest keeps the NIC and is given another address
+        return [{**old, **card} if nic is old else nic for nic in nics]
     words = ", ".join(f"{name} cannot change from {old.get(name)!r} to {card[name]!r}" for name in differing)
     if policy == "fail":
         raise Immutable(f"The NIC {old['mac']} of server {document.name!r}: {words}. Set on_immutable to recreate (the "

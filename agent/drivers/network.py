@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.hypervisor import NetworkSeen, NetworkSpec
+from magnetar_agent.servers import fixed
 from magnetar_core.errors import Conflict, InUse, InvalidField
 from magnetar_core.kinds import Network
 from magnetar_core.plan import Step
@@ -110,7 +111,8 @@ def _make(task: Task) -> None:
     task.agent.hypervisor.make_network(NetworkSpec(
         uuid=task.document.id, name=want["name"], mode=want["mode"], bridge=want["bridge"],
         address=str(net.network_address + 1), prefix=net.prefixlen, dhcp_start=want["dhcp_start"],
-        dhcp_end=want["dhcp_end"], domain=want["domain"], mtu=want["mtu"]))
+        dhcp_end=want["dhcp_end"], domain=want["domain"], mtu=want["mtu"],
+        hosts=fixed.hosts(task.agent, task.document) if want["dhcp"] else ()))
 
 
 def _remove(task: Task) -> None:

@@ -10,7 +10,7 @@ from magnetar_agent import hypervisor as hv
 from magnetar_agent import servers
 from magnetar_agent.drivers import Fields, Verb
 from magnetar_agent.migrations import refuse_while_it_moves
-from magnetar_agent.servers import blocks, choose, remake, rescue, spec, verbs
+from magnetar_agent.servers import blocks, choose, fixed, remake, rescue, spec, verbs
 from magnetar_core.errors import Conflict
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import Server
@@ -44,7 +44,7 @@ TEXT = {
     "grow": "grow the root disk", "start": "start", "start_paused": "start, paused", "stop": "shut down",
     "pause": "pause", "resume": "resume", "save": "suspend to disk", "destroy": "power off",
     "undefine": "forget the domain", "free": "detach its volumes", "volumes": "make and attach volumes",
-    "plug": "change the NICs",
+    "plug": "change the NICs", "reserve": "have DHCP give its addresses", "release": "give its addresses back",
     "erase": "remove the disks", "drop_swap": "remove the swap disk",
     "grow_ephemeral": "grow the ephemeral disk", "discard": "drop the saved memory", "wipe": "remove the disks",
     "rebuilt": "note that it is rebuilt", "rescue": "make the rescue disk", "unrescue": "remove the rescue disk",
@@ -77,6 +77,8 @@ def _gone(have: Fields | None) -> Iterator[str]:
         yield "undefine"
     if have.get("attached"):
         yield "free"
+    if have.get(fixed.RESERVED):
+        yield "release"
     yield "erase"
 
 
@@ -107,8 +109,8 @@ def _there(want: Fields, have: Fields) -> Iterator[str]:
         yield "disks"
     if (rebuild or "config.iso" in have["todo"]) and want["config_drive"]:
         yield "drive"
-    if plugs:
-        yield "plug"
+    yield from fixed.verbs(want, have)
+    yield from ("plug",) * plugs
     yield from (verb for verb in (*sizes, *rescues) if verb not in ("drop_swap", "unrescue"))
     told = [name for name in ("name", "description") if want[name] != have.get(name)]
     if power == MISSING or have.get("transient") or differs or told or rebuild or rescues:
@@ -125,7 +127,7 @@ def _there(want: Fields, have: Fields) -> Iterator[str]:
 def _differs(want: Fields, have: Fields) -> list[str]:
     """Fields that QEMU takes up at its next start only."""
     found = ["flavor"] if remake.differs(want, have) else []
-    return found + ["networks"] * (want["networks"] != have["networks"])
+    return found + ["networks"] * (fixed.without(want["networks"]) != fixed.without(have["networks"]))
 
 
 def _off(want: Fields, have: Fields, names: list[str]) -> Iterator[str]:
@@ -191,6 +193,7 @@ class ServerDriver:
             have["transient"] = not domain.persistent
         look = snapshot or servers.Snapshot(agent, {})
         have["attached"] = bool(look.volumes(document.id) or blocks.items(document.want))
+        have[fixed.RESERVED] = document.state.get(fixed.RESERVED, [])
         have["volumes_made"] = bool(document.state.get("volumes_made"))
         return have
 
@@ -211,7 +214,7 @@ class ServerDriver:
             if want["image"] else None,
             **_condition(document, power, (have or {}).get("rescue")), "fault": state.get("fault"),
             "host": agent.host_name, "instance_name": servers.domain_name(document.id),
-            "addresses": domains.addresses(want["networks"]) if power == hv.RUNNING else {},
+            "addresses": domains.addresses(want["networks"], power == hv.RUNNING),
             "console_log": str(servers.folder(agent, document.id) / "console.log"),
             "created_at": document.created_at, "updated_at": document.updated_at,
         }

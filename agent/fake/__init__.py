@@ -152,7 +152,7 @@ class FakeHypervisor(Inside, Devices, Exports, Migrations, Storage, Disks):
                 raise Conflict(f"The libvirt network {spec.name} was not made by Magnetar for this resource, so it is "
                                "not touched. Choose another name, or remove that network.")
             seen = NetworkSeen(spec.uuid, spec.name, True, True, spec.bridge, True)
-            self._networks[spec.name] = FakeNetwork(seen, there.leases if there else [])
+            self._networks[spec.name] = FakeNetwork(seen, there.leases if there else [], dict(spec.hosts))
 
     def remove_network(self, name: str) -> None:
         with self._call("remove_network", change=True):
@@ -160,6 +160,27 @@ class FakeHypervisor(Inside, Devices, Exports, Migrations, Storage, Disks):
             if there and not there.seen.owned:
                 raise Conflict(f"The libvirt network {name} was not made by Magnetar, so it is not touched.")
             self._networks.pop(name, None)
+
+    def reserve(self, network: str, mac: str, address: str) -> None:
+        with self._call("reserve", change=True):
+            if there := self._made(network):
+                there.hosts = {mac: address} | {m: a for m, a in there.hosts.items() if m != mac and a != address}
+
+    def release(self, network: str, mac: str) -> None:
+        with self._call("release", change=True):
+            if there := self._made(network):
+                there.hosts.pop(mac, None)
+                there.leases = [lease for lease in there.leases if lease.mac != mac]
+
+    def _made(self, name: str) -> FakeNetwork | None:
+        there = self._networks.get(name)
+        if there and not there.seen.owned:
+            raise Conflict(f"The libvirt network {name} was not made by Magnetar, so it is not touched.")
+        return there
+
+    def reserved(self, network: str) -> dict[str, str]:
+        """Address by MAC of the hosts that DHCP knows."""
+        return dict(self._networks[network].hosts)
 
     def leases(self, network: str) -> list[Lease]:
         with self._call("leases"):

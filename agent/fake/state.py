@@ -45,6 +45,7 @@ class FakeNetwork:
 
     seen: NetworkSeen
     leases: list[Lease] = field(default_factory=list)
+    hosts: dict[str, str] = field(default_factory=dict)
 
 
 class State:
@@ -111,5 +112,6 @@ class State:
     def _load(self, kept: dict[str, Any]) -> None:
         self._copies = set(kept["copies"])
         self._domains = {uuid: FakeDomain(**domain) for uuid, domain in kept["domains"].items()}
-        self._networks = {name: FakeNetwork(NetworkSeen(**network["seen"]), [Lease(**x) for x in network["leases"]])
+        self._networks = {name: FakeNetwork(NetworkSeen(**network["seen"]), [Lease(**x) for x in network["leases"]],
+                                             network.get("hosts", {}))
                           for name, network in kept["networks"].items()}

@@ -20,7 +20,7 @@ from magnetar_agent.link import Remote
 from magnetar_agent.link.talk import Talk
 from magnetar_agent.migrations import AGENT, DISKS, LIBVIRT, MARK, QEMU, refuse_while_it_moves, volumes
 from magnetar_agent.migrations.wire import send
-from magnetar_agent.servers import MIB, folder, verbs
+from magnetar_agent.servers import MIB, fixed, folder, verbs
 from magnetar_core.errors import Conflict, HypervisorDown, HypervisorError, InvalidField, MagnetarError, Unreachable
 
 if TYPE_CHECKING:
@@ -309,6 +309,7 @@ def leave(task: Task) -> None:
         if server is not None:
             agent.hypervisor.destroy(id)
             agent.hypervisor.undefine(id)
+            fixed.release(_on(task, server))
             verbs.erase(_on(task, server))
             agent.documents.remove(server)
     volumes.let_go(agent, id, task.document.want["peer"])

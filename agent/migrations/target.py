@@ -24,7 +24,7 @@ from magnetar_agent.link.talk import Talk
 from magnetar_agent.migrations import AGENT, DISKS, LIBVIRT, QEMU, volumes
 from magnetar_agent.migrations.wire import have, receive
 from magnetar_agent.operations import Operation
-from magnetar_agent.servers import GIB, choose, folder, spec
+from magnetar_agent.servers import GIB, choose, fixed, folder, spec
 from magnetar_core.ensure import Permissions
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, MagnetarError, NoSpace, NotFound
 from magnetar_core.kinds import Server
@@ -51,6 +51,7 @@ def check(agent: Agent, want: Fields) -> None:
     _is_free(agent, want["server"])
     for at, nic in enumerate(told["networks"]):
         choose.exists(agent, (nic.get("network"), nic.get("bridge")), f"networks[{at}]")
+    fixed.complete(agent, [dict(nic) for nic in told["networks"]], [], None)
     taken = choose.taken(agent, None)
     for nic in told["networks"]:
         if nic["mac"] in taken:
@@ -265,7 +266,8 @@ def _server(document: Document) -> Document:
     fields = {name: given["want"].get(name) for name in {f.name for f in Server.settable()} & set(given["want"])}
     fields["flavor"] = {size: given["want"]["flavor"][size] for size in choose.SIZES}
     Server.check(fields, partial=True)
-    return Document("server", document.want["server"], str(given["name"]), dict(given["want"]), dict(given["state"]),
+    state = {name: note for name, note in given["state"].items() if name != fixed.RESERVED}  # that was its DHCP
+    return Document("server", document.want["server"], str(given["name"]), dict(given["want"]), state,
                     created_at=str(given["created_at"]))
 
 

@@ -43,23 +43,29 @@ class Snapshot:
                 self._volumes.setdefault(one.want["server"], []).append(one)
         return sorted(self._volumes.get(server, []), key=lambda one: str(one.want["device"]))
 
-    def addresses(self, networks: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-        """Network name to the addresses of its NICs, from DHCP leases."""
+    def addresses(self, networks: list[dict[str, Any]], runs: bool = True) -> dict[str, list[dict[str, Any]]]:
+        """Name of network or bridge to the addresses of its NICs: those that are given to them, and, while the server
+        *runs*, those that DHCP has chosen."""
         found: dict[str, list[dict[str, Any]]] = {}
         for nic in networks:
-            name = nic.get("network")
-            if name is None:
-                continue
-            if name not in self._leases:
-                by_mac: dict[str, list[Lease]] = {}
-                for lease in self.agent.hypervisor.leases(name):
-                    by_mac.setdefault(lease.mac, []).append(lease)
-                self._leases[name] = by_mac
-            found.setdefault(name, []).extend(
-                {"addr": lease.address, "version": lease.version, "mac": lease.mac, "source": "lease"}
-                for lease in self._leases[name].get(nic["mac"], [])
-            )
+            name = str(nic.get("network") or nic.get("bridge"))
+            address = str(nic.get("address") or "").partition("/")[0]
+            there = found.setdefault(name, [])
+            if address:
+                there.append({"addr": address, "version": 4, "mac": nic["mac"], "source": "fixed"})
+            if runs and nic.get("network"):
+                there.extend({"addr": lease.address, "version": lease.version, "mac": lease.mac, "source": "lease"}
+                             for lease in self._leased(name).get(nic["mac"], []) if lease.address != address)
         return {name: addresses for name, addresses in found.items() if addresses}
+
+    def _leased(self, network: str) -> dict[str, list[Lease]]:
+        """The leases of *network* by MAC."""
+        if network not in self._leases:
+            by_mac: dict[str, list[Lease]] = {}
+            for lease in self.agent.hypervisor.leases(network):
+                by_mac.setdefault(lease.mac, []).append(lease)
+            self._leases[network] = by_mac
+        return self._leases[network]
 
 
 def seen(agent: Agent, id: str) -> dict[str, Domain]:

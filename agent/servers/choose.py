@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import Document
 from magnetar_agent.foresee import missing
-from magnetar_agent.servers import GIB, blocks, hold, rescue
+from magnetar_agent.servers import GIB, blocks, fixed, hold, rescue
 from magnetar_core.errors import Conflict, InvalidField
 
 if TYPE_CHECKING:
@@ -124,7 +124,8 @@ def _virt_type(agent: Agent, given: str, old: str | None) -> str:
 
 def _networks(agent: Agent, given: list[Fields], document: Document | None) -> list[Fields]:
     """NICs with a MAC each: given, kept from before, or drawn."""
-    cards = list(_cards(agent, given, list(document.want["networks"]) if document else []))
+    old = list(document.want["networks"]) if document else []
+    cards = list(_cards(agent, given, old))
     # Looking through all servers is what costs here; what is kept was held against them when it came.
     others = taken(agent, document) if any(kept is None for _field, _nic, kept in cards) else {}
     found: list[Fields] = []
@@ -136,6 +137,7 @@ def _networks(agent: Agent, given: list[Fields], document: Document | None) -> l
         if mac in {f["mac"] for f in found}:
             raise InvalidField(f"{field}.mac", "must differ from the other NICs'", mac)
         found.append({"model": "virtio", **nic, "mac": mac})
+    fixed.complete(agent, found, old, document)
     return found
 
 

@@ -13,7 +13,7 @@ from magnetar_agent import configdrive
 from magnetar_agent import hypervisor as hv
 from magnetar_agent.documents import sync_folder
 from magnetar_agent.drivers import Task, Verb
-from magnetar_agent.servers import GIB, MIB, blocks, cards, folder, hold, remake, rescue, spec
+from magnetar_agent.servers import GIB, MIB, blocks, cards, fixed, folder, hold, remake, rescue, spec
 from magnetar_agent.volumes import ways
 from magnetar_core.errors import HypervisorError, Unreachable
 
@@ -96,6 +96,7 @@ def drive(task: Task) -> None:
         keys=document.state["keys"], metadata=want["metadata"], user_data=want["user_data"],
         macs=tuple(n.mac for n in nics), networks=tuple(n.network or n.bridge or "" for n in nics),
         mtus=tuple(k.want["mtu"] if k else 0 for k in known),
+        addresses=tuple(fixed.told(agent, n) for n in want["networks"]),
         devices=(*(configdrive.Device("nic", "pci", (n.tag,), mac=n.mac) for n in nics if n.tag),
                  *(configdrive.Device("disk", d.bus, (d.tag,), serial=d.serial and d.serial[:20],
                                       path=f"/dev/{d.target}") for d in usual if d.tag)),
@@ -226,6 +227,6 @@ def erase(task: Task) -> None:
 VERBS: Mapping[str, Verb] = {
     verb.__name__: verb
     for verb in (disks, drive, define, grow, start, start_paused, stop, pause, resume, save, destroy, undefine,
-                 blocks.volumes, blocks.free, cards.plug, erase, remake.drop_swap, remake.grow_ephemeral, remake.wipe,
-                 remake.rebuilt, remake.discard, rescue.rescue, rescue.unrescue)
+                 blocks.volumes, blocks.free, cards.plug, fixed.reserve, fixed.release, erase, remake.drop_swap,
+                 remake.grow_ephemeral, remake.wipe, remake.rebuilt, remake.discard, rescue.rescue, rescue.unrescue)
 }

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
@@ -16,9 +17,12 @@ from .domain import owner
 from .templates import fill
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from .connection import Connection
 
 _INACTIVE = libvirt.VIR_NETWORK_XML_INACTIVE
+_ADD, _DELETE = libvirt.VIR_NETWORK_UPDATE_COMMAND_ADD_LAST, libvirt.VIR_NETWORK_UPDATE_COMMAND_DELETE
 NET = Path("/sys/class/net")
 
 
@@ -27,6 +31,7 @@ class Networks:
 
     connection: Connection
     templates: Path
+    _reserving = threading.Lock()
 
     def bridges(self) -> frozenset[str]:
         """Devices under /sys/class/net that are bridges."""
@@ -72,6 +77,38 @@ class Networks:
                 network.undefine()
         self.connection.call(f"remove the network {name}", remove)
 
+    def reserve(self, network: str, mac: str, address: str) -> None:
+        """virNetworkUpdate of what runs and of what is kept, each as far as it is not so already."""
+        def change(hosts: dict[str, str]) -> Iterator[tuple[int, str]]:
+            for other, had in hosts.items():
+                if (other == mac) != (had == address) or (other == mac and had != address):
+                    yield _DELETE, _host(other, had)
+            if hosts.get(mac) != address:
+                yield _ADD, _host(mac, address)
+        self._reserve(f"reserve {address} on the network {network}", network, change)
+
+    def release(self, network: str, mac: str) -> None:
+        """virNetworkUpdate, and an end of the lease."""
+        def change(hosts: dict[str, str]) -> Iterator[tuple[int, str]]:
+            if mac in hosts:
+                yield _DELETE, _host(mac, hosts[mac])
+        self._reserve(f"release the address of {mac} on the network {network}", network, change)
+
+    def _reserve(self, what: str, name: str, change: Callable[[dict[str, str]], Iterator[tuple[int, str]]]) -> None:
+        def act(conn: Any) -> None:
+            network = _lookup(conn, name)
+            if network is None:
+                return
+            if not _owned(network):
+                raise _foreign(name)
+            with self._reserving:  # what is read and what is written belong together
+                for flag, xml in ((libvirt.VIR_NETWORK_UPDATE_AFFECT_CONFIG, _INACTIVE),
+                                  (libvirt.VIR_NETWORK_UPDATE_AFFECT_LIVE, 0)):
+                    if flag == libvirt.VIR_NETWORK_UPDATE_AFFECT_CONFIG or network.isActive():
+                        for command, host in list(change(_hosts(network.XMLDesc(xml)))):
+                            network.update(command, libvirt.VIR_NETWORK_SECTION_IP_DHCP_HOST, -1, host, flag)
+        self.connection.call(what, act)
+
     def leases(self, network: str) -> list[Lease]:
         """virNetworkGetDHCPLeases."""
         def leases(conn: Any) -> list[Lease]:
@@ -97,6 +134,22 @@ def _see(network: Any) -> NetworkSeen | None:
         if error.get_error_code() == libvirt.VIR_ERR_NO_NETWORK:
             return None  # it vanished while it was looked at
         raise
+
+
+def _owned(network: Any) -> bool:
+    root = ET.fromstring(network.XMLDesc(_INACTIVE if network.isPersistent() else 0))  # noqa: S314 (libvirt wrote it)
+    return owner(root, "network") is not None
+
+
+def _hosts(xml: str) -> dict[str, str]:
+    """Address by MAC of the hosts that DHCP knows."""
+    root = ET.fromstring(xml)  # noqa: S314 (libvirt wrote it)
+    return {host.get("mac", "").lower(): host.get("ip", "") for host in root.iterfind("ip/dhcp/host")
+            if host.get("mac")}
+
+
+def _host(mac: str, address: str) -> str:
+    return f"<host mac='{mac}' ip='{address}'/>"
 
 
 def _lookup(conn: Any, name: str) -> Any:

@@ -69,6 +69,7 @@ interface_attachment:
     mac: '52:54:00:12:34:56'
     model: virtio
     tag: null
+    address: null
     server_name: web1
     addresses:
       - addr: 192.168.100.57

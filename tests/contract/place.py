@@ -33,6 +33,7 @@ class FakeOutside:
         self.forget = hypervisor.undefined_while_it_runs
         self.network = hypervisor.network_outside
         self.pool = hypervisor.add_pool
+        self.reserved = hypervisor.reserved
 
     def backup(self, uuid: str, folder: Path) -> None:
         self.hypervisor.backup_outside(uuid)
@@ -68,6 +69,13 @@ class LibvirtOutside:
 
     def network(self, name: str) -> None:
         self.conn.networkDefineXML(f"<network><name>{name}</name><bridge name='{name[:14]}'/></network>")
+
+    def reserved(self, name: str) -> dict[str, str]:
+        """Address by MAC of what DHCP knows, now and at the network's next start."""
+        network = self.conn.networkLookupByName(name)
+        live, kept = (re.findall(r"<host mac='(.*?)' ip='(.*?)'/>", network.XMLDesc(flag)) for flag in (0, 1))
+        assert sorted(live) == sorted(kept)
+        return dict(live)
 
     def pool(self, name: str, room: int) -> Path:
         """A pool of files in a file system of its own stands for LVM: libvirt treats both alike."""

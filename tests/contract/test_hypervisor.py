@@ -248,6 +248,32 @@ def test_networks(place: Place) -> None:
     assert name not in hypervisor.networks()
 
 
+def test_addresses_that_dhcp_gives_to_one_only(place: Place) -> None:
+    name, hypervisor = place.prefix, place.hypervisor
+    one, other = "52:54:00:00:00:05", "52:54:00:00:00:06"
+    spec = NetworkSpec(str(uuids.uuid4()), name, "isolated", name, "192.168.219.1", 24, "192.168.219.2",
+                       "192.168.219.254", hosts=((other, "192.168.219.9"),))
+    hypervisor.reserve(name, one, "192.168.219.7")  # a network that is not there is made with its hosts
+    hypervisor.make_network(spec)
+    assert place.outside.reserved(name) == {other: "192.168.219.9"}
+    for _again in range(2):
+        hypervisor.reserve(name, one, "192.168.219.7")
+        assert place.outside.reserved(name) == {one: "192.168.219.7", other: "192.168.219.9"}
+    hypervisor.reserve(name, one, "192.168.219.8")
+    hypervisor.reserve(name, other, "192.168.219.7")
+    assert place.outside.reserved(name) == {one: "192.168.219.8", other: "192.168.219.7"}
+    hypervisor.reserve(name, other, "192.168.219.8")  # one has lost it
+    assert place.outside.reserved(name) == {other: "192.168.219.8"}
+    for _again in range(2):
+        hypervisor.release(name, other)
+        assert place.outside.reserved(name) == {}
+    hypervisor.remove_network(name)
+    hypervisor.release(name, other)
+    place.outside.network(f"{name}x")
+    with pytest.raises(Conflict):
+        hypervisor.reserve(f"{name}x", one, "192.168.219.7")
+
+
 def test_other_peoples_networks_are_not_touched(place: Place) -> None:
     name = place.prefix
     place.outside.network(name)

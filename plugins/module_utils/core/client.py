@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Iterator, Optional, S
 from urllib.parse import quote, urlencode
 
 from .endpoint import ENDPOINT, parse
-from .errors import Cancelled, InvalidField, MagnetarError, TimedOut, Unreachable, from_dict
+from .errors import InvalidField, MagnetarError, TimedOut, Unreachable, from_dict
+from .outcome import identified, outcome, too_late
 
 if TYPE_CHECKING:
     from http.client import HTTPConnection
@@ -196,9 +197,9 @@ class Client:
             if progress:
                 progress(operation)
             if operation.get("status") != "running":
-                return _outcome(operation, request_id)
+                return outcome(operation, request_id)
             if time.monotonic() >= deadline:
-                raise _identified(_too_late(operation), request_id)
+                raise identified(too_late(operation), request_id)
             time.sleep(pause)
             pause = 0.5 if time.monotonic() - asked < 0.5 else 0.0  # an agent that does not wait is not flooded
             asked = time.monotonic()
@@ -236,7 +237,7 @@ class Client:
                 failed = failed or time.monotonic()
                 over = time.monotonic() + pause > min(deadline, failed + RETRY_FOR)
                 if size is not None or over or not error.again:
-                    _identified(error, request_id)
+                    identified(error, request_id)
                     raise
             time.sleep(pause)
             pause = min(pause * 2, 2.0)
@@ -373,32 +374,3 @@ def _pieces(stream: BinaryIO, total: int, progress: Progress) -> Iterator[bytes]
         done += len(piece)
         if progress:
             progress({"phase": "upload", "done": done, "total": total, "unit": "bytes"})
-
-
-def _outcome(operation: Document, request_id: str) -> Document:
-    """The answer that a finished operation stands for."""
-    status = operation.get("status")
-    if status == "succeeded":
-        found = operation.get("result") or {}
-        return dict({"results": found} if isinstance(found, list) else found, request_id=request_id)
-    if operation.get("error"):
-        raise _identified(from_dict(operation["error"]), request_id)
-    kind = Cancelled if status == "cancelled" else MagnetarError
-    raise _identified(kind("Operation %s ended as %s." % (operation.get("id"), status)), request_id)
-
-
-def _too_late(operation: Document) -> TimedOut:
-    progress = operation.get("progress") or {}
-    at = ""
-    if progress.get("total"):
-        at = " at %s of %s %s" % (progress.get("done"), progress["total"], progress.get("unit", ""))
-    return TimedOut(
-        "Operation %s is still running%s%s; it goes on. Run the task again to wait for it (with a larger timeout), "
-        "look with GET /v1/operations/%s, or stop it with DELETE."
-        % (operation["id"], " (%s)" % progress["phase"] if progress.get("phase") else "", at.rstrip(),
-           operation["id"]), operation=operation["id"])
-
-
-def _identified(error: MagnetarError, request_id: str) -> MagnetarError:
-    error.request_id = error.request_id or request_id
-    return error

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from ..fields import FIXED, READ, Field, Kind
-from ..values import Choices, Mac, Text, Uuid, Value
+from ..values import Choices, Mac, Nullable, Text, Uuid, Value
 from .common import REFERENCE
-from .network import DEVICE
+from .network import DEVICE, NIC_ADDRESS
 
 MODELS = ("virtio", "e1000e", "e1000", "rtl8139")
 TAG = Text(1, 60, r"[^,/]+", "must not contain a comma or a slash")
@@ -28,6 +28,8 @@ class InterfaceAttachment(Kind):
     model = Field(Choices(*MODELS), "Model of the card; V(virtio) when omitted.", on=FIXED, sample="virtio")
     tag = Field(TAG, "Device tag, shown to the guest in the config drive that is made with the server.", on=FIXED,
                 sample=None)
+    address = Field(Nullable(NIC_ADDRESS), "IPv4 address. On a network that the agent makes, its DHCP gives it; "
+                    "elsewhere it is only shown. Kept when omitted; null for none.", sample=None)
     server_name = Field(Text(), "The server's name.", on=READ, sample="web1")
     addresses = Field(Value(), "Its addresses as far as they are known: {addr, version, mac, source}.", on=READ,
                       sample=[{"addr": "192.168.100.57", "version": 4, "mac": "52:54:00:12:34:56", "source": "lease"}])

@@ -7,7 +7,7 @@ from ..fields import FIXED, READ, Field, Record
 from ..values import Base64, Boolean, Choices, Integer, ListOf, Mac, MapOf, Nullable, OneOf, Text, Uuid, Value
 from .common import REFERENCE, Resource
 from .flavor import sizes
-from .network import DEVICE
+from .network import DEVICE, NIC_ADDRESS
 from .volume import BUSES, POOL, SIZE
 from .volume import DEVICE as DISK
 
@@ -27,6 +27,9 @@ def _nic() -> Record:
         mac=Field(Mac(), "MAC address; drawn once when omitted."),
         model=Field(Choices("virtio", "e1000e", "e1000", "rtl8139"), "Model of the card.", default="virtio"),
         tag=Field(TAG, "Device tag, shown to the guest in the config drive."),
+        address=Field(Nullable(NIC_ADDRESS), "IPv4 address. On a network that the agent makes, its DHCP gives it; "
+                      "elsewhere the guest is told only, with a prefix (192.0.2.7/24) to set it itself. Kept when "
+                      "omitted; null for none."),
     )
 
 
