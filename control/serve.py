@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator
+
+import uvicorn
 
 from magnetar_control.agents import Agents
 from magnetar_control.api.app import ComputeApplication
@@ -15,6 +18,7 @@ from magnetar_control.conductor.flows import FLOWS
 from magnetar_control.conductor.watch import Watch
 from magnetar_control.services import Services
 from magnetar_control.services.identity import Embedded as Identity
+from magnetar_control.services.identity import clouds_yaml
 from magnetar_control.services.image import Embedded as Images
 from magnetar_control.services.network import Embedded as Networks
 from magnetar_control.services.volume import Embedded as Volumes
@@ -25,6 +29,8 @@ from magnetar_control.store.store import CELL0, Store
 from magnetar_control.store.tables import API, CELL
 from magnetar_control.web.asgi import Application, Server
 
+log = logging.getLogger(__name__)
+
 
 class Parts:
     """Everything that a process of the control plane may need, made of *settings*."""
@@ -33,6 +39,7 @@ class Parts:
         self.settings = settings
         #: The password of admin, when the first start made it.
         self.bootstrapped: str | None = None
+        self.working: Conductor | None = None
         self.api_database = Database(settings.url("api"), "api")
         self.store = Store(self.api_database)
         self.agents = Agents(settings.agent_ca_cert, settings.agent_client_cert, settings.agent_client_key,
@@ -56,7 +63,12 @@ class Parts:
 
     def bootstrap(self, services: Services) -> None:
         """What a cloud has from its beginning."""
-        self.bootstrapped = services.identity.bootstrap(self.settings.public_url or f"http://{self.settings.listen}")
+        url = self.settings.public_url or f"http{'s' if self.settings.tls_cert else ''}://{self.settings.listen}"
+        self.bootstrapped = services.identity.bootstrap(url)
+        if self.bootstrapped:
+            path = self.settings.state_dir / "clouds.yaml"
+            clouds_yaml(path, url, self.bootstrapped)
+            log.info("the password of admin is in %s: export OS_CLIENT_CONFIG_FILE=%s OS_CLOUD=magnetar", path, path)
         services.network.bootstrap()
 
     def conductor(self, services: Services) -> Conductor:
@@ -70,8 +82,15 @@ class Parts:
                 "/image": services.image.application(), "/network": services.network.application(authenticate),
                 "/volume": services.volume.application(authenticate)}
 
+    def work(self, services: Services) -> None:
+        """Begin to conduct."""
+        self.working = self.conductor(services)
+        self.working.start(Watch(self.working).run)
+
     def close(self) -> None:
-        """Give everything back."""
+        """End the work, and give everything back."""
+        if self.working:
+            self.working.stop()
         self.agents.close()
         self.store.close()
 
@@ -83,12 +102,34 @@ def everything(settings: Settings) -> Iterator[tuple[Server, Parts, Services]]:
     parts.set_up()
     services = parts.services()
     parts.bootstrap(services)
-    conductor = parts.working = parts.conductor(services)
-    watch = Watch(conductor)
-    conductor.start(watch.run)
+    parts.work(services)
     server = Server(parts.applications(services), settings.threads, settings.trust_proxy)
     try:
         yield server, parts, services
     finally:
-        conductor.stop()
         parts.close()
+
+
+@contextlib.contextmanager
+def running(settings: Settings, with_api: bool, with_conductor: bool) -> Iterator[Server | None]:
+    """What ``magnetar serve``, ``api`` and ``conductor`` run. The API's process sets the databases up."""
+    parts = Parts(settings)
+    try:
+        if with_api:
+            parts.set_up()
+        services = parts.services()
+        if with_api:
+            parts.bootstrap(services)
+        if with_conductor:
+            parts.work(services)
+        yield Server(parts.applications(services), settings.threads, settings.trust_proxy) if with_api else None
+    finally:
+        parts.close()
+
+
+def listen(settings: Settings, server: Server) -> None:
+    """Serve until SIGTERM; requests that are on their way are answered."""
+    host, _colon, port = settings.listen.rpartition(":")
+    tls = {"ssl_certfile": str(settings.tls_cert), "ssl_keyfile": str(settings.tls_key)} if settings.tls_cert else {}
+    uvicorn.run(server, host=host.strip("[]"), port=int(port), log_config=None, access_log=False, lifespan="off",
+                timeout_graceful_shutdown=20, server_header=False, **tls)  # type: ignore[arg-type]

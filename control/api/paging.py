@@ -12,7 +12,7 @@ from magnetar_core.values import Value
 from magnetar_core.versions import Version
 
 from .operation import Call, Query
-from .values import Any_
+from .values import Anything
 
 
 class Limit(Value):
@@ -26,7 +26,7 @@ class Limit(Value):
         return int(text)
 
 
-PAGE = {"limit": Query(value=Limit()), "marker": Query(value=Any_())}
+PAGE = {"limit": Query(value=Limit()), "marker": Query(value=Anything())}
 
 
 def size(call: Call) -> int:

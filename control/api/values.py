@@ -59,7 +59,7 @@ class Number(Value):
         return {"type": ["integer", "string"], "pattern": "^-?[0-9]+$", "minimum": self.min, "maximum": self.max}
 
 
-class Any_(Value):
+class Anything(Value):
     """Anything: what Nova does not look at."""
 
 

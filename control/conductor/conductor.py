@@ -9,6 +9,7 @@ import threading
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from sqlalchemy.exc import DBAPIError
@@ -103,7 +104,7 @@ class Conductor:
         self.look()
         for database, flows in self._served:
             database.listen()
-            self._thread(f"take {database.name}", lambda database=database, flows=flows: self._take(database, flows))
+            self._thread(f"take {database.name}", partial(self._take, database, flows))
         self._thread("beat", self._beat)
         for function in more:
             self._thread(getattr(function, "__name__", "more"), function)

@@ -21,12 +21,12 @@ from magnetar_control.scheduler.request import Request, amounts_of, hint, hinted
 from magnetar_control.store import allocations, hosts, servers
 from magnetar_control.store.tables import actions as queue
 from magnetar_control.store.tables import server_group_members
+from magnetar_control.store.tables import servers as table
 from magnetar_core.errors import Conflict
 
 from .work import Work
 
 RANDOM = Random()  # noqa: S311 - which of equals
-EVENT = "conductor_schedule_and_build_instances"
 
 
 class NoHost(Conflict):
@@ -50,8 +50,7 @@ def schedule(work: Work) -> None:
     target = work.conductor.store.cell(cell_id)
     with work.database.read() as source, target.write() as connection:
         servers.carry(source, connection, work.id)
-        connection.execute(update(servers.servers).where(
-            servers.servers.c.id == work.id, servers.servers.c.host.is_(None)).values(host=host))
+        connection.execute(update(table).where(table.c.id == work.id, table.c.host.is_(None)).values(host=host))
         connection.execute(update(queue).where(queue.c.server_id == work.id, queue.c.action == "create",
                                                queue.c.state == "running", queue.c.host.is_(None)).values(
             state="queued", holder=None, lease_until=None, host=host))
@@ -73,7 +72,7 @@ def _place(work: Work) -> tuple[str, str]:
     try:
         found = place(work.conductor.store.api, work.conductor.states, request, random=RANDOM)
     except NoValidHost as error:
-        raise NoHost(error.admin_text if False else NO_VALID_HOST, explanation=error.explanation.text()) from error
+        raise NoHost(NO_VALID_HOST, explanation=error.explanation.text()) from error
     return found.host, found.cell_id
 
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, exists, func, insert, or_, select, update
+from sqlalchemy import Connection, and_, exists, func, insert, or_, select, update
 
 from .database import Database, now
 from .tables import action_events, actions
@@ -21,11 +21,12 @@ LEASE, HEARTBEAT = 12.0, 3.0
 #: How many rows of the queue are looked at, for each action wanted.
 LOOKED_AT = 8
 Limits = Mapping[str, int]
+Row = Any
 
 _other = actions.alias("other")
 
 
-def take(database: Database, holder: str, count: int, limits: Limits) -> list[Row[Any]]:
+def take(database: Database, holder: str, count: int, limits: Limits) -> list[Row]:
     """Take up to *count* actions for *holder*. *limits*: how many of a kind (build, live) a host bears at once."""
     with database.read() as connection:  # most looks find nothing, and reading keeps nobody waiting
         clock = database.clock()
@@ -54,21 +55,21 @@ def take(database: Database, holder: str, count: int, limits: Limits) -> list[Ro
     return sorted(taken, key=lambda row: chosen.index(row.id))
 
 
-def _running(connection: Connection, clock: Any) -> Sequence[Row[Any]]:
+def _running(connection: Connection, clock: Any) -> Sequence[Row]:
     """How many actions run, by host, kind and project."""
-    return connection.execute(select(actions.c.host, actions.c.kind, actions.c.project_id, func.count().label("count"))
+    return connection.execute(select(actions.c.host, actions.c.kind, actions.c.project_id, func.count().label("running"))
                               .where(actions.c.state == "running", actions.c.lease_until >= clock)
                               .group_by(actions.c.host, actions.c.kind, actions.c.project_id)).all()
 
 
-def _fair(waiting: Sequence[Row[Any]], running: Sequence[Row[Any]], count: int, limits: Limits) -> list[int]:
+def _fair(waiting: Sequence[Row], running: Sequence[Row], count: int, limits: Limits) -> list[int]:
     """Numbers of the actions to take: projects in turn, the one with the least work on its way first."""
     busy: Counter[Any] = Counter()
     work: Counter[str] = Counter()
     for row in running:
-        busy[row.host, row.kind] += row.count
-        work[row.project_id] += row.count
-    queues: dict[str, list[Row[Any]]] = {}
+        busy[row.host, row.kind] += row.running
+        work[row.project_id] += row.running
+    queues: dict[str, list[Row]] = {}
     for row in waiting:
         queues.setdefault(row.project_id, []).append(row)
     chosen: list[int] = []
@@ -129,7 +130,7 @@ def started(connection: Connection, number: int, event: str, host: str | None) -
     """An event of an action begins; returns its number."""
     found = connection.execute(insert(action_events).values(
         action_id=number, event=event, start_time=now(), host=host))
-    return int(found.inserted_primary_key[0])
+    return int(found.inserted_primary_key[0])  # type: ignore[index]
 
 
 def finished(connection: Connection, event: int, result: str, host: str | None = None, details: str | None = None,

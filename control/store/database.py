@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 #: Name of PostgreSQL's notifications.
 CHANNEL = "magnetar"
+NOTIFY = text("SELECT pg_notify(:channel, :name)")
 #: Seconds after which somebody who waits looks again, by engine: (somebody else may have written; nobody rang).
 LOOK_AGAIN = {"sqlite": 0.05, "postgresql": 2.0}
 SQLITE_PRAGMAS = ("journal_mode=WAL", "synchronous=NORMAL", "busy_timeout=30000", "foreign_keys=ON",
@@ -94,7 +95,7 @@ class Database:
                 yield connection
                 if rung and self.kind == "postgresql":
                     for name in rung:
-                        connection.execute(text("SELECT pg_notify(:channel, :name)"), {"channel": CHANNEL, "name": name})
+                        connection.execute(NOTIFY, {"channel": CHANNEL, "name": name})
         for name in rung:
             self.bell.ring(name)
 

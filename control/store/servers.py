@@ -92,7 +92,7 @@ def enqueue(connection: Connection, id: str, key: str, request_id: str, user_id:
     found = connection.execute(insert(actions).values(
         request_id=request_id, server_id=id, action=key, project_id=project_id, user_id=user_id, start_time=now(),
         updated_at=now(), state=state, args=text(args or {}), host=host, kind=ACTIONS[key].kind))
-    return int(found.inserted_primary_key[0])
+    return int(found.inserted_primary_key[0])  # type: ignore[index]
 
 
 def make(connection: Connection, rows: Sequence[Mapping[str, Any]], request_id: str) -> None:
@@ -106,15 +106,17 @@ def make(connection: Connection, rows: Sequence[Mapping[str, Any]], request_id: 
 
 def carry(source: Connection, target: Connection, id: str) -> None:
     """Copy a server with its actions and events from cell0 into its cell. May be done again."""
-    found = row(source, id)
+    found = source.execute(BY_ID.where(servers.c.id == id)).mappings().one_or_none()
     if found is None or row(target, id) is not None:
         return
-    target.execute(insert(servers).values(**found._mapping))
-    for action in source.execute(select(actions).where(actions.c.server_id == id).order_by(actions.c.id)).all():
-        values = {name: value for name, value in action._mapping.items() if name != "id"}
-        number = target.execute(insert(actions).values(**values)).inserted_primary_key[0]
-        for happened in source.execute(select(action_events).where(action_events.c.action_id == action.id)).all():
-            values = {name: value for name, value in happened._mapping.items() if name not in ("id", "action_id")}
+    target.execute(insert(servers).values(**found))
+    mine = select(actions).where(actions.c.server_id == id).order_by(actions.c.id)
+    for action in source.execute(mine).mappings().all():
+        values = {name: value for name, value in action.items() if name != "id"}
+        number = target.execute(insert(actions).values(**values)).inserted_primary_key[0]  # type: ignore[index]
+        events = select(action_events).where(action_events.c.action_id == action["id"])
+        for happened in source.execute(events).mappings().all():
+            values = {name: value for name, value in happened.items() if name not in ("id", "action_id")}
             target.execute(insert(action_events).values(action_id=number, **values))
 
 

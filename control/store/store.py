@@ -9,13 +9,13 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from magnetar_core.errors import NotFound
+from magnetar_core.errors import InUse, NotFound
 
 from .database import Database, now
-from .tables import cells
+from .tables import cells, hosts, server_mappings
 
 #: The cell of servers without a host.
 CELL0 = "00000000-0000-0000-0000-000000000000"
@@ -106,6 +106,25 @@ class Store:
         except IntegrityError:  # made by somebody else meanwhile
             pass
         return self.named(name)
+
+    def set_cell(self, name: str, disabled: bool) -> None:
+        """Disable or enable a cell. Raises ``NotFound``."""
+        cell = self.named(name)
+        with self.api.write() as connection:
+            connection.execute(update(cells).where(cells.c.id == cell.id).values(disabled=disabled, updated_at=now()))
+        self.cells(fresh=True)
+
+    def remove_cell(self, name: str) -> None:
+        """Forget a cell. Raises ``NotFound``, ``InUse`` while it has hosts or servers."""
+        cell = self.named(name)
+        with self.api.write() as connection:
+            has = connection.execute(select(hosts.c.name).where(hosts.c.cell_id == cell.id)).first()
+            mapped = connection.execute(select(server_mappings.c.server_id).where(
+                server_mappings.c.cell_id == cell.id)).first()
+            if cell.id == CELL0 or has or mapped:
+                raise InUse(f"Cell {cell.name} cannot be removed: it has hosts or servers, or is cell0.")
+            connection.execute(delete(cells).where(cells.c.id == cell.id))
+        self.cells(fresh=True)
 
     def close(self) -> None:
         """Give all connections back."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from .answer import Answer, Fault
 from .request import Request
@@ -66,3 +67,18 @@ class Routed:
         answer = self.render(fault)
         answer.headers.update(fault.headers)
         return answer
+
+
+def by_token(validate: Callable[[str], Any], catalogue: str = "/identity") -> Callable[[Request], None]:
+    """An ``authenticate`` that asks *validate* (of ``services.Identity``) about X-Auth-Token. A client that has none is
+    told where tokens are to be had: *catalogue*, a path of this server or a URL."""
+
+    def authenticate(request: Request) -> None:
+        context = validate(request.headers.get("x-auth-token", ""))
+        if context is None:
+            where = request.root + catalogue if catalogue.startswith("/") else catalogue
+            raise Fault(401, "The request you have made requires authentication: X-Auth-Token is missing, expired or "
+                             "not good any more.", {"WWW-Authenticate": f'Keystone uri="{where}"'})
+        request.context = context
+
+    return authenticate

@@ -32,7 +32,7 @@ class Application(Protocol):
 
 
 class Server:
-    """Mounts by prefix, longest first; *trusted*: believe X-Forwarded-Proto and -Host (behind a proxy that sets them)."""
+    """Mounts by prefix, longest first; *trusted*: believe X-Forwarded-Proto and -Host, behind a proxy that sets them."""
 
     def __init__(self, mounts: Mapping[str, Application], threads: int = 16, trusted: bool = False,
                  lifespan: Callable[[bool], None] | None = None) -> None:
@@ -110,7 +110,8 @@ class Server:
         await _pieces(body, send, loop, self.threads)
 
 
-async def _pieces(body: Iterable[bytes], send: Any, loop: asyncio.AbstractEventLoop, threads: ThreadPoolExecutor) -> None:
+async def _pieces(body: Iterable[bytes], send: Any, loop: asyncio.AbstractEventLoop,
+                  threads: ThreadPoolExecutor) -> None:
     pieces, end = iter(body), object()
     while (piece := await loop.run_in_executor(threads, next, pieces, end)) is not end:
         await send({"type": "http.response.body", "body": piece, "more_body": True})
@@ -121,7 +122,7 @@ async def _body(receive: Any, headers: Mapping[str, str]) -> bytes:
     length = headers.get("content-length", "")
     if length.isdigit() and int(length) > BODY_LIMIT:
         raise Fault(413, f"The body has {length} bytes; at most {BODY_LIMIT} are taken.")
-    content = b""
+    content: bytes = b""
     while True:
         message = await receive()
         content += message.get("body", b"")
@@ -154,8 +155,8 @@ class JsonLog(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
-        found: dict[str, Any] = {"time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S"), "level": record.levelname.lower(),
-                                 "logger": record.name, "message": record.getMessage()}
+        found: dict[str, Any] = {"time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S"),
+                                 "level": record.levelname.lower(), "logger": record.name, "message": record.getMessage()}
         found.update((name, value) for name in self.FIELDS if (value := getattr(record, name, None)) is not None)
         if record.exc_info:
             found["trace"] = self.formatException(record.exc_info)

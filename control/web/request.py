@@ -20,14 +20,15 @@ class Request:
     """Method, path, headers (lower case), query and content. ``path`` is below the mount, ``base`` is what the client
     put before it (``https://cloud:8774/v2.1``)."""
 
-    __slots__ = ("_chunks", "_query", "base", "content", "context", "extra", "headers", "id", "method", "params", "path",
-                 "query_string", "root")
+    __slots__ = ("_chunks", "_query", "base", "content", "context", "extra", "headers", "id", "method", "params",
+                 "path", "query_string", "root")
 
     def __init__(self, method: str, path: str, query_string: str, headers: Mapping[str, str], content: bytes = b"",
                  root: str = "", chunks: Callable[[], Iterator[bytes]] | None = None) -> None:
         self.method, self.path, self.query_string, self.headers = method, path, query_string, headers
         self.content, self.root, self.base = content, root, root
-        self._chunks, self._query = chunks, None
+        self._chunks = chunks
+        self._query: list[tuple[str, str]] | None = None
         self.params: dict[str, str] = {}
         self.id = _request_id(headers)
         #: Who asks (``services.Context``); set by the application's authentication.
@@ -40,8 +41,7 @@ class Request:
         """The parameters in order, repeated ones too."""
         if self._query is None:
             self._query = parse_qsl(self.query_string, keep_blank_values=True) if self.query_string else []
-        found: list[tuple[str, str]] = self._query
-        return found
+        return self._query
 
     def json(self) -> Any:
         """The content as JSON. Raises ``Fault`` 400 that says where it is wrong, 415 for another media type."""

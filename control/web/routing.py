@@ -32,10 +32,10 @@ class Router(Generic[R]):
             node = self._tree
             names = []
             for word in _words(route.path):
-                if word.startswith("{"):
+                named = word.startswith("{")
+                if named:
                     names.append(word[1:-1])
-                    word = "*"
-                node = node.setdefault(word, {})
+                node = node.setdefault("*" if named else word, {})
             node.setdefault("/", {}).setdefault(route.method, []).append((tuple(names), route))
 
     def find(self, path: str) -> dict[str, list[tuple[R, dict[str, str]]]]:

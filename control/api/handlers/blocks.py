@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from magnetar_control.api.operation import Call
-from magnetar_control.api.values import Any_, Id, Number, Truth, record, since
+from magnetar_control.api.values import Anything, Id, Number, Truth, record, since
 from magnetar_control.web import Fault
 from magnetar_core.errors import InvalidField
 from magnetar_core.fields import Field
@@ -35,8 +35,8 @@ def _fields() -> dict[str, Field | Value]:
         "uuid": Nullable(Id()), "image_id": Id(), "source_type": Choices(*SOURCES),
         "destination_type": Choices("local", "volume"), "boot_index": BootIndex(), "volume_size": Nullable(SIZE),
         "delete_on_termination": Truth(), "guest_format": Nullable(Text(0, 255)), "device_name": Nullable(DEVICE),
-        "device_type": Nullable(Text(0, 255)), "disk_bus": Nullable(Text(0, 255)), "no_device": Any_(),
-        "volume_id": Id(), "snapshot_id": Id(), "virtual_name": Text(0, 255), "connection_info": Any_(),
+        "device_type": Nullable(Text(0, 255)), "disk_bus": Nullable(Text(0, 255)), "no_device": Anything(),
+        "volume_id": Id(), "snapshot_id": Id(), "virtual_name": Text(0, 255), "connection_info": Anything(),
         "tag": ByVersionField("2.32", "2.32", "2.42"), "volume_type": since("2.67", Nullable(Text(0, 255)))}
 
 
@@ -44,7 +44,8 @@ class _Later(Value):
     """The list of mappings; its declaration is read when it is first used."""
 
     def __init__(self, old: bool = False) -> None:
-        self.old, self._value = old, None
+        self.old = old
+        self._value: Value | None = None
 
     def value(self) -> Value:
         """The list."""
@@ -54,9 +55,8 @@ class _Later(Value):
                 fields = {name: fields[name] for name in ("volume_id", "snapshot_id", "volume_size", "device_name",
                                                           "delete_on_termination", "no_device", "virtual_name",
                                                           "connection_info")}
-            self._value: Any = ListOf(record(fields), 255)
-        found: Value = self._value
-        return found
+            self._value = ListOf(record(fields), 255)
+        return self._value
 
     def check(self, value: Any, path: str, version: Any = None) -> Any:
         """The list."""

@@ -9,8 +9,23 @@ from typing import Any
 from magnetar_control.api import quota
 from magnetar_control.api.operation import Call, Operation
 from magnetar_control.api.values import (
-    CERTIFICATES, DESCRIPTION, FQDN, HOSTNAME, METADATA, PASSWORD, USER_DATA, Address, Any_, ByVersion, Id, Null, Number,
-    Truth, Wrapped, record, since,
+    CERTIFICATES,
+    DESCRIPTION,
+    FQDN,
+    HOSTNAME,
+    METADATA,
+    PASSWORD,
+    USER_DATA,
+    Address,
+    Anything,
+    ByVersion,
+    Id,
+    Null,
+    Number,
+    Truth,
+    Wrapped,
+    record,
+    since,
 )
 from magnetar_control.store import servers
 from magnetar_control.web import Answer, Fault
@@ -122,7 +137,7 @@ def _host(call: Call, name: str) -> None:
 REBUILD_BODY = record({
     "imageRef": Id(), "name": NAME, "adminPass": PASSWORD, "metadata": METADATA, "preserve_ephemeral": Truth(),
     "OS-DCF:diskConfig": Choices("AUTO", "MANUAL"), "accessIPv4": Address(4, empty=True),
-    "accessIPv6": Address(6, empty=True), "personality": since("2.1", ListOf(Any_(), 255), until="2.56"),
+    "accessIPv6": Address(6, empty=True), "personality": since("2.1", ListOf(Anything(), 255), until="2.56"),
     "description": since("2.19", DESCRIPTION), "key_name": since("2.54", Nullable(Text(1, 255))),
     "user_data": since("2.57", Nullable(USER_DATA)), "trusted_image_certificates": since("2.63", CERTIFICATES),
     "hostname": since("2.90", ByVersion(("2.90", "2.93", HOSTNAME), ("2.94", None, FQDN)))}, "imageRef")
@@ -326,7 +341,7 @@ def _row(action: str, handler: Callable[[Call], Any], rule: str, body: Value, ac
 
 
 def _plain(action: str, rule: str, status: int = 202, first: int = 1, body: Value | None = None) -> Operation:
-    return _row(action, _asks(action), rule, body or Any_(), action, status, first)
+    return _row(action, _asks(action), rule, body or Anything(), action, status, first)
 
 
 OPERATIONS = (
@@ -347,8 +362,8 @@ OPERATIONS = (
     _row("changePassword", change_password, "os-admin-password", record({"adminPass": PASSWORD}, "adminPass"),
          "changePassword"),
     _row("os-getConsoleOutput", console_output, "os-console-output", CONSOLE_BODY, "console", 200),
-    _row("lock", lock, "os-lock-server:lock", _LockBody()), _row("unlock", unlock, "os-lock-server:unlock", Any_()),
+    _row("lock", lock, "os-lock-server:lock", _LockBody()), _row("unlock", unlock, "os-lock-server:unlock", Anything()),
     _row("os-resetState", reset_state, "os-admin-actions:reset_state",
          record({"state": Cased("active", "error")}, "state")),
-    _row("forceDelete", force_delete, "os-deferred-delete:force", Any_(), "forceDelete"),
+    _row("forceDelete", force_delete, "os-deferred-delete:force", Anything(), "forceDelete"),
 )

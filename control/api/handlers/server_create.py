@@ -17,8 +17,23 @@ from sqlalchemy import select
 from magnetar_control.api import quota
 from magnetar_control.api.operation import Call, Operation
 from magnetar_control.api.values import (
-    CERTIFICATES, DESCRIPTION, FQDN, HOSTNAME, METADATA, PASSWORD, TAGS, USER_DATA, Address, Any_, ByVersion, Id, Number,
-    Truth, Wrapped, record, since,
+    CERTIFICATES,
+    DESCRIPTION,
+    FQDN,
+    HOSTNAME,
+    METADATA,
+    PASSWORD,
+    TAGS,
+    USER_DATA,
+    Address,
+    Anything,
+    ByVersion,
+    Id,
+    Number,
+    Truth,
+    Wrapped,
+    record,
+    since,
 )
 from magnetar_control.store import servers
 from magnetar_control.store.database import now
@@ -64,15 +79,15 @@ class Gapped(Value):
 NETWORKS = ByVersion(
     ("2.1", "2.36", ListOf(_network(Id()), 64)),
     ("2.37", None, OneOf(Choices("auto", "none"), ListOf(_network(Id()), 64))))
-HINT = OneOf(Text(1, 36), ListOf(Text(1, 255), 255), MapOf(Text(1, 255), Any_()))
+HINT = OneOf(Text(1, 36), ListOf(Text(1, 255), 255), MapOf(Text(1, 255), Anything()))
 
 
 class Hints(Value):
     """Scheduler hints; unknown ones pass, as in Nova."""
 
     KNOWN: Mapping[str, Value] = {"group": Id(), "different_host": OneOf(Id(), ListOf(Id(), 1000)),
-                                  "same_host": OneOf(Id(), ListOf(Id(), 1000)), "query": Any_(),
-                                  "target_cell": Text(1, 255), "different_cell": Any_(),
+                                  "same_host": OneOf(Id(), ListOf(Id(), 1000)), "query": Anything(),
+                                  "target_cell": Text(1, 255), "different_cell": Anything(),
                                   "build_near_host_ip": Address(4), "cidr": Text(1, 64)}
 
     def check(self, value: Any, path: str, version: Any = None) -> Any:
@@ -89,7 +104,7 @@ BODY = Wrapped("server", record({
     "adminPass": PASSWORD, "metadata": METADATA,
     "networks": Field(NETWORKS, "", on="create"), "OS-DCF:diskConfig": Choices("AUTO", "MANUAL"),
     "accessIPv4": Address(4, empty=True), "accessIPv6": Address(6, empty=True),
-    "personality": since("2.1", ListOf(Any_(), 255), until="2.56"),
+    "personality": since("2.1", ListOf(Anything(), 255), until="2.56"),
     "availability_zone": Nullable(Text(1, 255)), "block_device_mapping": OLD_BLOCK_DEVICES,
     "block_device_mapping_v2": BLOCK_DEVICES, "config_drive": Nullable(Truth()), "key_name": Text(1, 255),
     "min_count": COUNT, "max_count": COUNT, "return_reservation_id": Truth(),
@@ -107,7 +122,7 @@ def create(call: Call) -> Answer:
     if call.version >= ANY_NETWORKS_WORD and "networks" not in want:
         raise InvalidField("server.networks", "is required: a list, auto or none")
     hints = call.body.get("os:scheduler_hints") or call.body.get("OS-SCH-HNT:scheduler_hints") or {}
-    count = _count(want)
+    least, most = _count(want)
     flavor = find_flavor(call, str(want["flavorRef"]))
     image = find_image(call, want.get("imageRef"), flavor)
     _placed(call, want, hints)
@@ -119,7 +134,7 @@ def create(call: Call) -> Answer:
     if want.get("personality"):
         raise Fault(400, "Injected files (personality) are not supported; use user_data.")
     quota.check_metadata(call, want.get("metadata"))
-    count = quota.check_servers(call, flavor, *count)
+    count = quota.check_servers(call, flavor, least, most)
     password = want.get("adminPass") or new_password()
     request = {"networks": networks, "blocks": blocks, "public_key": key, "host": want.get("host"),
                "hypervisor_hostname": want.get("hypervisor_hostname"), "image": image and image["id"]}

@@ -13,7 +13,17 @@ from magnetar_control.api.operation import Call, Operation, Query
 from magnetar_control.api.paging import PAGE, next_link, size
 from magnetar_control.api.server_view import BASIC, View
 from magnetar_control.api.values import (
-    DESCRIPTION, FQDN, HOSTNAME, Address, Any_, ByVersion, Time, Truth, Wrapped, record, since,
+    DESCRIPTION,
+    FQDN,
+    HOSTNAME,
+    Address,
+    Anything,
+    ByVersion,
+    Time,
+    Truth,
+    Wrapped,
+    record,
+    since,
 )
 from magnetar_control.store import actions, listing, servers
 from magnetar_control.store.tables import server_group_members, server_groups
@@ -55,7 +65,7 @@ OLD_SORTS = frozenset((
     "disable_terminate", "ephemeral_gb", "ephemeral_key_uuid", "id", "internal_id", "kernel_id", "launched_on",
     "memory_mb", "os_type", "ramdisk_id", "reservation_id", "root_gb", "shutdown_terminate", "user_data", "vcpus",
     "vm_mode", "info_cache", "metadata", "pci_devices", "security_groups", "services", "system_metadata"))
-_WORD = Query(value=Any_(), many=True)
+_WORD = Query(value=Anything(), many=True)
 LIST_QUERY: Mapping[str, Query] = {
     **dict.fromkeys((*COLUMNS, *REGEXP, "status", "all_tenants", "availability_zone", "config_drive", "deleted",
                      "soft_deleted", "metadata", "project_id", "tenant_id", "sort_key", "sort_dir", "kernel_id",
@@ -63,7 +73,7 @@ LIST_QUERY: Mapping[str, Query] = {
                      "system_metadata", "locked_by"), _WORD),
     "changes-since": Query(value=Time()), "changes-before": Query(value=Time(), since=66),
     "locked": Query(value=Truth(), since=73),
-    **dict.fromkeys(("tags", "tags-any", "not-tags", "not-tags-any"), Query(value=Any_(), since=26)), **PAGE}
+    **dict.fromkeys(("tags", "tags-any", "not-tags", "not-tags-any"), Query(value=Anything(), since=26)), **PAGE}
 
 
 def list_brief(call: Call) -> Answer:

@@ -40,6 +40,7 @@ volumes = Table(
 snapshots = Table(
     "volume_snapshots", API, *_thing(),
     Column("volume_id", UUID, nullable=False), Column("bootable", Boolean, nullable=False, default=False),
+    Column("volume_type", NAME, nullable=False),
     Index("volume_snapshots_project", "project_id", "created_at", "id"), Index("volume_snapshots_volume", "volume_id"),
     Index("volume_snapshots_task", "task"))
 

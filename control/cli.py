@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The control plane's subcommands of ``magnetar``: serve, api, conductor, db, cell, config."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from magnetar_control import settings as configuration
+from magnetar_core.errors import InvalidField, MagnetarError
+
+if TYPE_CHECKING:
+    from magnetar_control.serve import Parts
+    from magnetar_control.settings import Settings
+
+Command = Callable[[argparse.Namespace], int]
+LOCAL_AGENT = Path("/run/magnetar/agent.sock")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line of the control plane."""
+    top = argparse.ArgumentParser(prog="magnetar", description="Runs a cloud of KVM hosts.")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    _command(commands, "serve", serve, "Run API, conductor and embedded services in one process, for the hosts of the "
+             "settings, or for this machine.", "magnetar serve\n  magnetar serve --config /etc/magnetar/control.yml")
+    _command(commands, "api", api, "Run the API with the embedded services.", "magnetar api")
+    _command(commands, "conductor", conductor, "Run the conductor of a cell.", "magnetar conductor")
+    _command(commands, "config", config, "Check the settings, and show them.", "magnetar config")
+    db = _group(commands, "db", "Make the databases' tables be as this version wants them.")
+    _command(db, "upgrade", upgrade, "Make or upgrade the tables of all databases.", "magnetar db upgrade")
+    cell = _group(commands, "cell", "List, make, disable and remove cells.")
+    _command(cell, "list", list_cells, "List the cells.", "magnetar cell list")
+    create = _command(cell, "create", create_cell, "List a cell, and make its tables.",
+                      "magnetar cell create cell2 --database-url postgresql+psycopg://magnetar@db2/cell2")
+    create.add_argument("--database-url", help="URL of the cell's database; the setting when left out")
+    named = [create]
+    for name, run, text in (("disable", disable_cell, "Give no new servers to a cell, and leave it out of lists."),
+                            ("enable", enable_cell, "Use a cell again."),
+                            ("delete", delete_cell, "Forget a cell that has no hosts and no servers.")):
+        named.append(_command(cell, name, run, text, f"magnetar cell {name} cell2"))
+    for one in named:
+        one.add_argument("name", nargs="?" if one is create else None, help="name of the cell")
+    return top
+
+
+def _command(commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, run: Command, text: str,
+             examples: str) -> argparse.ArgumentParser:
+    found = commands.add_parser(name, help=text, description=text, epilog=f"Examples:\n  {examples}",
+                                formatter_class=argparse.RawDescriptionHelpFormatter)
+    found.add_argument("--config", type=Path, metavar="FILE",
+                       help=f"settings (default: {configuration.FILE} when it exists)")
+    found.set_defaults(run=run)
+    return found
+
+
+def _group(commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str,
+           text: str) -> argparse._SubParsersAction[argparse.ArgumentParser]:
+    return commands.add_parser(name, help=text, description=text).add_subparsers(
+        dest="action", metavar="ACTION", required=True)
+
+
+def configure(level: str) -> None:
+    """Logs are JSON lines on stderr."""
+    from magnetar_control.web.asgi import JsonLog
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLog())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+
+
+def serve(given: argparse.Namespace) -> int:
+    """``magnetar serve``."""
+    settings = configuration.load(given.config)
+    if not settings.hosts and LOCAL_AGENT.exists():
+        import dataclasses
+        import socket
+
+        settings = dataclasses.replace(settings, hosts={socket.gethostname(): f"unix:{LOCAL_AGENT}"})
+    return _run(settings, with_api=True, with_conductor=True)
+
+
+def api(given: argparse.Namespace) -> int:
+    """``magnetar api``."""
+    return _run(configuration.load(given.config), with_api=True, with_conductor=False)
+
+
+def conductor(given: argparse.Namespace) -> int:
+    """``magnetar conductor``."""
+    return _run(configuration.load(given.config), with_api=False, with_conductor=True)
+
+
+def _run(settings: Settings, with_api: bool, with_conductor: bool) -> int:
+    from magnetar_control import serve as parts
+
+    configure(settings.log_level)
+    with parts.running(settings, with_api, with_conductor) as server:
+        if server is not None:
+            parts.listen(settings, server)
+        else:
+            over = threading.Event()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, lambda *_given: over.set())
+            over.wait()
+    return 0
+
+
+def config(given: argparse.Namespace) -> int:
+    """``magnetar config``."""
+    settings = configuration.load(given.config)
+    for row in configuration.describe():
+        value = getattr(settings, row["name"])
+        print(f"{row['name']}: {_hidden(str(value)) if row['name'].endswith('url') and value else value}")
+    return 0
+
+
+def _hidden(url: str) -> str:
+    """A URL without its password."""
+    from sqlalchemy import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        return make_url(url).render_as_string(hide_password=True)
+    except ArgumentError:
+        return url
+
+
+def _parts(given: argparse.Namespace) -> Parts:
+    from magnetar_control.serve import Parts
+
+    return Parts(configuration.load(given.config))
+
+
+def upgrade(given: argparse.Namespace) -> int:
+    """``magnetar db upgrade``."""
+    parts = _parts(given)
+    parts.set_up()
+    for cell in parts.store.cells(fresh=True):
+        print(f"{cell.name}: as this version wants it")
+    parts.close()
+    return 0
+
+
+def list_cells(given: argparse.Namespace) -> int:
+    """``magnetar cell list``."""
+    parts = _parts(given)
+    for cell in parts.store.cells(fresh=True):
+        print(f"{cell.name}\t{cell.id}\t{'disabled' if cell.disabled else 'enabled'}\t{_hidden(cell.database_url)}")
+    parts.close()
+    return 0
+
+
+def create_cell(given: argparse.Namespace) -> int:
+    """``magnetar cell create``."""
+    from magnetar_control.store import schema
+    from magnetar_control.store.tables import CELL
+
+    parts = _parts(given)
+    cell = parts.store.add_cell(given.name or parts.settings.cell, given.database_url or parts.settings.url("cell"))
+    schema.upgrade(parts.store.cell(cell.id), CELL)
+    print(f"{cell.name}\t{cell.id}")
+    parts.close()
+    return 0
+
+
+def disable_cell(given: argparse.Namespace) -> int:
+    """``magnetar cell disable``."""
+    return _set_disabled(given, disabled=True)
+
+
+def enable_cell(given: argparse.Namespace) -> int:
+    """``magnetar cell enable``."""
+    return _set_disabled(given, disabled=False)
+
+
+def _set_disabled(given: argparse.Namespace, disabled: bool) -> int:
+    parts = _parts(given)
+    parts.store.set_cell(given.name, disabled)
+    parts.close()
+    return 0
+
+
+def delete_cell(given: argparse.Namespace) -> int:
+    """``magnetar cell delete``."""
+    parts = _parts(given)
+    parts.store.remove_cell(given.name)
+    parts.close()
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The subcommands. Failures are one sentence on stderr and status 1."""
+    given = parser().parse_args(arguments)
+    try:
+        run: Command = given.run
+        return run(given)
+    except (MagnetarError, InvalidField) as error:
+        print(f"magnetar: {error.message}", file=sys.stderr)
+        return 1
+    except PermissionError as error:
+        print(f"magnetar: {error.filename}: {error.strerror}. Run it as the user of the service, or as root.",
+              file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Content of images in a folder: ``<id>`` when it is complete, ``<id>.part`` while it comes.
+
+A part is locked by the process that writes it. The lock goes with the process, so a part that nobody holds is what a
+crash left behind.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from magnetar_control.web import Fault
+
+from . import formats
+
+PIECE = 1 << 20
+PART = ".part"
+_ZEROS = bytes(PIECE)
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Content that was taken in; sizes in bytes."""
+
+    size: int
+    virtual_size: int
+    checksum: str
+    os_hash_value: str
+
+
+class Content:
+    """*limit*: largest content in bytes; *max_virtual*: largest that a guest may see of it."""
+
+    def __init__(self, folder: Path, limit: int, max_virtual: int) -> None:
+        self.folder, self.limit, self.max_virtual = folder, limit, max_virtual
+
+    @contextmanager
+    def part(self, id: str) -> Iterator[int]:
+        """The file descriptor of an empty part that nobody else writes; gone at the end. Raises ``Fault`` 409."""
+        path = self._path(id, PART)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        part = _locked(path, os.O_CREAT)
+        if part is not None and os.fstat(part).st_size:  # left behind by a crash; it may be the kept content too
+            path.unlink()
+            os.close(part)
+            part = _locked(path, os.O_CREAT)
+        if part is None:
+            raise Fault(409, "The content of this image is being uploaded already; wait for its end.")
+        try:
+            yield part
+        finally:
+            path.unlink(missing_ok=True)
+            os.close(part)
+
+    def take(self, part: int, chunks: Iterable[bytes], claimed: str) -> Taken:
+        """Write *chunks* to the *part* and look at them. Raises ``Fault`` 400, 413 or 507; nothing is kept then."""
+        md5, sha512 = hashlib.md5(usedforsecurity=False), hashlib.sha512()
+        head, size = b"", 0
+        for chunk in chunks:
+            size += len(chunk)
+            if size > self.limit:
+                raise Fault(413, f"The content has more than the {self.limit} bytes that an image may have here.")
+            md5.update(chunk)
+            sha512.update(chunk)
+            if len(head) < formats.HEAD:
+                head += chunk[:formats.HEAD - len(head)]
+            _write(part, chunk)
+        try:
+            virtual = formats.inspect(head, size, claimed)
+        except formats.Refused as error:
+            raise Fault(400, f"{error} The content was not kept.") from error
+        if virtual > self.max_virtual:
+            raise Fault(400, f"The image claims a virtual size of {virtual} bytes; at most {self.max_virtual} are "
+                             "taken.")
+        os.ftruncate(part, size)  # it may end in a hole
+        os.fsync(part)
+        return Taken(size, virtual, md5.hexdigest(), sha512.hexdigest())
+
+    def keep(self, id: str) -> None:
+        """The part is complete: give it its name. It stays a part besides, with its lock, until ``part`` ends."""
+        self.remove(id)  # what an upload left whose image never became active
+        self._path(id).hardlink_to(self._path(id, PART))
+        folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def read(self, id: str, start: int = 0) -> Iterator[bytes] | None:
+        """The content from *start*, piece by piece; ``None`` when there is none. It is open from now on, so a removal
+        does not disturb it."""
+        try:
+            file = self._path(id).open("rb", buffering=0)
+        except FileNotFoundError:
+            return None
+
+        def pieces() -> Iterator[bytes]:
+            with file:
+                file.seek(start)
+                while piece := file.read(PIECE):
+                    yield piece
+
+        return pieces()
+
+    def remove(self, id: str) -> None:
+        """Remove the content; nothing when there is none."""
+        self._path(id).unlink(missing_ok=True)
+
+    def abandoned(self) -> list[str]:
+        """Ids of images whose upload ended with its process; their parts are removed."""
+        found = []
+        for path in self.folder.glob(f"*{PART}"):
+            part = _locked(path, 0)
+            if part is not None:
+                path.unlink(missing_ok=True)
+                os.close(part)
+                found.append(path.name.removesuffix(PART))
+        return found
+
+    def kept(self) -> list[str]:
+        """Ids of all content."""
+        return [path.name for path in self.folder.glob("*") if _is_uuid(path.name)]
+
+    def _path(self, id: str, end: str = "") -> Path:
+        return self.folder / f"{uuid.UUID(id)}{end}"  # an id is never a path
+
+
+def _locked(path: Path, flags: int) -> int | None:
+    """A file descriptor with the lock of *path*; ``None`` when somebody holds it, or it is gone."""
+    try:
+        part = os.open(path, os.O_RDWR | flags, 0o600)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if path.stat().st_ino == os.fstat(part).st_ino:  # else it was removed between opening and locking
+            return part
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    os.close(part)
+    return None
+
+
+def _write(part: int, chunk: bytes) -> None:
+    """Write all of it; zeros become a hole."""
+    if chunk == _ZEROS[:len(chunk)]:
+        os.lseek(part, len(chunk), os.SEEK_CUR)
+        return
+    try:
+        left = memoryview(chunk)
+        while left:
+            left = left[os.write(part, left):]
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise Fault(507, "There is no room left for the content of images. An operator must make some.") from error
+        raise
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        return str(uuid.UUID(text)) == text
+    except ValueError:
+        return False

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The embedded image service: rows in the API database, content in a folder."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.exc import IntegrityError
+
+from magnetar_control.services import Context, Document
+from magnetar_control.store.database import Database
+from magnetar_control.web import Fault, Request
+from magnetar_control.web.application import Routed
+
+from . import api, fields, store
+from .content import Content
+from .tables import images
+
+GIB = 2**30
+#: What a new image has unless its maker says something else.
+DEFAULTS: Document = {"visibility": "shared", "min_disk": 0, "min_ram": 0, "protected": False, "os_hidden": False,
+                      "disk_format": None, "container_format": None, "name": None}
+#: When content may come: the image waits for it. In ``saving`` the part's lock says whether somebody brings it.
+WAITING = ("queued", "saving")
+
+
+class Embedded:
+    """Implements ``services.Images``. *folder*: where the content is; hosts that share the database share it. *limit*:
+    largest content, *max_virtual*: largest disk that a guest may see of it, in bytes."""
+
+    def __init__(self, database: Database, folder: Path, limit: int = 256 * GIB, max_virtual: int = 2048 * GIB) -> None:
+        self.database, self.files = database, Content(folder, limit, max_virtual)
+
+    def application(self, authenticate: Callable[[Request], None]) -> Routed:
+        """What is mounted at ``/image``; *authenticate* sets ``request.context`` or raises ``Fault`` 401."""
+        return api.application(self, authenticate)
+
+    def show(self, context: Context, id: str) -> Document | None:
+        """The image, if *context* may see it."""
+        with self.database.read() as connection:
+            return store.find(connection, context, id)
+
+    def content(self, id: str) -> tuple[Iterator[bytes], int]:
+        """The content piece by piece, and its size in bytes. Raises ``Fault`` 404 when there is none."""
+        with self.database.read() as connection:
+            image = store.find(connection, None, id)
+        pieces = self.files.read(id) if image and image["status"] in ("active", "deactivated") else None
+        if image is None or pieces is None:
+            raise Fault(404, f"Image {id} has no content.")
+        return pieces, image["size"]
+
+    def create(self, context: Context, name: str | None, **wanted: Any) -> Document:
+        """A queued image; *wanted*: fields, ``properties``, ``id``, ``tags``. Raises ``Fault`` 400, 403, 409."""
+        properties = wanted.pop("properties", {})
+        id = fields.wanted_id(wanted.pop("id")) if wanted.get("id") else str(uuid.uuid4())
+        values, more = fields.checked({"name": name, **wanted, **properties})
+        names = values.pop("tags", [])
+        row = {**DEFAULTS, "owner": context.project_id, **values, "id": id, "status": "queued",
+               "properties": fields.kept(more)}
+        try:
+            with self.database.write() as connection:
+                store.add(connection, row, names)
+                found = store.find(connection, None, id)
+        except IntegrityError as error:
+            raise Fault(409, f"There is an image {id} already.") from error
+        assert found is not None
+        return found
+
+    def upload(self, id: str, chunks: Iterable[bytes]) -> Document:
+        """Take the content in: the image becomes active. Anything wrong leaves it queued."""
+        with self.files.part(id) as part:
+            claimed = self._begin(id)
+            try:
+                taken = self.files.take(part, chunks, claimed)
+                self.files.keep(id)
+            except BaseException:
+                self._set(id, {"status": "queued"}, ("saving",))
+                raise
+            if not self._set(id, {"status": "active", **vars(taken)}, ("saving",)):
+                self.files.remove(id)
+                raise Fault(410, f"Image {id} was removed while its content came.")
+        with self.database.read() as connection:
+            found = store.find(connection, None, id)
+        if found is None:
+            self.files.remove(id)
+            raise Fault(410, f"Image {id} was removed while its content came.")
+        return found
+
+    def fail(self, id: str, why: str) -> None:
+        """Its content will not come: the image becomes killed."""
+        self._set(id, {"status": "killed", "why": why}, WAITING)
+
+    def delete(self, context: Context, id: str) -> None:
+        """Remove image and content; nothing when there is none. Raises ``Fault`` 403 when it is protected or not one's
+        own."""
+        with self.database.write() as connection:
+            image = store.find(connection, context, id)
+            if image is None:
+                return
+            api.may_change(context, image)
+            if image["protected"]:
+                raise Fault(403, f"Image {id} is protected; set protected to false before you remove it.")
+            store.remove(connection, id)
+        self.files.remove(id)
+
+    def sweep(self) -> None:
+        """Put right what a crash left: images whose upload died are queued again, content without image goes. May be
+        done at any time, by many."""
+        for id in self.files.abandoned():
+            self._set(id, {"status": "queued"}, ("saving",))
+        kept = self.files.kept()  # before the rows: an upload's content has a row from its beginning
+        with self.database.read() as connection:
+            known = set(connection.execute(select(images.c.id)).scalars())
+        for id in kept:
+            if id not in known:
+                self.files.remove(id)
+
+    def _begin(self, id: str) -> str:
+        """The image is being saved from now on; what its content is claimed to be."""
+        with self.database.write() as connection:
+            image = store.find(connection, None, id)
+            if image is None:
+                raise Fault(404, f"No image found with ID {id}.")
+            if not image["disk_format"] or not image["container_format"]:
+                raise Fault(400, "disk_format and container_format must be set before content comes.")
+            if not store.change(connection, id, {"status": "saving"}, WAITING):
+                raise Fault(409, f"Image {id} is {image['status']}; content is taken for queued images only.")
+        return str(image["disk_format"])
+
+    def _set(self, id: str, values: Document, status: tuple[str, ...]) -> bool:
+        with self.database.write() as connection:
+            return store.change(connection, id, values, status)

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Tables of the embedded image service, in the API database. The content is in files; see ``content``."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, String, Table, Text
+
+from magnetar_control.store.tables import API, DOCUMENT, NAME, UUID, stamped
+
+images = Table(
+    "images", API,
+    Column("id", UUID, primary_key=True), Column("name", NAME), Column("status", String(16), nullable=False),
+    Column("visibility", String(16), nullable=False), Column("owner", NAME), Column("size", BigInteger),
+    Column("virtual_size", BigInteger), Column("disk_format", String(16)), Column("container_format", String(16)),
+    Column("min_disk", Integer, nullable=False, default=0), Column("min_ram", Integer, nullable=False, default=0),
+    Column("checksum", String(32)), Column("os_hash_value", String(128)),
+    Column("protected", Boolean, nullable=False, default=False),
+    Column("os_hidden", Boolean, nullable=False, default=False),
+    Column("properties", DOCUMENT, nullable=False, default="{}"), Column("why", Text),  # why it was killed
+    *stamped(), Index("images_owner", "owner", "created_at"), Index("images_created", "created_at", "id"))
+
+#: Projects with which a shared image is shared; ``status``: pending, accepted, rejected.
+members = Table(
+    "image_members", API,
+    Column("image_id", UUID, ForeignKey("images.id", ondelete="CASCADE"), primary_key=True),
+    Column("member", NAME, primary_key=True), Column("status", String(8), nullable=False), *stamped(),
+    Index("image_members_member", "member", "status"))
+
+tags = Table(
+    "image_tags", API,
+    Column("image_id", UUID, ForeignKey("images.id", ondelete="CASCADE"), primary_key=True),
+    Column("tag", NAME, primary_key=True))

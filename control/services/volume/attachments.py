@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Attachments: a volume kept for a server (reserved, attaching), had by it (attached), and let go (the row goes)."""
+
+from __future__ import annotations
+
+import uuid
+
+import orjson
+from sqlalchemy import Connection, RowMapping, delete, insert, select, update
+
+from magnetar_control.services import Context, Document
+from magnetar_control.store.database import now
+from magnetar_control.web import Fault
+
+from .tables import attachments, volumes
+from .volumes import follow, seen, set_, wrong_status
+
+
+def reserve(connection: Connection, context: Context, volume_id: str, server_id: str | None, id: str | None = None,
+            mode: str = "rw", connector: Document | None = None) -> RowMapping:
+    """Keep the volume for a server. A volume with multiattach may be kept for several; any for the server that has it
+    already (a live migration). Raises ``Fault`` 400."""
+    row = _locked(connection, context, volume_id)
+    others = connection.execute(select(attachments).where(attachments.c.volume_id == volume_id)).mappings().all()
+    again = next((one for one in others if one["id"] == id), None)
+    if again is not None:
+        return again
+    same = bool(others) and all(one["server_id"] == server_id and server_id for one in others)
+    if others and not (row["multiattach"] or same):
+        raise wrong_status(volumes, row, ("available",))
+    if row["status"] not in ("available", "in-use", "reserved", "attaching") or (row["status"] != "available"
+                                                                                 and not others):
+        raise wrong_status(volumes, row, ("available", "in-use") if row["multiattach"] else ("available",))
+    if row["readonly"] and mode == "rw":
+        mode = "ro"
+    id = id or str(uuid.uuid4())
+    connection.execute(insert(attachments).values(
+        id=id, volume_id=volume_id, project_id=row["project_id"], server_id=server_id, mode=mode, created_at=now(),
+        **_connected(connector)))
+    follow(connection, volume_id)
+    return one(connection, context, id)
+
+
+def _locked(connection: Connection, context: Context, volume_id: str) -> RowMapping:
+    """The volume, which others wait for until this transaction ends."""
+    connection.execute(update(volumes).where(volumes.c.id == volume_id).values(updated_at=volumes.c.updated_at))
+    return seen(connection, volumes, context, volume_id)
+
+
+def _connected(connector: Document | None) -> Document:
+    """What a connector says: who is about to attach, and as what."""
+    if not connector:
+        return {"status": "reserved"}
+    return {"status": "attaching", "host": connector.get("host"), "connector": orjson.dumps(connector).decode(),
+            "device": connector.get("mountpoint")}
+
+
+def one(connection: Connection, context: Context, id: str) -> RowMapping:
+    """The attachment that *context* may see; raises ``Fault`` 404."""
+    return seen(connection, attachments, context, id)
+
+
+def connect(connection: Connection, row: RowMapping, connector: Document) -> None:
+    """A host is about to attach it."""
+    values = _connected(connector)
+    if row["status"] == "attached":
+        values.pop("status")
+    set_(connection, attachments, row["id"], **values)
+    follow(connection, row["volume_id"])
+
+
+def complete(connection: Connection, id: str, host: str | None = None, device: str | None = None) -> None:
+    """The server has it now. Raises ``Fault`` 404 where the attachment is gone."""
+    row = connection.execute(select(attachments).where(attachments.c.id == id)).mappings().first()
+    if row is None:
+        raise Fault(404, f"Volume attachment {id} could not be found.")
+    set_(connection, attachments, id, status="attached", attached_at=row["attached_at"] or now(),
+         host=host or row["host"], device=device or row["device"])
+    follow(connection, row["volume_id"])
+
+
+def drop(connection: Connection, id: str) -> None:
+    """The server has it no more; nothing when it had not."""
+    row = connection.execute(select(attachments.c.volume_id).where(attachments.c.id == id)).first()
+    if row is not None:
+        connection.execute(delete(attachments).where(attachments.c.id == id))
+        follow(connection, row.volume_id)
+
+
+def of(connection: Connection, ids: list[str]) -> dict[str, list[RowMapping]]:
+    """Volume to its attachments, oldest first."""
+    found: dict[str, list[RowMapping]] = {id: [] for id in ids}
+    for row in connection.execute(select(attachments).where(attachments.c.volume_id.in_(ids)).order_by(
+            attachments.c.created_at, attachments.c.id)).mappings():
+        found[row["volume_id"]].append(row)
+    return found

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Volumes, snapshots and attachments as Cinder shows them, at each microversion (API reference, Block Storage v3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import RowMapping
+
+from magnetar_control.services import Document
+from magnetar_control.web import Request
+
+from .types import Types
+from .volumes import document
+
+
+def href(request: Request, noun: str, id: str) -> str:
+    """URL of a thing, as the client wrote the beginning."""
+    project = request.params.get("project_id")
+    return f"{request.base}/v3/{project + '/' if project else ''}{noun}/{id}"
+
+
+def links(request: Request, noun: str, id: str) -> list[Document]:
+    """``self`` and ``bookmark``."""
+    url = href(request, noun, id)
+    return [{"rel": "self", "href": url}, {"rel": "bookmark", "href": url.replace("/v3/", "/", 1)}]
+
+
+def brief(request: Request, row: RowMapping) -> Document:
+    """A volume in a list without details."""
+    return {"id": row["id"], "name": row["name"], "links": links(request, "volumes", row["id"])}
+
+
+def volume(request: Request, row: RowMapping, held: Sequence[RowMapping], types: Types) -> Document:
+    """A volume in full."""
+    found = {
+        **{name: row[name] for name in ("id", "name", "description", "size", "created_at", "updated_at", "snapshot_id",
+                                        "source_volid", "multiattach", "user_id", "volume_type", "availability_zone")},
+        "status": row["status"], "bootable": "true" if row["bootable"] else "false", "encrypted": False,
+        "metadata": {**document(row["metadata"]), **({"readonly": "True"} if row["readonly"] else {})},
+        "links": links(request, "volumes", row["id"]), "attachments": [_held(one) for one in held
+                                                                       if one["status"] in ("attached", "detaching")],
+        "consistencygroup_id": None, "replication_status": None, "os-vol-tenant-attr:tenant_id": row["project_id"]}
+    image = document(row["image_metadata"])
+    if image:
+        found["volume_image_metadata"] = image
+    if request.context.is_admin:
+        host = f"{row['host']}@magnetar#{row['volume_type']}" if row["host"] else None
+        found |= {"migration_status": None, "os-vol-host-attr:host": host, "os-vol-mig-status-attr:migstat": None,
+                  "os-vol-mig-status-attr:name_id": None}
+    return found | _since(request, row, types)
+
+
+def _since(request: Request, row: RowMapping, types: Types) -> Document:
+    """What came with microversions."""
+    version, admin = request.extra["version"], request.context.is_admin
+    rows = ((13, True, "group_id", None), (21, admin, "provider_id", None), (48, True, "service_uuid", None),
+            (48, True, "shared_targets", None if version >= (3, 69) else False), (61, admin, "cluster_name", None),
+            (63, True, "volume_type_id", types.id(row["volume_type"])), (65, True, "consumes_quota", True))
+    return {name: value for since, holds, name, value in rows if holds and version >= (3, since)}
+
+
+def _held(row: RowMapping) -> Document:
+    return {"id": row["volume_id"], "attachment_id": row["id"], "volume_id": row["volume_id"],
+            "server_id": row["server_id"], "host_name": row["host"], "device": row["device"],
+            "attached_at": row["attached_at"]}
+
+
+def snapshot(request: Request, row: RowMapping, detailed: bool = True) -> Document:
+    """A volume snapshot."""
+    names = ("id", "name", "description", "volume_id", "status", "size", "created_at", "updated_at")
+    found = {**{name: row[name] for name in names}, "metadata": document(row["metadata"])}
+    version = request.extra["version"]
+    if detailed:
+        found |= {"os-extended-snapshot-attributes:project_id": row["project_id"],
+                  "os-extended-snapshot-attributes:progress": "100%" if row["status"] == "available" else "0%"}
+        if version >= (3, 14):
+            found["group_snapshot_id"] = None
+    if version >= (3, 41):
+        found["user_id"] = row["user_id"]
+    if version >= (3, 65):
+        found["consumes_quota"] = True
+    return found
+
+
+def attachment(row: RowMapping, volume_host: str | None, detailed: bool = True) -> Document:
+    """An attachment. ``connection_info`` says where the volume is; the agents connect it."""
+    found: Document = {"id": row["id"], "volume_id": row["volume_id"], "instance": row["server_id"],
+                       "status": row["status"]}
+    if detailed:
+        ready = row["connector"] is not None or row["status"] == "attached"
+        found |= {"attached_at": row["attached_at"] or "", "detached_at": "", "attach_mode": row["mode"],
+                  "connection_info": {"driver_volume_type": "magnetar", "volume_id": row["volume_id"],
+                                      "attachment_id": row["id"], "host": volume_host,
+                                      "access_mode": row["mode"]} if ready else {}}
+    return found
