@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import orjson
 from sqlalchemy import Connection, and_, delete, false, func, insert, or_, select, true, update
 from sqlalchemy.sql.elements import ColumnElement
 
@@ -101,8 +102,9 @@ def page(connection: Connection, context: Context, query: Sequence[tuple[str, st
     marker = dict(query).get("marker")
     if marker:
         conditions.append(_after(connection, context, marker, keys))
-    found = connection.execute(select(images).where(*conditions).order_by(
-        *(column.desc() if down else column.asc() for column, down in map(_column, keys))).limit(limit + 1)).mappings().all()
+    order = [column.desc() if down else column.asc() for column, down in map(_column, keys)]
+    found = connection.execute(
+        select(images).where(*conditions).order_by(*order).limit(limit + 1)).mappings().all()
     return with_tags(connection, found[:limit]), len(found) > limit > 0
 
 
@@ -170,7 +172,6 @@ def _time(name: str, value: str) -> Condition:
 
 def _property(name: str, value: str) -> Condition:
     """The pair as it stands in the JSON text: its quotes are not escaped there, those inside of texts are."""
-    import orjson
     pair = orjson.dumps({name: value}).decode()[1:-1]
     return func.replace(images.c.properties, pair, "") != images.c.properties
 
@@ -198,13 +199,14 @@ def _sorting(query: Sequence[tuple[str, str]]) -> list[tuple[str, bool]]:
     pairs = [(key, ways[min(at, len(ways) - 1)] if ways else "desc") for at, key in enumerate(keys)]
     for name, value in query:
         if name == "sort":
-            pairs += [(key.strip(), way or "desc") for key, _colon, way in (one.partition(":") for one in value.split(","))]
+            words = (one.partition(":") for one in value.split(","))
+            pairs += [(key.strip(), way or "desc") for key, _colon, way in words]
     if not pairs:
         pairs = [("created_at", ways[0] if ways else "desc")]
     for key, way in pairs:
         if key not in SORTS or way not in ("asc", "desc"):
-            raise Fault(400, f"The list cannot be sorted by {key}:{way}; keys are {', '.join(sorted(SORTS))}, directions asc "
-                             "and desc.")
+            raise Fault(400, f"The list cannot be sorted by {key}:{way}; keys are {', '.join(sorted(SORTS))}, directions "
+                             "asc and desc.")
     return [(key, way == "desc") for key, way in (*pairs, ("id", pairs[-1][1]))]
 
 
