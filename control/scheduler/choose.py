@@ -163,10 +163,11 @@ def _parts(states: HostStates, request: Request, rules: Rules) -> list[Part]:
         return _separate([host for host in hosts if all(one.passes(host, request) for one in asked)], request)
     shared = [one for one in asked if one.sight == PROFILE]
     passing: dict[Profile, bool] = {}
+    blocks = states.blocks()
     special = {host.block for name in {*request.never, *request.mates} if (host := states.hosts.get(name))}
     parts = []
     needs = [(at, n) for at, n in enumerate(request.amounts) if n > 0]
-    for block in states.blocks():
+    for block in blocks:
         passes = passing.get(block.profile)
         if passes is None:
             passes = passing[block.profile] = all(one.passes(block.hosts[0], request) for one in shared)

@@ -22,6 +22,8 @@ from magnetar_control.store.hosts import Aggregate
 
 #: Hosts of a block at most.
 BLOCK = 64
+#: Changes after which they are put in order anew: so many, and one for every two hosts.
+PATIENCE = 256
 #: The zone of a host that is in no aggregate with one (Nova's default_availability_zone).
 DEFAULT_ZONE = "nova"
 #: What of an agent's ``host`` resource flavors and images may ask for.
@@ -177,13 +179,11 @@ class HostStates:
                 host.failed_builds = 0 if well else host.failed_builds + 1
                 self._touch(host)
 
-    def blocks(self) -> Iterator[Block]:
-        """All blocks; hold ``lock`` meanwhile."""
-        if self._changes > 256 + len(self.hosts) // 2:
+    def blocks(self) -> list[Block]:
+        """All blocks; hold ``lock`` meanwhile. It may move hosts: ask for a host's ``block`` afterwards."""
+        if self._changes > PATIENCE + len(self.hosts) // 2:
             self._arrange()
-        for block in self._blocks:
-            if block.hosts:
-                yield block.fresh() if block.stale else block
+        return [block.fresh() if block.stale else block for block in self._blocks if block.hosts]
 
     def _grouped(self, aggregates: Iterable[Aggregate]) -> None:
         before, self._aggregates = self._aggregates, {}
