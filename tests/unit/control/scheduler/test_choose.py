@@ -86,6 +86,8 @@ def test_what_is_chosen_is_what_looking_at_every_host_would_choose(seed, monkeyp
         assert [one.weight for one in told.candidates] == [weight for weight, _name in plain[:10]]
         found.used(chosen[0].host, wish.amounts)  # and the next choice sees it
         found.up(chance.choice(names), chance.random() < 0.8)
+        for name in chance.sample(names, chance.choice((0, 0, 50))):  # so many that blocks are put in order
+            found.busy(name, chance.randrange(3))
 
 
 def test_an_emptier_host_is_better():
