@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import orjson
-from sqlalchemy import select
+from sqlalchemy import Select, select
 
 from magnetar_control.agents import Agents
 from magnetar_control.services import Context, Document, Images
@@ -29,8 +29,8 @@ TABLES = ("volumes", "volume_snapshots", "volume_attachments", "quotas")
 
 
 class Embedded:
-    """Volumes in the API *database*, their content on compute hosts. *hosts* gives [{name, endpoint, disk_gb_free, up}],
-    *ensure_image* (host, image's uuid) has a host have an image, *images* shows images, *pools* are those of the
+    """Volumes in the API *database*, their content on compute hosts. *hosts* gives [{name, endpoint, disk_gb_free,
+    up}], *ensure_image* (host, image's uuid) has a host have an image, *images* shows images, *pools* are those of the
     agents, the default one first."""
 
     def __init__(self, database: Database, hosts: Hosts, agents: Agents, ensure_image: Callable[[str, str], None],
@@ -64,7 +64,7 @@ class Embedded:
     def show(self, context: Context, id: str) -> Document | None:
         """See ``services.Volumes``."""
         with self.database.read() as connection:
-            row = connection.execute(select(table).where(table.c.id == id, volumes.own(table, context))).mappings().first()
+            row = connection.execute(_one(context, id)).mappings().first()
             return plain(row, attachments.of(connection, [id])[id]) if row else None
 
     def snapshot(self, context: Context, id: str) -> Document | None:
@@ -141,13 +141,14 @@ class Embedded:
                 self.database.bell.wait(BELL, seen, min(1.0, max(deadline - time.monotonic(), 0.01)))
 
     def reserve(self, context: Context, id: str, server_id: str, **fields: Any) -> Document:
-        """See ``services.Volumes``; *fields*: ``id`` of the attachment, drawn unless given, and ``mode`` (rw, ro). Asked
-        twice for one server, the same attachment."""
+        """See ``services.Volumes``; *fields*: ``id`` of the attachment, drawn unless given, and ``mode`` (rw, ro). 
+        Asked twice for one server, the same attachment."""
         with self.database.write() as connection:
             held = attachments.of(connection, [id])[id]
             row = next((one for one in held if one["server_id"] == server_id), None)
             if row is None or fields.get("id") not in (None, row["id"]):
-                row = attachments.reserve(connection, context, id, server_id, fields.get("id"), fields.get("mode", "rw"))
+                row = attachments.reserve(connection, context, id, server_id, fields.get("id"),
+                                          fields.get("mode", "rw"))
             volume = volumes.seen(connection, table, context, id)
             return {"id": row["id"], "volume": plain(volume, attachments.of(connection, [id])[id])}
 
@@ -174,16 +175,20 @@ class Embedded:
     def delete(self, context: Context, id: str) -> None:
         """See ``services.Volumes``; also one that is still being made. Asked twice, nothing more."""
         with self.database.write() as connection:
-            row = connection.execute(select(table).where(table.c.id == id, volumes.own(table, context))).mappings().first()
+            row = connection.execute(_one(context, id)).mappings().first()
             if row is not None and row["status"] != "deleting":
                 volumes.begin_delete(connection, row, force=row["status"] == "creating")
                 self.database.ring(connection, BELL)
 
 
+def _one(context: Context, id: str) -> Select[Any]:
+    return select(table).where(table.c.id == id, volumes.own(table, context))
+
+
 def plain(row: Any, held: Sequence[Any]) -> Document:
     """A volume as ``services.Volumes`` has it."""
-    names = ("id", "name", "description", "status", "size", "multiattach", "bootable", "host", "volume_type", "readonly",
-             "availability_zone", "project_id", "user_id", "snapshot_id", "source_volid", "fault", "created_at")
+    names = ("id", "name", "description", "status", "size", "multiattach", "bootable", "host", "volume_type",
+             "readonly", "availability_zone", "project_id", "user_id", "snapshot_id", "source_volid", "fault", "created_at")
     return {**{name: row[name] for name in names}, "metadata": volumes.document(row["metadata"]),
             "volume_image_metadata": volumes.document(row["image_metadata"]),
             "attachments": [{name: one[name] for name in ("id", "server_id", "device", "attached_at", "status")}

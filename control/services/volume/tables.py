@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Rows of the embedded volume service, in the API database.
 
-``task`` is what is still to be done on the host (create, extend, delete), written before it begins; ``lease_until`` says
-until when somebody is at it, ``not_before`` when it is tried again, ``fault`` why it failed.
+``task`` is what is still to be done on the host (create, extend, delete), written before it begins; ``lease_until``
+says until when somebody is at it, ``not_before`` when it is tried again, ``fault`` why it failed.
 """
 
 from __future__ import annotations

@@ -127,17 +127,14 @@ class Listing:
         return int(value)
 
     def where(self) -> list[ColumnElement[bool]]:
-        """Conditions of the filters. What is no filter is not looked at, as in Cinder before 3.31; from it on, it is
-        refused."""
+        """Conditions of the filters. What is no filter is not looked at, as in Cinder."""
         context, found = self.request.context, []
         everybody = context.is_admin and self.given.get("all_tenants", "0").lower() in TRUE
         project = self.given.get("project_id") if everybody else context.project_id or ""
         if project is not None:
             found.append(self.table.c.project_id == project)
-        for name in self.columns:
-            if name in self.given:
-                found.append(self._equals(name, self.given[name]))
-        if "name~" in self.given:
+        found += [self._equals(name, self.given[name]) for name in self.columns if name in self.given]
+        if "name~" in self.given and "name" in self.table.c:
             found.append(self.table.c.name.contains(self.given["name~"], autoescape=True))
         return found
 
@@ -169,7 +166,7 @@ class Listing:
         order = []
         for word in [*words, "id"]:
             name, _colon, direction = word.partition(":")
-            if name not in ("id", "name", "size", "status", "created_at", "updated_at", "bootable"):
+            if name not in ("id", "name", "size", "status", "created_at", "updated_at", "bootable") or name not in self.table.c:
                 raise Fault(400, f"Invalid input received: {name} cannot be sorted by.")
             column = self.table.c[name]
             order.append((func.coalesce(column, "") if column.nullable else column, direction != "asc"))

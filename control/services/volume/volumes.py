@@ -87,8 +87,8 @@ def within(connection: Connection, project_id: str, **more: int) -> None:
     most, have = limits(connection, project_id), usage(connection, project_id)
     for resource, number in more.items():
         if most[resource] >= 0 and number > 0 and have[resource] + number > most[resource]:
-            raise Fault(413, f"Quota exceeded for {resource}: the project has {have[resource]}, asked for {number} more, "
-                        f"and may have {most[resource]}.")
+            raise Fault(413, f"Quota exceeded for {resource}: the project has {have[resource]}, asked for {number} "
+                        f"more, and may have {most[resource]}.")
 
 
 def create(connection: Connection, context: Context, values: Document) -> None:
@@ -137,8 +137,8 @@ def begin_delete(connection: Connection, row: RowMapping, cascade: bool = False,
     used = connection.execute(select(attachments.c.id).where(attachments.c.volume_id == id).limit(1)).first()
     taken = connection.execute(select(snapshots).where(snapshots.c.volume_id == id)).mappings().all()
     if used or (taken and not cascade):
-        raise Fault(400, f"Invalid volume: Volume {id} must not be attached or have snapshots (asked with cascade, they "
-                    f"go too); current status is: {row['status']}.")
+        raise Fault(400, f"Invalid volume: Volume {id} must not be attached or have snapshots (asked with cascade, "
+                    f"they go too); current status is: {row['status']}.")
     for one in taken:
         asked(connection, snapshots, one, "delete", None if force else ("available", "error", "error_deleting"),
               status="deleting")

@@ -117,7 +117,8 @@ class Worker:
     def _take(self, table: Table, id: str | None) -> RowMapping | None:
         ready = _ready(table, id)
         with self.database.read() as connection:
-            ids = connection.execute(select(table.c.id).where(ready).order_by(table.c.created_at).limit(8)).scalars().all()
+            query = select(table.c.id).where(ready).order_by(table.c.created_at).limit(8)
+            ids = connection.execute(query).scalars().all()
         for one in ids:
             with self.database.write() as connection:
                 mine = update(table).where(ready, table.c.id == one).values(holder=self.id, lease_until=later(LEASE))
