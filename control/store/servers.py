@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -65,6 +65,18 @@ def allowed(server: Found, key: str) -> bool:
 def change(connection: Connection, id: str, **values: Any) -> None:
     """Set columns of a server; documents are given as they are."""
     connection.execute(update(servers).where(servers.c.id == id).values(updated_at=now(), **values))
+
+
+def revise(connection: Connection, id: str, column: str,
+           change_: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Change one of the lists that a server keeps (``volumes``, ``interfaces``), whoever else does so meanwhile.
+    Returns the list as it is then; an empty one when the server is gone."""
+    found = row(connection, id, lock=True)
+    if found is None:
+        return []
+    kept: list[dict[str, Any]] = change_(orjson.loads(getattr(found, column)))
+    change(connection, id, **{column: text(kept)})
+    return kept
 
 
 def ask(connection: Connection, server: Found, key: str, request_id: str, user_id: str, project_id: str,
