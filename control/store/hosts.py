@@ -68,9 +68,9 @@ def inventory(connection: Connection, name: str, info: Mapping[str, Any], ratios
     totals = {resource: int(info[resource]) for resource in RESOURCES}
     may = limits({**row, **totals}, ratios)
     values = {**totals, **{f"{resource}_limit": n for resource, n in may._asdict().items()}}
-    changed = any(row[key] != value for key, value in values.items())
-    connection.execute(update(hosts).where(hosts.c.name == name).values(
-        **values, info=orjson.dumps(info).decode(), updated_at=now()))
+    changed, text = any(row[key] != value for key, value in values.items()), orjson.dumps(info).decode()
+    if changed or text != row["info"]:
+        connection.execute(update(hosts).where(hosts.c.name == name).values(**values, info=text, updated_at=now()))
     return changed
 
 
