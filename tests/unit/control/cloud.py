@@ -3,6 +3,7 @@
 
 ``with Cloud(hosts=2) as cloud:`` starts agents with the fake hypervisor (a process each), API, conductor and services
 on a loopback port. ``cloud.admin`` is a ``Caller``; ``cloud.caller("user", "project", "member")`` makes another.
+With ``links=True`` the agents serve HTTPS too, with certificates, and can send servers to each other.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -26,7 +28,10 @@ import uvicorn
 from magnetar_control import serve
 from magnetar_control.settings import make
 
-AGENT = "import sys; from magnetar_agent.cli import main; sys.exit(main(sys.argv[1:]))"
+#: Runs an agent whose imaginary host has the name of the first argument: hosts of one name are one host to the agents.
+AGENT = ("import functools, socket, sys; from magnetar_agent import fake; name = sys.argv.pop(1); "
+         "fake.FakeHypervisor = functools.partial(fake.FakeHypervisor, name=name); socket.gethostname = lambda: name; "
+         "from magnetar_agent.cli import main; sys.exit(main(sys.argv[1:]))")
 
 
 class Reply:
@@ -122,8 +127,10 @@ class Caller:
 class Cloud:
     """See the module."""
 
-    def __init__(self, hosts: int = 2, databases: Mapping[str, str] | None = None, **settings: Any) -> None:
+    def __init__(self, hosts: int = 2, databases: Mapping[str, str] | None = None, links: bool = False,
+                 **settings: Any) -> None:
         self.count, self.settings, self.databases = hosts, settings, dict(databases or {})
+        self.links = links
         self.agents: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Cloud:
@@ -142,6 +149,8 @@ class Cloud:
         self.folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="cloud")))
         self.hosts = {f"kvm{number + 1}": f"unix:{self.folder}/kvm{number + 1}/agent.sock" for number in range(self.count)}
         self._stack.callback(self._end_agents)
+        if self.links:
+            self._link()
         for name in self.hosts:
             self.start_agent(name)
         for name in self.hosts:
@@ -156,12 +165,33 @@ class Cloud:
         self._first_flavor()
         self._hosts_up()
 
+    def _link(self) -> None:
+        """Certificates, ports and settings of agents that reach each other."""
+        from tests.unit.agent.pki import Pki
+
+        pki = Pki(self.folder / "pki")
+        certificate, key = pki.issue("conductor")
+        self.settings = {"agent_ca_cert": str(pki.ca), "agent_client_cert": str(certificate),
+                         "agent_client_key": str(key), **self.settings}
+        with contextlib.ExitStack() as held:
+            for name in self.hosts:
+                one = held.enter_context(socket.socket())
+                one.bind(("127.0.0.1", 0))
+                port, (certificate, key) = one.getsockname()[1], pki.issue(name)
+                self.hosts[name] = f"https://127.0.0.1:{port}"
+                (self.folder / name).mkdir()
+                (self.folder / name / "agent.yml").write_text(json.dumps({
+                    "listen": f"127.0.0.1:{port}", "tls_cert": str(certificate), "tls_key": str(key),
+                    "tls_client_ca": str(pki.ca), "client_certs": {"conductor": "operate"}}))
+
     def start_agent(self, name: str) -> None:
         """Start the agent of a host."""
         folder = self.folder / name
         folder.mkdir(exist_ok=True)
-        words = [sys.executable, "-c", AGENT, "agent", "--fake", "--state-dir", folder / "state", "--socket",
+        words = [sys.executable, "-c", AGENT, name, "agent", "--fake", "--state-dir", folder / "state", "--socket",
                  folder / "agent.sock"]
+        if self.links:
+            words += ["--config", folder / "agent.yml"]
         with (folder / "log").open("ab") as log:
             self.agents[name] = subprocess.Popen(words, stdout=log, stderr=log, env={**os.environ})
 
