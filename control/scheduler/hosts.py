@@ -22,8 +22,8 @@ from magnetar_control.store.hosts import Aggregate
 
 #: Hosts of a block at most: of 32, 64 and 128, what a choice among 10,000 hosts took least with.
 BLOCK = 128
-#: Changes after which they are put in order anew: so many, and one for every two hosts. It takes a tenth of a second for
-#: 10,000 hosts, in which nothing is chosen.
+#: Changes after which they are put in order anew: so many, and one for every two hosts. For 10,000 hosts it takes a tenth
+#: of a second, in which nothing is chosen.
 PATIENCE = 256
 #: The zone of a host that is in no aggregate with one (Nova's default_availability_zone).
 DEFAULT_ZONE = "nova"

@@ -17,9 +17,16 @@ MIB_PER_GIB = 1024
 def amounts_of(flavor: Mapping[str, Any], volume_backed: bool = False) -> Amounts:
     """What a server of *flavor* (vcpus, ram, disk, ephemeral, swap) holds of a host; a root disk that is a volume is
     not the host's."""
-    swap = -(-int(flavor.get("swap") or 0) // MIB_PER_GIB)
-    root = 0 if volume_backed else int(flavor.get("disk") or 0)
-    return Amounts(int(flavor["vcpus"]), int(flavor["ram"]), root + int(flavor.get("ephemeral") or 0) + swap)
+    swap, had = -(-int(flavor.get("swap") or 0) // MIB_PER_GIB), sizes(flavor)
+    root = 0 if volume_backed else had["disk"]
+    return Amounts(int(flavor["vcpus"]), int(flavor["ram"]), root + had["ephemeral"] + swap)
+
+
+def sizes(flavor: Mapping[str, Any]) -> dict[str, int]:
+    """GiB of the disks that a server of *flavor* has. Disks never shrink: after a resize was taken back they are as
+    they were grown, which the server's flavor notes under ``grown``."""
+    grown = flavor.get("grown") or {}
+    return {name: max(int(flavor.get(name) or 0), int(grown.get(name) or 0)) for name in ("disk", "ephemeral")}
 
 
 @dataclass(frozen=True)
