@@ -38,8 +38,8 @@ class Attachments:
         listing.given.setdefault("sort_key", "created_at")
         with self.database.read() as connection:
             rows, _count = listing.rows(connection)
-            hosts = dict(connection.execute(select(volumes.c.id, volumes.c.host).where(
-                volumes.c.id.in_([row["volume_id"] for row in rows]))).tuples().all())
+            hosts = {row.id: row.host for row in connection.execute(select(volumes.c.id, volumes.c.host).where(
+                volumes.c.id.in_([row["volume_id"] for row in rows])))}
         found: Document = {"attachments": [views.attachment(row, hosts.get(row["volume_id"]), detailed)
                                            for row in rows]}
         if links := listing.links(rows):

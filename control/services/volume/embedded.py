@@ -141,7 +141,7 @@ class Embedded:
                 self.database.bell.wait(BELL, seen, min(1.0, max(deadline - time.monotonic(), 0.01)))
 
     def reserve(self, context: Context, id: str, server_id: str, **fields: Any) -> Document:
-        """See ``services.Volumes``; *fields*: ``id`` of the attachment, drawn unless given, and ``mode`` (rw, ro). 
+        """See ``services.Volumes``; *fields*: ``id`` of the attachment, drawn unless given, and ``mode`` (rw, ro).
         Asked twice for one server, the same attachment."""
         with self.database.write() as connection:
             held = attachments.of(connection, [id])[id]
@@ -188,7 +188,8 @@ def _one(context: Context, id: str) -> Select[Any]:
 def plain(row: Any, held: Sequence[Any]) -> Document:
     """A volume as ``services.Volumes`` has it."""
     names = ("id", "name", "description", "status", "size", "multiattach", "bootable", "host", "volume_type",
-             "readonly", "availability_zone", "project_id", "user_id", "snapshot_id", "source_volid", "fault", "created_at")
+             "readonly", "availability_zone", "project_id", "user_id", "snapshot_id", "source_volid", "fault",
+             "created_at")
     return {**{name: row[name] for name in names}, "metadata": volumes.document(row["metadata"]),
             "volume_image_metadata": volumes.document(row["image_metadata"]),
             "attachments": [{name: one[name] for name in ("id", "server_id", "device", "attached_at", "status")}

@@ -166,7 +166,7 @@ class Listing:
         order = []
         for word in [*words, "id"]:
             name, _colon, direction = word.partition(":")
-            if name not in ("id", "name", "size", "status", "created_at", "updated_at", "bootable") or name not in self.table.c:
+            if name not in SORTED or name not in self.table.c:
                 raise Fault(400, f"Invalid input received: {name} cannot be sorted by.")
             column = self.table.c[name]
             order.append((func.coalesce(column, "") if column.nullable else column, direction != "asc"))
@@ -193,5 +193,6 @@ class Listing:
         return [{"rel": "next", "href": f"{self.request.base}{self.request.path}?{urlencode(query)}"}]
 
 
+SORTED = ("id", "name", "size", "status", "created_at", "updated_at", "bootable")
 VOLUME_FILTERS = tuple(name for name in ("name", "status", "bootable", "multiattach", "availability_zone", "size",
                                          "user_id", "id", "snapshot_id", "source_volid") if name in volumes.c)

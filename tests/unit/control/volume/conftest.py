@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Embedded volumes over the agent of a fake host, which answers at a unix socket."""
+
+from __future__ import annotations
+
+import socket
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from magnetar_agent.agent import Agent
+from magnetar_agent.fake import FakeHypervisor
+from magnetar_agent.settings import Settings
+from magnetar_control.agents import Agents
+from magnetar_control.services.volume import Embedded
+from magnetar_control.store.database import Database
+from tests.unit.agent.serving import served
+from tests.unit.control.serving import Asker, authenticate
+
+#: The image that there is, by its uuid; 3 MiB of raw content.
+IMAGE = str(uuid.uuid5(uuid.NAMESPACE_OID, "image"))
+
+
+class Images:
+    """Knows one image."""
+
+    def show(self, context: Any, id: str) -> dict[str, Any] | None:
+        """The image."""
+        return {"id": IMAGE, "name": "cirros", "status": "active", "size": 3 << 20, "virtual_size": 3 << 20,
+                "min_disk": 1, "min_ram": 0, "disk_format": "raw", "container_format": "bare", "checksum": "0" * 32,
+                "properties": {"hw_disk_bus": "virtio"}} if id == IMAGE else None
+
+
+class Cloud:
+    """A host ``kvm1`` with its agent, and another that never answers; ``up`` says which the cloud believes to be up."""
+
+    def __init__(self, root: Path) -> None:
+        (root / "libvirt").mkdir()
+        self.root, self.agents, self.up = root, Agents(timeout=20), {"kvm1"}
+        socket_ = root / "agent.sock"
+        self.endpoint = f"unix:{socket_}"
+        self.agent = Agent(Settings(state_dir=root / "state", socket=socket_, image_paths=(root,), grace=0.1),
+                           FakeHypervisor(root / "libvirt"))
+        listening = socket.socket(socket.AF_UNIX)
+        listening.bind(str(socket_))
+        listening.listen()
+        self.agent.start()
+        self.serving = served(self.agent, listening)
+        self.serving.__enter__()
+
+    def hosts(self) -> list[dict[str, Any]]:
+        """As the control plane has them."""
+        return [{"name": "kvm1", "endpoint": self.endpoint, "disk_gb_free": 50, "up": "kvm1" in self.up},
+                {"name": "kvm2", "endpoint": f"unix:{self.root}/none", "disk_gb_free": 90, "up": "kvm2" in self.up}]
+
+    def ensure_image(self, host: str, id: str) -> None:
+        """Have the host have the image."""
+        path = self.root / "image.raw"
+        with path.open("wb") as stream:
+            stream.truncate(3 << 20)
+        with self.agents.client(self.endpoint) as client:
+            client.ensure("image", id, {"name": "cirros", "source": {"path": str(path)}, "disk_format": "raw"})
+
+    def on_host(self, noun: str = "volume") -> dict[str, dict[str, Any]]:
+        """What the agent has, by uuid."""
+        with self.agents.client(self.endpoint) as client:
+            return {one["id"]: one for one in client.list(noun)}
+
+    def close(self) -> None:
+        """End the agent."""
+        self.agents.close()
+        self.serving.__exit__(None, None, None)
+        self.agent.close()
+
+
+@pytest.fixture
+def cloud() -> Iterator[Cloud]:
+    """The hosts, in a folder with a short name, as unix sockets need it."""
+    with tempfile.TemporaryDirectory(prefix="mag") as root:
+        found = Cloud(Path(root))
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def service(database: Database, cloud: Cloud) -> Embedded:
+    """Without threads: tests say when the work is done."""
+    found = Embedded(database, cloud.hosts, cloud.agents, cloud.ensure_image, Images(), pools=("default", "fast"),
+                     pause=0.0)
+    found.create_tables()
+    return found
+
+
+@pytest.fixture
+def ask(service: Embedded) -> Asker:
+    """Asks as a user, at the newest microversion."""
+    return Asker(service.application(authenticate), headers={"openstack-api-version": "volume latest"})

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Volumes kept for servers, had by them, and let go."""
+
+from __future__ import annotations
+
+import uuid
+
+import openstack
+import pytest
+
+from magnetar_control.web import Fault
+from tests.unit.control.serving import ADMIN, ALICE, BOB, Asker, authenticate, served
+
+ONE, TWO = str(uuid.uuid4()), str(uuid.uuid4())
+
+
+@pytest.fixture
+def volume(service):
+    """One that is available, by its uuid."""
+    made = service.create(ALICE, 1, name="data")
+    service.work()
+    return made["id"]
+
+
+def _status(ask: Asker, id: str) -> str:
+    return ask("GET", f"/v3/red/volumes/{id}")["volume"]["status"]
+
+
+def test_the_interface(ask, service, volume):
+    kept = service.reserve(ALICE, volume, ONE)
+    assert service.reserve(ALICE, volume, ONE)["id"] == kept["id"]
+    assert kept["volume"]["status"] == "reserved"
+    with pytest.raises(Fault, match="reserved"):
+        service.reserve(ALICE, volume, TWO)
+    with pytest.raises(Fault, match="could not be found"):
+        service.reserve(BOB, volume, TWO)
+    service.attached(kept["id"], "kvm1", "/dev/vdb")
+    (held,) = ask("GET", f"/v3/red/volumes/{volume}")["volume"]["attachments"]
+    assert (held["server_id"], held["device"], held["host_name"]) == (ONE, "/dev/vdb", "kvm1")
+    assert _status(ask, volume) == "in-use"
+    with pytest.raises(Fault, match="must not be attached"):
+        service.delete(ALICE, volume)
+    service.detached(kept["id"])
+    service.detached(kept["id"])
+    assert _status(ask, volume) == "available"
+
+
+def test_as_nova_attaches(ask, volume):
+    body = {"attachment": {"volume_uuid": volume, "instance_uuid": ONE}}
+    made = ask("POST", "/v3/red/attachments", body)["attachment"]
+    assert (made["status"], made["instance"], made["connection_info"]) == ("reserved", ONE, {})
+    url = f"/v3/red/attachments/{made['id']}"
+    connected = ask("PUT", url, {"attachment": {"connector": {"host": "kvm1"}}})["attachment"]
+    assert connected["connection_info"]["volume_id"] == volume
+    assert _status(ask, volume) == "attaching"
+    ask("POST", url + "/action", {"os-complete": {}}, status=204)
+    assert _status(ask, volume) == "in-use"
+    assert len(ask("GET", f"/v3/red/attachments?instance_id={ONE}")["attachments"]) == 1
+    ask.as_(BOB)("DELETE", url.replace("red", "blue"), status=404)
+    assert ask("DELETE", url) == {"attachments": []}
+    assert _status(ask, volume) == "available"
+
+
+def test_attachments_are_there_from_3_27_on(ask, volume):
+    old = Asker(ask.application, headers={"openstack-api-version": "volume 3.26"})
+    old("GET", "/v3/red/attachments", status=404)
+    body = {"attachment": {"volume_uuid": volume, "instance_uuid": ONE}}
+    made = ask("POST", "/v3/red/attachments", body)["attachment"]
+    older = Asker(ask.application, headers={"openstack-api-version": "volume 3.43"})
+    older("POST", f"/v3/red/attachments/{made['id']}/action", {"os-complete": {}}, status=404)
+
+
+def test_multiattach_is_for_several(ask, service):
+    many = service.create(ALICE, 1, multiattach=True)["id"]
+    service.work()
+    kept = [service.reserve(ALICE, many, server)["id"] for server in (ONE, TWO)]
+    for id in kept:
+        service.attached(id, "kvm1", "/dev/vdb")
+    service.detached(kept[0])
+    assert _status(ask, many) == "in-use"
+    service.detached(kept[1])
+    assert _status(ask, many) == "available"
+
+
+def test_a_volume_in_use_grows_from_3_42_on(ask, service, volume):
+    service.attached(service.reserve(ALICE, volume, ONE)["id"], "kvm1", "/dev/vdb")
+    url, body = f"/v3/red/volumes/{volume}/action", {"os-extend": {"new_size": 2}}
+    Asker(ask.application, headers={"openstack-api-version": "volume 3.41"})("POST", url, body, status=400)
+    ask("POST", url, body, status=202)
+    service.work()
+    assert _status(ask, volume) == "in-use"
+
+
+def test_the_old_actions(ask, volume):
+    url = f"/v3/red/volumes/{volume}/action"
+    ask("POST", url, {"os-reserve": {}}, status=202)
+    assert _status(ask, volume) == "reserved"
+    ask("POST", url, {"os-unreserve": {}}, status=202)
+    ask("POST", url, {"os-attach": {"instance_uuid": ONE, "mountpoint": "/dev/vdb"}}, status=202)
+    assert _status(ask, volume) == "in-use"
+    ask("POST", url, {"os-begin_detaching": {}}, status=202)
+    assert _status(ask, volume) == "detaching"
+    ask("POST", url, {"os-roll_detaching": {}}, status=202)
+    ask("POST", url, {"os-detach": {}}, status=202)
+    assert _status(ask, volume) == "available"
+
+
+def test_other_actions(ask, volume):
+    url = f"/v3/red/volumes/{volume}/action"
+    ask("POST", url, {"os-set_bootable": {"bootable": True}})
+    assert ask("GET", f"/v3/red/volumes/{volume}")["volume"]["bootable"] == "true"
+    ask("POST", url, {"os-reset_status": {"status": "error"}}, status=403)
+    ask.as_(ADMIN)("POST", f"/v3/volumes/{volume}/action", {"os-reset_status": {"status": "error"}}, status=202)
+    assert _status(ask, volume) == "error"
+    for body in ({"os-volume_upload_image": {}}, {"os-nothing": {}}, {}, {"os-extend": {}}, {"os-extend": {"size": 1}}):
+        ask("POST", url, body, status=400)
+
+
+@pytest.mark.parametrize(("header", "status"), [
+    ("volume 3.0", 200), ("volume 3.70", 200), ("compute 2.1", 200), ("volume 3.71", 406), ("volume 2.0", 406),
+    ("volume three", 400), ("compute 2.1, volume 3.8", 200)])
+def test_microversions(ask, header, status):
+    asker = Asker(ask.application, headers={"openstack-api-version": header})
+    assert asker.ask("GET", "/v3/red/volumes")[0] == status
+
+
+def test_what_is_shown_follows_the_microversion(ask, volume):
+    def keys(version: str) -> set[str]:
+        asker = Asker(ask.application, headers={"openstack-api-version": f"volume {version}"})
+        return set(asker("GET", f"/v3/red/volumes/{volume}")["volume"])
+
+    assert keys("3.70") - keys("3.0") == {"group_id", "service_uuid", "shared_targets", "volume_type_id",
+                                          "consumes_quota"}
+    assert "volume_type_id" not in keys("3.62")
+    (version,) = ask("GET", "/", status=300)["versions"]
+    assert (version["min_version"], version["version"]) == ("3.0", "3.70")
+
+
+def test_the_real_client(service, volume):
+    service.start(1)
+    with served(volume=service.application(authenticate)) as url:
+        cloud = openstack.connect(auth_type="admin_token", auth={"endpoint": url, "token": "alice"}, region_name="one",
+                                  block_storage_endpoint_override=f"{url}/volume/v3", load_yaml_config=False,
+                                  load_envvars=False)
+        with cloud:
+            storage = cloud.block_storage
+            made = storage.wait_for_status(storage.create_volume(name="new", size=1), "available", interval=0.05)
+            storage.extend_volume(made, 2)
+            assert storage.wait_for_status(storage.get_volume(made), "available", interval=0.05).size == 2
+            taken = storage.create_snapshot(volume_id=made.id, name="s1")
+            storage.wait_for_status(taken, "available", interval=0.05)
+            assert [one.id for one in storage.snapshots()] == [taken.id]
+            copy = storage.create_volume(name="copy", snapshot_id=taken.id, size=2)
+            storage.wait_for_status(copy, "available", interval=0.05)
+            assert storage.find_volume("copy").id == copy.id
+            assert {one.name for one in storage.volumes()} == {"data", "new", "copy"}
+            assert [one.name for one in storage.types()] == ["default", "fast"]
+            assert storage.get_limits().absolute.total_volumes_used == 3
+            storage.delete_snapshot(taken)
+            storage.wait_for_delete(taken, interval=0.05)
+            storage.delete_volume(made)
+            storage.wait_for_delete(made, interval=0.05)
+    service.stop()

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Volumes from their making to their end, on the agent of a host."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from magnetar_control.services.volume import Embedded
+from magnetar_control.web import Fault
+from tests.unit.control.serving import ADMIN, ALICE, BOB, READER, Asker
+
+from .conftest import IMAGE, Cloud, Images
+
+
+def _volume(ask: Asker, **fields) -> dict:
+    return ask("POST", "/v3/red/volumes", {"volume": {"size": 1, "name": "data", **fields}}, status=202)["volume"]
+
+
+def _look(ask: Asker, volume: dict) -> dict:
+    return ask("GET", f"/v3/red/volumes/{volume['id']}")["volume"]
+
+
+def test_a_volume_is_made_and_goes(ask, service, cloud):
+    volume = _volume(ask, description="mine", metadata={"a": "b"})
+    assert (volume["status"], volume["bootable"]) == ("creating", "false")
+    assert cloud.on_host() == {}
+    assert service.work() == 1
+    volume = _look(ask, volume)
+    assert (volume["status"], volume["size"], volume["metadata"]) == ("available", 1, {"a": "b"})
+    assert volume["volume_type"] == "default"
+    assert cloud.on_host()[volume["id"]]["size"] == 1
+    ask("DELETE", f"/v3/red/volumes/{volume['id']}", status=202)
+    assert _look(ask, volume)["status"] == "deleting"
+    service.work()
+    ask("GET", f"/v3/red/volumes/{volume['id']}", status=404)
+    assert cloud.on_host() == {}
+
+
+def test_from_an_image_it_is_bootable_and_knows_it(ask, service, cloud):
+    volume = _volume(ask, imageRef=IMAGE)
+    service.work()
+    volume = _look(ask, volume)
+    assert (volume["status"], volume["bootable"]) == ("available", "true")
+    assert volume["volume_image_metadata"]["hw_disk_bus"] == "virtio"
+    assert volume["volume_image_metadata"]["image_id"] == IMAGE
+    assert cloud.on_host()[volume["id"]]["bootable"]
+    ask("POST", "/v3/red/volumes", {"volume": {"size": 1, "imageRef": str(uuid.uuid4())}}, status=400)
+
+
+def test_copies_and_snapshots(ask, service, cloud):
+    origin = _volume(ask, imageRef=IMAGE, size=2)
+    service.work()
+    snapshot = ask("POST", "/v3/red/snapshots", {"snapshot": {"volume_id": origin["id"], "name": "s"}},
+                   status=202)["snapshot"]
+    service.work()
+    assert ask("GET", f"/v3/red/snapshots/{snapshot['id']}")["snapshot"]["status"] == "available"
+    copies = [_volume(ask, size=None, source_volid=origin["id"]), _volume(ask, size=3, snapshot_id=snapshot["id"])]
+    service.work()
+    for copy, size in zip(copies, (2, 3), strict=True):
+        seen = _look(ask, copy)
+        assert (seen["status"], seen["bootable"], seen["size"]) == ("available", "true", size)
+    ask("POST", "/v3/red/volumes", {"volume": {"size": 1, "source_volid": origin["id"]}}, status=400)
+    assert "snapshots" in ask("DELETE", f"/v3/red/volumes/{origin['id']}", status=400)["badRequest"]["message"]
+    ask("DELETE", f"/v3/red/volumes/{origin['id']}?cascade=true", status=202)
+    service.work()
+    assert set(cloud.on_host()) == {copy["id"] for copy in copies}
+    assert cloud.on_host("volume_snapshot") == {}
+
+
+def test_it_grows_and_does_not_shrink(ask, service, cloud):
+    volume = _volume(ask, size=2)
+    service.work()
+    action = f"/v3/red/volumes/{volume['id']}/action"
+    ask("POST", action, {"os-extend": {"new_size": 2}}, status=400)
+    ask("POST", action, {"os-extend": {"new_size": 5}}, status=202)
+    assert _look(ask, volume)["status"] == "extending"
+    service.work()
+    assert (_look(ask, volume)["status"], _look(ask, volume)["size"]) == ("available", 5)
+    assert cloud.on_host()[volume["id"]]["size"] == 5
+
+
+def test_the_work_of_a_process_that_died_is_gone_on_with(ask, service, cloud):
+    volume = _volume(ask)
+    taken = service.worker._take(*_table(), volume["id"])  # and then the process ends
+    assert taken["task"] == "create"
+    assert service.work() == 0
+    again = Embedded(service.database, cloud.hosts, cloud.agents, cloud.ensure_image, Images())
+    _lease_ends(service, volume["id"])
+    assert again.work() == 1
+    service.worker._do(*_table(), taken)  # the first was only slow: nothing is spoiled
+    assert _look(ask, volume)["status"] == "available"
+
+
+def _table():
+    from magnetar_control.services.volume.tables import volumes
+    return (volumes,)
+
+
+def _lease_ends(service, id):
+    (table,) = _table()
+    with service.database.write() as connection:
+        connection.execute(table.update().where(table.c.id == id).values(lease_until="2000-01-01T00:00:00.000000"))
+
+
+def test_a_host_that_does_not_answer_is_asked_again_and_then_it_is_an_error(ask, service, cloud, monkeypatch):
+    monkeypatch.setattr("magnetar_core.client.RETRY_FOR", 0.0)
+    cloud.up = {"kvm2"}
+    volume = _volume(ask)
+    assert service.work() == 6
+    assert _look(ask, volume)["status"] == "error"
+    (message,) = ask("GET", "/v3/red/messages")["messages"]
+    assert message["resource_uuid"] == volume["id"]
+    with pytest.raises(Fault, match="could not be made"):
+        service.wait(volume["id"], 1)
+    cloud.up = {"kvm1"}
+    ask.as_(ADMIN)("POST", f"/v3/volumes/{volume['id']}/action", {"os-reset_status": {"status": "error"}}, status=202)
+
+
+def test_an_agent_that_refuses_leaves_an_error_with_its_words(ask, service):
+    volume = _volume(ask, volume_type="fast")
+    service.work()
+    assert _look(ask, volume)["status"] == "error"
+    assert "fast" in ask("GET", "/v3/red/messages")["messages"][0]["user_message"]
+    ask("DELETE", f"/v3/red/volumes/{volume['id']}", status=202)
+    service.work()
+    ask("GET", f"/v3/red/volumes/{volume['id']}", status=404)
+
+
+def test_the_interface_makes_once_waits_and_tells_where(service, cloud):
+    id = str(uuid.uuid4())
+    first = service.create(ALICE, 1, id=id, name="root", image_id=IMAGE, host="kvm1")
+    assert service.create(ALICE, 1, id=id)["created_at"] == first["created_at"]
+    made = service.wait(id, 20)
+    assert (made["status"], made["bootable"], service.where(id)) == ("available", True, "kvm1")
+    assert service.show(BOB, id) is None
+    service.delete(ALICE, id)
+    service.delete(ALICE, id)
+    service.work()
+    assert service.show(ALICE, id) is None
+    service.delete(ALICE, id)
+
+
+def test_threads_do_it_by_themselves(service):
+    service.start(2)
+    try:
+        volume = service.create(ALICE, 1)
+        assert service.wait(volume["id"], 20)["status"] == "available"
+    finally:
+        service.stop()
+
+
+def test_another_projects_volume_is_not_there(ask, service):
+    volume = _volume(ask)
+    service.work()
+    other = ask.as_(BOB)
+    url = f"/v3/blue/volumes/{volume['id']}"
+    other("GET", url, status=404)
+    other("DELETE", url, status=404)
+    other("PUT", url, {"volume": {"name": "x"}}, status=404)
+    other("POST", url + "/action", {"os-extend": {"new_size": 9}}, status=404)
+    other("POST", "/v3/blue/snapshots", {"snapshot": {"volume_id": volume["id"]}}, status=404)
+    other("POST", "/v3/blue/volumes", {"volume": {"size": 1, "source_volid": volume["id"]}}, status=404)
+    assert other("GET", "/v3/blue/volumes?all_tenants=1")["volumes"] == []
+    assert other("GET", f"/v3/red/volumes/{volume['id']}", status=400)
+    assert len(ask.as_(ADMIN)("GET", "/v3/operators/volumes/detail?all_tenants=1")["volumes"]) == 1
+    assert ask.as_(READER)("POST", "/v3/red/volumes", {"volume": {"size": 1}}, status=403)
+
+
+@pytest.mark.parametrize(("body", "word"), [
+    ({"size": 0}, "size"), ({"size": "x"}, "size"), ({"size": True}, "size"), ({}, "size"),
+    ({"size": 1, "siez": 1}, "siez"),
+    ({"size": 1, "name": "x" * 256}, "name"), ({"size": 1, "metadata": {"a": 1}}, "metadata"),
+    ({"size": 1, "snapshot_id": "7"}, "snapshot_id"), ({"size": 1, "availability_zone": "moon"}, "moon"),
+    ({"size": 1, "name": "a\0"}, "name"), ({"size": 1, "backup_id": "b"}, "backup_id"), ("text", "volume"),
+    ({"size": 1, "snapshot_id": IMAGE, "source_volid": IMAGE}, "one thing")])
+def test_bad_input_names_the_field_and_makes_nothing(ask, body, word):
+    assert word in ask("POST", "/v3/red/volumes", {"volume": body}, status=400)["badRequest"]["message"]
+    assert ask("GET", "/v3/red/volumes")["volumes"] == []
+
+
+def test_quota(ask):
+    for _number in range(10):
+        _volume(ask)
+    error = ask("POST", "/v3/red/volumes", {"volume": {"size": 1}}, status=413)["overLimit"]
+    assert "volumes" in error["message"]
+    absolute = ask("GET", "/v3/red/limits")["limits"]["absolute"]
+    assert (absolute["totalVolumesUsed"], absolute["maxTotalVolumes"]) == (10, 10)
+
+
+def test_lists_are_filtered_sorted_and_in_pages(ask):
+    for number in range(5):
+        _volume(ask, name=f"v{number}")
+    path, names = "/v3/red/volumes?limit=2&sort=name:asc&with_count=true", []
+    while path:
+        page = ask("GET", path)
+        assert page["count"] == 5
+        names += [one["name"] for one in page["volumes"]]
+        path = page.get("volumes_links", [{"href": ""}])[0]["href"].removeprefix("http://cloud")
+    assert names == ["v0", "v1", "v2", "v3", "v4"]
+    assert [one["name"] for one in ask("GET", "/v3/red/volumes/detail?name=v3")["volumes"]] == ["v3"]
+    assert ask("GET", "/v3/red/volumes?status=error")["volumes"] == []
+
+
+def test_metadata(ask):
+    url = f"/v3/red/volumes/{_volume(ask)['id']}/metadata"
+    assert ask("POST", url, {"metadata": {"a": "1", "b": "2"}}) == {"metadata": {"a": "1", "b": "2"}}
+    assert ask("PUT", url + "/a", {"meta": {"a": "3"}}) == {"meta": {"a": "3"}}
+    ask("DELETE", url + "/b")
+    assert ask("GET", url) == {"metadata": {"a": "3"}}
+    ask("GET", url + "/b", status=404)
+    assert ask("PUT", url, {"metadata": {}}) == {"metadata": {}}
+
+
+def test_multiattach_is_raw_on_the_host(ask, service, cloud: Cloud):
+    volume = _volume(ask, multiattach=True)
+    service.work()
+    assert cloud.on_host()[volume["id"]]["format"] == "raw"
