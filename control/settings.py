@@ -64,6 +64,9 @@ class Settings:
     builds_per_host: int = _doc("Builds on a host at once.", 10)
     live_migrations_per_host: int = _doc("Live migrations from a host at once.", 1)
     action_timeout: float = _doc("Seconds that a step on a host may take.", 3600.0)
+    allow_resize_to_same_host: bool = _doc(
+        "Whether a resize weighs the server's own host like any other; otherwise it is taken only when no other fits.",
+        False)
     resize_confirm_window: int = _doc("Seconds after which a resize is confirmed by itself; 0 for never.", 0)
     cpu_allocation_ratio: float = _doc("Virtual CPUs for each of the host.", 16.0)
     ram_allocation_ratio: float = _doc("Memory that may be claimed, as a multiple of the host's.", 1.5)

@@ -7,10 +7,11 @@ import contextlib
 import logging
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import orjson
+from sqlalchemy import Connection
 
 from magnetar_control.services import Context
 from magnetar_control.store import actions, servers
@@ -48,6 +49,8 @@ class Work:
         self.rule = ACTIONS[action.action]
         self.cancelled = threading.Event()
         self.server: Any = None
+        #: What else is written in the transaction that ends the action.
+        self.also: list[Callable[[Connection], None]] = []
         self.load()
 
     def load(self) -> None:
@@ -138,6 +141,8 @@ class Work:
                     raise Lost
                 if values:
                     servers.change(connection, self.id, **values)
+                for write in self.also:
+                    write(connection)
                 self.database.ring(connection, servers.SERVERS_BELL)
 
         self.database.retried(once)

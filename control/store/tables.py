@@ -196,6 +196,8 @@ migrations = Table(
     Column("user_id", NAME, nullable=False), Column("type", String(16), nullable=False),
     Column("status", String(32), nullable=False), Column("source", NAME, nullable=False), Column("target", NAME),
     Column("old_flavor", DOCUMENT), Column("new_flavor", DOCUMENT), Column("progress", DOCUMENT), *stamped(),
+    Column("old_vm_state", String(32)),  # what the server is again after a move that keeps it waiting for a word
+    Column("asked", String(16)),  # of a live migration under way: abort, force_complete
     Index("migrations_server", "server_id", "id"), Index("migrations_status", "status"))
 
 #: What the watcher of a host last heard from its agent; one watcher at a time, by lease.

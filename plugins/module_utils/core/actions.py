@@ -78,6 +78,8 @@ ACTIONS: dict[str, Action] = {
                                event="compute_attach_interface"),
     "detach_interface": Action((ACTIVE, PAUSED, STOPPED), None, None, busy=True, label="detach_interface",
                                event="compute_detach_interface"),
+    "live_migration_cancel": Action(ANY, None, None, busy=True, label="live_migration_cancel"),
+    "live_migration_force_complete": Action(ANY, None, None, busy=True, label="live_migration_force_complete"),
     # Done by the API at once; they appear among the instance actions only where Nova shows them.
     "lock": Action(ANY, None, None, locked=False, busy=True, label="lock"),
     "unlock": Action(ANY, None, None, locked=False, busy=True, label="unlock"),
