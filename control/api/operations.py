@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
-from .handlers import server_actions, server_create, servers
+from .handlers import flavor_access, flavor_extra_specs, flavors, server_actions, server_create, servers
 
-OPERATIONS = (*servers.OPERATIONS, *server_create.OPERATIONS, *server_actions.OPERATIONS)
+NOUNS = (servers, server_create, server_actions, flavors, flavor_access, flavor_extra_specs)
+OPERATIONS = tuple(operation for noun in NOUNS for operation in noun.OPERATIONS)

@@ -59,6 +59,43 @@ class Number(Value):
         return {"type": ["integer", "string"], "pattern": "^-?[0-9]+$", "minimum": self.min, "maximum": self.max}
 
 
+class Decimal(Value):
+    """A number above 0, or text of one, up to *max*."""
+
+    def __init__(self, max: float) -> None:
+        self.max = max
+
+    def check(self, value: Any, path: str, version: Version | None = None) -> Any:
+        """A float."""
+        if isinstance(value, str) and re.fullmatch(r"[0-9]{1,40}(\.[0-9]{1,40})?", value):
+            value = float(value)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise InvalidField(path, "must be a number", value)
+        if not 0 < value <= self.max:
+            raise InvalidField(path, f"must be above 0, and {self.max:g} at most", value)
+        return float(value)
+
+    def schema(self, version: Version | None = None) -> dict[str, Any]:
+        """Both forms."""
+        return {"type": ["number", "string"], "exclusiveMinimum": 0, "maximum": self.max}
+
+
+class Pattern(Value):
+    """A regular expression."""
+
+    def check(self, value: Any, path: str, version: Version | None = None) -> Any:
+        """The text."""
+        try:
+            re.compile(str(value))
+        except re.error:
+            raise InvalidField(path, "must be a regular expression", value) from None
+        return str(value)
+
+    def schema(self, version: Version | None = None) -> dict[str, Any]:
+        """A string with a format."""
+        return {"type": "string", "format": "regex"}
+
+
 class Anything(Value):
     """Anything: what Nova does not look at."""
 

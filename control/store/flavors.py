@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Flavors, and which projects may use those that are not public."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, delete, insert, or_, select, update
+
+from .database import added, now
+from .tables import flavor_projects, flavors
+
+#: Nova's sort keys to columns; rows that are alike stand in the order in which they were made.
+SORTS = {"created_at": "created_at", "description": "description", "ephemeral_gb": "ephemeral", "flavorid": "id",
+         "id": "number", "is_public": "is_public", "memory_mb": "ram", "name": "name", "root_gb": "disk",
+         "swap": "swap", "updated_at": "updated_at", "vcpus": "vcpus", "rxtx_factor": "rxtx_factor",
+         # Nova has these for all flavors alike.
+         "disabled": "number", "vcpu_weight": "number"}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A page of flavors. *project*: whose private ones are seen besides the public ones; *public*: only these (True),
+    only private ones (False), or all (``None``)."""
+
+    limit: int
+    sort: str = "flavorid"
+    descending: bool = False
+    project: str | None = None
+    public: bool | None = True
+    least_ram: int | None = None
+    least_disk: int | None = None
+    name: str | None = None
+    marker: str | None = None
+
+
+def visible(project: str | None) -> ColumnElement[bool]:
+    """Public flavors, and those that *project* has access to."""
+    mine = select(flavor_projects.c.flavor_number).where(flavor_projects.c.project_id == project)
+    return or_(flavors.c.is_public, flavors.c.number.in_(mine))
+
+
+def find(connection: Connection, id: str, project: str | None = None, *, everything: bool = False) -> Row[Any] | None:
+    """The flavor, when *project* may see it, or *everything* is seen."""
+    where = [flavors.c.id == id] if everything else [flavors.c.id == id, visible(project)]
+    return connection.execute(select(flavors).where(*where)).one_or_none()
+
+
+def page(connection: Connection, wanted: Wanted) -> Sequence[Row[Any]] | None:
+    """The rows; ``None`` when there is no such marker."""
+    where = _conditions(wanted)
+    column = flavors.c[SORTS[wanted.sort]]
+    if wanted.marker is not None:
+        at = connection.execute(select(flavors).where(flavors.c.id == wanted.marker, *where[:1])).one_or_none()
+        if at is None:
+            return None
+        where.append(_beyond(column, wanted.descending, at))
+    question: Select[Any] = select(flavors).where(*where).limit(wanted.limit)
+    for one in (column, flavors.c.number):
+        question = question.order_by(one.desc().nulls_last() if wanted.descending else one.asc().nulls_first())
+    return connection.execute(question).all()
+
+
+def _conditions(wanted: Wanted) -> list[ColumnElement[bool]]:
+    """What is seen comes first."""
+    where = [visible(wanted.project)] if wanted.public else [
+        flavors.c.is_public.is_(False) if wanted.public is False else flavors.c.number.is_not(None)]
+    if wanted.least_ram is not None:
+        where.append(flavors.c.ram >= wanted.least_ram)
+    if wanted.least_disk is not None:
+        where.append(flavors.c.disk >= wanted.least_disk)
+    if wanted.name is not None:
+        where.append(flavors.c.name.regexp_match(wanted.name))
+    return where
+
+
+def _beyond(column: Any, descending: bool, at: Row[Any]) -> ColumnElement[bool]:
+    """Rows after the marker: null stands before everything."""
+    value, number = getattr(at, column.name), flavors.c.number
+    later = number < at.number if descending else number > at.number
+    if value is None:
+        return and_(column.is_(None), later) if descending else or_(and_(column.is_(None), later), column.is_not(None))
+    further = or_(column < value, column.is_(None)) if descending else column > value
+    return or_(further, and_(column == value, later))
+
+
+def taken(connection: Connection, id: str, name: str) -> str | None:
+    """``id`` or ``name``, when another flavor has it."""
+    row = connection.execute(select(flavors.c.id).where(or_(flavors.c.id == id, flavors.c.name == name))).first()
+    return None if row is None else "id" if row.id == id else "name"
+
+
+def make(connection: Connection, project: str, **values: Any) -> Row[Any]:
+    """A new flavor. The project that makes a private one may use it."""
+    number = connection.execute(insert(flavors).values(created_at=now(), **values)).inserted_primary_key[0]
+    if not values["is_public"]:
+        connection.execute(insert(flavor_projects).values(flavor_number=number, project_id=project))
+    return connection.execute(select(flavors).where(flavors.c.number == number)).one()
+
+
+def change(connection: Connection, number: int, **values: Any) -> None:
+    """Set columns."""
+    connection.execute(update(flavors).where(flavors.c.number == number).values(updated_at=now(), **values))
+
+
+def locked(connection: Connection, number: int) -> Mapping[Any, Any] | None:
+    """The row, kept from others until the transaction ends."""
+    question = select(flavors).where(flavors.c.number == number).with_for_update()
+    return connection.execute(question).mappings().one_or_none()
+
+
+def remove(connection: Connection, id: str) -> bool:
+    """Delete; servers keep their copy. False when there is none."""
+    return connection.execute(delete(flavors).where(flavors.c.id == id)).rowcount == 1
+
+
+def projects(connection: Connection, number: int) -> Sequence[str]:
+    """Who may use a private flavor."""
+    return connection.execute(select(flavor_projects.c.project_id).where(
+        flavor_projects.c.flavor_number == number).order_by(flavor_projects.c.project_id)).scalars().all()
+
+
+def grant(connection: Connection, number: int, project: str) -> bool:
+    """False when the project has access already."""
+    return added(connection, flavor_projects, flavor_number=number, project_id=project)
+
+
+def withdraw(connection: Connection, number: int, project: str) -> bool:
+    """False when the project has no access."""
+    return connection.execute(delete(flavor_projects).where(
+        flavor_projects.c.flavor_number == number, flavor_projects.c.project_id == project)).rowcount == 1

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The Compute API without a network, hosts or conductors: requests go to the application, servers are rows."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+
+import orjson
+from sqlalchemy import event, insert
+
+from magnetar_control.api.app import ComputeApplication
+from magnetar_control.api.cloud import Cloud
+from magnetar_control.api.operations import OPERATIONS
+from magnetar_control.services import Context, Services
+from magnetar_control.settings import make
+from magnetar_control.store import hosts
+from magnetar_control.store.database import now
+from magnetar_control.store.store import CELL0, Store
+from magnetar_control.store.tables import API, CELL, host_states, server_mappings, servers
+from magnetar_control.web import Request
+
+CELL1 = "11111111-1111-1111-1111-111111111111"
+WHO = {one.token: one for one in (
+    Context("root", "operators", frozenset({"admin", "manager", "member", "reader"}), token="admin"),
+    Context("alice", "red", frozenset({"member", "reader"}), token="alice"),
+    Context("bob", "blue", frozenset({"member", "reader"}), token="bob"),
+    Context("rita", "red", frozenset({"reader"}), token="rita"))}
+
+
+class Identity:
+    """Tokens are names; the projects are those of the tokens and ``green``."""
+
+    def validate(self, token):
+        return WHO.get(token)
+
+    def project_exists(self, context, project_id):
+        return project_id in ("operators", "red", "blue", "green")
+
+
+class Reply:
+    """Status, headers (lower case) and document of an answer."""
+
+    def __init__(self, answer):
+        content = answer.body()
+        self.status = answer.status
+        self.headers = {name.lower(): value for name, value in answer.headers.items()}
+        self.json = orjson.loads(content) if content else None
+
+    def __repr__(self):
+        return f"<{self.status} {self.json}>"
+
+    @property
+    def message(self):
+        (fault,) = self.json.values()
+        return fault["message"]
+
+
+class Caller:
+    """Somebody; calls return a ``Reply``. Paths are below ``/v2.1``."""
+
+    def __init__(self, application, token):
+        self.application, self.token, self.context = application, token, WHO[token]
+
+    def call(self, method, path, body=None, version=None):
+        path, _mark, query = path.partition("?")
+        headers = {"x-auth-token": self.token}
+        if version:
+            headers["openstack-api-version"] = f"compute {version}"
+        content = b"" if body is None else orjson.dumps(body)
+        return Reply(self.application.handle(Request(method, "/v2.1" + path, query, headers, content, "http://cloud")))
+
+    def get(self, path, version=None):
+        return self.call("GET", path, None, version)
+
+    def post(self, path, body=None, version=None):
+        return self.call("POST", path, body, version)
+
+    def put(self, path, body=None, version=None):
+        return self.call("PUT", path, body, version)
+
+    def delete(self, path, version=None):
+        return self.call("DELETE", path, None, version)
+
+
+class Compute:
+    """An API on three empty databases (API, cell0, cell1), and who asks it."""
+
+    def __init__(self, databases, folder, **settings):
+        self.databases = databases
+        self.store = Store(databases["api"])
+        self.store.add_cell("cell0", _url(databases["cell0"]), CELL0)
+        self.store.add_cell("cell1", _url(databases["cell1"]), CELL1)
+        self.store._open.update({CELL0: databases["cell0"], CELL1: databases["cell1"]})
+        self.cloud = Cloud(make({"state_dir": str(folder), **settings}), self.store,
+                           Services(Identity(), None, None, None), None)
+        self.application = ComputeApplication(self.cloud, OPERATIONS)
+        self.admin, self.alice, self.bob, self.rita = (Caller(self.application, token) for token in WHO)
+
+    @property
+    def api(self):
+        return self.databases["api"]
+
+    @property
+    def cell(self):
+        return self.databases["cell1"]
+
+    def host(self, name="kvm1", seen=True, **info):
+        """A compute host of cell1; the id."""
+        found = {"name": name, "vcpus": 8, "memory_mb": 16384, "disk_gb": 100, "hypervisor_type": "QEMU",
+                 "hypervisor_version": "7.2.22", "cpu_model": "EPYC", **info}
+        with self.api.write() as connection:
+            id = hosts.register(connection, name, CELL1, f"https://{name}.example:6553")
+            hosts.inventory(connection, name, found)
+        with self.cell.write() as connection:
+            connection.execute(insert(host_states).values(host=name, seen_at=now() if seen else None))
+        self.cloud.hosts.all(fresh=True)
+        return id
+
+    def server(self, project="red", user="alice", cell="cell1", **values):
+        """A server as a row; the uuid."""
+        id = str(uuid.uuid4())
+        flavor = {"id": "1", "name": "tiny", "vcpus": 2, "ram": 512, "disk": 1, "ephemeral": 0, "swap": 0}
+        row = {"id": id, "project_id": project, "user_id": user, "name": "web1", "vm_state": "active", "power_state": 1,
+               "flavor_id": "1", "flavor": orjson.dumps(flavor).decode(), "created_at": now(), **values}
+        with self.databases[cell].write() as connection:
+            connection.execute(insert(servers).values(**row))
+        if cell == "cell1":
+            with self.api.write() as connection:
+                connection.execute(insert(server_mappings).values(server_id=id, cell_id=CELL1, project_id=project))
+        return id
+
+    @contextlib.contextmanager
+    def counted(self):
+        """How many statements the databases are sent in the block: the length of the list."""
+        seen = []
+
+        def note(connection, cursor, statement, parameters, context, executemany):
+            if not statement.startswith(("BEGIN", "COMMIT", "PRAGMA")):
+                seen.append(statement)
+
+        for database in self.databases.values():
+            event.listen(database.engine, "before_cursor_execute", note)
+        try:
+            yield seen
+        finally:
+            for database in self.databases.values():
+                event.remove(database.engine, "before_cursor_execute", note)
+
+
+def _url(database):
+    return database.url.render_as_string(hide_password=False)
+
+
+def emptied(databases):
+    """Leave the tables empty."""
+    for name, database in databases.items():
+        with database.write() as connection:
+            for table in reversed((API if name == "api" else CELL).sorted_tables):
+                connection.execute(table.delete())
