@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import now, write_atomically
-from magnetar_agent.migrations import refuse_while_it_moves
+from magnetar_agent.migrations import hurry, refuse_while_it_moves
 from magnetar_agent.reconcile import show
 from magnetar_agent.servers import actions
 from magnetar_agent.servers.actions import ACTIONS
@@ -34,6 +34,9 @@ def event(agent: Agent, kind: type[Kind], key: str, name: str, args: Mapping[str
 
     Answer: ``{"done": true, "resource": …}`` and what the action says besides (``actions``).
     """
+    if kind.noun == "migration" and name == hurry.EVENT:
+        hurry.hurry(agent, key)
+        return {"done": True, "resource": show(agent, kind, key)}
     if kind.noun != "server" or name not in ACTIONS:
         raise InvalidField("event", f"must be one of {', '.join(ACTIONS)}, on a server", name)
     if not REQUEST_ID.fullmatch(request_id):

@@ -27,10 +27,22 @@ class Task:
     agent: Agent
     document: Document
     operation: Operation
+    noted: bool = False
 
     def keep(self) -> None:
         """Write the document as it is now."""
         self.agent.documents.write(self.document)
+        self.noted = False
+
+    def note(self) -> None:
+        """The document says more now. It is kept with the next change, and before a guest runs (``keep_notes``): until
+        then what it says could be done again, as nobody has used it."""
+        self.noted = True
+
+    def keep_notes(self) -> None:
+        """Keep what was noted."""
+        if self.noted:
+            self.keep()
 
 
 Verb = Callable[..., None]

@@ -157,7 +157,7 @@ def _cards(agent: Agent, given: list[Fields], old: list[Fields]) -> Iterator[tup
 
 def taken(agent: Agent, document: Document | None) -> dict[str, Document]:
     """MACs of the other servers, and whose they are."""
-    return {nic["mac"]: other for other in agent.documents.list("server") for nic in other.want["networks"]
+    return {nic["mac"]: other for other in agent.documents.peek("server") for nic in other.want["networks"]
             if not document or other.id != document.id}
 
 

@@ -29,19 +29,20 @@ def disks(task: Task) -> None:
     flavor = want["flavor"]
     if want["image"]:
         _hold(task, place)
-    if "disk" in spec.files(want) and not (place / "disk").exists():
-        _root(task, place)
+    root = _root(task, place) if "disk" in spec.files(want) and not (place / "disk").exists() else None
     sizes, made = remake.seen_sizes(document), document.state.get("made", [])
     for name, label in ((remake.EPHEMERAL, "ephemeral0"), (remake.SWAP, "swap")):
         size = remake.wanted(flavor)[name]
         if size and (name not in made or not (place / name).exists()):
             agent.hypervisor.make_disk(place / name, "qcow2", size, label=label)
             sizes[name] = size
-    seen = agent.hypervisor.disk(place / "disk")
-    document.state["root_bytes"] = seen.virtual_size if seen else 0
+    if root is None:
+        seen = agent.hypervisor.disk(place / "disk")
+        root = seen.virtual_size if seen else 0
+    document.state["root_bytes"] = root
     document.state["sizes"] = sizes
     document.state["made"] = sorted({*made, *(set(spec.files(want)) - {"config.iso"})})
-    task.keep()
+    task.note()
 
 
 def _hold(task: Task, place: Path) -> None:
@@ -54,31 +55,34 @@ def _hold(task: Task, place: Path) -> None:
     if held["boot"]:
         document.state["boot"] = held["boot"]
     document.state["base"] = {name: held[name] for name in ("image", "format", "virtual_size")}
-    task.keep()
+    task.note()
 
 
-def _root(task: Task, place: Path) -> None:
+def _root(task: Task, place: Path) -> int:
+    """Make the root disk; its size in bytes."""
     agent, want = task.agent, task.document.want
     size = want["flavor"]["disk"] * GIB
     held = task.document.state.get("base")
     if held is None or held["format"] in ("iso", "aki"):
         agent.hypervisor.make_disk(place / "disk", want["root_format"], size or MIB)
-        return
+        return int(size or MIB)
     base = place / "base"
     size = max(size, held["virtual_size"])
     if want["root_format"] == "qcow2":
         agent.hypervisor.make_disk(place / "disk", "qcow2", size, backing=base, backing_format=held["format"])
-        return
+        return int(size)
     new = place / "disk.new"
     agent.hypervisor.copy_disk(base, held["format"], new, "raw", task.operation.advance)
     agent.hypervisor.grow_disk(new, "raw", size)
     new.rename(place / "disk")
     base.unlink(missing_ok=True)
     sync_folder(place)
+    return int(size)
 
 
 def drive(task: Task) -> None:
-    """Write the config drive; what it says is drawn once, so a second writing says the same."""
+    """Write the config drive; what it says is drawn once and kept before a guest reads it, so a second writing says the
+    same."""
     agent, document, want = task.agent, task.document, task.document.want
     place = folder(agent, document.id)
     place.mkdir(mode=0o711, parents=True, exist_ok=True)
@@ -86,7 +90,6 @@ def drive(task: Task) -> None:
         document.state["seed"] = secrets.token_hex(512)
         key = agent.documents.find("keypair", want["key_name"]) if want["key_name"] else None
         document.state["keys"] = {key.name: key.want["public_key"]} if key else {}
-        task.keep()
     nics = [spec.nic(agent, n) for n in want["networks"]]
     known = [agent.documents.find("network", n["network"]) if n.get("network") else None for n in want["networks"]]
     usual = spec.arranged(agent, document, rescued=False)  # the drive is not written again when it is unrescued
@@ -103,7 +106,7 @@ def drive(task: Task) -> None:
     )
     agent.hypervisor.make_iso(place / "config.iso", configdrive.LABEL, configdrive.files(guest))
     document.state["made"] = sorted({*document.state.get("made", []), "config.iso"})
-    task.keep()
+    task.note()
 
 
 def define(task: Task) -> None:
@@ -127,6 +130,7 @@ def start(task: Task) -> None:
     """Start, or restore what was suspended."""
     _clear_reason(task)
     _reach_volumes(task)
+    task.keep_notes()
     task.agent.hypervisor.start(task.document.id)
 
 
@@ -134,6 +138,7 @@ def start_paused(task: Task) -> None:
     """Start with the CPUs stopped."""
     _clear_reason(task)
     _reach_volumes(task)
+    task.keep_notes()
     task.agent.hypervisor.start(task.document.id, paused=True)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from magnetar_agent.hypervisor import Disk, DiskSeen, Progress, Remote
 from magnetar_core.errors import HypervisorError, NoSpace
 
-from . import iso
+from . import iso, qcow2
 from .process import follow, run
 
 if TYPE_CHECKING:
@@ -39,6 +39,9 @@ class Disks:
                 _labelled(part, format, size, label)
             elif format == "raw" and backing is None:
                 _sparse(part, size)
+            elif format == "qcow2":
+                _plain(backing or part)
+                qcow2.create(part, size, backing, backing_format or "qcow2")
             else:
                 overlay = ["-b", _plain(backing), "-F", backing_format or "qcow2"] if backing else []
                 run(["qemu-img", "create", "-q", "-f", format, *overlay, "--", _plain(part), str(size)],

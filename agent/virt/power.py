@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from .connection import Connection
 
 T = TypeVar("T")
+#: What differs from server to server in a definition: texts, and attributes that hold names, paths and addresses.
+_FREE = re.compile(r'(?<=>)[^<]+(?=<)|(?<= )(?:uuid|file|path|source|address|name|network|bridge|of|port)="[^"]*"')
+#: How many kinds of definitions are remembered.
+FORMS = 256
 _DEFINITIONS = Path("/etc/libvirt/qemu")
 _INACTIVE = libvirt.VIR_DOMAIN_XML_INACTIVE
 _FORGET = (libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE | libvirt.VIR_DOMAIN_UNDEFINE_NVRAM
@@ -41,6 +46,8 @@ class Domains:
         #: Definitions by uuid, as the last pass over all found them, with the state of their files; of one connection.
         self._known: dict[str, tuple[tuple[int, ...] | None, DomainSeen]] = {}
         self._known_by: Any = None
+        #: Definitions without names and numbers that libvirt's schema allows.
+        self._forms: set[str] = set()
 
     def domains(self) -> dict[str, DomainSeen]:
         """Three calls for all domains and one for the XML of each whose definition is new."""
@@ -66,8 +73,14 @@ class Domains:
             for there in (known, _named(conn, spec.name) if known is None or known.name() != spec.name else None):
                 if there is not None and not (self._parse(there).owned and there.UUIDString() == spec.uuid):
                     raise _foreign(there.name(), there.UUIDString())
-            # Checking it against libvirt's schema takes longer than all the rest; a change is made of the same parts.
-            conn.defineXMLFlags(self.render(spec), 0 if known else libvirt.VIR_DOMAIN_DEFINE_VALIDATE)
+            # Checking it against libvirt's schema takes longer than all the rest; a change is made of the same parts,
+            # and so is whatever differs from what was checked before in names and numbers only.
+            xml = self.render(spec)
+            form = _FREE.sub("", xml)
+            checked = known or form in self._forms
+            conn.defineXMLFlags(xml, 0 if checked else libvirt.VIR_DOMAIN_DEFINE_VALIDATE)
+            if not checked and len(self._forms) < FORMS:
+                self._forms.add(form)
         self.connection.call(f"define the domain {spec.name}", define)
 
     def undefine(self, uuid: str) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from magnetar_agent import access, serve
 from magnetar_agent.agent import Agent
+from magnetar_agent.documents import Document, Documents
 from magnetar_agent.fake import FakeHypervisor
 from magnetar_agent.migrations import source
 from magnetar_agent.settings import Settings
@@ -32,6 +33,25 @@ WAY = ["prepare", "claim", "move", "settle", "leave"]
 
 class Died(BaseException):
     """The process ends here."""
+
+
+class Mortal(Documents):
+    """Documents of a process that may die: then no thread of it writes any more."""
+
+    writing: Any
+    dead: bool
+
+    def write(self, document: Document) -> None:
+        with self.writing:
+            if self.dead:
+                raise Died
+            super().write(document)
+
+    def remove(self, document: Document) -> None:
+        with self.writing:
+            if self.dead:
+                raise Died
+            super().remove(document)
 
 
 class Kvm:
@@ -52,6 +72,8 @@ class Kvm:
             tokens_file=self.root / "none.yml", client_certs={"admin": "operate"}, image_paths=(self.root,), wait=5,
             shutdown_timeout=0.2)
         self.agent = Agent(settings, self.fake)
+        documents: Any = self.agent.documents
+        documents.__class__, documents.writing, documents.dead = Mortal, threading.RLock(), False
         self.agent.host_name = self.name
         sock = serve.tcp_socket(("127.0.0.1", self.port))
         tls = access.tls(settings, access.Tokens(settings.tokens_file))
@@ -64,11 +86,18 @@ class Kvm:
         """The agent's process ends; guests do not."""
         self._ending.close()
 
-    def restart(self) -> None:
-        """The agent's process dies, with what it does just now, and comes back."""
+    def die(self) -> None:
+        """The agent's process dies, with what it does just now: no thread of it writes any more."""
+        documents: Any = self.agent.documents
+        with documents.writing:
+            documents.dead = True
         for operation in self.agent.operations.list():
             operation._end("died")
         self.stop()
+
+    def restart(self) -> None:
+        """It dies and comes back."""
+        self.die()
         self.start()
 
     def side(self) -> Side:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -76,7 +77,7 @@ def test_an_agent_process(tmp_path: Path) -> None:
         agent = subprocess.Popen(command, stderr=log)
         try:
             deadline = time.monotonic() + 20
-            while not where.exists() and time.monotonic() < deadline:
+            while not _listens(where) and time.monotonic() < deadline:
                 time.sleep(0.02)
             client = Client(Unix(where))
             assert client.call("PUT", "/v1/flavor/f", {"vcpus": 1, "ram": 64})[1]["changed"] is True
@@ -94,6 +95,11 @@ def test_an_agent_process(tmp_path: Path) -> None:
                 agent.kill()
                 agent.wait()
     assert '"message": "stopped"' in (tmp_path / "log").read_text()
+
+
+def _listens(where: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as trial:
+        return trial.connect_ex(str(where)) == 0
 
 
 def _resident(pid: int) -> int:
