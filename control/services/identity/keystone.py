@@ -83,17 +83,18 @@ class Keystone:
                 break
         if answer[0] in (200, 404):
             return answer
-        raise Fault(503, f"Keystone answered {answer[0]} when the compute service asked it about a token. An operator must "
-                         "see to it that the service's user has the role admin or service there.")
+        raise Fault(503, f"Keystone answered {answer[0]} when the compute service asked it about a token. An operator "
+                         "must see to it that the service's user has the role admin or service there.")
 
     def _token(self, fresh: bool) -> str:
         with self._lock:
             if fresh or self._own_ends <= time.time():
                 status, headers, body = self._request("POST", "/auth/tokens?nocatalog", {}, self._login)
                 if status != 201:
-                    raise Fault(503, f"The compute service cannot log in to Keystone: it answered {status}. An operator must "
-                                     "see to the user name and the password in its settings.")
-                self._own, self._own_ends = headers["X-Subject-Token"], _seconds(body["token"]["expires_at"]) - EARLY
+                    raise Fault(503, f"The compute service cannot log in to Keystone: it answered {status}. An "
+                                     "operator must see to the user name and the password in its settings.")
+                self._own = headers["X-Subject-Token"]
+                self._own_ends = _seconds(body["token"]["expires_at"]) - EARLY
             return self._own
 
     def _request(self, method: str, path: str, headers: dict[str, str], body: Any = None) -> tuple[int, Any, Any]:
@@ -107,18 +108,18 @@ class Keystone:
             with error:
                 return error.code, error.headers, None
         except (OSError, orjson.JSONDecodeError) as error:
-            raise Fault(503, f"Keystone does not answer ({type(error).__name__}), so nobody can be let in. Try again in a "
-                             "moment.") from error
+            raise Fault(503, f"Keystone does not answer ({type(error).__name__}), so nobody can be let in. Try again "
+                             "in a moment.") from error
 
 
 def borne(token: dict[str, Any], text: str) -> Context:
     """The document of a token (Identity API v3, "Validate and show information for token") as a context."""
-    user, project = token["user"], token.get("project") or {}
+    user, project, roles = token["user"], token.get("project") or {}, token.get("roles", ())
     return Context(
         user_id=user["id"], user_name=user["name"], user_domain_id=user["domain"]["id"],
         project_id=project.get("id"), project_name=project.get("name", ""),
         project_domain_id=project["domain"]["id"] if project else "default",
-        roles=frozenset(role["name"] for role in token.get("roles", ())), expires=_seconds(token["expires_at"]), token=text)
+        roles=frozenset(role["name"] for role in roles), expires=_seconds(token["expires_at"]), token=text)
 
 
 def _seconds(text: str) -> float:

@@ -79,7 +79,7 @@ def may_change(context: Context, image: Document) -> None:
 def may_have(context: Context, wanted: Document) -> None:
     """Raise ``Fault`` 403 for fields that only administrators set."""
     if not context.is_admin and wanted.get("visibility") == "public":
-        raise Fault(403, "Only administrators make images public; share it with projects, or make it a community image.")
+        raise Fault(403, "Only administrators make images public; share it, or make it a community image.")
     if not context.is_admin and wanted.get("owner", context.project_id) != context.project_id:
         raise Fault(403, "Only administrators give images to other projects.")
 
@@ -129,7 +129,7 @@ class Verbs:
         except orjson.JSONDecodeError as error:
             raise Fault(400, f"The body is not valid JSON: {error}.") from None
         with self.database.write() as connection:
-            image = seen(connection, request)
+            image = seen(connection, request, lock=True)
             may_change(request.context, image)
             changes = fields.patched(fields.shown(image), operations)
             values = self._changed(request.context, image, changes)
@@ -216,14 +216,14 @@ class Verbs:
         return Answer(status=204)
 
     def _changeable(self, connection: Connection, request: Request) -> Document:
-        image = seen(connection, request)
+        image = seen(connection, request, lock=True)
         may_change(request.context, image)
         return image
 
 
-def seen(connection: Connection, request: Request) -> Document:
+def seen(connection: Connection, request: Request, lock: bool = False) -> Document:
     """The image that the URL names; ``Fault`` 404 when it is not there for this user."""
-    image = store.find(connection, request.context, request.params["id"])
+    image = store.find(connection, request.context, request.params["id"], lock)
     if image is None:
         raise Fault(404, f"No image found with ID {request.params['id']}.")
     return image

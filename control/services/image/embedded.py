@@ -98,7 +98,7 @@ class Embedded:
         """Remove image and content; nothing when there is none. Raises ``Fault`` 403 when it is protected or not one's
         own."""
         with self.database.write() as connection:
-            image = store.find(connection, context, id)
+            image = store.find(connection, context, id, lock=True)
             if image is None:
                 return
             api.may_change(context, image)

@@ -68,7 +68,7 @@ FIELDS: dict[str, Callable[[str, Any], Any]] = {
     "disk_format": _choice(*DISKS, *BOOT, nullable=True), "container_format": _choice("bare", *BOOT, nullable=True),
     "protected": _flag, "os_hidden": _flag, "tags": tags}
 #: What a removed field becomes.
-REMOVED = {"name": None, "disk_format": None, "container_format": None, "tags": []}
+REMOVED: Document = {"name": None, "disk_format": None, "container_format": None, "tags": []}
 
 
 def checked(wanted: Mapping[str, Any]) -> tuple[Document, dict[str, str]]:

@@ -19,13 +19,15 @@ IMAGE: Document = {
     "name": "image",
     "properties": {
         "id": {"type": "string", "description": "A UUID."}, "name": TEXT, "owner": TEXT,
-        "status": {"type": "string", "enum": list(STATES)}, "visibility": {"type": "string", "enum": list(VISIBILITIES)},
+        "status": {"type": "string", "enum": list(STATES)},
+        "visibility": {"type": "string", "enum": list(VISIBILITIES)},
         "disk_format": {"type": ["null", "string"], "enum": [None, *DISKS, *BOOT]},
         "container_format": {"type": ["null", "string"], "enum": [None, "bare", *BOOT]},
-        "min_disk": NUMBER, "min_ram": NUMBER, "protected": FLAG, "os_hidden": FLAG, "size": {"type": ["null", "integer"]},
+        "min_disk": NUMBER, "min_ram": NUMBER, "protected": FLAG, "os_hidden": FLAG,
+        "size": {"type": ["null", "integer"]},
         "virtual_size": {"type": ["null", "integer"]}, "checksum": TEXT, "os_hash_algo": TEXT, "os_hash_value": TEXT,
-        "tags": {"type": "array", "items": {"type": "string", "maxLength": 255}}, "created_at": TIME, "updated_at": TIME,
-        "self": TIME, "file": TIME, "schema": TIME},
+        "tags": {"type": "array", "items": {"type": "string", "maxLength": 255}},
+        "created_at": TIME, "updated_at": TIME, "self": TIME, "file": TIME, "schema": TIME},
     "additionalProperties": {"type": "string", "maxLength": LONGEST},
     "links": [{"rel": "self", "href": "{self}"}, {"rel": "enclosure", "href": "{file}"},
               {"rel": "describedby", "href": "{schema}"}]}
@@ -39,7 +41,8 @@ MEMBER: Document = {
 
 
 def _many(name: str, item: Document) -> Document:
-    return {"name": name, "properties": {name: {"type": "array", "items": item}, "schema": TIME, "first": TIME, "next": TIME},
+    own = {name: {"type": "array", "items": item}, "schema": TIME, "first": TIME, "next": TIME}
+    return {"name": name, "properties": own,
             "links": [{"rel": "first", "href": "{first}"}, {"rel": "next", "href": "{next}"}]}
 
 

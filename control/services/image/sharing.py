@@ -20,8 +20,10 @@ def routes(database: Database) -> list[Guarded]:
     """The routes below an image."""
     every, verbs = "/v2/images/{id}/members", Sharing(database)
     one = every + "/{member}"
-    return [Guarded(method="GET", path=every, handler=verbs.list), Guarded(method="POST", path=every, handler=verbs.add),
-            Guarded(method="GET", path=one, handler=verbs.show), Guarded(method="PUT", path=one, handler=verbs.answer),
+    return [Guarded(method="GET", path=every, handler=verbs.list),
+            Guarded(method="POST", path=every, handler=verbs.add),
+            Guarded(method="GET", path=one, handler=verbs.show),
+            Guarded(method="PUT", path=one, handler=verbs.answer),
             Guarded(method="DELETE", path=one, handler=verbs.remove)]
 
 

@@ -19,7 +19,7 @@ from .fields import VISIBILITIES, document
 from .tables import images, members, tags
 
 Condition = ColumnElement[bool]
-Row = Mapping[str, Any]
+Row = Mapping[Any, Any]
 PAGE, LARGEST_PAGE = 25, 1000
 #: Columns by which lists are sorted, with what stands for nothing, so that pages never skip a row.
 SORTS: dict[str, Any] = {
@@ -51,10 +51,11 @@ def owned(context: Context) -> Condition:
     return images.c.owner == context.project_id if context.project_id is not None else false()
 
 
-def find(connection: Connection, context: Context | None, id: str) -> Document | None:
-    """The image, when *context* may see it (``None``: the control plane itself)."""
-    row = connection.execute(select(images).where(
-        images.c.id == id, visible(context) if context else true())).mappings().first()
+def find(connection: Connection, context: Context | None, id: str, lock: bool = False) -> Document | None:
+    """The image, when *context* may see it (``None``: the control plane itself). *lock*: nobody else changes it until
+    the transaction ends."""
+    query = select(images).where(images.c.id == id, visible(context) if context else true())
+    row = connection.execute(query.with_for_update() if lock else query).mappings().first()
     return with_tags(connection, [row])[0] if row else None
 
 
@@ -126,7 +127,7 @@ def listed(context: Context, query: Mapping[str, str]) -> Condition:
 
 def filters(query: Sequence[tuple[str, str]]) -> list[Condition]:
     """Conditions of the other parameters; what is no field is a property."""
-    found = []
+    found: list[Condition] = []
     if not any(name == "os_hidden" for name, _value in query):
         found.append(images.c.os_hidden.is_(False))
     for name, value in query:
@@ -205,8 +206,8 @@ def _sorting(query: Sequence[tuple[str, str]]) -> list[tuple[str, bool]]:
         pairs = [("created_at", ways[0] if ways else "desc")]
     for key, way in pairs:
         if key not in SORTS or way not in ("asc", "desc"):
-            raise Fault(400, f"The list cannot be sorted by {key}:{way}; keys are {', '.join(sorted(SORTS))}, directions "
-                             "asc and desc.")
+            raise Fault(400, f"The list cannot be sorted by {key}:{way}; keys are {', '.join(sorted(SORTS))}, "
+                             "directions asc and desc.")
     return [(key, way == "desc") for key, way in (*pairs, ("id", pairs[-1][1]))]
 
 

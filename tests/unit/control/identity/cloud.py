@@ -74,7 +74,7 @@ class Cloud:
     def project(self, name="demo", **fields):
         return self.admin("POST", "/v3/projects", {"project": {"name": name, **fields}}, 201)["project"]["id"]
 
-    def user(self, name="ann", password="secret", project=None, role="member"):  # noqa: S107
+    def user(self, name="ann", password="secret", project=None, role="member"):
         user = self.admin("POST", "/v3/users", {"user": {"name": name, "password": password}}, 201)["user"]["id"]
         if project:
             self.admin("PUT", f"/v3/projects/{project}/users/{user}/roles/{self.role(role)}", None, 204)

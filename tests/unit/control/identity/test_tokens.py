@@ -95,7 +95,8 @@ def test_an_unknown_user_takes_as_long_as_a_wrong_password(small):
 CHANGES = {
     "give it back": lambda c, p, u, t: c.admin("DELETE", "/v3/auth/tokens", None, 204, x_subject_token=t),
     "disable the user": lambda c, p, u, t: c.admin("PATCH", f"/v3/users/{u}", {"user": {"enabled": False}}, 200),
-    "disable the project": lambda c, p, u, t: c.admin("PATCH", f"/v3/projects/{p}", {"project": {"enabled": False}}, 200),
+    "disable the project": lambda c, p, u, t: c.admin(
+        "PATCH", f"/v3/projects/{p}", {"project": {"enabled": False}}, 200),
     "set the password": lambda c, p, u, t: c.admin("PATCH", f"/v3/users/{u}", {"user": {"password": "new"}}, 200),
     "change the password": lambda c, p, u, t: c.ask.as_(t)("POST", f"/v3/users/{u}/password", {
         "user": {"original_password": "secret", "password": "new"}}, 204),

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What both identity services promise: the embedded one, and the client of a Keystone (here: the embedded's REST)."""
+
+import pytest
+
+from magnetar_control.services.identity import Embedded
+from magnetar_control.services.identity.keystone import Keystone
+from magnetar_control.web import Fault
+
+from .cloud import Cloud, served
+
+
+@pytest.fixture
+def demo(sqlite):
+    cloud = Cloud(sqlite)
+    cloud.demo = cloud.project()
+    cloud.ann = cloud.user(project=cloud.demo)
+    return cloud
+
+
+@pytest.fixture
+def service(demo):
+    """The user by whom Keystone is asked."""
+    project = demo.admin("GET", "/v3/projects?name=service")["projects"][0]["id"]
+    return demo.user("nova", "hush", project, "admin")
+
+
+@pytest.fixture(params=[Embedded, Keystone])
+def identity(request, demo, service):
+    if request.param is Embedded:
+        yield Embedded(demo.database, look_again=0.0)
+        return
+    with served(identity=demo.identity.application()) as url:
+        yield Keystone(f"{url}/identity/v3", "nova", "hush", believed=0.0)
+
+
+class TestContract:
+    def test_a_context_says_who(self, identity, demo):
+        token = demo.ask.login("ann", "secret", "demo").token
+        context = identity.validate(token)
+        assert (context.user_id, context.user_name, context.user_domain_id) == (demo.ann, "ann", "default")
+        assert (context.project_id, context.project_name, context.project_domain_id) == (demo.demo, "demo", "default")
+        assert context.roles == {"member", "reader"}
+        assert context.token == token
+        assert context.token not in repr(context)
+        assert context.expires == pytest.approx(demo.identity.validate(token).expires, abs=1e-3)
+
+    def test_without_a_project(self, identity, demo):
+        context = identity.validate(demo.ask.login("admin", demo.password, scope={"system": {"all": True}}).token)
+        assert context.project_id is None
+        assert context.is_admin
+
+    @pytest.mark.parametrize("token", ["", "nothing", "a b\r\nX-Auth-Token: x", "\u00fc", "x" * 5000])
+    def test_what_is_no_token(self, identity, token):
+        assert identity.validate(token) is None
+
+    def test_a_revoked_token(self, identity, demo):
+        token = demo.ask.login("ann", "secret", "demo").token
+        assert identity.validate(token)
+        demo.admin("DELETE", "/v3/auth/tokens", None, 204, x_subject_token=token)
+        assert identity.validate(token) is None
+
+    def test_a_disabled_user(self, identity, demo):
+        token = demo.ask.login("ann", "secret", "demo").token
+        demo.admin("PATCH", f"/v3/users/{demo.ann}", {"user": {"enabled": False}}, 200)
+        assert identity.validate(token) is None
+
+    def test_projects(self, identity, demo):
+        context = identity.validate(demo.admin.token)
+        assert identity.project_exists(context, demo.demo)
+        assert not identity.project_exists(context, "nothing/../x")
+
+
+def test_keystones_answers_are_believed_for_a_while(demo, service):
+    with served(identity=demo.identity.application()) as url:
+        keystone = Keystone(f"{url}/identity", "nova", "hush", believed=60)
+        assert keystone.validate(demo.admin.token).is_admin
+    assert keystone.validate(demo.admin.token).is_admin
+    with pytest.raises(Fault, match="does not answer") as caught:
+        keystone.validate(demo.ask.login("ann", "secret", "demo").token)
+    assert caught.value.status == 503
+
+
+def test_our_own_token_is_renewed_when_it_is_refused(demo, service):
+    with served(identity=demo.identity.application()) as url:
+        keystone = Keystone(f"{url}/identity", "nova", "hush", believed=0)
+        assert keystone.validate(demo.admin.token)
+        demo.admin("DELETE", "/v3/auth/tokens", None, 204, x_subject_token=keystone._own)
+        assert keystone.validate(demo.admin.token)
+
+
+def test_a_wrong_password_for_keystone_is_the_operators_matter(demo):
+    with served(identity=demo.identity.application()) as url, pytest.raises(Fault, match="cannot log in") as caught:
+        Keystone(f"{url}/identity", "nova", "wrong").validate(demo.admin.token)
+    assert caught.value.status == 503
+    assert "wrong" not in caught.value.message
+
+
+def test_only_http():
+    with pytest.raises(ValueError, match="must begin with"):
+        Keystone("file:///etc/passwd", "a", "b")

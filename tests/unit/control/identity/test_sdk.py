@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The unmodified openstacksdk over loopback: from the clouds.yaml of the beginning to an image of a new user."""
+
+import hashlib
+import os
+
+import pytest
+from keystoneauth1.identity import v3
+from keystoneauth1.session import Session
+from openstack import exceptions
+from openstack.config import OpenStackConfig
+from openstack.connection import Connection
+
+from magnetar_control.services import image
+from magnetar_control.services.identity import clouds_yaml
+from magnetar_control.web.application import by_token
+
+from .cloud import Cloud, served
+
+MIB = 2**20
+
+
+@pytest.fixture
+def sdk(sqlite, tmp_path):
+    """``connect(**auth)``: a connection as admin, or as somebody else."""
+    cloud = Cloud(sqlite)
+    images = image.Embedded(sqlite, tmp_path / "images", limit=20 * MIB)
+    with served(identity=cloud.identity.application(),
+                image=images.application(by_token(cloud.identity.validate))) as url:
+        clouds_yaml(tmp_path / "clouds.yaml", url, cloud.password)
+        known = OpenStackConfig(config_files=[str(tmp_path / "clouds.yaml")], load_envvars=False)
+        made = []
+
+        def connect(plugin=v3.Password, **auth):
+            chosen = {"session": Session(plugin(f"{url}/identity", **auth)), "region_name": "RegionOne"} if auth else {
+                "config": known.get_one(cloud="magnetar")}
+            made.append(Connection(**chosen))
+            return made[-1]
+
+        yield connect
+        for connection in made:
+            connection.close()
+
+
+def test_a_project_a_user_and_an_image(sdk, tmp_path):
+    admin = sdk()
+    project = admin.identity.create_project(name="demo", description="x")
+    user = admin.identity.create_user(name="ann", password="secret", default_project_id=project.id)
+    admin.identity.assign_project_role_to_user(project, user, admin.identity.find_role("member"))
+    assert {found.name for found in admin.identity.projects()} == {"admin", "service", "demo"}
+    assert admin.identity.find_user("ann").id == user.id
+
+    who = {"username": "ann", "project_name": "demo", "user_domain_id": "default", "project_domain_id": "default"}
+    ann = sdk(password="secret", **who)
+    assert ann.current_project_id == project.id
+    assert [found.name for found in ann.identity.user_projects(user)] == ["demo"]
+    with pytest.raises(exceptions.ForbiddenException):
+        list(ann.identity.users())
+
+    content = os.urandom(3 * MIB)
+    (tmp_path / "disk.raw").write_bytes(content)
+    made = ann.create_image("disk", filename=str(tmp_path / "disk.raw"), disk_format="raw", container_format="bare",
+                            wait=True, tags=["t"], meta={"os_distro": "debian"})
+    assert (made.status, made.size, made.checksum) == ("active", 3 * MIB, hashlib.md5(content).hexdigest())
+    assert made.os_distro == "debian"
+    got = b"".join(ann.image.download_image(made, stream=True).iter_content(65536))
+    assert got == content
+    changed = ann.image.update_image(made, name="new", hw_disk_bus="virtio")
+    assert (changed.name, changed.hw_disk_bus) == ("new", "virtio")
+    assert [found.id for found in ann.image.images(limit=1, tag="t")] == [made.id]
+    with pytest.raises(exceptions.BadRequestException, match="qcow2"):
+        ann.image.create_image("bad", data=content, disk_format="qcow2", container_format="bare", validate_checksum=False)
+    assert [found.name for found in ann.image.images()] == ["new"]
+    ann.image.delete_image(made)
+    assert list(ann.image.images()) == []
+
+
+def test_refused_uploads_leave_a_connection_that_works(sdk):
+    """Refused before, and in the midst of, the content."""
+    images = sdk().image
+    made = images.create_image("one", disk_format="raw", container_format="bare")
+    for data, status in ((bytes(30 * MIB), 413), (b"x" * 700, 400), (bytes(MIB), 204), (bytes(8 * MIB), 409)):
+        answer = images.put(f"/images/{made.id}/file", data=data, headers={"Content-Type": "application/octet-stream"})
+        assert answer.status_code == status, answer.text
+    assert images.get_image(made).size == MIB
+
+
+def test_a_wrong_password_and_a_disabled_user(sdk):
+    admin = sdk()
+    who = {"username": "ann", "project_name": "admin", "user_domain_id": "default", "project_domain_id": "default"}
+    user = admin.identity.create_user(name="ann", password="secret")
+    admin.identity.assign_project_role_to_user(admin.current_project_id, user, admin.identity.find_role("reader"))
+    with pytest.raises(exceptions.SDKException, match="requires authentication"):
+        sdk(password="wrong", **who).authorize()
+    ann = sdk(password="secret", **who)
+    assert list(ann.image.images()) == []
+    admin.identity.update_user(user, is_enabled=False)
+    assert ann.image.get("/images").status_code == 401
+
+
+def test_an_application_credential(sdk):
+    admin = sdk()
+    made = admin.identity.create_application_credential(admin.current_user_id, "ci", roles=[{"name": "reader"}])
+    reader = sdk(application_credential_id=made.id, application_credential_secret=made.secret,
+                 plugin=v3.ApplicationCredential)
+    assert list(reader.image.images()) == []

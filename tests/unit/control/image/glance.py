@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The image service with users that need no identity service, and content of all sorts."""
+
+from __future__ import annotations
+
+import io
+import struct
+
+from magnetar_control.services import Context, image
+from magnetar_control.web.application import by_token
+from tests.unit.control.identity.cloud import Client
+
+MIB = 2**20
+OCTETS = "application/octet-stream"
+PATCH = "application/openstack-images-v2.1-json-patch"
+RAW = bytes(range(256)) * 2 * 16
+
+
+def user(name, *roles):
+    return Context(user_id=name, project_id=f"project-{name}", roles=frozenset(roles), user_name=name)
+
+
+USERS = {"admin": user("admin", "admin", "member", "reader"), "ann": user("ann", "member", "reader"),
+         "bob": user("bob", "member", "reader"), "eve": user("eve", "member", "reader"), "rea": user("ann", "reader")}
+
+
+def qcow2(backing=0, features=0, virtual=10 * MIB, size=MIB):
+    """A qcow2 header (version 3) and zeros."""
+    head = struct.pack(">4sIQIIQIIQQIIQQQQII", b"QFI\xfb", 3, backing, 8 if backing else 0, 16, virtual, 0, 1,
+                       3 * 65536, 65536, 1, 0, 0, features, 0, 0, 4, 104)
+    return head.ljust(size, b"\0")
+
+
+class Glance:
+    """The service over a folder; ``ann`` and the others are clients."""
+
+    def __init__(self, database, folder, **limits):
+        self.folder = folder / "images"
+        self.service = image.Embedded(database, self.folder, **limits)
+        self.application = self.service.application(by_token(USERS.get))
+        for name in USERS:
+            setattr(self, name, Client(self.application, "/image", name))
+
+    def make(self, who, data=None, **fields):
+        """An image of somebody, with content when there is *data*; its id."""
+        ask = getattr(self, who)
+        fields = {"disk_format": "raw", "container_format": "bare", **fields}
+        id = ask("POST", "/v2/images", fields, 201)["id"]
+        if data is not None:
+            self.put(ask, id, data, 204)
+        return id
+
+    def put(self, ask, id, data, status=None):
+        return ask("PUT", f"/v2/images/{id}/file", data, status, content_type=OCTETS)
+
+    def patch(self, ask, id, *operations, status=None):
+        body = [{"op": op, "path": f"/{name}", **({"value": value[0]} if value else {})}
+                for op, name, *value in operations]
+        return ask("PATCH", f"/v2/images/{id}", body, status, content_type=PATCH)
+
+    def show(self, id):
+        return self.admin("GET", f"/v2/images/{id}", None, 200).body
+
+    def names(self, ask, query=""):
+        return [found["name"] for found in ask("GET", f"/v2/images?sort=name:asc&{query}", None, 200)["images"]]
+
+    def files(self):
+        return sorted(path.name for path in self.folder.glob("*"))
+
+
+def pieces(data, size=1000):
+    stream = io.BytesIO(data)
+    return iter(lambda: stream.read(size), b"")
