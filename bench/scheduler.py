@@ -8,6 +8,7 @@ The server is a temporary one, durable as PostgreSQL is by default, and removed 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import sys
 import time
@@ -175,6 +176,7 @@ def main() -> int:
     parser.add_argument("--only", choices=("choices", "claims"), help="measure this only")
     given = parser.parse_args()
     found: list[Figure] = []
+    before = os.getloadavg()[0]
     if given.only != "claims":
         found += choices(given.hosts, given.rounds)
     if given.only != "choices":
@@ -184,7 +186,7 @@ def main() -> int:
         with postgres.cluster(()) as folder:
             found += claims(given.hosts, given.conductors, 0.5, f"{given.hosts} hosts half full", folder)
             found += claims(20, given.conductors, 0.5, "20 hosts until they are full", folder)
-    print(table(found))
+    print(f"{os.cpu_count()} CPUs, load {before:.1f} before, {os.getloadavg()[0]:.1f} after\n\n{table(found)}")
     return int(any(one.reached is False for one in found))
 
 

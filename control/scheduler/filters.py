@@ -76,7 +76,7 @@ def room(at: int) -> Callable[[HostState, Request], bool]:
     """Enough of a resource: the limit is not passed, and one server gets no more than the host really has. What is not
     asked for cannot be short."""
     def passes(host: HostState, request: Request) -> bool:
-        return request.amounts[at] <= 0 or request.amounts[at] <= host.row()[at]
+        return request.amounts[at] <= 0 or request.amounts[at] <= host.numbers[at]
     return passes
 
 

@@ -22,8 +22,8 @@ from magnetar_control.store.hosts import Aggregate
 
 #: Hosts of a block at most: of 32, 64 and 128, what a choice among 10,000 hosts took least with.
 BLOCK = 128
-#: Changes after which they are put in order anew: so many, and one for every two hosts. For 10,000 hosts it takes a tenth
-#: of a second, in which nothing is chosen.
+#: Changes after which they are put in order anew: so many, and one for every two hosts. For 10,000 hosts that takes a
+#: tenth of a second, in which nothing is chosen.
 PATIENCE = 256
 #: The zone of a host that is in no aggregate with one (Nova's default_availability_zone).
 DEFAULT_ZONE = "nova"
@@ -53,8 +53,8 @@ class Profile:
 class HostState:
     """One host. Plain numbers; ``limits`` is what may be claimed, ``used`` what is."""
 
-    __slots__ = ("block", "failed_builds", "host_ip", "id", "io_ops", "limits", "name", "profile", "servers", "totals",
-                 "used")
+    __slots__ = ("block", "failed_builds", "host_ip", "id", "io_ops", "limits", "name", "numbers", "profile", "servers",
+                 "totals", "used")
 
     def __init__(self, id: str, name: str) -> None:
         self.id, self.name, self.host_ip = id, name, ""
@@ -62,6 +62,7 @@ class HostState:
         self.totals = self.limits = self.used = Amounts()
         self.servers = self.io_ops = self.failed_builds = 0
         self.block: Block | None = None
+        self.numbers = self.counted()
 
     @property
     def free(self) -> Amounts:
@@ -69,11 +70,15 @@ class HostState:
         (v, m, d), (a, b, c) = self.limits, self.used
         return Amounts(v - a, m - b, d - c)
 
-    def row(self, mates: int = 0) -> Row:
-        """The numbers that filters and weighers compare. One server never gets more than the host really has, whatever
-        the ratio (Placement's max_unit), so what fits is the lesser of free and total."""
+    def counted(self) -> Row:
+        """What ``numbers`` must be. One server never gets more than the host really has, whatever the ratio
+        (Placement's max_unit), so what fits is the lesser of free and total."""
         (v, m, d), (x, y, z) = self.free, self.totals
-        return (min(v, x), min(m, y), min(d, z), v, m, d, self.io_ops, self.failed_builds, mates)
+        return (min(v, x), min(m, y), min(d, z), v, m, d, self.io_ops, self.failed_builds, 0)
+
+    def row(self, mates: int = 0) -> Row:
+        """The numbers that filters and weighers compare."""
+        return (*self.numbers[:-1], mates) if mates else self.numbers
 
 
 @dataclass(eq=False)
@@ -90,7 +95,7 @@ class Block:
     def fresh(self) -> Block:
         """Itself, with rows and bounds of this moment."""
         if self.stale:
-            self.rows = [host.row() for host in self.hosts]
+            self.rows = [host.numbers for host in self.hosts]
             columns = list(zip(*self.rows, strict=True))
             self.low, self.high, self.stale = tuple(map(min, columns)), tuple(map(max, columns)), False
         return self
@@ -140,12 +145,11 @@ class HostStates:
                 host = self.hosts[name] = HostState(row["id"], name)
             before, self._rows[name] = self._rows.get(name), row
             host.host_ip = urlsplit(row["endpoint"]).hostname or ""
-            numbers = host.row()
             host.totals = Amounts(row["vcpus"], row["memory_mb"], row["disk_gb"])
             host.limits = Amounts(row["vcpus_limit"], row["memory_mb_limit"], row["disk_gb_limit"])
             host.used = Amounts(row["vcpus_used"], row["memory_mb_used"], row["disk_gb_used"])
             host.servers = row["servers"]
-            if host.row() != numbers:
+            if host.counted() != host.numbers:
                 self._touch(host)
             if host.block is None or before is None or any(before[key] != row[key] for key in PROFILED):
                 self._profiled(host)
@@ -196,6 +200,7 @@ class HostStates:
                 self._profiled(self.hosts[name])
 
     def _touch(self, host: HostState) -> None:
+        host.numbers = host.counted()
         self._changes += 1
         if host.block:
             host.block.stale = True
@@ -241,7 +246,7 @@ class HostStates:
         self._profiles = {profile.key: profile for profile in by_profile}
         self._blocks, self._open, self._changes = [], {}, 0
         for profile, hosts in by_profile.items():
-            for part in _alike([(host.row()[3:6], host) for host in hosts]):
+            for part in _alike([(host.numbers[3:6], host) for host in hosts]):
                 block = Block(profile, part)
                 self._blocks.append(block)
                 for host in part:
