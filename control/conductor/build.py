@@ -57,19 +57,19 @@ def make(work: Work, host: str) -> dict[str, Any]:
     """Have the server on *host*; returns the agent's resource."""
     nics = network(work, host)
     with work.client(host) as client:
-        _networks(work, client, host, nics)
+        networks(work, client, host, nics)
         document = described(work, nics)
         if document["image"]:
             image(work, client, host, document["image"])
         if document["key_name"]:
             document["key_name"] = keypair(work, client, host)
-        document["block_device_mapping"] = volumes.prepared(work, host)
+        document["block_device_mapping"], abroad = volumes.prepared(work, host)
+        if abroad:  # it starts when it has them
+            document["power"] = "off"
         answer = client.ensure("server", work.id, document, timeout=work.conductor.settings.action_timeout,
                                progress=work.progress, request_id=f"{work.action.request_id}.{work.action.id}")
     work.conductor.services.network.bind(work.id, host)
-    volumes.built(work, host, answer["resource"])
-    found: dict[str, Any] = answer["resource"]
-    return found
+    return volumes.built(work, host, answer["resource"], abroad)
 
 
 def network(work: Work, host: str) -> list[dict[str, Any]]:
@@ -85,7 +85,8 @@ def network(work: Work, host: str) -> list[dict[str, Any]]:
     return nics
 
 
-def _networks(work: Work, client: Any, host: str, nics: Sequence[Mapping[str, Any]]) -> None:
+def networks(work: Work, client: Any, host: str, nics: Sequence[Mapping[str, Any]]) -> None:
+    """Have the networks of the NICs on the host."""
     for nic in nics:
         key = ("network", host, nic["network_id"])
         if key in work.conductor.known:
@@ -169,14 +170,17 @@ def _again(work: Work, host: str, error: Exception) -> None:
     clean(work, host)
     refused = isinstance(error, Fault) and error.status < 500
     if refused or len(tried) >= work.conductor.settings.max_attempts:
+        volumes.give_back(work, everything=True)
         _gone(work, host)
         work.error(error)
         return
+    volumes.give_back(work, everything=False)
     _gone(work, host)
     try:
         found = place(work.conductor.store.api, work.conductor.states, wanted(
             work, ignored=frozenset(tried), cell_id=work.conductor.cell.id))
     except NoValidHost:
+        volumes.give_back(work, everything=True)
         work.error(NoHost(f"Exceeded maximum number of retries. Build of instance {work.id} failed on {', '.join(tried)}; "
                           f"last exception: {said(error)}"))
         return

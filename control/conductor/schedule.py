@@ -24,6 +24,7 @@ from magnetar_control.store.tables import server_group_members
 from magnetar_control.store.tables import servers as table
 from magnetar_core.errors import Conflict
 
+from . import volumes
 from .work import Work
 
 RANDOM = Random()  # noqa: S311 - which of equals
@@ -94,7 +95,7 @@ def wanted(work: Work, **over: Any) -> Request:
         "flavor_name": flavor["name"], "extra_specs": flavor.get("extra_specs") or {},
         "image": image.get("properties") or {}, "availability_zone": server.pinned_availability_zone
         or server.availability_zone, "host": request.get("host") or request.get("hypervisor_hostname"), "hints": hints,
-        "group": group, **hinted(hints, where)}
+        "group": group, "volume_hosts": volumes.hosts(work), **hinted(hints, where)}
     return Request(**{**values, **over})
 
 

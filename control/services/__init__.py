@@ -112,7 +112,8 @@ class Volumes(Protocol):
         """The volume when it is made; raises ``web.Fault`` 400 when that failed or took longer."""
 
     def reserve(self, context: Context, id: str, server_id: str, **fields: Any) -> Document:
-        """Keep it for a server: {id (of the attachment), volume}. Raises ``web.Fault`` 400 or 409 when it is in use."""
+        """Keep it for a server: {id (of the attachment), volume}; *fields*: attachment_id. Asked twice, the same. Raises
+        ``web.Fault`` 400 or 409 when it is in use."""
 
     def attached(self, attachment_id: str, host: str, device: str) -> None:
         """The server on *host* has it now."""

@@ -141,13 +141,13 @@ class Embedded:
                 self.database.bell.wait(BELL, seen, min(1.0, max(deadline - time.monotonic(), 0.01)))
 
     def reserve(self, context: Context, id: str, server_id: str, **fields: Any) -> Document:
-        """See ``services.Volumes``; *fields*: ``id`` of the attachment, drawn unless given, and ``mode`` (rw, ro).
+        """See ``services.Volumes``; *fields*: ``attachment_id``, drawn unless given, and ``mode`` (rw, ro).
         Asked twice for one server, the same attachment."""
         with self.database.write() as connection:
             held = attachments.of(connection, [id])[id]
             row = next((one for one in held if one["server_id"] == server_id), None)
-            if row is None or fields.get("id") not in (None, row["id"]):
-                row = attachments.reserve(connection, context, id, server_id, fields.get("id"),
+            if row is None or fields.get("attachment_id") not in (None, row["id"]):
+                row = attachments.reserve(connection, context, id, server_id, fields.get("attachment_id"),
                                           fields.get("mode", "rw"))
             volume = volumes.seen(connection, table, context, id)
             return {"id": row["id"], "volume": plain(volume, attachments.of(connection, [id])[id])}

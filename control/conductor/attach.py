@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Volumes come to servers and go from them: the flows of ``attach_volume`` and ``detach_volume``.
+
+The API has written the entry in ``servers.volumes`` and reserved the volume; here the agents are asked, then the volume
+service is told, then the entry is noted or removed. Each step may be done again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+import orjson
+
+from magnetar_control.services import Document
+from magnetar_control.store import servers
+from magnetar_control.web import Fault
+from magnetar_core.errors import MagnetarError
+
+from .plug import plug, unplug
+from .power import AGAIN, TRIES
+from .work import HostDown, Work
+
+
+def attach_volume(work: Work) -> None:
+    """The volume of ``args["attachment_id"]`` is in the server; when that cannot be, it is free again."""
+    entry = find(work)
+    if entry is None:  # it was given up already
+        work.done()
+        return
+    try:
+        with work.event():
+            _attach(work, entry)
+    except HostDown as error:
+        if work.action.attempts < TRIES:
+            work.later(AGAIN)
+        else:
+            _undo(work, entry, error)
+    except (MagnetarError, Fault) as error:
+        _undo(work, entry, error)
+    else:
+        work.done()
+
+
+def _attach(work: Work, entry: Document) -> None:
+    volumes, host = work.conductor.services.volume, work.server.host
+    volumes.reserve(work.context(), entry["volume_id"], work.id, attachment_id=entry["attachment_id"])
+    if not host:  # shelved: it gets the volume when it is on a host again
+        return
+    device = f"/dev/{plug(work, host, entry)}"
+    volumes.attached(entry["attachment_id"], host, device)
+    if device != entry["device"]:
+        change(work, entry["attachment_id"], lambda one: {**one, "device": device})
+
+
+def _undo(work: Work, entry: Document, error: Exception) -> None:
+    """The server does not get the volume: nobody keeps anything for it."""
+    with contextlib.suppress(MagnetarError, Fault):
+        unplug(work, work.server.host, entry["volume_id"])
+    work.conductor.services.volume.detached(entry["attachment_id"])
+    change(work, entry["attachment_id"], lambda _one: None)
+    work.failed(error)
+
+
+def detach_volume(work: Work) -> None:
+    """The server is without the volume of ``args["attachment_id"]``; it keeps it when the guest does not let go."""
+    entry = find(work)
+    if entry is None:
+        work.done()
+        return
+    try:
+        with work.event():
+            if work.server.host:
+                unplug(work, work.server.host, entry["volume_id"])
+            work.conductor.services.volume.detached(entry["attachment_id"])
+    except HostDown as error:
+        if work.action.attempts < TRIES:
+            work.later(AGAIN)
+        else:
+            work.failed(error)
+        return
+    except (MagnetarError, Fault) as error:
+        work.failed(error)
+        return
+    change(work, entry["attachment_id"], lambda _one: None)
+    work.done()
+
+
+def find(work: Work) -> Document | None:
+    """The entry of the action's attachment."""
+    kept: list[Document] = orjson.loads(work.server.volumes)
+    return next((one for one in kept if one["attachment_id"] == work.args["attachment_id"]), None)
+
+
+def change(work: Work, attachment_id: str, how: Callable[[Document], Document | None]) -> None:
+    """Change one entry, or remove it (``None``)."""
+    def all_of(kept: list[Document]) -> list[Document]:
+        changed = [how(one) if one["attachment_id"] == attachment_id else one for one in kept]
+        return [one for one in changed if one is not None]
+
+    def once() -> None:
+        with work.database.write() as connection:
+            servers.revise(connection, work.id, "volumes", all_of)
+            work.database.ring(connection, servers.SERVERS_BELL)
+
+    work.database.retried(once)
+    work.load()

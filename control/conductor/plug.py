@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A volume in a server, as agents are asked for it: that of one host, or those of two, which speak to each other."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from magnetar_control.services import Document
+from magnetar_control.web import Fault
+from magnetar_core.errors import Conflict, Unreachable
+from magnetar_core.flows import attach as between
+from magnetar_core.flows.migrate import Side
+
+from .work import HostDown, Work
+
+
+def plug(work: Work, host: str, entry: Mapping[str, Any]) -> str:
+    """Have the agents attach the volume to the server on *host*, whichever host it lies on; the device's name."""
+    volumes, id = work.conductor.services.volume, entry["volume_id"]
+    volume = volumes.show(work.context(), id)
+    if volume is None:
+        raise Fault(404, f"Volume {id} could not be found.")
+    want: Document = {"tag": entry["tag"], "readonly": bool(volume.get("readonly"))}
+    device = (entry["device"] or "").removeprefix("/dev/")
+    with sides(work, host, volumes.where(id)) as (here, there):
+        def asked(**more: str) -> str:
+            answer = between.attach(here, there, work.id, id, {**want, **more}, progress=work.progress,
+                                    timeout=work.conductor.settings.action_timeout)
+            return str(answer["resource"]["device"])
+
+        if not device:
+            return asked()
+        try:
+            return asked(device=device)
+        except Conflict as error:
+            if error.details.get("field") != "device":
+                raise
+            return asked()  # the host has another disk of that name: it chooses
+
+
+def unplug(work: Work, host: str | None, id: str) -> None:
+    """Have the agents take the volume away from the server on *host*."""
+    if not host:
+        return
+    with sides(work, host, work.conductor.services.volume.where(id)) as (here, there):
+        between.detach(here, there, work.id, id, timeout=work.conductor.settings.action_timeout, progress=work.progress)
+
+
+@contextlib.contextmanager
+def sides(work: Work, host: str, place: str) -> Iterator[tuple[Side, Side]]:
+    """The agents of the server's *host* and of the volume's *place*, which may be one. Raises ``HostDown``."""
+    conductor = work.conductor
+    try:
+        with conductor.agents.side(conductor.endpoint(host)) as here:
+            if place == host:
+                yield here, here
+                return
+            with conductor.agents.side(conductor.endpoint(place)) as there:
+                yield here, there
+    except Unreachable as error:
+        raise HostDown(f"The agent of host {host} or of {place}, which has the volume, does not answer: "
+                       f"{error.message}") from None
