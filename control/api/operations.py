@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from .handlers import flavor_access, flavor_extra_specs, flavors, server_actions, server_create, servers
+from .handlers import flavor_access, flavor_extra_specs, flavors, keypairs, server_actions, server_create, servers
 
-NOUNS = (servers, server_create, server_actions, flavors, flavor_access, flavor_extra_specs)
+NOUNS = (servers, server_create, server_actions, flavors, flavor_access, flavor_extra_specs, keypairs)
 OPERATIONS = tuple(operation for noun in NOUNS for operation in noun.OPERATIONS)

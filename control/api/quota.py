@@ -87,9 +87,8 @@ def check_metadata(call: Call, metadata: Mapping[str, Any] | None) -> None:
         raise Fault(403, f"Maximum number of metadata items exceeds {most}")
 
 
-def check_keypairs(call: Call, have: int) -> None:
-    """Whether a user may have one more key pair. Raises ``Fault`` 403."""
-    most = limits(call)["key_pairs"]
+def check_keypairs(most: int, have: int) -> None:
+    """Whether a user who has so many key pairs may have one more. Raises ``Fault`` 403."""
     if 0 <= most <= have:
         raise Fault(403, "Quota exceeded, too many key pairs.")
 

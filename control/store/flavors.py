@@ -65,8 +65,10 @@ def page(connection: Connection, wanted: Wanted) -> Sequence[Row[Any]] | None:
 
 def _conditions(wanted: Wanted) -> list[ColumnElement[bool]]:
     """What is seen comes first."""
-    where = [visible(wanted.project)] if wanted.public else [
-        flavors.c.is_public.is_(False) if wanted.public is False else flavors.c.number.is_not(None)]
+    seen: ColumnElement[bool] = flavors.c.number.is_not(None)
+    if wanted.public is not None:
+        seen = visible(wanted.project) if wanted.public else flavors.c.is_public.is_(False)
+    where = [seen]
     if wanted.least_ram is not None:
         where.append(flavors.c.ram >= wanted.least_ram)
     if wanted.least_disk is not None:
@@ -94,7 +96,8 @@ def taken(connection: Connection, id: str, name: str) -> str | None:
 
 def make(connection: Connection, project: str, **values: Any) -> Row[Any]:
     """A new flavor. The project that makes a private one may use it."""
-    number = connection.execute(insert(flavors).values(created_at=now(), **values)).inserted_primary_key[0]
+    connection.execute(insert(flavors).values(created_at=now(), **values))
+    number = connection.execute(select(flavors.c.number).where(flavors.c.id == values["id"])).scalar_one()
     if not values["is_public"]:
         connection.execute(insert(flavor_projects).values(flavor_number=number, project_id=project))
     return connection.execute(select(flavors).where(flavors.c.number == number)).one()
