@@ -138,7 +138,8 @@ def together(conductors: int, url: str, rows: list[Row]) -> list[tuple[int, floa
     return told
 
 
-def claims(size: int, conductors: int, used: float, name: str, folder: Path) -> Iterator[Figure]:
+def claims(size: int, conductors: int, used: float, name: str, folder: Path,
+           limit: float | None = None) -> Iterator[Figure]:
     """Claims of *conductors* processes, and whether the counters say the same as the allocations afterwards."""
     from tools import postgres
 
@@ -164,7 +165,7 @@ def claims(size: int, conductors: int, used: float, name: str, folder: Path) -> 
             f"counters; choosing and claiming take {statistics.median(waits):.2f} ms (median)")
     if over or wrong:
         raise SystemExit(f"{name}: {note}: {(over or wrong)[:3]}")
-    yield Figure(f"a claim of {conductors} conductors, {name}", 1000 / rate, limit=2.0, notes=(note,))
+    yield Figure(f"a claim of {conductors} conductors, {name}", 1000 / rate, limit=limit, notes=(note,))
 
 
 def main() -> int:
@@ -184,7 +185,7 @@ def main() -> int:
         from tools import postgres
 
         with postgres.cluster(()) as folder:
-            found += claims(given.hosts, given.conductors, 0.5, f"{given.hosts} hosts half full", folder)
+            found += claims(given.hosts, given.conductors, 0.5, f"{given.hosts} hosts half full", folder, 2.0)
             found += claims(20, given.conductors, 0.5, "20 hosts until they are full", folder)
     print(f"{os.cpu_count()} CPUs, load {before:.1f} before, {os.getloadavg()[0]:.1f} after\n\n{table(found)}")
     return int(any(one.reached is False for one in found))
