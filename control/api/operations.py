@@ -3,7 +3,18 @@
 
 from __future__ import annotations
 
-from .handlers import flavor_access, flavor_extra_specs, flavors, keypairs, server_actions, server_create, servers
+from .handlers import (
+    flavor_access,
+    flavor_extra_specs,
+    flavors,
+    interfaces,
+    keypairs,
+    server_actions,
+    server_create,
+    servers,
+    volume_attachments,
+)
 
-NOUNS = (servers, server_create, server_actions, flavors, flavor_access, flavor_extra_specs, keypairs)
+NOUNS = (servers, server_create, server_actions, flavors, flavor_access, flavor_extra_specs, keypairs,
+         volume_attachments, interfaces)
 OPERATIONS = tuple(operation for noun in NOUNS for operation in noun.OPERATIONS)

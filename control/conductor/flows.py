@@ -7,12 +7,13 @@ from collections.abc import Mapping
 
 from magnetar_core.actions import ACTIONS
 
-from . import attach, build, power, remove, schedule
+from . import attach, build, interfaces, power, remove, schedule
 from .conductor import Flow
 
 CELL: Mapping[str, Flow] = {
     **{key: power.converge for key, action in ACTIONS.items() if action.want},
     "attach_volume": attach.attach_volume, "detach_volume": attach.detach_volume,
+    "attach_interface": interfaces.attach_interface, "detach_interface": interfaces.detach_interface,
     "create": build.build, "delete": remove.remove, "forceDelete": remove.remove,
     "reboot-soft": power.reboot, "reboot-hard": power.reboot, "rebuild": power.rebuild,
     "rescue": power.rescue, "unrescue": power.unrescue, "trigger_crash_dump": power.crash_dump,

@@ -67,8 +67,8 @@ def prepared(work: Work, host: str) -> tuple[list[Document], list[str]]:
         if place == host:
             items.append(_item(block, entry, turn, volume))
         elif turn == 0:
-            raise Conflict(f"The root disk of the server, volume {entry['volume_id']}, lies on host {place}; the server "
-                           "can be on that host only.")
+            raise Conflict(f"The root disk of the server, volume {entry['volume_id']}, lies on host {place}; the "
+                           "server can be on that host only.")
         elif entry["device"] is None:
             abroad.append(entry["volume_id"])
     return items, abroad

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""An action that needs something of another service first (a volume, a port), and an answer about that at once.
+
+The action is written down, held back from the conductors for a moment; then the API claims what it needs, and lets the
+conductors have the action, or takes it back. If the API dies in between, a conductor takes the action when the moment
+is over, and claims by itself: nothing is claimed that no action knows of.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sqlalchemy import delete, select, update
+
+from magnetar_control.store import servers
+from magnetar_control.store.tables import actions
+from magnetar_control.web import Fault
+from magnetar_core.actions import ACTIONS
+
+from .operation import Call
+
+#: Seconds for which an action is held back.
+HELD = 10.0
+List = list[dict[str, Any]]
+
+
+def held(call: Call, key: str, args: Mapping[str, Any], column: str = "volumes",
+         change: Callable[[List], List] | None = None) -> int:
+    """Write *key* down and *change* a list of the server in the same transaction; returns the action's number.
+    *change* may raise ``Fault``. Raises ``Fault`` 409 when the server has changed meanwhile."""
+    id, database = call.server.id, call.database
+    with database.write() as connection:
+        row = servers.row(connection, id, lock=True)
+        if row is None or not servers.allowed(row, key) or not servers.ask(
+                connection, row, key, call.request.id, call.context.user_id, call.project, args):
+            raise Fault(409, f"Cannot '{ACTIONS[key].label}' instance {id}: something else is being done to it. Try "
+                             "again in a moment.")
+        if change:
+            servers.revise(connection, id, column, change)
+        number = int(connection.execute(select(actions.c.id).where(
+            actions.c.server_id == id, actions.c.action == key).order_by(actions.c.id.desc()).limit(1)).scalar_one())
+        connection.execute(update(actions).where(actions.c.id == number).values(not_before=database.clock(HELD)))
+    return number
+
+
+def given(call: Call, number: int) -> bool:
+    """Let the conductors have the action; False when the server is going meanwhile, or they took it by themselves."""
+    with call.database.write() as connection:
+        done = connection.execute(update(actions).where(actions.c.id == number, actions.c.state == "queued").values(
+            not_before=None)).rowcount
+        call.database.ring(connection, servers.ACTIONS_BELL)
+        return bool(done) or connection.execute(select(actions.c.state).where(
+            actions.c.id == number)).scalar() in ("running", "done")
+
+
+def withdrawn(call: Call, number: int, column: str = "volumes", change: Callable[[List], List] | None = None) -> None:
+    """Take the action back as if it had never been asked for, unless a conductor has it already."""
+    with call.database.write() as connection:
+        gone = connection.execute(delete(actions).where(actions.c.id == number, actions.c.state != "running")).rowcount
+        if gone and change:
+            servers.revise(connection, call.server.id, column, change)
+
+
+def ended(call: Call, number: int, limit: float) -> str | None:
+    """Wait until the action has ended: ``done`` or ``failed``; ``None`` after *limit* seconds."""
+    database, deadline = call.database, time.monotonic() + limit
+    while True:
+        seen = database.bell.count(servers.SERVERS_BELL)
+        with database.read() as connection:
+            state = connection.execute(select(actions.c.state).where(actions.c.id == number)).scalar()
+        if state in ("done", "failed", None):
+            return state or "failed"
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return None
+        database.bell.wait(servers.SERVERS_BELL, seen, left)

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""NICs come to servers and go from them: the flows of ``attach_interface`` and ``detach_interface``."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from magnetar_control.services import Document
+from magnetar_control.store import servers
+from magnetar_control.web import Fault
+from magnetar_core.errors import MagnetarError
+
+from . import build
+from .power import AGAIN, TRIES
+from .work import HostDown, Work
+
+List = list[dict[str, Any]]
+
+
+def attach_interface(work: Work) -> None:
+    """The server has a NIC at the port of ``args["wish"]``; when that cannot be, the port is free again."""
+    network, nic = work.conductor.services.network, None
+    try:
+        with work.event():
+            nic = network.allocate(work.context(), work.id, [work.args["wish"]])[0]
+            _plug(work, nic)
+            network.bind(work.id, work.server.host)
+    except HostDown as error:
+        if work.action.attempts < TRIES:
+            work.later(AGAIN)
+        else:
+            _undo(work, nic, error)
+    except (MagnetarError, Fault) as error:
+        _undo(work, nic, error)
+    else:
+        work.done()
+
+
+def _plug(work: Work, nic: Document) -> None:
+    with work.client() as client:
+        build.networks(work, client, work.server.host, [nic])
+        want = {"server": work.id, **nic["on_host"], **({"tag": nic["tag"]} if nic.get("tag") else {})}
+        client.ensure("interface_attachment", f"{work.id}:{nic['mac']}", want, progress=work.progress,
+                      timeout=work.conductor.settings.action_timeout)
+        known = client.get("server", work.id).get("addresses") or {}
+    _note(work, known, lambda kept: [*(one for one in kept if one["port_id"] != nic["port_id"]), nic])
+
+
+def _undo(work: Work, nic: Document | None, error: Exception) -> None:
+    """The server does not get the NIC: the port is free, or goes."""
+    if nic is not None:
+        with contextlib.suppress(MagnetarError):
+            _unplug(work, nic["mac"], nic["port_id"])
+        work.conductor.services.network.release(work.id, nic["port_id"])
+    work.failed(error)
+
+
+def detach_interface(work: Work) -> None:
+    """The server is without the NIC of ``args["mac"]``, and the port ``args["port_id"]`` is free or gone."""
+    try:
+        with work.event():
+            _unplug(work, work.args["mac"], work.args["port_id"])
+            work.conductor.services.network.release(work.id, work.args["port_id"])
+    except HostDown as error:
+        if work.action.attempts < TRIES:
+            work.later(AGAIN)
+        else:
+            work.failed(error)
+    except MagnetarError as error:
+        work.failed(error)
+    else:
+        work.done()
+
+
+def _unplug(work: Work, mac: str, port_id: str) -> None:
+    with work.client() as client:
+        client.delete("interface_attachment", f"{work.id}:{mac}", progress=work.progress,
+                      timeout=work.conductor.settings.action_timeout)
+        known = client.get("server", work.id).get("addresses") or {}
+    _note(work, known, lambda kept: [one for one in kept if one["port_id"] != port_id])
+
+
+def _note(work: Work, known: Document, change: Callable[[List], List]) -> None:
+    """The server has these NICs, and addresses that follow from them."""
+    def once() -> None:
+        with work.database.write() as connection:
+            nics = servers.revise(connection, work.id, "interfaces", change)
+            servers.change(connection, work.id, addresses=servers.text(build.addresses(nics, known)))
+            work.database.ring(connection, servers.SERVERS_BELL)
+
+    work.database.retried(once)
