@@ -60,10 +60,10 @@ class Bearers:
     def find(self, token: str) -> Bearer | None:
         """Who bears *token*; ``None`` when it is worth nothing."""
         if time.monotonic() >= self._look_at:
-            self._look()
+            self.database.retried(self._look)
         bearer = self._known.get(token)
         if bearer is None:
-            bearer = self._look_up(token)
+            bearer = self.database.retried(lambda: self._look_up(token))
         return bearer if bearer is not None and bearer.claims.expires > self.clock() else None
 
     @contextlib.contextmanager
