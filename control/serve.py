@@ -6,7 +6,9 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator
+from typing import Any
 
+import orjson
 import uvicorn
 
 from magnetar_control.agents import Agents
@@ -16,6 +18,7 @@ from magnetar_control.api.operations import OPERATIONS
 from magnetar_control.conductor.conductor import Conductor
 from magnetar_control.conductor.flows import FLOWS
 from magnetar_control.conductor.watch import Watch
+from magnetar_control.delivery import Delivery
 from magnetar_control.services import Services
 from magnetar_control.services.identity import Embedded as Identity
 from magnetar_control.services.identity import clouds_yaml
@@ -23,10 +26,11 @@ from magnetar_control.services.image import Embedded as Images
 from magnetar_control.services.network import Embedded as Networks
 from magnetar_control.services.volume import Embedded as Volumes
 from magnetar_control.settings import Settings
-from magnetar_control.store import schema
+from magnetar_control.store import hosts, schema
 from magnetar_control.store.database import Database
 from magnetar_control.store.store import CELL0, Store
 from magnetar_control.store.tables import API, CELL
+from magnetar_control.web import Fault, Request
 from magnetar_control.web.asgi import Application, Server
 
 log = logging.getLogger(__name__)
@@ -40,6 +44,7 @@ class Parts:
         #: The password of admin, when the first start made it.
         self.bootstrapped: str | None = None
         self.working: Conductor | None = None
+        self.cloud: Cloud | None = None
         self.api_database = Database(settings.url("api"), "api")
         self.store = Store(self.api_database)
         self.agents = Agents(settings.agent_ca_cert, settings.agent_client_cert, settings.agent_client_key,
@@ -47,11 +52,31 @@ class Parts:
 
     def services(self) -> Services:
         """The embedded services."""
-        database = self.api_database
-        identity = Identity(database, self.settings.token_hours * 3600)
-        images = Images(database, self.settings.state_dir / "images")
-        networks = Networks(database, self.settings.network_cidr)
-        return Services(identity, images, networks, Volumes(database))
+        database, settings = self.api_database, self.settings
+        self.identity = Identity(database, settings.token_hours * 3600)
+        self.images = Images(database, settings.state_dir / "images")
+        self.networks = Networks(database, settings.network_cidr)
+        self.delivery = Delivery(self.images, settings.action_timeout)
+        self.volumes = Volumes(database, self.places, self.agents, self.bring, self.images,
+                               zone=settings.default_availability_zone)
+        return Services(self.identity, self.images, self.networks, self.volumes)
+
+    def places(self) -> list[dict[str, Any]]:
+        """The hosts on which volumes may lie."""
+        if self.cloud is None:
+            self.cloud = Cloud(self.settings, self.store, Services(
+                self.identity, self.images, self.networks, self.volumes), self.agents)
+        with self.api_database.read() as connection:
+            free = {row["name"]: orjson.loads(row["info"]).get("disk_gb_free") or 0 for row in hosts.every(connection)}
+        return [{"name": host.name, "endpoint": host.endpoint, "up": host.up and not host.forced_down and
+                 not host.disabled, "disk_gb_free": free.get(host.name, 0)} for host in self.cloud.hosts.all().values()]
+
+    def bring(self, host: str, image: str) -> None:
+        """Have an image on a host."""
+        for place in self.places():
+            if place["name"] == host:
+                with self.agents.client(place["endpoint"]) as client:
+                    self.delivery.image(client, host, image)
 
     def set_up(self) -> None:
         """Tables of all databases, cell0 and the cell of the settings. May be done again."""
@@ -61,36 +86,47 @@ class Parts:
         for _cell, database in self.store.databases():
             schema.upgrade(database, CELL)
 
-    def bootstrap(self, services: Services) -> None:
+    def bootstrap(self) -> None:
         """What a cloud has from its beginning."""
         url = self.settings.public_url or f"http{'s' if self.settings.tls_cert else ''}://{self.settings.listen}"
-        self.bootstrapped = services.identity.bootstrap(url)
+        self.bootstrapped = self.identity.bootstrap(url)
         if self.bootstrapped:
             path = self.settings.state_dir / "clouds.yaml"
             clouds_yaml(path, url, self.bootstrapped)
             log.info("the password of admin is in %s: export OS_CLIENT_CONFIG_FILE=%s OS_CLOUD=magnetar", path, path)
-        services.network.bootstrap()
+        self.networks.bootstrap()
 
     def conductor(self, services: Services) -> Conductor:
         """The conductor of the settings' cell."""
-        return Conductor(self.settings, self.store, services, self.agents, self.settings.cell, FLOWS)
+        return Conductor(self.settings, self.store, services, self.agents, self.settings.cell, FLOWS, self.delivery)
 
     def applications(self, services: Services) -> dict[str, Application]:
         """What is mounted where."""
-        cloud = Cloud(self.settings, self.store, services, self.agents)
-        return {"": ComputeApplication(cloud, OPERATIONS), "/identity": services.identity.application(),
-                "/image": services.image.application(), "/network": services.network.application(authenticate),
-                "/volume": services.volume.application(authenticate)}
+        self.cloud = Cloud(self.settings, self.store, services, self.agents)
+        return {"": ComputeApplication(self.cloud, OPERATIONS), "/identity": self.identity.application(),
+                "/image": self.images.application(self.authenticate),
+                "/network": self.networks.application(self.authenticate),
+                "/volume": self.volumes.application(self.authenticate)}
+
+    def authenticate(self, request: Request) -> None:
+        """Set the request's context by its token. Raises ``Fault`` 401."""
+        token = request.headers.get("x-auth-token")
+        request.context = self.identity.validate(token) if token else None
+        if request.context is None:
+            raise Fault(401, "The request you have made requires authentication.",
+                        {"WWW-Authenticate": f'Keystone uri="{request.root}/identity"'})
 
     def work(self, services: Services) -> None:
         """Begin to conduct."""
         self.working = self.conductor(services)
         self.working.start(Watch(self.working).run)
+        self.volumes.start()
 
     def close(self) -> None:
         """End the work, and give everything back."""
         if self.working:
             self.working.stop()
+            self.volumes.stop()
         self.agents.close()
         self.store.close()
 
@@ -101,7 +137,7 @@ def everything(settings: Settings) -> Iterator[tuple[Server, Parts, Services]]:
     parts = Parts(settings)
     parts.set_up()
     services = parts.services()
-    parts.bootstrap(services)
+    parts.bootstrap()
     parts.work(services)
     server = Server(parts.applications(services), settings.threads, settings.trust_proxy)
     try:
@@ -119,7 +155,7 @@ def running(settings: Settings, with_api: bool, with_conductor: bool) -> Iterato
             parts.set_up()
         services = parts.services()
         if with_api:
-            parts.bootstrap(services)
+            parts.bootstrap()
         if with_conductor:
             parts.work(services)
         yield Server(parts.applications(services), settings.threads, settings.trust_proxy) if with_api else None

@@ -80,9 +80,8 @@ def check_flavor(call: Call, old: Mapping[str, Any], new: Mapping[str, Any]) -> 
             raise Fault(403, MESSAGE.format(names=name, asked=more, used=have[name], limits=limit[name]))
 
 
-def check_metadata(call: Call, metadata: Mapping[str, Any] | None) -> None:
+def check_metadata(most: int, metadata: Mapping[str, Any] | None) -> None:
     """Whether a server may have so many metadata keys. Raises ``Fault`` 403."""
-    most = limits(call)["metadata_items"]
     if metadata and 0 <= most < len(metadata):
         raise Fault(403, f"Maximum number of metadata items exceeds {most}")
 

@@ -233,6 +233,24 @@ class Wrapped(Value):
             self.key: self.value.schema(version), **{name: kind.schema(version) for name, kind in self.more.items()}}}
 
 
+class OneKey(Value):
+    """An object as *value* takes it, with exactly one key."""
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+
+    def check(self, value: Any, path: str, version: Version | None = None) -> Any:
+        """The object."""
+        checked = self.value.check(value, path or "body", version)
+        if len(checked) != 1:
+            raise InvalidField(path or "body", "must have exactly one key")
+        return checked
+
+    def schema(self, version: Version | None = None) -> dict[str, Any]:
+        """With the count."""
+        return {**self.value.schema(version), "minProperties": 1, "maxProperties": 1}
+
+
 KEY = Text(1, 255, r"[a-zA-Z0-9\-_:. ]{1,255}", "may have letters, digits, blanks and - _ : . only")
 METADATA = MapOf(KEY, Text(0, 255), 100000)
 TAG = Text(1, 60, r"[^,/]*", "must have 1 to 60 characters, without comma and slash")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,8 +27,6 @@ from .schedule import NoHost, wanted
 from .work import HostDown, Work, said
 
 log = logging.getLogger(__name__)
-_uploads: dict[tuple[str, str], threading.Lock] = {}
-_uploads_lock = threading.Lock()
 
 
 def build(work: Work) -> None:
@@ -89,12 +86,12 @@ def networks(work: Work, client: Any, host: str, nics: Sequence[Mapping[str, Any
     """Have the networks of the NICs on the host."""
     for nic in nics:
         key = ("network", host, nic["network_id"])
-        if key in work.conductor.known:
+        if key in work.conductor.delivery.known:
             continue
         wish = work.conductor.services.network.on_host(nic["network_id"])
         if wish:
             client.ensure("network", wish["name"], wish)
-        work.conductor.known.add(key)
+        work.conductor.delivery.known.add(key)
 
 
 def described(work: Work, nics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -113,22 +110,8 @@ def described(work: Work, nics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def image(work: Work, client: Any, host: str, id: str) -> None:
-    """Have the image's content on the host; several servers that need it wait for one transfer."""
-    key = ("image", host, id)
-    if key in work.conductor.known:
-        return
-    with _uploads_lock:
-        lock = _uploads.setdefault((host, id), threading.Lock())
-    with lock:
-        if key in work.conductor.known:
-            return
-        known = work.conductor.services.image.show(work.context(), id) or {}
-        found = client.ensure("image", id, {"name": id, "source": {"upload": True}, "properties": {
-            name: str(value)[:255] for name, value in (known.get("properties") or {}).items() if str(value)}})
-        if found["resource"]["status"] != "active":
-            chunks, size = work.conductor.services.image.content(id)
-            client.send("image", id, chunks, size, timeout=work.conductor.settings.action_timeout)
-        work.conductor.known.add(key)
+    """Have the image's content on the host."""
+    work.conductor.delivery.image(client, host, id, work.context())
 
 
 def keypair(work: Work, client: Any, host: str) -> str:
@@ -136,9 +119,9 @@ def keypair(work: Work, client: Any, host: str) -> str:
     public = str(work.request["public_key"])
     name = f"{work.server.key_name}-{hashlib.sha256(public.encode()).hexdigest()[:12]}"
     key = ("keypair", host, name)
-    if key not in work.conductor.known:
+    if key not in work.conductor.delivery.known:
         client.ensure("keypair", name, {"public_key": public})
-        work.conductor.known.add(key)
+        work.conductor.delivery.known.add(key)
     return name
 
 
@@ -166,7 +149,7 @@ def addresses(nics: Sequence[Mapping[str, Any]], known: Mapping[str, Any]) -> di
 def _again(work: Work, host: str, error: Exception) -> None:
     """Try another host of the cell; when none is left, the server is in error."""
     tried = [*work.args.get("tried", []), host]
-    forget(work, host)
+    work.conductor.delivery.forget(host)
     clean(work, host)
     refused = isinstance(error, Fault) and error.status < 500
     if refused or len(tried) >= work.conductor.settings.max_attempts:
@@ -186,12 +169,6 @@ def _again(work: Work, host: str, error: Exception) -> None:
         return
     work.note(host=found.host, task_state="scheduling")
     work.later(0.0, host=found.host, args=servers.text({**work.args, "tried": tried}))
-
-
-def forget(work: Work, host: str) -> None:
-    """What was believed to be on the host may not be there."""
-    conductor = work.conductor
-    conductor.known = {key for key in conductor.known if key[1] != host}
 
 
 def clean(work: Work, host: str) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.agents import Agents
+from magnetar_control.delivery import Delivery
 from magnetar_control.scheduler.hosts import HostStates
 from magnetar_control.services import Services
 from magnetar_control.settings import Settings
@@ -38,8 +39,9 @@ class Conductor:
     cell0 (one of all conductors must)."""
 
     def __init__(self, settings: Settings, store: Store, services: Services, agents: Agents, cell: str,
-                 flows: Mapping[str, Mapping[str, Flow]], schedules: bool = True) -> None:
+                 flows: Mapping[str, Mapping[str, Flow]], delivery: Delivery, schedules: bool = True) -> None:
         self.settings, self.store, self.services, self.agents = settings, store, services, agents
+        self.delivery = delivery
         self.cell = store.named(cell)
         self.name = settings.conductor_name or socket.gethostname()
         #: Two conductors of one name are two holders.
@@ -59,9 +61,6 @@ class Conductor:
         self._served = [(store.cell(self.cell.id), flows["cell"])]
         if schedules:
             self._served.append((store.cell0, flows["cell0"]))
-        #: What is known to be on hosts already: ("image", host, uuid) and the like.
-        self.known: set[tuple[str, str, str]] = set()
-
     @property
     def database(self) -> Database:
         """The cell's."""

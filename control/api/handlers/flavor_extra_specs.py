@@ -11,11 +11,10 @@ import orjson
 from magnetar_control.api import extra_specs
 from magnetar_control.api.faults import not_found
 from magnetar_control.api.operation import Call, Operation
-from magnetar_control.api.values import KEY, Wrapped
+from magnetar_control.api.values import KEY, OneKey, Wrapped
 from magnetar_control.store import flavors
 from magnetar_control.store.servers import text
 from magnetar_control.web import Answer, Fault
-from magnetar_core.errors import InvalidField
 from magnetar_core.values import MapOf, Text
 
 from .flavors import found
@@ -25,17 +24,6 @@ PATH = "/flavors/{flavor_id}/os-extra_specs"
 #: Gate: since when specs of known namespaces are checked.
 CHECKS = 86
 SPECS = MapOf(KEY, Text(0, 255), 10000)
-
-
-class One(MapOf):
-    """An object with one key."""
-
-    def check(self, value: Any, path: str, version: Any = None) -> Any:
-        """The object."""
-        checked = super().check(value, path or "body", version)
-        if len(checked) != 1:
-            raise InvalidField("body", "must be an object with one key, the extra spec's name")
-        return checked
 
 
 def index(call: Call) -> dict[str, Any]:
@@ -110,7 +98,7 @@ OPERATIONS = (
     Operation(method="GET", path=PATH + "/{id}", handler=show, name="flavors.os-extra_specs.show", rule=f"{RULE}show",
               strict=102),
     Operation(method="PUT", path=PATH + "/{id}", handler=update, name="flavors.os-extra_specs.update",
-              rule=f"{RULE}update", body=One(KEY, Text(0, 255))),
+              rule=f"{RULE}update", body=OneKey(SPECS)),
     Operation(method="DELETE", path=PATH + "/{id}", handler=delete, name="flavors.os-extra_specs.delete",
               rule=f"{RULE}delete"),
 )

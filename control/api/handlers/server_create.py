@@ -133,7 +133,7 @@ def create(call: Call) -> Answer:
         call.context, [one["name"] for one in want.get("security_groups") or [{"name": "default"}]])
     if want.get("personality"):
         raise Fault(400, "Injected files (personality) are not supported; use user_data.")
-    quota.check_metadata(call, want.get("metadata"))
+    quota.check_metadata(quota.limits(call)["metadata_items"], want.get("metadata"))
     count = quota.check_servers(call, flavor, least, most)
     password = want.get("adminPass") or new_password()
     request = {"networks": networks, "blocks": blocks, "public_key": key, "host": want.get("host"),

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""``os-migrateLive``: a server changes hosts while its guest works. What fails leaves it where it is."""
+
+from __future__ import annotations
+
+from magnetar_control.store import migrations
+from magnetar_control.web import Fault
+from magnetar_core.actions import ACTIVE, ERROR, PAUSED, STOPPED, SUSPENDED
+from magnetar_core.errors import Cancelled, MagnetarError
+
+from .build import seen
+from .move import Move, Stayed, patient
+from .work import HostDown, Work
+
+#: What the agent says of the guest, and the vm_state that it then has.
+FOLLOWS = {"running": ACTIVE, "paused": PAUSED, "suspended": SUSPENDED, "off": STOPPED, "crashed": STOPPED}
+
+
+def live(work: Work) -> None:
+    """queued (until it is taken), preparing, running; completed, cancelled or error."""
+    move = Move.begin(work, migrations.LIVE, "preparing", work.flavor)
+    try:
+        if move.row.status == "preparing":
+            with work.event("compute_check_can_live_migrate_destination"):
+                move.prepare("live", work.args.get("host"))
+                _wished(move)
+            move.note(status="running")
+        if move.row.status == "running":
+            with work.event(host=move.source):
+                move.bring("live", move.source, move.target)
+            move.note({"host": move.target}, status="post-migrating")
+        with work.event("compute_post_live_migration_at_destination", move.target), work.client(move.target) as client:
+            found = client.get("server", work.id)
+    except HostDown as error:
+        if not patient(work):
+            _given_up(move, error)
+    except Stayed as error:
+        _stays(move, error.cause)
+    except (MagnetarError, Fault) as error:
+        if move.row.status == "preparing":
+            _stays(move, error)
+        else:
+            _given_up(move, error)
+    else:
+        move.release()
+        move.ends("completed")
+        work.done(**seen(work, found), progress=0, vm_state=FOLLOWS.get(found["power_state"], work.server.vm_state))
+
+
+def _wished(move: Move) -> None:
+    """Raise ``Cancelled`` when nobody wants it any more."""
+    with move.work.database.read() as connection:
+        wish = migrations.asked(connection, move.id)
+    if wish == migrations.ABORT or move.work.cancelled.is_set():
+        raise Cancelled("The live migration was aborted.")
+
+
+def _stays(move: Move, error: MagnetarError | Fault) -> None:
+    """The server is at the source as it was."""
+    move.unclaim()
+    if isinstance(error, Cancelled):
+        move.ends("cancelled")
+        move.work.done(progress=0)
+    else:
+        move.ends("error")
+        move.work.failed(error, progress=0)
+
+
+def _given_up(move: Move, error: MagnetarError | Fault) -> None:
+    """A host did not answer for long. Where the server is for sure it is noted; else it is in error, and both hosts stay
+    claimed, for both may have something of it."""
+    if move.row.status == "preparing":
+        _stays(move, error)
+        return
+    try:
+        if move.row.status == "running" and move.take_back(move.source, move.target):
+            _stays(move, error)
+            return
+    except MagnetarError:
+        pass
+    if move.row.status == "post-migrating":  # it has arrived, whatever the host does since
+        move.release()
+        move.ends("completed")
+        move.work.done(progress=0)
+        return
+    move.ends("error")
+    move.work.failed(error, vm_state=ERROR, progress=0)

@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One migration in a conductor's hands: its row, what is claimed for it, and the server's way between two agents.
+
+The row is drawn with the action and the target noted before anything is done there, so a flow that is run again goes on
+where it was. The agents' flow decides who has the server (docs/migration.md): it moves for good.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import orjson
+
+from magnetar_control.scheduler.choose import NO_VALID_HOST, NoValidHost
+from magnetar_control.scheduler.place import place
+from magnetar_control.store import allocations, hosts, migrations, servers
+from magnetar_control.web import Fault
+from magnetar_core.errors import Cancelled, Conflict, MagnetarError, NotFound, Unreachable
+from magnetar_core.flows.migrate import Migrate, Side, abort
+
+from . import build
+from .power import AGAIN, TRIES
+from .schedule import RANDOM, NoHost, wanted
+from .tend import Tender
+from .work import HostDown, Work
+
+log = logging.getLogger(__name__)
+
+
+class Stayed(Exception):
+    """The server did not leave: it is where it was for sure, with its guest off after a cold way. *cause*: why."""
+
+    def __init__(self, cause: MagnetarError | Fault) -> None:
+        super().__init__(cause.message)
+        self.cause = cause
+
+
+class Move:
+    """A row of ``migrations`` and the work that it belongs to."""
+
+    def __init__(self, work: Work, row: Any) -> None:
+        self.work, self.row, self.conductor = work, row, work.conductor
+
+    @classmethod
+    def begin(cls, work: Work, type: str, status: str, flavor: Mapping[str, Any]) -> Move:
+        """The migration that an action is; drawn at the first time. One that an operator's reset-state left waiting
+        ends, for its server goes other ways now."""
+        if "migration" not in work.args:
+            with work.database.read() as connection:
+                stale = [row.uuid for row in migrations.open_ones(connection, work.id)]
+            with work.conductor.store.api.write() as connection:
+                for id in stale:
+                    allocations.release(connection, id)
+            with work.database.write() as connection:
+                for id in stale:
+                    migrations.change(connection, id, status="error")
+                work.args["migration"] = migrations.begin(
+                    connection, work.action, work.args, project_id=work.server.project_id, type=type, status=status,
+                    source=work.server.host, old_flavor=work.server.flavor, new_flavor=servers.text(flavor),
+                    old_vm_state=work.server.vm_state)
+        with work.database.read() as connection:
+            return cls(work, migrations.find(connection, work.args["migration"]))
+
+    @property
+    def id(self) -> str:
+        """The uuid, which holds what the server has on the source."""
+        return str(self.row.uuid)
+
+    @property
+    def source(self) -> str:
+        """Name of the host that it leaves."""
+        return str(self.row.source)
+
+    @property
+    def target(self) -> str:
+        """Name of the host that it comes to."""
+        return str(self.row.target)
+
+    @property
+    def flavor(self) -> dict[str, Any]:
+        """What the server's flavor will be."""
+        found: dict[str, Any] = orjson.loads(self.row.new_flavor)
+        return found
+
+    def note(self, server: Mapping[str, Any] | None = None, **values: Any) -> None:
+        """Set columns of the migration, and of the *server* with them."""
+        with self.work.database.write() as connection:
+            migrations.change(connection, self.id, **values)
+            if server:
+                servers.change(connection, self.work.id, **server)
+            self.work.database.ring(connection, servers.SERVERS_BELL)
+            self.row = migrations.find(connection, self.id)
+        self.work.load()
+
+    def ends(self, status: str) -> None:
+        """Have the migration end in the transaction that ends the action."""
+        self.work.also.append(lambda connection: migrations.change(connection, self.id, status=status))
+
+    # Claims
+
+    def host_id(self, name: str) -> str:
+        """The id of a host."""
+        with self.conductor.store.api.read() as connection:
+            row = hosts.show(connection, name)
+        if row is None:
+            raise NotFound(f"There is no host {name!r} in the cloud.", kind="host", key=name)
+        return str(row["id"])
+
+    def prepare(self, kind: str | None, host: str | None = None, same: bool | None = False) -> None:
+        """Find and claim a target that takes the server, and note it. *kind*: live or cold; *host*: only this one;
+        *same*: whether the source is one of the candidates; ``None``, only when no other fits. Raises ``NoHost``, or
+        what the hosts that were tried refused."""
+        tried: set[str] = set()
+        error: MagnetarError | None = None
+        while True:
+            try:
+                self._claim(frozenset(tried), host, same)
+            except NoHost:
+                raise error or NoHost(NO_VALID_HOST) from None
+            try:
+                if self.target != self.source:
+                    self._check(kind or "cold", self.source, self.target)
+                return
+            except MagnetarError as refused:
+                error = refused
+                log.info("server %s cannot go to %s: %s", self.work.id, self.target, refused.message)
+                build.forget(self.work, self.target)
+                tried.add(self.target)
+                self._unclaim_target()
+                if host or len(tried) >= self.conductor.settings.max_attempts:
+                    raise
+
+    def _claim(self, tried: frozenset[str], host: str | None, same: bool | None) -> None:
+        api, work, source = self.conductor.store.api, self.work, self.host_id(self.source)
+
+        def once() -> list[str]:
+            with api.write() as connection:
+                allocations.move(connection, work.id, self.id, source)
+                return [row["host"] for row in allocations.held(connection, work.id) if row["consumer_id"] == work.id]
+
+        held = api.retried(once)
+        found = held[0] if held else self._placed(tried, host, same)
+        self.note(target=found)
+        self.conductor.changed(found)
+
+    def _placed(self, tried: frozenset[str], host: str | None, same: bool | None) -> str:
+        """Claim a host for the server."""
+        rounds = [(host, tried if same else tried | {self.source})]
+        if same is None and host is None:
+            rounds.append((self.source, tried))
+        for only, ignored in rounds:
+            request = wanted(self.work, flavor=self.flavor, host=only, ignored=ignored,
+                             cell_id=self.conductor.cell.id)
+            try:
+                return place(self.conductor.store.api, self.conductor.states, request, map_cell=False,
+                             random=RANDOM).host
+            except NoValidHost as error:
+                log.info("server %s: %s", self.work.id, error.admin_text)
+        raise NoHost(NO_VALID_HOST)
+
+    def _unclaim_target(self) -> None:
+        with self.conductor.store.api.write() as connection:
+            allocations.release(connection, self.work.id)
+        self.conductor.changed(self.target)
+
+    def unclaim(self) -> None:
+        """The server holds what it held before, on the source, and nothing else."""
+        with self.conductor.store.api.write() as connection:
+            allocations.revert(connection, self.work.id, self.id)
+        self.look()
+
+    def release(self) -> None:
+        """Nothing is held on the source any more."""
+        with self.conductor.store.api.write() as connection:
+            allocations.release(connection, self.id)
+        self.look()
+
+    def look(self) -> None:
+        """Have the scheduler see what is claimed now."""
+        for name in {self.row.source, self.row.target} - {None}:
+            self.conductor.changed(name)
+
+    # The way
+
+    @contextlib.contextmanager
+    def sides(self, here: str, there: str) -> Iterator[tuple[Side, Side]]:
+        """Both agents. Raises ``HostDown``."""
+        agents, endpoint = self.conductor.agents, self.conductor.endpoint
+        try:
+            with agents.side(endpoint(here)) as source, agents.side(endpoint(there)) as target:
+                yield source, target
+        except Unreachable as error:
+            raise HostDown(f"The agent of {here} or {there} does not answer: {error.message}") from None
+
+    def _check(self, kind: str, here: str, there: str) -> None:
+        """Raise what the two agents would refuse; the networks are at the target afterwards."""
+        nics = orjson.loads(self.work.server.interfaces)
+        with self.sides(here, there) as (source, target):
+            build.networks(self.work, target.client, there, nics)
+            Migrate(source, target, self.work.id, {"type": kind}).plan()
+
+    def fits(self, here: str, there: str) -> bool:
+        """Whether the server could go (back) cold."""
+        try:
+            self._check("cold", here, there)
+        except MagnetarError as error:
+            log.info("server %s cannot go from %s to %s: %s", self.work.id, here, there, error.message)
+            build.forget(self.work, there)
+            return False
+        return True
+
+    def bring(self, kind: str, here: str, there: str) -> None:
+        """Have the server at *there*. Raises ``Stayed`` when it did not leave, ``HostDown`` when nobody knows."""
+        try:
+            self._carry(kind, here, there)
+        except HostDown:
+            raise
+        except MagnetarError as error:
+            if self.take_back(here, there):
+                raise Stayed(error) from error
+            self._carry(kind, here, there)  # it has gone: only forward is a way out
+        self._arrived(there)
+
+    def _carry(self, kind: str, here: str, there: str) -> None:
+        work = self.work
+        with self.sides(here, there) as (source, target), Tender(work, self.id, here):
+            flow = Migrate(source, target, work.id, {"type": kind}, timeout=self.conductor.settings.action_timeout)
+            for step in flow.steps():
+                log.info("server %s: %s", work.id, step.text, extra={"request_id": work.action.request_id})
+
+    def take_back(self, here: str, there: str) -> bool:
+        """Have the server at *here* as if it had not been sent; False when it has gone."""
+        with self.sides(here, there) as (source, target):
+            try:
+                abort(source, target, self.work.id)
+            except Conflict:
+                return False
+            return source.find(self.work.id) is not None
+
+    def _arrived(self, there: str) -> None:
+        """Ports and volumes follow."""
+        services, work = self.conductor.services, self.work
+        services.network.bind(work.id, there)
+        for one in orjson.loads(work.server.volumes):
+            if one.get("attachment_id"):
+                services.volume.attached(one["attachment_id"], there, one.get("device") or "")
+
+    def on(self, host: str, want: Mapping[str, Any]) -> dict[str, Any]:
+        """Have the server be so on a host, where it may be stopped and started for that; the agent's resource."""
+        with self.work.client(host) as client:
+            answer = client.ensure("server", self.work.id, dict(want), allow_reboot=True,
+                                   timeout=self.conductor.settings.action_timeout)
+        found: dict[str, Any] = answer["resource"]
+        return found
+
+    def stop(self, host: str) -> None:
+        """Its guest is off, when the server is on that host. On its way it is off already."""
+        with self.work.client(host) as client:
+            try:
+                found = client.get("server", self.work.id)
+            except NotFound:
+                return
+            if found["power_state"] in ("running", "paused"):
+                client.ensure("server", self.work.id, {"power": "off"},
+                              timeout=self.conductor.settings.action_timeout)
+
+
+def patient(work: Work) -> bool:
+    """A host does not answer: whether the action is tried again in a moment."""
+    if work.action.attempts < TRIES:
+        work.later(AGAIN)
+        return True
+    return False
+
+
+def recall(work: Work, names: list[str]) -> None:
+    """The server is deleted: it is on its way nowhere any more. What cannot be asked now is left as it is."""
+    for name in names:
+        try:
+            with work.client(name) as client:
+                for half in Side(client).open_migrations(work.id):
+                    for operation in client.list("operations", kind="migration", key=half["id"], status="running"):
+                        with contextlib.suppress(Conflict, NotFound):
+                            client.cancel(operation["id"])
+                    try:
+                        client.delete("migration", half["id"])
+                    except Conflict:  # it has gone, or come: then it is settled
+                        client.ensure("migration", half["id"], {"phase": "settled"})
+        except MagnetarError as error:
+            log.warning("server %s: its migration stays as it is on %s: %s", work.id, name, error.message)
+
+
+__all__ = ["Cancelled", "Move", "Stayed", "patient", "recall"]

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Rows of migrations: moves of servers between hosts, and resizes, as ``os-migrations`` shows them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection, Row, insert, or_, select, update
+from sqlalchemy.exc import DBAPIError
+
+from .database import now
+from .servers import text
+from .store import Store
+from .tables import actions, migrations, servers
+
+Found = Row[Any]
+RESIZE, MIGRATION, LIVE = "resize", "migration", "live-migration"
+#: Statuses after which nothing is done any more.
+ENDED = ("completed", "confirmed", "reverted", "error", "failed", "cancelled", "done")
+#: Statuses of a move that waits for confirmResize or revertResize, or where one of these was cut short.
+KEPT = ("finished", "confirming", "reverting")
+#: What a live migration may be asked while it goes on.
+ABORT, FORCE = "abort", "force_complete"
+
+
+def begin(connection: Connection, action: Found, args: Mapping[str, Any], **values: Any) -> str:
+    """Draw the uuid of the migration that an action does, and note it with the action, in one transaction."""
+    drawn = str(uuid.uuid4())
+    connection.execute(insert(migrations).values(
+        uuid=drawn, server_id=action.server_id, user_id=action.user_id, created_at=now(), **values))
+    connection.execute(update(actions).where(actions.c.id == action.id).values(
+        args=text({**args, "migration": drawn})))
+    return drawn
+
+
+def find(connection: Connection, id: str) -> Found | None:
+    """The migration of that uuid."""
+    return connection.execute(select(migrations).where(migrations.c.uuid == id)).one_or_none()
+
+
+def of_server(connection: Connection, server_id: str, number: int) -> Found | None:
+    """The migration of that number, when it is one of the server's."""
+    return connection.execute(select(migrations).where(
+        migrations.c.id == number, migrations.c.server_id == server_id)).one_or_none()
+
+
+def change(connection: Connection, id: str, **values: Any) -> None:
+    """Set columns."""
+    connection.execute(update(migrations).where(migrations.c.uuid == id).values(updated_at=now(), **values))
+
+
+def ask(connection: Connection, found: Found, wish: str) -> bool:
+    """Note what is asked of a live migration; whether it is still as it was *found*."""
+    return connection.execute(update(migrations).where(
+        migrations.c.uuid == found.uuid, migrations.c.status == found.status).values(
+        asked=wish, updated_at=now())).rowcount == 1
+
+
+def asked(connection: Connection, id: str) -> str | None:
+    """What is asked of it."""
+    return connection.execute(select(migrations.c.asked).where(migrations.c.uuid == id)).scalar()
+
+
+def open_ones(connection: Connection, server_id: str, type: str | None = None) -> Sequence[Found]:
+    """Those of a server that have not ended, oldest first."""
+    where = [migrations.c.server_id == server_id, migrations.c.status.not_in(ENDED)]
+    if type is not None:
+        where.append(migrations.c.type == type)
+    return connection.execute(select(migrations).where(*where).order_by(migrations.c.id)).all()
+
+
+def kept(connection: Connection, server_id: str) -> Found | None:
+    """The move of a server that waits to be confirmed or taken back."""
+    return connection.execute(select(migrations).where(
+        migrations.c.server_id == server_id, migrations.c.status.in_(KEPT)).order_by(
+        migrations.c.id.desc()).limit(1)).one_or_none()
+
+
+def late(connection: Connection, before: str) -> Sequence[Found]:
+    """Servers whose move has waited since *before* for somebody to confirm it, and to which nothing is done."""
+    waiting = select(migrations.c.server_id).where(migrations.c.status == "finished", or_(
+        migrations.c.updated_at < before, migrations.c.updated_at.is_(None)))
+    return connection.execute(select(servers).where(
+        servers.c.id.in_(waiting), servers.c.vm_state == "resized", servers.c.task_state.is_(None),
+        servers.c.deleted_at.is_(None))).all()
+
+
+@dataclass
+class Wanted:
+    """What a list of migrations is to show: *equal* holds values of columns, *host* is either end's. *newest*: order
+    by creation, newest first; else oldest first. *marker*: a uuid after which to begin."""
+
+    equal: Mapping[str, Any] = field(default_factory=dict)
+    host: str | None = None
+    since: str | None = None
+    before: str | None = None
+    newest: bool = True
+    limit: int = 1000
+    marker: str | None = None
+
+
+def listed(store: Store, wanted: Wanted) -> tuple[Sequence[Found], bool]:
+    """Migrations of all cells in one order, and whether there are more. Raises ``KeyError`` for an unknown marker.
+    Cells that do not answer are left out."""
+    databases = [database for cell, database in store.databases() if not cell.disabled]
+    after = None
+    if wanted.marker is not None:
+        for database in databases:
+            with database.read() as connection:
+                after = find(connection, wanted.marker) or after
+        if after is None:
+            raise KeyError(wanted.marker)
+    rows: list[Found] = []
+    for database in databases:
+        try:
+            with database.read() as connection:
+                rows += _rows(connection, wanted, after)
+        except DBAPIError:
+            continue
+    rows.sort(key=_place, reverse=wanted.newest)
+    return rows[:wanted.limit], len(rows) > wanted.limit
+
+
+def _place(row: Found) -> tuple[Any, ...]:
+    return row.created_at, row.id, row.uuid
+
+
+def _rows(connection: Connection, wanted: Wanted, after: Found | None) -> Sequence[Found]:
+    table, where = migrations.c, [migrations.c[name] == value for name, value in wanted.equal.items()]
+    changed = [or_(table.updated_at >= wanted.since, table.created_at >= wanted.since)] if wanted.since else []
+    if wanted.before:
+        changed.append(or_(table.updated_at <= wanted.before,
+                           table.updated_at.is_(None) & (table.created_at <= wanted.before)))
+    if wanted.host:
+        where.append(or_(table.source == wanted.host, table.target == wanted.host))
+    order = (table.created_at, table.id, table.uuid)
+    if after is not None:
+        beyond = [(table.created_at, after.created_at), (table.id, after.id), (table.uuid, after.uuid)]
+        where.append(or_(*(_past(beyond[:at], *beyond[at], wanted.newest) for at in range(len(beyond)))))
+    question = select(migrations).where(*where, *changed).order_by(
+        *(column.desc() if wanted.newest else column.asc() for column in order)).limit(wanted.limit + 1)
+    return connection.execute(question).all()
+
+
+def _past(same: Sequence[tuple[Any, Any]], column: Any, value: Any, newest: bool) -> Any:
+    found = column < value if newest else column > value
+    for one, equal in same:
+        found &= one == equal
+    return found
