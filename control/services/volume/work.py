@@ -21,7 +21,7 @@ from magnetar_control.agents import Agents
 from magnetar_control.services import Document
 from magnetar_control.store.database import Database, now
 from magnetar_control.web import Fault
-from magnetar_core.errors import HypervisorDown, MagnetarError, TimedOut, Unreachable
+from magnetar_core.errors import Conflict, HypervisorDown, MagnetarError, TimedOut, Unreachable
 
 from .tables import snapshots, volumes
 
@@ -132,7 +132,7 @@ class Worker:
         except ABROAD as error:
             self._again(table, row, error)
         except (MagnetarError, Fault) as error:
-            self._failed(table, row, error.message)
+            self._failed(table, row, error)
         else:
             self._finish(table, row, found)
 
@@ -149,19 +149,22 @@ class Worker:
             self.database.ring(connection, BELL)
 
     def _again(self, table: Table, row: RowMapping, error: MagnetarError) -> None:
-        if row["attempts"] + 1 >= ATTEMPTS:
-            self._failed(table, row, error.message)
+        """Later. A deletion waits for its host as long as it takes, so that nothing is left there."""
+        if row["attempts"] + 1 >= ATTEMPTS and row["task"] != "delete":
+            self._failed(table, row, error)
             return
         log.warning("%s of %s %s: %s; trying again", row["task"], table.name, row["id"], error.message)
         with self.database.write() as connection:
             connection.execute(update(table).where(_mine(table, row)).values(
                 lease_until=None, holder=None, attempts=row["attempts"] + 1, fault=error.message,
-                not_before=later(self.pause * 2 ** row["attempts"])))
+                not_before=later(min(self.pause * 2 ** min(row["attempts"], ATTEMPTS), LEASE))))
 
-    def _failed(self, table: Table, row: RowMapping, why: str) -> None:
-        log.error("%s of %s %s failed: %s", row["task"], table.name, row["id"], why)
-        status = {"delete": "error_deleting", "extend": "error_extending"}.get(row["task"], "error")
-        self._finish(table, row, {"status": status, "fault": why})
+    def _failed(self, table: Table, row: RowMapping, error: MagnetarError | Fault) -> None:
+        log.error("%s of %s %s failed: %s", row["task"], table.name, row["id"], error.message)
+        status: Any = {"delete": "error_deleting", "extend": "error_extending"}.get(row["task"], "error")
+        if row["task"] == "extend" and isinstance(error, Conflict):
+            status = table.c.previous_status  # refused: it is as it was
+        self._finish(table, row, {"status": status, "fault": error.message})
 
     def ensure(self, row: RowMapping, noun: str, want: Document) -> Document:
         """Have the host's agent make it so; the resource."""
@@ -227,7 +230,8 @@ def _create_snapshot(worker: Worker, row: RowMapping) -> Document:
 
 def _delete(noun: str) -> Callable[[Worker, RowMapping], None]:
     def done(worker: Worker, row: RowMapping) -> None:
-        if row["host"]:
+        # A host that the cloud has no more took its content with it.
+        if row["host"] and any(host["name"] == row["host"] for host in worker.reach.hosts()):
             with worker.reach.agents.client(worker.reach.endpoint(row["host"])) as client:
                 client.delete(noun, row["id"], timeout=LIMIT)
 

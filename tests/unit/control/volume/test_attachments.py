@@ -27,7 +27,9 @@ def _status(ask: Asker, id: str) -> str:
 
 
 def test_the_interface(ask, service, volume):
-    kept = service.reserve(ALICE, volume, ONE)
+    id = str(uuid.uuid4())
+    kept = service.reserve(ALICE, volume, ONE, attachment_id=id)
+    assert kept["id"] == service.reserve(ALICE, volume, ONE, attachment_id=id)["id"] == id
     assert service.reserve(ALICE, volume, ONE)["id"] == kept["id"]
     assert kept["volume"]["status"] == "reserved"
     with pytest.raises(Fault, match="reserved"):

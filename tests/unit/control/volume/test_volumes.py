@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 
 import pytest
@@ -116,6 +117,22 @@ def test_a_host_that_does_not_answer_is_asked_again_and_then_it_is_an_error(ask,
         service.wait(volume["id"], 1)
     cloud.up = {"kvm1"}
     ask.as_(ADMIN)("POST", f"/v3/volumes/{volume['id']}/action", {"os-reset_status": {"status": "error"}}, status=202)
+
+
+def test_a_deletion_waits_for_its_host(ask, service, cloud, monkeypatch):
+    monkeypatch.setattr("magnetar_core.client.RETRY_FOR", 0.0)
+    monkeypatch.setattr(service.worker, "pause", 0.05)
+    volume = _volume(ask)
+    service.work()
+    right, cloud.endpoint = cloud.endpoint, f"unix:{cloud.root}/none"
+    ask("DELETE", f"/v3/red/volumes/{volume['id']}", status=202)
+    assert service.work() == 1
+    assert _look(ask, volume)["status"] == "deleting"
+    cloud.endpoint = right
+    time.sleep(0.06)
+    service.work()
+    assert cloud.on_host() == {}
+    ask("GET", f"/v3/red/volumes/{volume['id']}", status=404)
 
 
 def test_an_agent_that_refuses_leaves_an_error_with_its_words(ask, service):
