@@ -4,17 +4,20 @@
 from __future__ import annotations
 
 from .handlers import (
+    addresses,
     flavor_access,
     flavor_extra_specs,
     flavors,
     interfaces,
     keypairs,
+    metadata,
     server_actions,
     server_create,
     servers,
+    tags,
     volume_attachments,
 )
 
 NOUNS = (servers, server_create, server_actions, flavors, flavor_access, flavor_extra_specs, keypairs,
-         volume_attachments, interfaces)
+         volume_attachments, interfaces, metadata, tags, addresses)
 OPERATIONS = tuple(operation for noun in NOUNS for operation in noun.OPERATIONS)

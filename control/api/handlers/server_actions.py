@@ -151,7 +151,7 @@ def rebuild(call: Call) -> Answer:
     image = find_image(call, want["imageRef"], orjson.loads(server.flavor))
     if not server.image_id:
         raise Fault(400, "A server that boots from a volume cannot be rebuilt with another image here.")
-    quota.check_metadata(call, want.get("metadata"))
+    quota.check_metadata(quota.limits(call)["metadata_items"], want.get("metadata"))
     values: dict[str, Any] = {"image_id": want["imageRef"], "image": servers.text(
         {name: image.get(name) for name in ("properties", "min_disk", "min_ram", "disk_format", "container_format")}
         if image else {})}
