@@ -19,6 +19,8 @@ access = logging.getLogger("magnetar.access")
 #: Largest body that is taken, in bytes; streams have no such limit.
 BODY_LIMIT = 1 << 20
 _PIECE_WAIT = 300.0
+#: Streams that come in or go out at the same moment; more of them wait.
+STREAMS = 32
 
 
 class Application(Protocol):
@@ -38,6 +40,8 @@ class Server:
                  lifespan: Callable[[bool], None] | None = None) -> None:
         self.mounts = sorted(mounts.items(), key=lambda mount: -len(mount[0]))
         self.threads = ThreadPoolExecutor(threads, thread_name_prefix="api")
+        # Of their own, so that slow uploads and downloads keep nobody else waiting.
+        self.streams = ThreadPoolExecutor(STREAMS, thread_name_prefix="stream")
         self.trusted, self.lifespan = trusted, lifespan
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
@@ -65,12 +69,14 @@ class Server:
         request = Request(scope["method"], raw[len(prefix):] or "/", scope["query_string"].decode("latin-1"), headers,
                           root=self._root(scope, headers))
         request.base = request.root + prefix
+        threads = self.threads
         try:
             if application.streams(request.method, request.path):
+                threads = self.streams
                 request._chunks = _incoming(receive, loop)  # noqa: SLF001 - the other half of Request
             else:
                 request.content = await _body(receive, headers)
-            answer = await loop.run_in_executor(self.threads, application.handle, request)
+            answer = await loop.run_in_executor(threads, application.handle, request)
         except Fault as fault:  # the body is too large
             answer = Answer({"error": {"code": fault.status, "message": fault.message}}, fault.status)
         await self._send(answer, request, send, loop)
@@ -107,7 +113,7 @@ class Server:
             await send({"type": "http.response.body", "body": body if request.method != "HEAD" else b""})
             return
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await _pieces(body, send, loop, self.threads)
+        await _pieces(body, send, loop, self.streams)
 
 
 async def _pieces(body: Iterable[bytes], send: Any, loop: asyncio.AbstractEventLoop,
