@@ -93,10 +93,10 @@ class Nothing:
 
 
 @contextlib.contextmanager
-def served(**mounts):
+def served(threads=8, **mounts):
     """Serve applications on loopback, by prefix without slash; gives the URL."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        app = Server({"": Nothing(), **{f"/{name}": found for name, found in mounts.items()}}, threads=8)
+        app = Server({"": Nothing(), **{f"/{name}": found for name, found in mounts.items()}}, threads=threads)
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off", http="httptools"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
@@ -106,3 +106,4 @@ def served(**mounts):
             server.should_exit = True
             thread.join(5)
             app.threads.shutdown()
+            app.streams.shutdown()
