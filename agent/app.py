@@ -91,7 +91,7 @@ class Front:
             scope["path"] = path(scope)
             if scope["path"] != "/healthz" or caller.via != "socket":
                 caller = access.admit(caller, scope["method"], headers, self.tokens)
-            state["caller"] = caller.name
+            state["caller"], state["scope"] = caller.name, caller.scope
         except MagnetarError as error:
             if scope["method"] not in access.SAFE:
                 audit.record(scope["method"], None, scope["path"].replace("\x00", "/"), caller.name, request_id,
@@ -204,6 +204,7 @@ class Application(Front):
             ("GET", "/v1/operations/{key}", tasks.show, openapi.operation("wait")),
             ("DELETE", "/v1/operations/{key}", tasks.cancel, openapi.operation()),
             ("PUT", f"/v1/{Image.noun}/{{key}}/data", streams.upload, openapi.uploads(Image)),
+            ("GET", f"/v1/{Image.noun}/{{key}}/data", streams.download, openapi.downloads(Image)),
             ("GET", f"/v1/{Server.noun}/{{key}}/console", streams.console, openapi.console()),
         ):
             api.add_api_route(where, endpoint, methods=[method], response_class=Json, **{"tags": ["agent"], **extra})

@@ -155,6 +155,13 @@ def uploads(kind: type[Kind]) -> Extra:
             **_route(_result(kind), "How it is now", _parameters("wait", key=True), body, later=True)}
 
 
+def downloads(kind: type[Kind]) -> Extra:
+    """GET of content."""
+    return {"tags": [kind.noun], "summary": "Get the content of an image; needs the scope operate",
+            **_route({"type": "string", "format": "binary"}, "The content", _parameters(key=True),
+                     media="application/octet-stream")}
+
+
 def console() -> Extra:
     """GET of a console log."""
     return {"tags": [Server.noun], "summary": "Show the end of the console log",

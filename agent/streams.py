@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Routes that stream: image content in, console logs out."""
+"""Routes that stream: image content in and out, console logs out."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ import asyncio
 import contextlib
 import os
 import stat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from fastapi import Request
-from fastapi.responses import Response
+from fastapi.responses import Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
 from magnetar_agent import audit, reconcile
+from magnetar_agent.access import OPERATE
 from magnetar_agent.routes import Json, key, number, outcome, query, result, seconds, until
-from magnetar_core.errors import InvalidField, InvalidRequest, NotFound, TimedOut, TooLarge
+from magnetar_core.errors import Forbidden, InvalidField, InvalidRequest, NotFound, TimedOut, TooLarge
 from magnetar_core.kinds import Image, Server
 
 if TYPE_CHECKING:
@@ -116,6 +117,24 @@ class Streams:
         await upload.read.wait()
         return outcome(operation, await until(operation, wait), result)
 
+    async def download(self, request: Request) -> Response:
+        """The content of an image. It may be a copy of a server's disk, so the scope read is not enough."""
+        query(request)
+        if request.state.scope != OPERATE:
+            raise Forbidden(f"{request.state.caller} has the scope read, and the content of images may be that of a "
+                            "server's disk. Use a token or a certificate with the scope operate.", scope="read")
+
+        def opened() -> BinaryIO:
+            shown = reconcile.show(self.agent, Image, key(request))
+            driver: Any = self.agent.drivers["image"]
+            path, _format = driver.base(self.agent, str(shown["id"]))
+            found: BinaryIO = path.open("rb", buffering=0)  # it is read to its end even if the image goes meanwhile
+            return found
+
+        file = await run_in_threadpool(opened)
+        headers = {"content-length": str(os.fstat(file.fileno()).st_size), "x-content-type-options": "nosniff"}
+        return StreamingResponse(_pieces(file), media_type="application/octet-stream", headers=headers)
+
     async def console(self, request: Request) -> Response:
         """The end of a server's console log as text: the last `bytes` (65536) or the last `lines` of it.
 
@@ -130,6 +149,12 @@ class Streams:
         if given.get("format") == "json":
             return Json({"output": text.decode()})
         return Response(text, media_type="text/plain; charset=utf-8", headers={"x-content-type-options": "nosniff"})
+
+
+def _pieces(file: BinaryIO) -> Iterator[bytes]:
+    with file:
+        while piece := file.read(PIECE):
+            yield piece
 
 
 def _format(name: str, text: str) -> str:

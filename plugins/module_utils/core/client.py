@@ -159,6 +159,13 @@ class Client:
                             request_id, size=size)
         return self._finish(answer, deadline, request_id, progress, None)
 
+    def receive(self, noun: str, key: str) -> tuple[Iterator[bytes], int]:
+        """The content of the resource in pieces, and its size in bytes, on a connection of its own. The pieces raise
+        ``Unreachable`` when they break off."""
+        from . import content
+        headers = self._headers(new_request_id(), "application/octet-stream")
+        return content.received(self._connect, _route(noun, key) + "/data", headers, self._answer, self._unreachable)
+
     def operation(self, operation_id: str) -> Document:
         """``{id, status, progress, result, error}`` of a long step; status is running, succeeded, failed, cancelled."""
         return self._call("GET", _route("operations", operation_id))

@@ -180,6 +180,9 @@ def test_client_certificates(https: Any) -> None:
     assert https("viewer").call("GET", "/v1/flavor/f")[0] == 200
     status, answer = https("viewer").call("DELETE", "/v1/flavor/f")
     assert (status, answer["error"]["code"]) == (403, "forbidden")
+    status, answer = https("viewer").call("GET", "/v1/image/i/data")  # it may be a copy of somebody's disk
+    assert (status, answer["error"]["code"]) == (403, "forbidden")
+    assert https("awx").call("GET", "/v1/image/i/data")[0] == 404
     status, answer = https("stranger").call("GET", "/v1")
     assert status == 403 and "client_certs" in answer["error"]["message"]
 

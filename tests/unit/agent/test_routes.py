@@ -19,7 +19,8 @@ import yaml
 from magnetar_agent import reconcile, serve
 from magnetar_agent.app import REQUEST_ID, path
 from magnetar_agent.streams import tail
-from magnetar_core.errors import HypervisorError, InvalidRequest
+from magnetar_core.client import Client as Core
+from magnetar_core.errors import HypervisorError, InvalidRequest, NotFound
 
 from .serving import Client, Unix, served
 
@@ -197,6 +198,28 @@ def test_upload(client: Client) -> None:
     assert status == 200, answer
     assert json.loads(answer)["resource"]["status"] == "active"
     assert client.call("GET", "/v1/image/i")[1]["size"] == len(content)
+
+
+def test_download(client: Client) -> None:
+    content = os.urandom(2**20 + 512)
+    client.call("PUT", "/v1/image/i", {"source": {"upload": True}, "disk_format": "raw"})
+    assert client.raw("GET", "/v1/image/i/data")[0] == 409
+    client.raw("PUT", "/v1/image/i/data", content)
+    assert client.raw("GET", "/v1/image/i/data") == (200, content)
+    assert client.headers["content-length"] == str(len(content))
+    assert client.raw("GET", "/v1/image/none/data")[0] == 404
+    assert client.raw("GET", "/v1/image/i/data?offset=1")[0] == 400
+
+
+def test_a_client_receives_content(client: Client, tmp_path: Path) -> None:
+    content = os.urandom(3 * 2**20 + 7 * 512)
+    client.call("PUT", "/v1/image/i", {"source": {"upload": True}, "disk_format": "raw"})
+    client.raw("PUT", "/v1/image/i/data", content)
+    with Core(f"unix:{tmp_path}/agent.sock") as core:
+        pieces, size = core.receive("image", "i")
+        assert (b"".join(pieces), size) == (content, len(content))
+        with pytest.raises(NotFound):
+            core.receive("image", "none")
 
 
 def test_upload_that_breaks_off(client: Client, tmp_path: Path) -> None:

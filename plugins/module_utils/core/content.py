@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Content of a resource from an agent, piece by piece, on a connection of its own."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+from typing import Any, Callable, Iterator
+
+from .errors import MagnetarError, Unreachable
+
+PIECE = 1 << 20
+#: Seconds within which something must come.
+SILENCE = 60.0
+
+
+def received(connect: Callable[[], http.client.HTTPConnection], target: str, headers: dict[str, str],
+             refused: Callable[[int, bytes], Any], unreachable: Callable[[Exception, bool], MagnetarError],
+             ) -> tuple[Iterator[bytes], int]:
+    """The pieces and their size as a whole; see ``Client.receive``."""
+    connection = None
+    try:
+        connection = connect()
+        connection.sock.settimeout(SILENCE)
+        connection.request("GET", target, None, headers)
+        response = connection.getresponse()
+        if response.status != 200:
+            refused(response.status, response.read())
+    except (OSError, http.client.HTTPException) as error:
+        if connection is not None:
+            connection.close()
+        raise unreachable(error, connection is not None) from None
+    except MagnetarError:
+        if connection is not None:
+            connection.close()
+        raise
+    size = int(response.headers["content-length"])
+    return _pieces(connection, response, size, unreachable), size
+
+
+def _pieces(connection: http.client.HTTPConnection, response: http.client.HTTPResponse, size: int,
+            unreachable: Callable[[Exception, bool], MagnetarError]) -> Iterator[bytes]:
+    left = size
+    try:
+        while left:
+            piece = response.read(min(PIECE, left))
+            if not piece:
+                raise Unreachable("The agent ended the connection after %d of %d bytes. Ask again."
+                                  % (size - left, size))
+            left -= len(piece)
+            yield piece
+    except (OSError, socket.timeout, http.client.HTTPException) as error:
+        raise unreachable(error, True) from None
+    finally:
+        connection.close()
