@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
 from .classes import fits
 from .samples import Evidence, Sample, escape, keys
 from .shapes import Shape, is_word, kind_of, shape
-from .tolerances import MAY_BE_EMPTY, MAY_BE_NULL, USER_KEYED, may_be_extra, may_be_missing, one_of
+from .tolerances import MAY_BE_EMPTY, MAY_BE_NULL, OTHER_WORDS, USER_KEYED, may_be_extra, may_be_missing, one_of
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,8 @@ class Expectation:
     #: Values come from Nova's own test fixtures: keys and types only.
     loose: bool = False
     nulls: frozenset[str] = frozenset()
+    #: The thing that the case is about; of others in a list, words may be others.
+    focus: str = ""
     #: Prefixes of links: {rel: url}.
     prefixes: dict[str, str] = field(default_factory=dict)
 
@@ -55,12 +57,12 @@ def _shape(evidence: Evidence, file: str) -> Shape:
     return shape(evidence.body(file), evidence.samples[file].dynamic)
 
 
-def expectation(evidence: Evidence, sample: Sample, version: int,
-                prefixes: dict[str, str] | None = None) -> Expectation:
+def expectation(evidence: Evidence, sample: Sample, version: int, prefixes: dict[str, str] | None = None,
+                focus: str = "") -> Expectation:
     """What *sample* says about an answer at *version*."""
     return Expectation(root=_shape(evidence, sample.file), area=sample.area, operation=sample.operation,
                        version=version, loose=sample.replay == "shape", nulls=evidence.nulls(sample.operation),
-                       prefixes=prefixes or {})
+                       prefixes=prefixes or {}, focus=focus)
 
 
 def differences(expected: Expectation, answer: Any) -> list[Difference]:
@@ -118,11 +120,15 @@ def _list(expected: Expectation, here: Shape, value: list[Any], exact: str, key:
     if here.item is None or not here.item.types:
         return
     for index, inner in enumerate(value):
+        if expected.focus and isinstance(inner, dict) and inner.get("id") not in (None, expected.focus):
+            yield from _walk(replace(expected, loose=True), here.item, inner, f"{exact}/{index}", key)
+            continue
         yield from _walk(expected, here.item, inner, f"{exact}/{index}", key)
 
 
 def _scalar(expected: Expectation, here: Shape, value: Any, exact: str, key: str) -> Iterator[Difference]:
-    if not expected.loose and is_word(key, expected.area) and here.literals and value not in here.literals:
+    word = not expected.loose and is_word(key, expected.area) and here.literals
+    if word and value not in here.literals | OTHER_WORDS.get((expected.operation, key), set()):
         yield Difference(exact, "word", " or ".join(sorted(map(repr, here.literals))), short(value))
     elif isinstance(value, str) and here.classes and not fits(value, frozenset(here.classes)):
         yield Difference(exact, "class", " or ".join(sorted(here.classes)), short(value))

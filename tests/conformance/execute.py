@@ -9,7 +9,7 @@ from typing import Any
 
 from .bind import bind, path, query
 from .compare import Difference, absent, differences, expectation, short
-from .fixtures import Blocked, Fixtures
+from .fixtures import PATIENCE, Blocked, Fixtures
 from .outcome import ABSENT, BLOCKED, FAIL, NOBODY, NOT_APPLICABLE, PASS, Absence, Result, fault, headers
 from .plan import Case
 from .samples import Evidence, Operation, Sample
@@ -39,6 +39,11 @@ class Runner:
         self.absence = Absence(cloud)
         self._exchanges: dict[tuple[str, int], Exchange | Blocked] = {}
         self._served: dict[str, bool] = {}
+        #: What was wrong after an accepted request, by its exchange; and operations that did not end.
+        self._after: dict[int, Difference] = {}
+        self._endless: set[str] = set()
+        #: The server that an exchange was about.
+        self._focus: dict[int, str] = {}
 
     def run(self, case: Case) -> Result:
         """One case of a sample."""
@@ -99,12 +104,15 @@ class Runner:
                                     persona=persona)
         if answer.status < 300 and operation.method != "GET":
             self.follow(scene, operation, answer)
+        for one in self.pages(answer, version):
+            self._after[id(answer)] = one
+        self._focus[id(answer)] = str(scene.known.get("server", ""))
         return answer
 
     def follow(self, scene: Scene, operation: Operation, answer: Exchange) -> None:
         """Wait for what the request began, and note what it made."""
         if "spent" in scene.known:
-            self.fx.settle(scene.known["spent"])
+            self.ended(scene.known["spent"], operation, answer)
         made = MADE.get(operation.path)
         if made and operation.method == "POST" and isinstance(answer.body, dict):
             key, name, place = made
@@ -114,12 +122,24 @@ class Runner:
             if operation.path == "/servers":
                 self.fx.undo("servers", self.sweep)
 
+    def ended(self, server_id: str, operation: Operation, answer: Exchange) -> None:
+        """Wait until nothing goes on with a server; note when that does not come, or ends in ERROR."""
+        status = self.fx.settle(server_id, PATIENCE if operation.id in self._endless else None)
+        if status == "STUCK":
+            self._endless.add(operation.id)
+            self._after[id(answer)] = Difference("#server", "afterwards", "an end of the work", "the server is stuck")
+        elif status == "ERROR" and operation.action != "os-resetState":
+            server = self.cloud.compute("GET", f"/servers/{server_id}").body["server"]
+            self._after[id(answer)] = Difference("#server", "afterwards", "success",
+                                                    f"ERROR: {short(server.get('fault', {}).get('message'))}")
+
     def remove(self, key: str, place: str) -> None:
         """Remove what a case made."""
         if key == "server":
-            id = place.rpartition("/")[2]
-            self.fx.settle(id)
-            self.fx.delete(id)
+            server = place.rpartition("/")[2]
+            if server not in self.fx.stuck:
+                self.fx.settle(server)
+            self.fx.delete(server)
         else:
             self.cloud.compute("DELETE", place)
 
@@ -147,14 +167,18 @@ class Runner:
         if sample.location and not has:
             yield Difference("#header/location", "header", "the thing's URL", "nothing")
         if sample.direction == "request":
+            if id(answer) in self._after:
+                yield self._after[id(answer)]
             if operation.row.get("response") is None and answer.raw and not sample.response:
                 yield Difference("", "body", "an empty body", short(answer.raw[:80]))
             return
         if answer.body is None:
             yield Difference("", "body", "a JSON document", short(answer.raw[:80]))
             return
-        yield from differences(expectation(self.evidence, sample, case.version, self.prefixes(operation)), answer.body)
-        yield from self.pages(answer, case.version)
+        expected = expectation(self.evidence, sample, case.version, self.prefixes(operation), self._focus[id(answer)])
+        yield from differences(expected, answer.body)
+        if operation.method == "GET" and id(answer) in self._after:
+            yield self._after[id(answer)]
 
     def statuses(self, sample: Sample, operation: Operation, version: int) -> tuple[int, ...]:
         """The status codes of success at *version*: the table's; the sample's own where the table says none."""

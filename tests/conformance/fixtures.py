@@ -42,6 +42,10 @@ PUBLIC_KEY = ("ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAAAgQDx8nkQv/zgGgB4rMYmIf+6A4l6R
               "IbECHw== conformance")
 
 
+#: Seconds for what did not end before.
+PATIENCE = 0.5
+
+
 class Fixtures:
     """Makes things once, or anew where a case spends them."""
 
@@ -54,6 +58,8 @@ class Fixtures:
         self._lasting: list[tuple[str, Callable[[], Any]]] = []
         self._kept: dict[str, Any] = {}
         self.timeout = cloud.target.timeout
+        #: Servers on which something did not end.
+        self.stuck: set[str] = set()
 
     def name(self, what: str) -> str:
         """A name that nothing else has."""
@@ -96,13 +102,10 @@ class Fixtures:
     def _image(self) -> str:
         if self.cloud.target.image:
             return self.cloud.target.image
-        asked = body_of(self.cloud.service("image", "GET", "/v2/images?status=active"), "images")
-        for one in asked["images"]:
-            if one["status"] == "active":
-                return str(one["id"])
+        # The samples' image has these properties; the disk's configuration follows from one of them.
         made = body_of(self.cloud.service("image", "POST", "/v2/images", {
-            "name": self.name("image"), "disk_format": "raw", "container_format": "bare", "visibility": "public"}),
-            "image")
+            "name": self.name("image"), "disk_format": "raw", "container_format": "bare", "visibility": "public",
+            "auto_disk_config": "True", "architecture": "x86_64"}), "image")
         self.undo("image", lambda: self.cloud.service("image", "DELETE", f"/v2/images/{made['id']}"))
         body_of(self.cloud.service("image", "PUT", f"/v2/images/{made['id']}/file", content=bytes(1024 * 1024),
                                    headers={"Content-Type": "application/octet-stream"}), "image content")
@@ -114,7 +117,10 @@ class Fixtures:
             document = {"name": self.name("flavor"), "ram": 64, "vcpus": 1, "disk": 1, "id": "auto", **more}
             if key == "larger":
                 document["ram"] = 96
-            id = str(self.compute("POST", "/flavors", {"flavor": document}, what="flavor")["flavor"]["id"])
+            answer = self.cloud.compute("POST", "/flavors", {"flavor": document})
+            if answer.status == 404 and key == "small" and self.cloud.target.flavor:
+                return self.cloud.target.flavor
+            id = str(body_of(answer, "flavor")["flavor"]["id"])
             self.undo("flavor", lambda: self.cloud.compute("DELETE", f"/flavors/{id}"))
             if key == "specs":
                 self.compute("POST", f"/flavors/{id}/os-extra_specs", {"extra_specs": {"hw:numa_nodes": "1"}})
@@ -173,7 +179,7 @@ class Fixtures:
     def document(self, **more: Any) -> dict[str, Any]:
         """What a server is asked for."""
         server = {"name": self.name("server"), "imageRef": self.image, "flavorRef": self.flavor(),
-                  "metadata": {"foo": "Foo"}}
+                  "metadata": {"foo": "Foo"}, "accessIPv4": "192.0.2.4", "accessIPv6": "2001:db8::4"}
         return {**server, **more}
 
     def create(self, version: int = 1, hints: dict[str, Any] | None = None, **more: Any) -> str:
@@ -205,13 +211,14 @@ class Fixtures:
                 raise Blocked(f"server went to ERROR: {str(server.get('fault', {}).get('message', ''))[:200]}")
             if time.monotonic() > until:
                 task = server.get("OS-EXT-STS:task_state")
+                self.stuck.add(id)
                 raise Blocked(f"server is {server['status']} ({task}) instead of {'/'.join(statuses)}")
             time.sleep(pause)
             pause = min(pause * 1.5, 0.1)
 
-    def settle(self, id: str) -> str:
-        """The server's status when nothing goes on any more; "" when it is gone."""
-        until = time.monotonic() + self.timeout
+    def settle(self, id: str, limit: float | None = None) -> str:
+        """The server's status when nothing goes on any more; "" when it is gone, "STUCK" when that takes too long."""
+        until = time.monotonic() + (self.timeout if limit is None else limit)
         while time.monotonic() < until:
             answer = self.cloud.compute("GET", f"/servers/{id}")
             if answer.status == 404:
@@ -220,6 +227,7 @@ class Fixtures:
             if server.get("OS-EXT-STS:task_state") is None and server.get("status") != "BUILD":
                 return str(server.get("status"))
             time.sleep(0.01)
+        self.stuck.add(id)
         return "STUCK"
 
     def server(self, state: str = "active") -> str:
@@ -249,7 +257,7 @@ class Fixtures:
         """Remove a server and wait until it is gone."""
         self.cloud.compute("POST", f"/servers/{id}/action", {"unlock": None})
         self.cloud.compute("DELETE", f"/servers/{id}")
-        until = time.monotonic() + self.timeout
+        until = time.monotonic() + (PATIENCE if id in self.stuck else self.timeout)
         while time.monotonic() < until and self.cloud.compute("GET", f"/servers/{id}").status == 200:
             time.sleep(0.01)
 

@@ -189,7 +189,7 @@ def _locked(negatives: Negatives, operation: Operation) -> list[Difference]:
     if answer.status >= 400:
         found.append(Difference("#status", "status", "success for the administrator",
                                 f"{answer.status} {answer.message}"))
-    fx.settle(server)
+    fx.settle(server, 1.0)
     return found
 
 
@@ -241,7 +241,9 @@ def _project(negatives: Negatives, operation: Operation) -> list[Difference]:
     """The project's id may stand in the path; links have it then; another project's is a 400."""
     cloud, own = negatives.cloud, negatives.cloud.admin.project_id
     answer = cloud.compute("GET", f"/{own}{operation.path}")
-    found = [] if answer.status == 200 else [Difference("#status", "status", "200", f"{answer.status} {answer.message}")]
+    found = []
+    if answer.status != 200:
+        found.append(Difference("#status", "status", "200", f"{answer.status} {answer.message}"))
     base = cloud.target.url.rstrip("/")
     for pointer, value in leaves(answer.body):
         if pointer.endswith("/href") and not str(value).startswith((f"{base}/v2.1/{own}/", f"{base}/{own}/")):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -98,12 +99,16 @@ def worklist(results: Iterable[Result]) -> list[str]:
         if result.outcome == ABSENT:
             missing[result.case.operation] += 1
         if result.outcome == FAIL:
-            for one in result.differences:
+            for one in {(one.what, one.expected, re.sub(r"/[0-9]+", "/*", one.pointer)): one
+                        for one in result.differences}.values():
                 pointer = "/".join("*" if part.isdigit() else part for part in one.pointer.split("/"))
-                key = f"{one.what} at {pointer or '(body)'}: expected {one.expected}; got {one.got[:120]}"
+                key = f"{one.what} at {pointer or '(body)'}: expected {one.expected}"
+                if one.pointer.startswith("#"):
+                    key += "; got " + re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}|conformance-[a-z]+-[0-9-]+|:[0-9]{4,5}", "*",
+                                             one.got[:160])
                 found[result.case.operation, key].append(result)
     lines = ["operation | times | difference | first and last microversion | a case"]
-    for (operation, key), those in sorted(found.items(), key=lambda item: -len(item[1])):
+    for (operation, key), those in sorted(found.items(), key=lambda item: (-len(item[1]), item[0])):
         versions = [one.case.version for one in those]
         lines.append(f"{operation} | {len(those)} | {key} | 2.{min(versions)}-2.{max(versions)} | {those[0].case.id}")
     lines += ["", "absent operations | cases", *(f"{name} | {number}" for name, number in missing.most_common())]

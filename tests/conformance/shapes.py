@@ -12,7 +12,7 @@ from .samples import escape
 #: Contract words: at these keys the text of an answer is one that the sample has.
 WORDS = frozenset({
     "rel", "OS-DCF:diskConfig", "OS-EXT-STS:vm_state", "OS-EXT-IPS:type", "OS-EXT-STS:power_state", "version",
-    "protocol", "policy", "policies", "event", "result", "action", "host_status", "locked", "disabled",
+    "protocol", "policy", "policies", "event", "result", "action", "host_status", "disabled",
 })
 #: ``status`` is a contract word of servers only; lists of services and hypervisors depend on the hosts.
 STATUS_AREAS = frozenset({"servers", "server actions", "tags"})

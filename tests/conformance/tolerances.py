@@ -40,6 +40,12 @@ MAY_BE_NULL = (
 )
 
 
+#: Words that real hosts bring where Nova's fake ones were ready at once.
+OTHER_WORDS: dict[tuple[str, str], set[str]] = {
+    ("servers.action.rebuild", "status"): {"REBUILD"},
+}
+
+
 @dataclass(frozen=True)
 class Condition:
     """A key that may be there or not. *extra*: in an answer and not in its sample; *missing*: the reverse."""

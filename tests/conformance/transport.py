@@ -35,6 +35,8 @@ class Target:
     #: Other services by name (identity, image, network, volume): base URLs without version.
     services: dict[str, str] = field(default_factory=dict)
     image: str = ""
+    #: A small flavor, for clouds on which none can be made.
+    flavor: str = ""
     network: str = ""
     zone: str = ""
     hosts: list[str] = field(default_factory=list)

@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The cloud under test: the whole control plane in this process, over fake hosts."""
+
+import pytest
+
+from tests.conformance.transport import Target
+
+
+@pytest.fixture(scope="session")
+def target():
+    """The description of a cloud of two fake hosts."""
+    cloud = pytest.importorskip("tests.unit.control.cloud", reason="the control plane's cloud is not there")
+    with cloud.Cloud(hosts=2) as running:
+        yield Target(url=f"http://127.0.0.1:{running.port}", username="admin", password=running.password,
+                     project="admin", flavor="1", hosts=list(running.hosts))
