@@ -101,8 +101,21 @@ def found(connection: Connection, which: ColumnElement[bool], states: bool = Fal
         select(ports, networks.c.name.label("network"), networks.c.type, networks.c.bridge)
         .join(networks, networks.c.id == ports.c.network_id).where(which)
         .order_by(ports.c.place, ports.c.created_at, ports.c.id)).mappings().all()
-    given = addresses_of(connection, [row["id"] for row in rows])
-    return [_nic(row, given.get(row["id"], []), states) for row in rows]
+    ids = [row["id"] for row in rows]
+    given = addresses_of(connection, ids)
+    itself = _static(connection, [row["id"] for row in rows if row["type"] == "flat"])
+    return [_nic(row, given.get(row["id"], []), itself.get(row["id"]), states) for row in rows]
+
+
+def _static(connection: Connection, ids: Sequence[str]) -> dict[str, str]:
+    """Address with prefix of each port whose guest sets it itself, for there is no DHCP on the bridge."""
+    if not ids:
+        return {}
+    rows = connection.execute(select(addresses.c.port_id, addresses.c.ip_address, subnets.c.cidr)
+                              .join(subnets, subnets.c.id == addresses.c.subnet_id)
+                              .where(addresses.c.port_id.in_(ids), subnets.c.enable_dhcp.is_(False))
+                              .order_by(addresses.c.number.desc()))
+    return {row.port_id: f"{row.ip_address}/{row.cidr.partition('/')[2]}" for row in rows}
 
 
 def addresses_of(connection: Connection, ids: Sequence[str]) -> dict[str, list[Document]]:
@@ -114,14 +127,12 @@ def addresses_of(connection: Connection, ids: Sequence[str]) -> dict[str, list[D
     return given
 
 
-def _nic(row: RowMapping, fixed: list[Document], states: bool) -> Document:
-    on_host = {"mac": row["mac_address"]}
-    if row["type"] == "flat":
-        on_host["bridge"] = row["bridge"]
-    else:
-        on_host["network"] = host_name(row["network_id"])
-        if fixed:
-            on_host["address"] = fixed[0]["ip_address"]
+def _nic(row: RowMapping, fixed: list[Document], static: str | None, states: bool) -> Document:
+    flat = row["type"] == "flat"
+    on_host = {"bridge": row["bridge"]} if flat else {"network": host_name(row["network_id"])}
+    on_host["mac"] = row["mac_address"]
+    if fixed:
+        on_host["address"] = static or fixed[0]["ip_address"]
     nic = {"port_id": row["id"], "network_id": row["network_id"], "network": row["network"], "mac": row["mac_address"],
            "fixed_ips": fixed, "tag": row["tag"], "created": row["made_for_server"], "on_host": on_host}
     return {**nic, "port_state": row["status"], "host": row["host"]} if states else nic

@@ -23,3 +23,11 @@ def service(database: Database) -> Embedded:
 def ask(service: Embedded) -> Asker:
     """Asks as a user."""
     return Asker(service.application(authenticate))
+
+
+@pytest.fixture
+def sqlite_service(sqlite: Database) -> Embedded:
+    """On SQLite alone."""
+    found = Embedded(sqlite)
+    found.bootstrap()
+    return found

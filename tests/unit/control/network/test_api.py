@@ -7,6 +7,7 @@ import uuid
 
 import openstack
 import pytest
+from sqlalchemy import event
 
 from tests.unit.control.serving import ADMIN, ALICE, BOB, READER, Asker, authenticate, served
 
@@ -77,8 +78,12 @@ def test_a_flat_network_is_a_bridge_of_the_hosts(ask, service):
     flat = _network(admin, "192.0.2.0/24", shared=True, **{
         "provider:network_type": "flat", "provider:physical_network": "br0"})
     assert service.on_host(flat["id"]) is None
-    (nic,) = service.allocate(ALICE, str(uuid.uuid4()), service.check(ALICE, [{"uuid": flat["id"]}]))
-    assert nic["on_host"] == {"bridge": "br0", "mac": nic["mac"]}
+    nic_server = str(uuid.uuid4())
+    (nic,) = service.allocate(ALICE, nic_server, service.check(ALICE, [{"uuid": flat["id"]}]))
+    address = nic["fixed_ips"][0]["ip_address"]
+    assert nic["on_host"] == {"bridge": "br0", "mac": nic["mac"], "address": address}
+    admin("PUT", f"/v2.0/subnets/{flat['subnets'][0]}", {"subnet": {"enable_dhcp": False}})
+    assert service.ports(nic_server)[0]["on_host"]["address"] == f"{address}/24"
 
 
 @pytest.mark.parametrize(("fields", "status"), [
@@ -206,3 +211,21 @@ def test_the_real_client(service):
             cloud.network.delete_port(port)
             cloud.network.delete_network(network)
             assert [one.name for one in cloud.network.networks()] == ["default"]
+
+
+def test_a_list_asks_the_database_as_often_for_many_as_for_one(sqlite_service):
+    asked: list[str] = []
+    event.listen(sqlite_service.database.engine, "before_cursor_execute",
+                 lambda _c, _cursor, statement, *_rest: asked.append(statement))
+    asker = Asker(sqlite_service.application(authenticate))
+    network = _network(asker)
+    counts = []
+    for _number in range(2):
+        for _port_number in range(3):
+            _port(asker, network)
+        for path in ("networks", "subnets", "ports", "security-groups"):
+            asked.clear()
+            asker("GET", f"/v2.0/{path}")
+            counts.append(len([one for one in asked if not one.startswith("BEGIN")]))
+    assert counts[:4] == counts[4:]
+    assert max(counts) <= 4
