@@ -67,7 +67,7 @@ def _stays(move: Move, error: MagnetarError | Fault) -> None:
 
 
 def _given_up(move: Move, error: MagnetarError | Fault) -> None:
-    """A host did not answer for long. Where the server is for sure it is noted; else it is in error, and both hosts stay
+    """A host did not answer for long. Where the server is for sure is noted; else it is in error, and both hosts stay
     claimed, for both may have something of it."""
     if move.row.status == "preparing":
         _stays(move, error)

@@ -18,7 +18,7 @@ from magnetar_control.scheduler.choose import NO_VALID_HOST, NoValidHost
 from magnetar_control.scheduler.place import place
 from magnetar_control.store import allocations, hosts, migrations, servers
 from magnetar_control.web import Fault
-from magnetar_core.errors import Cancelled, Conflict, MagnetarError, NotFound, Unreachable
+from magnetar_core.errors import Conflict, MagnetarError, NotFound, Unreachable
 from magnetar_core.flows.migrate import Migrate, Side, abort
 
 from . import build
@@ -127,7 +127,7 @@ class Move:
             except MagnetarError as refused:
                 error = refused
                 log.info("server %s cannot go to %s: %s", self.work.id, self.target, refused.message)
-                build.forget(self.work, self.target)
+                self.conductor.delivery.forget(self.target)
                 tried.add(self.target)
                 self._unclaim_target()
                 if host or len(tried) >= self.conductor.settings.max_attempts:
@@ -208,7 +208,7 @@ class Move:
             self._check("cold", here, there)
         except MagnetarError as error:
             log.info("server %s cannot go from %s to %s: %s", self.work.id, here, there, error.message)
-            build.forget(self.work, there)
+            self.conductor.delivery.forget(there)
             return False
         return True
 
@@ -291,6 +291,3 @@ def recall(work: Work, names: list[str]) -> None:
                         client.ensure("migration", half["id"], {"phase": "settled"})
         except MagnetarError as error:
             log.warning("server %s: its migration stays as it is on %s: %s", work.id, name, error.message)
-
-
-__all__ = ["Cancelled", "Move", "Stayed", "patient", "recall"]

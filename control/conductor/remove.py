@@ -11,7 +11,7 @@ from magnetar_control.store.tables import migrations
 from magnetar_core.actions import DELETED
 from magnetar_core.errors import MagnetarError, NotFound
 
-from . import volumes
+from . import move, volumes
 from .power import patiently
 from .work import HostDown, Work
 
@@ -24,7 +24,10 @@ def remove(work: Work) -> None:
         return
     try:
         with work.event():
-            for host in _hosts(work):
+            names = _hosts(work)
+            if len(names) > 1:
+                move.recall(work, names)
+            for host in names:
                 _from(work, host)
             volumes.let_go(work)
             work.conductor.services.network.release(work.id)

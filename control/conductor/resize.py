@@ -17,24 +17,28 @@ from typing import Any
 import orjson
 from sqlalchemy.exc import DBAPIError
 
-from magnetar_control.scheduler.request import amounts_of, sizes
+from magnetar_control.scheduler.request import sizes
 from magnetar_control.store import allocations, migrations, servers
 from magnetar_control.store.allocations import Amounts
 from magnetar_control.store.database import now
 from magnetar_control.web import Fault
 from magnetar_core.actions import ACTIVE, ERROR, POWER, RESIZED, STOPPED
-from magnetar_core.errors import Conflict, MagnetarError, NoSpace, NotFound
+from magnetar_core.errors import Conflict, MagnetarError, NoSpace
 
 from .build import seen
 from .conductor import Conductor
 from .move import Move, Stayed, patient
-from .schedule import NoHost, wanted
+from .schedule import wanted
 from .work import HostDown, Work
 
 log = logging.getLogger(__name__)
 #: Seconds between two looks for resizes that nobody has confirmed.
 LOOK = 5.0
 Flavor = Mapping[str, Any]
+
+
+class NoRoom(NoSpace):
+    """No host has room for what a resize would go back to."""
 
 
 def resize(work: Work) -> None:
@@ -97,13 +101,11 @@ def _cold(work: Work, type: str, flavor: dict[str, Any], **where: Any) -> None:
 def _agreed(move: Move) -> None:
     """Raise what the source says to the flavor, before anything is done."""
     if move.row.type == migrations.RESIZE:
-        had, will = sizes(move.work.flavor), sizes(move.flavor)
-        if had["ephemeral"] > int(move.flavor.get("ephemeral") or 0) and "grown" not in move.work.flavor:
-            raise Conflict(f"Resize error: the ephemeral disk has {had['ephemeral']} GiB, and disks do not shrink. Choose "
-                           "a flavor with at least as much.")
+        if move.work.flavor["ephemeral"] > move.flavor["ephemeral"]:
+            raise Conflict(f"Resize error: the ephemeral disk has {move.work.flavor['ephemeral']} GiB, and disks do "
+                           "not shrink. Choose a flavor with at least as much.")
         with move.work.client(move.source) as client:
-            client.ensure("server", move.work.id, {"flavor": {**on_host(move.flavor), **will}}, dry_run=True,
-                          allow_reboot=True)
+            client.ensure("server", move.work.id, {"flavor": on_host(move.flavor)}, dry_run=True, allow_reboot=True)
 
 
 def _finished(move: Move) -> dict[str, Any]:
@@ -189,6 +191,8 @@ def confirm(work: Work) -> None:
 
 def _power(work: Work) -> int:
     """What the guest does now; what it did last when its host does not answer."""
+    if not work.conductor.is_up(work.server.host):
+        return int(work.server.power_state)
     try:
         with work.client() as client:
             return POWER.get(client.get("server", work.id)["power_state"], 0)
@@ -255,12 +259,12 @@ def _goes(move: Move, flavor: Flavor) -> bool:
 
 
 def _in_place(move: Move, flavor: Flavor, cause: MagnetarError | Fault | None = None) -> str:
-    """The server takes its old flavor where it is. Raises ``NoSpace`` when there is no room for that either."""
+    """The server takes its old flavor where it is. Raises ``NoRoom`` when there is none for that either."""
     old, new = _amounts(move, flavor), _amounts(move, move.flavor)
     if not _claimed(move, move.work.id, move.target, Amounts(*map(max, old, new))):
         why = f" ({cause.message})" if cause else ""
-        raise NoSpace(f"Host {move.source} does not take the server back{why}, and {move.target} has no room for the old "
-                      "flavor. Confirm the resize, or try again when there is room.")
+        raise NoRoom(f"Host {move.source} does not take the server back{why}, and {move.target} has no room for the "
+                     "old flavor. Confirm the resize, or try again when there is room.")
     return move.target
 
 
@@ -286,10 +290,10 @@ def _claimed(move: Move, consumer: str, host: str, amounts: Amounts) -> bool:
 
 
 def _not_reverted(move: Move, error: MagnetarError | Fault, flavor: Flavor) -> None:
-    """It waits for a word as before where nothing was done; where something was, it is in error, and what it may have on
-    either host stays claimed."""
+    """It waits for a word as before where nothing was done; where something was, it is in error, and what it may have
+    on either host stays claimed."""
     work = move.work
-    if isinstance(error, NoSpace) and work.server.host == move.target:
+    if isinstance(error, NoRoom) and work.server.host == move.target:
         try:
             move.on(move.target, {"power": _want(move, flavor)["power"]})
             work.also.append(lambda connection: migrations.change(connection, move.id, status="finished"))
@@ -327,13 +331,12 @@ def confirm_late(conductor: Conductor) -> int:
     for server in waiting:
         with database.write() as connection:
             found = migrations.kept(connection, server.id)
-            if found is None or found.status != "finished":  # another conductor was quicker
-                continue
-            migrations.change(connection, found.uuid, status="confirming")
-            count += servers.ask(connection, server, "confirmResize", f"req-{uuid.uuid4()}", server.user_id,
-                                 server.project_id)
-            database.ring(connection, servers.ACTIONS_BELL)
+            if found is None or not migrations.became(connection, found, "finished", "confirming"):
+                continue  # another conductor was quicker
+            if servers.ask(connection, server, "confirmResize", f"req-{uuid.uuid4()}", server.user_id,
+                           server.project_id):
+                count += 1
+                database.ring(connection, servers.ACTIONS_BELL)
+            else:
+                migrations.change(connection, found.uuid, status="finished")
     return count
-
-
-__all__ = ["NoHost", "NotFound", "amounts_of", "confirm", "confirm_late", "confirming", "migrate", "resize", "revert"]

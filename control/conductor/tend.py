@@ -7,7 +7,7 @@ import contextlib
 import logging
 import threading
 import time
-from typing import Any
+from typing import Any, Self
 
 from sqlalchemy.exc import DBAPIError
 
@@ -34,7 +34,7 @@ class Tender(threading.Thread):
         self._noted: Any = None
         self._noted_at = 0.0
 
-    def __enter__(self) -> Tender:
+    def __enter__(self) -> Self:
         self.start()
         return self
 

@@ -52,6 +52,13 @@ def change(connection: Connection, id: str, **values: Any) -> None:
     connection.execute(update(migrations).where(migrations.c.uuid == id).values(updated_at=now(), **values))
 
 
+def became(connection: Connection, found: Found, before: str, status: str) -> bool:
+    """It goes from one status to another; False when it is not in the first any more."""
+    return connection.execute(update(migrations).where(
+        migrations.c.uuid == found.uuid, migrations.c.status == before).values(
+        status=status, updated_at=now())).rowcount == 1
+
+
 def ask(connection: Connection, found: Found, wish: str) -> bool:
     """Note what is asked of a live migration; whether it is still as it was *found*."""
     return connection.execute(update(migrations).where(

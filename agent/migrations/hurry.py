@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A live migration that does not come to an end is brought to one: the guest stands still until all of it is there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from magnetar_agent import hypervisor as hv
+from magnetar_core.errors import Conflict, NotFound
+
+if TYPE_CHECKING:
+    from magnetar_agent.agent import Agent
+
+#: Name of the event.
+EVENT = "force_complete"
+
+
+def hurry(agent: Agent, key: str) -> None:
+    """Pause the guest of the migration *key*, which goes on meanwhile; whoever takes the guest over, or back, runs it
+    again. Done twice it is done once. Raises ``NotFound``, or ``Conflict`` for one that is not under way from here."""
+    document = agent.documents.find("migration", key)
+    if document is None:
+        raise NotFound(f"There is no migration {key!r} on this host.", kind="migration", key=key)
+    want = document.want
+    if want["side"] != "source" or want["type"] != "live" or document.id not in agent.progress:
+        raise Conflict(f"Migration {document.id} is no live migration that is under way from this host. Look at its "
+                       "status with migration_info.")
+    domain = agent.hypervisor.domain(want["server"])
+    if domain is not None and domain.state == hv.RUNNING:
+        agent.hypervisor.pause(want["server"])
