@@ -8,6 +8,7 @@ from .handlers import (
     flavor_access,
     flavor_extra_specs,
     flavors,
+    instance_actions,
     interfaces,
     keypairs,
     metadata,
@@ -19,5 +20,5 @@ from .handlers import (
 )
 
 NOUNS = (servers, server_create, server_actions, flavors, flavor_access, flavor_extra_specs, keypairs,
-         volume_attachments, interfaces, metadata, tags, addresses)
+         volume_attachments, interfaces, metadata, tags, addresses, instance_actions)
 OPERATIONS = tuple(operation for noun in NOUNS for operation in noun.OPERATIONS)

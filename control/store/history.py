@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What was done to servers, deleted ones too: the action table as users read it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row, select
+
+from . import servers
+from .database import Database
+from .store import Store
+from .tables import action_events, actions
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A page of a server's actions of the kinds *shown*, newest first. *marker*: a request id. *since*, *before*: when
+    they last changed."""
+
+    server_id: str
+    shown: Sequence[str]
+    limit: int | None = None
+    marker: str | None = None
+    since: str | None = None
+    before: str | None = None
+
+
+def server(store: Store, id: str, *, deleted: bool) -> tuple[Database, Row[Any]] | None:
+    """The server and the database that it is in, with *deleted* also when it is gone."""
+    for database in servers.places(store, id):
+        with database.read() as connection:
+            row = servers.row(connection, id)
+        if row is not None and (deleted or row.deleted_at is None):
+            return database, row
+    return None
+
+
+def page(connection: Connection, wanted: Wanted) -> Sequence[Row[Any]] | None:
+    """The rows; ``None`` when there is no such marker."""
+    where = [actions.c.server_id == wanted.server_id, actions.c.action.in_(wanted.shown)]
+    if wanted.marker is not None:
+        at = connection.execute(select(actions.c.id).where(
+            *where, actions.c.request_id == wanted.marker).order_by(actions.c.id)).scalars().first()
+        if at is None:
+            return None
+        where.append(actions.c.id < at)
+    if wanted.since is not None:
+        where.append(actions.c.updated_at >= wanted.since)
+    if wanted.before is not None:
+        where.append(actions.c.updated_at <= wanted.before)
+    return connection.execute(select(actions).where(*where).order_by(actions.c.id.desc()).limit(wanted.limit)).all()
+
+
+def one(connection: Connection, wanted: Wanted, request_id: str) -> Row[Any] | None:
+    """The action that a request asked for."""
+    return connection.execute(select(actions).where(
+        actions.c.server_id == wanted.server_id, actions.c.request_id == request_id,
+        actions.c.action.in_(wanted.shown)).order_by(actions.c.id.desc()).limit(1)).one_or_none()
+
+
+def events(connection: Connection, action: int) -> Sequence[Row[Any]]:
+    """The steps of an action, newest first."""
+    return connection.execute(select(action_events).where(action_events.c.action_id == action).order_by(
+        action_events.c.id.desc())).all()
