@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 VERSIONS = tuple(f"v2.{minor}" for minor in range(9, -1, -1) if minor != 8)
 PATCHES = ("application/openstack-images-v2.1-json-patch", "application/openstack-images-v2.0-json-patch")
 OCTETS = "application/octet-stream"
+#: How images are imported, and the state of one whose content waits for it.
+METHODS, STAGED = ("glance-direct",), "uploading"
 
 
 def application(service: Embedded, authenticate: Callable[[Request], None]) -> Routed:
@@ -42,6 +44,9 @@ def application(service: Embedded, authenticate: Callable[[Request], None]) -> R
         Guarded(method="DELETE", path=one, handler=verbs.delete),
         Guarded(method="PUT", path=f"{one}/file", handler=verbs.upload, stream=True),
         Guarded(method="GET", path=f"{one}/file", handler=verbs.download),
+        Guarded(method="GET", path="/v2/info/import", handler=methods),
+        Guarded(method="PUT", path=f"{one}/stage", handler=verbs.stage, stream=True),
+        Guarded(method="POST", path=f"{one}/import", handler=verbs.bring),
         Guarded(method="PUT", path=f"{one}/tags/{{tag}}", handler=verbs.tag),
         Guarded(method="DELETE", path=f"{one}/tags/{{tag}}", handler=verbs.untag),
         Guarded(method="POST", path=f"{one}/actions/deactivate", handler=verbs.deactivate, who="admin"),
@@ -61,6 +66,12 @@ def versions(request: Request) -> Answer:
     found = [{"id": id, "status": "SUPPORTED" if at else "CURRENT",
               "links": [{"rel": "self", "href": f"{request.base}/v2/"}]} for at, id in enumerate(VERSIONS)]
     return Answer({"versions": found}, 200 if request.path.startswith("/versions") else 300)
+
+
+def methods(request: Request) -> Answer:  # noqa: ARG001 - the same for all
+    """How images are imported."""
+    return Answer({"import-methods": {"description": "Import methods available.", "type": "array",
+                                      "value": list(METHODS)}})
 
 
 def may_write(context: Context) -> None:
@@ -112,7 +123,8 @@ class Verbs:
         properties = {key: value for key, value in wanted.items() if key not in fields.FIELDS and key != "id"}
         known = {key: value for key, value in wanted.items() if key not in properties}
         image = self.service.create(request.context, **known, properties=properties)
-        return Answer(fields.shown(image), 201, {"Location": f"{request.base}/v2/images/{image['id']}"})
+        return Answer(fields.shown(image), 201, {"Location": f"{request.base}/v2/images/{image['id']}",
+                                                 "OpenStack-image-import-methods": ",".join(METHODS)})
 
     def show(self, request: Request) -> Answer:
         """One image."""
@@ -160,13 +172,32 @@ class Verbs:
 
     def upload(self, request: Request) -> Answer:
         """Take the content in, piece by piece."""
+        return self._take(request, "active")
+
+    def stage(self, request: Request) -> Answer:
+        """Take the content in, to be imported ("Interoperable image import", glance-direct)."""
+        return self._take(request, STAGED)
+
+    def bring(self, request: Request) -> Answer:
+        """Import what was staged: it was looked at then, so the image is active at once."""
+        body = request.json()
+        method = body.get("method") if isinstance(body, dict) else None
+        if not isinstance(method, dict) or method.get("name") not in METHODS:
+            raise Fault(400, f'The body must be {{"method": {{"name": one of {", ".join(METHODS)}}}}}.')
+        with self.database.write() as connection:
+            image = self._changeable(connection, request)
+            if not store.change(connection, image["id"], {"status": "active"}, (STAGED,)):
+                raise Fault(409, f"Image {image['id']} is {image['status']}; stage its content before you import it.")
+        return Answer(status=202)
+
+    def _take(self, request: Request, then: str) -> Answer:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != OCTETS:
             raise Fault(415, f"Content comes with Content-Type {OCTETS}.")
         with self.database.read() as connection:
             image = seen(connection, request)
         may_change(request.context, image)
-        self.service.upload(image["id"], request.chunks())
+        self.service.upload(image["id"], request.chunks(), then)
         return Answer(status=204)
 
     def download(self, request: Request) -> Answer:

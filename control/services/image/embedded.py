@@ -70,8 +70,8 @@ class Embedded:
         assert found is not None
         return found
 
-    def upload(self, id: str, chunks: Iterable[bytes]) -> Document:
-        """Take the content in: the image becomes active. Anything wrong leaves it queued."""
+    def upload(self, id: str, chunks: Iterable[bytes], then: str = "active") -> Document:
+        """Take the content in: the image becomes active (*then*). Anything wrong leaves it queued."""
         with self.files.part(id) as part:
             claimed = self._begin(id)
             try:
@@ -80,7 +80,7 @@ class Embedded:
             except BaseException:
                 self._set(id, {"status": "queued"}, ("saving",))
                 raise
-            if not self._set(id, {"status": "active", **vars(taken)}, ("saving",)):
+            if not self._set(id, {"status": then, **vars(taken)}, ("saving",)):
                 self.files.remove(id)
                 raise Fault(410, f"Image {id} was removed while its content came.")
         with self.database.read() as connection:

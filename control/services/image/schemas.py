@@ -13,7 +13,7 @@ TEXT: Document = {"type": ["null", "string"], "maxLength": 255}
 NUMBER: Document = {"type": "integer", "minimum": 0}
 TIME: Document = {"type": "string"}
 FLAG: Document = {"type": "boolean"}
-STATES = ("queued", "saving", "active", "killed", "deactivated")
+STATES = ("queued", "saving", "uploading", "active", "killed", "deactivated")
 
 IMAGE: Document = {
     "name": "image",

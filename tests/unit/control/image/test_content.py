@@ -12,7 +12,7 @@ import pytest
 from magnetar_control.services.image import Embedded, content, formats
 from magnetar_control.web import Fault
 
-from .glance import MIB, RAW, Glance, pieces, qcow2
+from .glance import MIB, OCTETS, RAW, Glance, pieces, qcow2
 
 HOSTILE = {
     "backing file": ("qcow2", qcow2(backing=200)), "data file": ("qcow2", qcow2(features=1 << 2)),
@@ -83,8 +83,24 @@ def test_content_is_taken_once(glance):
     glance.patch(glance.ann, id, ("replace", "disk_format", "qcow2"), status=403)
 
 
+def test_an_import_of_staged_content(glance):
+    id = glance.make("ann")
+    assert glance.ann("GET", "/v2/info/import", None, 200)["import-methods"]["value"] == ["glance-direct"]
+    body = {"method": {"name": "glance-direct"}}
+    glance.ann("POST", f"/v2/images/{id}/import", body, 409)
+    glance.ann("PUT", f"/v2/images/{id}/stage", RAW + b"x", 400, content_type=OCTETS)
+    glance.ann("PUT", f"/v2/images/{id}/stage", RAW, 204, content_type=OCTETS)
+    assert glance.show(id)["status"] == "uploading"
+    glance.ann("GET", f"/v2/images/{id}/file", None, 204)
+    glance.bob("POST", f"/v2/images/{id}/import", body, 404)
+    glance.ann("POST", f"/v2/images/{id}/import", {"method": {"name": "web-download"}}, 400)
+    glance.ann("POST", f"/v2/images/{id}/import", body, 202)
+    assert glance.ann("GET", f"/v2/images/{id}/file", None, 200).body == RAW
+
+
 def test_the_upload_is_a_stream(small):
     assert small.application.streams("PUT", "/v2/images/x/file")
+    assert small.application.streams("PUT", "/v2/images/x/stage")
     assert not small.application.streams("PUT", "/v2/images/x/tags/file")
     assert not small.application.streams("GET", "/v2/images/x/file")
 
