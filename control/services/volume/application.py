@@ -12,6 +12,7 @@ from magnetar_control.store.database import now
 from magnetar_control.web import Answer, Fault, Request
 from magnetar_control.web.application import Guarded, Routed
 
+from . import taking
 from . import volumes as rules
 from .actions import Actions
 from .attaching import Attachments
@@ -116,6 +117,7 @@ class Application(Routed):
         return [("GET", "types", self.types), ("GET", "types/{id}", self.type),
                 ("GET", "types/{id}/extra_specs", self.extra_specs), ("GET", "limits", self.limits),
                 ("GET", "os-quota-sets/{id}", self.quota), ("GET", "os-quota-sets/{id}/defaults", self.quota_defaults),
+                ("PUT", "os-quota-sets/{id}", self.set_quota), ("DELETE", "os-quota-sets/{id}", self.drop_quota),
                 ("GET", "os-availability-zone", self.zones), ("GET", "os-services", self.services),
                 ("GET", "messages", self.messages), *empty]
 
@@ -162,6 +164,23 @@ class Application(Routed):
                                  for name, limit in {**most, **more}.items()}
         return Answer({"quota_set": {"id": id, **found}})
 
+    def set_quota(self, request: Request) -> Answer:
+        """Limits of a project, -1 for none; for admins."""
+        _admin(request)
+        checks = dict.fromkeys(rules.LIMITS, taking.limit) | dict.fromkeys(("id", "tenant_id", "project_id", "force", "skip_validation"), taking.nothing)
+        given = taking.body(request, "quota_set", checks)
+        with self.service.database.write() as connection:
+            rules.set_limits(connection, request.params["id"],
+                             {name: given[name] for name in rules.LIMITS if name in given})
+            return Answer({"quota_set": rules.limits(connection, request.params["id"])})
+
+    def drop_quota(self, request: Request) -> Answer:
+        """The project has those of all others again; for admins."""
+        _admin(request)
+        with self.service.database.write() as connection:
+            rules.set_limits(connection, request.params["id"], dict.fromkeys(rules.LIMITS))
+        return Answer(None, 200)
+
     def quota_defaults(self, request: Request) -> Answer:
         """Limits of a project without its own."""
         with self.service.database.read() as connection:
@@ -173,9 +192,7 @@ class Application(Routed):
 
     def services(self, request: Request) -> Answer:
         """The hosts that hold volumes; for admins."""
-        if not request.context.is_admin:
-            raise Fault(403, "Policy doesn't allow volume_extension:services:index to be performed: it needs the role "
-                        "admin.")
+        _admin(request)
         return Answer({"services": [
             {"binary": "cinder-volume", "host": f"{host['name']}@magnetar", "zone": self.service.zone,
              "status": "enabled", "state": "up" if host["up"] else "down", "updated_at": now()}
@@ -191,6 +208,11 @@ class Application(Routed):
             {"id": row["id"], "event_id": f"{noun}_001", "resource_type": noun, "resource_uuid": row["id"],
              "user_message": row["fault"], "message_level": "ERROR", "guaranteed_until": None, "links": [],
              "created_at": row["updated_at"] or row["created_at"]} for noun, row in found]})
+
+
+def _admin(request: Request) -> None:
+    if not request.context.is_admin:
+        raise Fault(403, "Policy doesn't allow this to be performed: it needs the role admin.")
 
 
 def _nothing(key: str) -> Handler:

@@ -56,6 +56,14 @@ def size(field: str, value: Any) -> int | None:
     return int(plain)
 
 
+def limit(field: str, value: Any) -> int:
+    """A limit: -1 for none, 0 and more."""
+    plain = str(value).removeprefix("-") if isinstance(value, int | str) and not isinstance(value, bool) else ""
+    if not plain.isdecimal() or not -1 <= int(value) <= 2**31 - 1:
+        raise invalid(field, "It must be an integer that is -1 (no limit) or more.")
+    return int(value)
+
+
 def boolean(field: str, value: Any) -> bool:
     """True or false, also as words."""
     if isinstance(value, bool):

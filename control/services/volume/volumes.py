@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, Connection, RowMapping, Table, and_, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, RowMapping, Table, and_, delete, func, insert, or_, select, update
 
 from magnetar_control.services import Context, Document
 from magnetar_control.store.database import now
@@ -69,6 +69,14 @@ def limits(connection: Connection, project_id: str) -> dict[str, int]:
     for row in sorted(rows, key=lambda row: row.project_id != "default"):
         found[row.resource] = row.limit
     return found
+
+
+def set_limits(connection: Connection, project_id: str, given: Mapping[str, int | None]) -> None:
+    """Set limits of a project; ``None`` is the usual one again."""
+    connection.execute(delete(quotas).where(quotas.c.project_id == project_id, quotas.c.resource.in_(given)))
+    for resource, number in given.items():
+        if number is not None:
+            connection.execute(insert(quotas).values(project_id=project_id, resource=resource, limit=number))
 
 
 def usage(connection: Connection, project_id: str) -> dict[str, int]:

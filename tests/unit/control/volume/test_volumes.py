@@ -7,6 +7,7 @@ import time
 import uuid
 
 import pytest
+from sqlalchemy import event
 
 from magnetar_control.services.volume import Embedded
 from magnetar_control.web import Fault
@@ -204,6 +205,31 @@ def test_quota(ask):
     assert "volumes" in error["message"]
     absolute = ask("GET", "/v3/red/limits")["limits"]["absolute"]
     assert (absolute["totalVolumesUsed"], absolute["maxTotalVolumes"]) == (10, 10)
+    ask("PUT", "/v3/red/os-quota-sets/red", {"quota_set": {"volumes": 11}}, status=403)
+    admin = ask.as_(ADMIN)
+    admin("PUT", "/v3/os-quota-sets/red", {"quota_set": {"volumes": -2}}, status=400)
+    assert admin("PUT", "/v3/os-quota-sets/red", {"quota_set": {"volumes": 11}})["quota_set"]["volumes"] == 11
+    _volume(ask)
+    ask("POST", "/v3/red/volumes", {"volume": {"size": 1}}, status=413)
+    admin("DELETE", "/v3/os-quota-sets/red")
+    assert ask("GET", "/v3/red/os-quota-sets/red?usage=True")["quota_set"]["volumes"] == {
+        "limit": 10, "in_use": 11, "reserved": 0}
+
+
+def test_a_list_asks_the_database_as_often_for_many_as_for_one(ask, service):
+    asked: list[str] = []
+    event.listen(service.database.engine, "before_cursor_execute",
+                 lambda _c, _cursor, statement, *_rest: asked.append(statement))
+    counts = []
+    for _number in range(2):
+        for _volume_number in range(3):
+            _volume(ask)
+        for path in ("volumes", "volumes/detail", "snapshots/detail", "attachments/detail"):
+            asked.clear()
+            ask("GET", f"/v3/red/{path}")
+            counts.append(len(asked))
+    assert counts[:4] == counts[4:]
+    assert max(counts) <= 3
 
 
 def test_lists_are_filtered_sorted_and_in_pages(ask):
