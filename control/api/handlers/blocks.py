@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import orjson
 
 from magnetar_control.api.operation import Call
 from magnetar_control.api.values import Anything, Id, Number, Truth, record, since
@@ -16,6 +18,8 @@ from magnetar_core.values import Choices, ListOf, Nullable, Text, Value
 SIZE = Number(0, 2**20)
 DEVICE = Text(0, 255, r"[a-zA-Z0-9._\-/]*", "must be a device name")
 SOURCES = ("image", "volume", "snapshot", "blank")
+#: Gate.
+MULTIATTACH = 60
 
 
 class BootIndex(Value):
@@ -72,24 +76,97 @@ BLOCK_DEVICES, OLD_BLOCK_DEVICES = _Later(), _Later(old=True)
 
 def checked_blocks(call: Call, want: Mapping[str, Any], image: Mapping[str, Any] | None,
                    flavor: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The mappings in the form that the conductor works with. Raises ``Fault`` 400."""
+    """The mappings in the form that the conductor works with, those of the image first. Raises ``Fault`` 400."""
     if want.get("block_device_mapping") and want.get("block_device_mapping_v2"):
         raise Fault(400, "Using different block_device_mapping syntaxes is not allowed in the same request.")
     given = [_modern(one) for one in want.get("block_device_mapping") or ()]
     given += list(want.get("block_device_mapping_v2") or ())
-    found = [_item(call, one, at) for at, one in enumerate(given) if not one.get("no_device")]
-    roots = [one for one in found if one["boot_index"] == 0]
-    if len(roots) > 1:
-        raise Fault(400, "Block Device Mapping is Invalid: Boot sequence for the instance and image/block device mapping "
-                         "combination is not valid.")
-    if image and roots and roots[0]["source_type"] != "image":
-        raise Fault(400, "Block Device Mapping is Invalid: the server has an image and another root disk.")
-    if not image and not roots:
+    found = [_item(call, one, f"server.block_device_mapping_v2[{at}]") for at, one in enumerate(given)
+             if not one.get("no_device")]
+    _own_root(image, found)
+    own = [_item(call, one, f"block_device_mapping of image {image['id']}") for one in _of_image(image)] \
+        if image else []
+    if any(one["boot_index"] == 0 for one in own):  # what stands for the image's own content is that root disk
+        found = [one for one in found if not (one["source_type"] == "image" and one["boot_index"] == 0)]
+    indexes = {one["boot_index"] for one in found} - {None}
+    found = [*(one for one in own if one["boot_index"] not in indexes), *found]
+    _check_roots(call, image, found, flavor)
+    _check_local(found, flavor)
+    if max(want.get("min_count", 1), want.get("max_count", 1)) > 1:
+        _check_shared(call, found)
+    return found
+
+
+def _of_image(image: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The mapping that an image of a server on volumes has among its properties."""
+    properties = image.get("properties") or {}
+    if "block_device_mapping" not in properties:
+        return []
+    try:
+        found = orjson.loads(properties["block_device_mapping"])
+    except orjson.JSONDecodeError:
+        found = None
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise Fault(400, f"The property block_device_mapping of image {image['id']} is not a list in JSON.")
+    return [{**one, "boot_index": BootIndex().check(one.get("boot_index"), "boot_index")} for one in found
+            if not one.get("no_device")]
+
+
+def _own_root(image: Mapping[str, Any] | None, found: Sequence[Mapping[str, Any]]) -> None:
+    """A request with an image has no other root disk than that of the image (BDM-19)."""
+    for one in found:
+        if (one["source_type"], one["destination_type"]) == ("image", "local") and (
+                one["boot_index"] != 0 or image is None or one["uuid"] != image["id"]):
+            raise _invalid("an image with destination_type local must be the image of imageRef, with boot_index 0.")
+        if image and one["boot_index"] == 0 and one["source_type"] != "image":
+            raise _invalid("the server has an image and another root disk.")
+
+
+def _check_roots(call: Call, image: Mapping[str, Any] | None, found: Sequence[Mapping[str, Any]],
+                 flavor: Mapping[str, Any]) -> None:
+    turns = sorted(one["boot_index"] for one in found if one["boot_index"] is not None and one["boot_index"] >= 0)
+    rooted = 0 in turns
+    if not image and not rooted:
         raise Fault(400, "Block Device Mapping is Invalid: no image was given (imageRef), and no disk has boot_index 0."
                     if found else "Invalid imageRef provided: give an image, or a volume with boot_index 0.")
-    if image and not roots and not flavor["disk"]:
+    if (turns if rooted else [0, *turns]) != list(range(len(turns) + (not rooted))):
+        raise _invalid("Boot sequence for the instance and image/block device mapping combination is not valid.")
+    volume = any(one["boot_index"] == 0 and one["destination_type"] == "volume" for one in found)
+    if not volume and not flavor["disk"]:
         call.check("os_compute_api:servers:create:zero_disk_flavor")
-    return found
+    volumes = [one["uuid"] for one in found if one["source_type"] == "volume"]
+    if len(volumes) != len(set(volumes)):
+        raise _invalid("a volume is named twice.")
+
+
+def _check_local(found: Sequence[Mapping[str, Any]], flavor: Mapping[str, Any]) -> None:
+    """Local disks are those of the flavor, which a mapping can name, and give a tag."""
+    blank = [one for one in found if (one["source_type"], one["destination_type"]) == ("blank", "local")]
+    swaps = [one for one in blank if one["guest_format"] == "swap"]
+    others = [one for one in blank if one["guest_format"] != "swap"]
+    if len(swaps) > 1:
+        raise Fault(400, "More than one swap drive requested.")
+    if swaps and (not flavor["swap"] or (swaps[0]["volume_size"] or 0) > flavor["swap"]):
+        raise Fault(400, "Swap drive requested is larger than instance type allows.")
+    if sum(one["volume_size"] or 0 for one in others) > flavor["ephemeral"] or (others and not flavor["ephemeral"]):
+        raise Fault(400, "Ephemeral disks requested are larger than the instance type allows. If no size is given in "
+                         "one block device mapping, flavor ephemeral size will be used.")
+    if len(others) > 1:
+        raise Fault(400, "More than one ephemeral disk requested: a server has one, of the flavor's size. Use volumes "
+                         "(destination_type volume) for more disks.")
+
+
+def _check_shared(call: Call, found: Sequence[Mapping[str, Any]]) -> None:
+    """Several servers of one request can have a volume together only if it is made for that."""
+    for one in found:
+        if one["source_type"] == "volume":
+            volume = call.cloud.services.volume.show(call.context, one["uuid"])
+            if volume is None or not volume["multiattach"]:
+                raise Fault(400, "Cannot attach one or more volumes to multiple instances")
+
+
+def _invalid(why: str) -> Fault:
+    return Fault(400, f"Block Device Mapping is Invalid: {why}")
 
 
 def _modern(old: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,40 +179,65 @@ def _modern(old: Mapping[str, Any]) -> dict[str, Any]:
             "uuid": old.get("snapshot_id") or old.get("volume_id")}
 
 
-def _item(call: Call, one: Mapping[str, Any], at: int) -> dict[str, Any]:
-    where = f"server.block_device_mapping_v2[{at}]"
+def _item(call: Call, one: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """One mapping with all its keys. Raises ``Fault`` 400 for what does not go together (BDM-19 to BDM-25)."""
     source = one.get("source_type") or "volume"
     uuid = one.get("uuid") or one.get(f"{source}_id")
     target = one.get("destination_type") or ("local" if source in ("image", "blank") else "volume")
-    if source != "blank" and not uuid:
-        raise InvalidField(f"{where}.uuid", f"is required with source_type {source}")
+    if (source == "blank") == bool(uuid):
+        raise InvalidField(f"{where}.uuid", f"is required with source_type {source}" if source != "blank" else
+                           "is for other sources than blank")
     if source in ("volume", "snapshot") and target == "local":
         raise InvalidField(f"{where}.destination_type", f"must be volume with source_type {source}")
     size = one.get("volume_size")
     if target == "volume" and source in ("image", "blank") and not size:
         raise InvalidField(f"{where}.volume_size", f"is required to make a volume from {source}")
-    _exists(call, source, uuid)
+    if source == "blank" and one.get("boot_index") == 0:
+        raise InvalidField(f"{where}.boot_index", "must not be 0 for a blank disk, which holds nothing to boot from")
+    if uuid:
+        CHECKS[source](call, uuid, size if target == "volume" else None)
     return {"source_type": source, "destination_type": target, "uuid": uuid, "boot_index": one.get("boot_index"),
             "volume_size": size, "delete_on_termination": bool(one.get("delete_on_termination", target == "local")),
             "guest_format": one.get("guest_format"), "device_name": one.get("device_name") or None,
             "disk_bus": one.get("disk_bus"), "tag": one.get("tag"), "volume_type": one.get("volume_type")}
 
 
-def _exists(call: Call, source: str, uuid: str | None) -> None:
-    services, context = call.cloud.services, call.context
-    if source == "volume" and uuid:
-        volume = services.volume.show(context, uuid)
-        if volume is None:
-            raise Fault(400, f"Block Device Mapping is Invalid: failed to get volume {uuid}.")
-        if volume["status"] != "available" and not volume.get("multiattach"):
-            raise Fault(400, f"Block Device Mapping is Invalid: volume {uuid} is {volume['status']}, and must be "
-                             "available.")
-    elif source == "snapshot" and uuid and services.volume.snapshot(context, uuid) is None:
-        raise Fault(400, f"Block Device Mapping is Invalid: failed to get snapshot {uuid}.")
-    elif source == "image" and uuid and services.image.show(context, uuid) is None:
-        raise Fault(400, f"Block Device Mapping is Invalid: failed to get image {uuid}.")
+def _volume(call: Call, uuid: str, size: int | None) -> None:
+    del size  # it has its own
+    volume = call.cloud.services.volume.show(call.context, uuid)
+    if volume is None:
+        raise _invalid(f"failed to get volume {uuid}.")
+    if volume["multiattach"] and call.version < MULTIATTACH:
+        raise Fault(400, "Multiattach volumes are only supported starting with compute API version 2.60.")
+    if volume["status"] not in (("available", "in-use") if volume["multiattach"] else ("available",)):
+        raise _invalid(f"volume {uuid} is {volume['status']}, and must be available.")
 
 
-def of_volumes(blocks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Those whose disk is a volume."""
-    return [one for one in blocks if one["destination_type"] == "volume"]
+def _snapshot(call: Call, uuid: str, size: int | None) -> None:
+    found = call.cloud.services.volume.snapshot(call.context, uuid)
+    if found is None:
+        raise _invalid(f"failed to get snapshot {uuid}.")
+    if found["status"] != "available":
+        raise _invalid(f"snapshot {uuid} is {found['status']}, and must be available.")
+    if size and size < found["size"]:
+        raise _invalid(f"snapshot {uuid} has {found['size']} GiB, and the volume is to have {size}.")
+
+
+def _image(call: Call, uuid: str, size: int | None) -> None:
+    image = call.cloud.services.image.show(call.context, uuid)
+    if image is None:
+        raise _invalid(f"failed to get image {uuid}.")
+    if image["status"] != "active":
+        raise Fault(400, f"Image {uuid} is not active.")
+    if size is None:
+        return
+    if size < int(image.get("min_disk") or 0):
+        raise Fault(400, f"Volume is smaller than the minimum size specified in image metadata. Volume size is "
+                         f"{size << 30} bytes, minimum size is {int(image['min_disk']) << 30} bytes.")
+    need = max(int(image.get("size") or 0), int(image.get("virtual_size") or 0))
+    if need > size << 30:
+        raise Fault(400, f"Volume is too small for image {uuid}: it has {size << 30} bytes, and the image {need}.")
+
+
+CHECKS: Mapping[str, Callable[[Call, str, int | None], None]] = {"volume": _volume, "snapshot": _snapshot,
+                                                                 "image": _image}
