@@ -79,19 +79,20 @@ def hostname(name: str) -> str:
 
 def files(guest: Guest) -> dict[str, bytes]:
     """Path to content of every file of the drive. Pure: the same guest gives the same drive."""
-    meta, network = _json(_meta_data(guest)), _json(_network_data(guest))
+    meta, network, ec2 = _json(_meta_data(guest)), _json(_network_data(guest)), _json(_ec2(guest))
+    vendor, vendor2 = _json(guest.vendor_data), _json({})
     user_data = base64.b64decode(guest.user_data) if guest.user_data else None
     found: dict[str, bytes] = {}
     for version in VERSIONS:
         folder = f"openstack/{version}"
         found[f"{folder}/meta_data.json"] = meta
         found[f"{folder}/network_data.json"] = network
-        found[f"{folder}/vendor_data.json"] = _json(guest.vendor_data)
-        found[f"{folder}/vendor_data2.json"] = _json({})
+        found[f"{folder}/vendor_data.json"] = vendor
+        found[f"{folder}/vendor_data2.json"] = vendor2
         if user_data is not None:
             found[f"{folder}/user_data"] = user_data
     for version in EC2_VERSIONS:
-        found[f"ec2/{version}/meta-data.json"] = _json(_ec2(guest))
+        found[f"ec2/{version}/meta-data.json"] = ec2
         if user_data is not None:
             found[f"ec2/{version}/user-data"] = user_data
     return found

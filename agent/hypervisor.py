@@ -369,7 +369,7 @@ class Hypervisor(Storage, Protocol):
         """Have DHCP of a network of ours give *mac* this address, which nobody else gets. Network gone: fine."""
 
     def release(self, network: str, mac: str) -> None:
-        """Undo ``reserve``; fine when there is none."""
+        """Undo ``reserve``, and end the lease of *mac*; fine when there is none."""
 
     def leases(self, network: str) -> list[Lease]:
         """DHCP leases of a libvirt network, newest last."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from magnetar_agent.fake.state import FakeDomain, State
+from magnetar_agent.fake.state import FakeDomain, State, parse
 from magnetar_agent.hypervisor import CRASHED, OFF, PAUSED, RUNNING, SUSPENDED, Domain, DomainSpec, Event
 from magnetar_agent.virt.domain import render
 from magnetar_core.errors import Conflict, HypervisorError
@@ -31,7 +31,7 @@ class Domains(State):
     def define(self, spec: DomainSpec) -> None:
         with self._call("define", change=True):
             for uuid, there in self._domains.items():
-                seen = there.seen()
+                seen = parse(there.xml)
                 if (uuid == spec.uuid and not seen.owned) or (uuid != spec.uuid and seen.name == spec.name):
                     raise Conflict(f"The libvirt domain {seen.name} ({uuid}) was not made by Magnetar, so it is not "
                                    "touched. Rename or remove it, or choose another uuid.")

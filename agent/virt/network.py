@@ -13,6 +13,7 @@ import libvirt  # type: ignore[import-untyped]
 from magnetar_agent.hypervisor import Lease, NetworkSeen, NetworkSpec
 from magnetar_core.errors import Conflict
 
+from . import dhcp
 from .domain import owner
 from .templates import fill
 
@@ -93,6 +94,11 @@ class Networks:
             if mac in hosts:
                 yield _DELETE, _host(mac, hosts[mac])
         self._reserve(f"release the address of {mac} on the network {network}", network, change)
+        leased = [lease.address for lease in self.leases(network) if lease.mac == mac and lease.version == 4]
+        if leased:
+            bridge, server = self.connection.call(f"read the network {network}", lambda conn: _served(conn, network))
+            for address in leased if bridge and server else ():
+                dhcp.release(bridge, server, mac, address)
 
     def _reserve(self, what: str, name: str, change: Callable[[dict[str, str]], Iterator[tuple[int, str]]]) -> None:
         def act(conn: Any) -> None:
@@ -134,6 +140,16 @@ def _see(network: Any) -> NetworkSeen | None:
         if error.get_error_code() == libvirt.VIR_ERR_NO_NETWORK:
             return None  # it vanished while it was looked at
         raise
+
+
+def _served(conn: Any, name: str) -> tuple[str, str]:
+    """The bridge of a network, and the host's address on it."""
+    network = _lookup(conn, name)
+    if network is None:
+        return "", ""
+    root = ET.fromstring(network.XMLDesc())  # noqa: S314 (libvirt wrote it)
+    bridge, ip = root.find("bridge"), root.find("ip")
+    return "" if bridge is None else bridge.get("name", ""), "" if ip is None else ip.get("address", "")
 
 
 def _owned(network: Any) -> bool:
