@@ -42,12 +42,15 @@ def find(store: Store, id: str) -> tuple[Database, Found] | None:
 
 
 def places(store: Store, id: str) -> Iterable[Database]:
-    """Databases that may have the server, likeliest first: its cell's; else, and while it is on its way, cell0's."""
-    with store.api.read() as connection:
-        cell = connection.execute(_MAPPING.where(server_mappings.c.server_id == id)).scalar()
-    if cell is not None:
-        yield store.cell(cell)
-    yield store.cell0
+    """Databases that may have the server, likeliest first: its cell's; else, and while it is on its way, cell0's. It
+    may have gone from cell0 to its cell between the two looks, so the cell comes once more at last."""
+    for last in (False, True):
+        with store.api.read() as connection:
+            cell = connection.execute(_MAPPING.where(server_mappings.c.server_id == id)).scalar()
+        if cell is not None:
+            yield store.cell(cell)
+        if not last:
+            yield store.cell0
 
 
 def row(connection: Connection, id: str, lock: bool = False) -> Found | None:
