@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 import threading
@@ -19,7 +20,7 @@ from magnetar_control.delivery import Delivery
 from magnetar_control.scheduler.hosts import HostStates
 from magnetar_control.services import Services
 from magnetar_control.settings import Settings
-from magnetar_control.store import actions, hosts
+from magnetar_control.store import actions, conductors, hosts
 from magnetar_control.store.allocations import Ratios
 from magnetar_control.store.database import Database
 from magnetar_control.store.servers import ACTIONS_BELL
@@ -121,6 +122,8 @@ class Conductor:
         ended = threading.Thread(target=lambda: self._pool.shutdown(wait=True, cancel_futures=True), daemon=True)
         ended.start()
         ended.join(grace)
+        with contextlib.suppress(DBAPIError):
+            conductors.gone(self.database, self.holder)
         for database, _flows in self._served:
             try:
                 actions.let_go(database, self.holder)
@@ -184,9 +187,18 @@ class Conductor:
                                                     "host": work.server.host, "action": action.action})
         flows[action.action](work)
 
+    def _present(self) -> None:
+        """Tell the cell that this conductor lives."""
+        try:
+            conductors.present(self.database, self.holder, self.name)
+        except DBAPIError as error:
+            log.warning("database %s: not seen there: %s", self.database.name, error.orig)
+
     def _beat(self) -> None:
-        """Keep the leases, and hear what is to be cancelled."""
+        """Be seen, keep the leases, and hear what is to be cancelled."""
+        self._present()
         while not self.over.wait(actions.HEARTBEAT):
+            self._present()
             for database, _flows in self._served:
                 with self._lock:
                     held = {number: work for (name, number), work in self._held.items() if name == database.name}

@@ -205,3 +205,9 @@ host_states = Table(
     "host_states", CELL,
     Column("host", NAME, primary_key=True), Column("watcher", NAME), Column("lease_until", TIME),
     Column("seen_at", TIME), Column("problem", Text))
+
+#: The conductors of the cell. Two of one name are two holders, each with a row.
+conductors = Table(
+    "conductors", CELL,
+    Column("holder", NAME, primary_key=True), Column("name", NAME, nullable=False), Column("started_at", TIME),
+    Column("seen_at", TIME, nullable=False))

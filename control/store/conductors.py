@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which conductors a cell has. Each is seen by its heartbeat; one that ends in order takes its row along."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, delete, func, select
+
+from .allocations import INSERT
+from .database import Database
+from .tables import conductors
+
+#: Seconds after which the row of a dead conductor goes when another of its name lives: it was started again.
+FORGOTTEN = 60.0
+
+
+def present(database: Database, holder: str, name: str) -> None:
+    """The conductor lives at this moment of the database's clock."""
+    with database.write() as connection:
+        query = INSERT[database.kind](conductors).values(
+            holder=holder, name=name, started_at=database.clock(), seen_at=database.clock())
+        connection.execute(query.on_conflict_do_update(
+            index_elements=["holder"], set_={"name": name, "seen_at": query.excluded.seen_at}))
+        connection.execute(delete(conductors).where(
+            conductors.c.name == name, conductors.c.holder != holder,
+            conductors.c.seen_at < database.clock(-FORGOTTEN)))
+
+
+def gone(database: Database, holder: str) -> None:
+    """The conductor has ended."""
+    with database.write() as connection:
+        connection.execute(delete(conductors).where(conductors.c.holder == holder))
+
+
+def every(connection: Connection) -> Sequence[Row[Any]]:
+    """By name: (name, seen_at of the one that was seen last)."""
+    return connection.execute(select(conductors.c.name, func.max(conductors.c.seen_at).label("seen_at")).group_by(
+        conductors.c.name).order_by(conductors.c.name)).all()
+
+
+def forget(connection: Connection, name: str) -> int:
+    """Remove the rows of a name; those that live come back with their next heartbeat."""
+    return connection.execute(delete(conductors).where(conductors.c.name == name)).rowcount
