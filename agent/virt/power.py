@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 #: What differs from server to server in a definition: texts, and attributes that hold names, paths and addresses.
-_FREE = re.compile(r'(?<=>)[^<]+(?=<)|(?<= )(?:uuid|file|path|source|address|name|network|bridge|of|port)="[^"]*"')
+FREE = re.compile(r'(?<=>)[^<]+(?=<)|(?<= )(?:uuid|file|path|source|address|name|network|bridge|of|port)="[^"]*"')
 #: How many kinds of definitions are remembered.
 FORMS = 256
 _DEFINITIONS = Path("/etc/libvirt/qemu")
@@ -76,7 +76,7 @@ class Domains:
             # Checking it against libvirt's schema takes longer than all the rest; a change is made of the same parts,
             # and so is whatever differs from what was checked before in names and numbers only.
             xml = self.render(spec)
-            form = _FREE.sub("", xml)
+            form = FREE.sub("", xml)
             checked = known or form in self._forms
             conn.defineXMLFlags(xml, 0 if checked else libvirt.VIR_DOMAIN_DEFINE_VALIDATE)
             if not checked and len(self._forms) < FORMS:

@@ -22,6 +22,7 @@ from jinja2 import UndefinedError
 
 from magnetar_agent.hypervisor import Disk, DomainSpec, NetworkSpec, Nic, Remote
 from magnetar_agent.virt.domain import Seen, parse, render, render_device, state
+from magnetar_agent.virt.power import FREE
 from magnetar_agent.virt.probe import PROVED, firmware, probe
 from magnetar_agent.virt.templates import NAMESPACE, fill
 
@@ -156,3 +157,20 @@ if platform.machine() == "x86_64" and shutil.which("qemu-system-x86_64"):
     def test_the_guest_of_the_kvm_probe_runs_under_emulation() -> None:
         usable, reason = probe("tcg", limit=30)
         assert usable, reason
+
+
+def test_definitions_that_differ_in_names_and_numbers_have_one_form() -> None:
+    def form(spec: DomainSpec) -> str:
+        return FREE.sub("", render(spec))
+
+    disk, nic = Disk(Path("/s/1/disk"), "vda"), Nic("52:54:00:00:00:01", network="lan")
+    one = DomainSpec(uuid="8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d", name="magnetar-1", title="one", vcpus=1, ram_mib=64,
+                     virt_type="qemu", machine="q35", disks=(disk,), nics=(nic,), console_log=Path("/s/1/console.log"))
+    assert form(one) == form(replace(
+        one, uuid="0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11", name="magnetar-2", title=HOSTILE, vcpus=8, ram_mib=4096,
+        disks=(replace(disk, path=Path("/s/'2'/disk")),), nics=(replace(nic, mac="52:54:00:00:00:02", network="wan"),),
+        console_log=Path("/s/2/console.log")))
+    for other in (replace(one, machine="pc"), replace(one, nics=(replace(nic, model="e1000"),)),
+                  replace(one, disks=(replace(disk, bus="scsi", target="sda"),)), replace(one, virt_type="kvm"),
+                  replace(one, nics=()), replace(one, description="more")):
+        assert form(other) != form(one)
