@@ -26,9 +26,13 @@ CACHE, VENV, AGENT_VENV = ROOT / ".cache", ROOT / ".venv", Path("/opt/magnetar")
 RUN, SOCKET = Path("/run/magnetar"), Path("/run/magnetar/agent.sock")
 STATE = Path("/var/lib/magnetar")
 COMMAND = Path("/usr/local/bin/magnetar")
+EXTRAS = "agent,control"
+CLOUDS = STATE / "control/clouds.yaml"
+API = ("127.0.0.1", 8774)
 HOSTS = CACHE / "hosts/inventory.yml"
 LOG = Path("/var/log/magnetar-agent.log")
 UNIT = Path("/etc/systemd/system/magnetar-agent.service")
+SERVE_UNIT = Path("/etc/systemd/system/magnetar-serve.service")
 COLLECTION = CACHE / "ansible_collections" / "magnetar" / "compute"
 PYTHON = "/usr/bin/python3"
 SYSTEMD = Path("/run/systemd/system").is_dir()
@@ -144,14 +148,14 @@ def links() -> None:
 
 
 def agent_environment() -> bool:
-    """``/opt/magnetar``: the agent from this checkout's sources. True when it was installed anew."""
-    digest = pack.digest()
+    """``/opt/magnetar``: agent and control plane from this checkout's sources. True when they were installed anew."""
+    digest = hashlib.sha256(f"{pack.digest()} {EXTRAS}".encode()).hexdigest()
     fresh = release.read(AGENT_VENV / release.STAMP) != digest
-    with step(f"Agent environment ({AGENT_VENV})"):
+    with step(f"Environment of agent and control plane ({AGENT_VENV})"):
         if fresh:
             archive = CACHE / "magnetar.tar.gz"
             pack.pack(archive)
-            release.install(AGENT_VENV, str(archive), digest)
+            release.install(AGENT_VENV, str(archive), digest, EXTRAS)
         if not os.path.lexists(COMMAND):
             COMMAND.symlink_to(AGENT_VENV / "bin" / "magnetar")
     return fresh
@@ -285,6 +289,34 @@ def agent(fresh: bool) -> None:
         _until(healthy, "The agent")
 
 
+def serves() -> bool:
+    """True when the API answers."""
+    connection = http.client.HTTPConnection(*API, timeout=20)
+    try:
+        connection.request("GET", "/healthz")
+        return connection.getresponse().status == http.client.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def control(fresh: bool) -> None:
+    """The control plane runs beside the agent, with this machine as its host."""
+    with step("Control plane (API, conductor, services)"):
+        if SYSTEMD:
+            text = (ROOT / "tools/magnetar-serve.service").read_text(encoding="utf-8")
+            if not SERVE_UNIT.exists() or SERVE_UNIT.read_text(encoding="utf-8") != text:
+                SERVE_UNIT.write_text(text, encoding="utf-8")
+                run("systemctl", "daemon-reload")
+            run("systemctl", "enable", "magnetar-serve.service")
+            run("systemctl", "restart" if fresh else "start", "magnetar-serve.service")
+        elif fresh or not serves():
+            _stop("control")
+            _start("control", f"{AGENT_VENV}/bin/magnetar", "serve")
+        _until(serves, "The API")
+
+
 def lab_hosts(names: list[str]) -> None:
     """Bare Debian hosts of these names run beside this machine, until `down`. The inventory is `HOSTS`."""
     ready = HOSTS.with_name("ready")
@@ -309,7 +341,10 @@ def down() -> None:
             run("systemctl", "disable", "--now", "magnetar-agent.service")
             UNIT.unlink()
             run("systemctl", "daemon-reload")
-        for name in ("hosts", "agent", "libvirtd", "virtlogd"):
+        if SYSTEMD and SERVE_UNIT.exists():
+            run("systemctl", "disable", "--now", "magnetar-serve.service")
+            SERVE_UNIT.unlink()
+        for name in ("hosts", "control", "agent", "libvirtd", "virtlogd"):
             _stop(name)
         for folder in (AGENT_VENV, STATE, RUN, VENV, CACHE):
             shutil.rmtree(folder, ignore_errors=True)

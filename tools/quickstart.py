@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Sets up this machine as a host and boots two real servers by a playbook; with `--hosts 2` it also makes two hosts
-beside it and moves a running server from one to the other. `--down` removes what it made."""
+"""Sets up this machine as a host, with a control plane beside the agent, and boots real servers by a playbook and by
+OpenStack's client; with `--hosts 2` it also makes two hosts beside it and moves a running server from one to the other.
+`--down` removes what it made."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ KEY = machine.CACHE / "quickstart-key"
 
 
 NEXT = f"""
-Two servers run on this machine. What to try next:
+Two servers of this host and one of the cloud run on this machine. What to try next:
 
   magnetar --help                                             the agent's command
   curl --unix-socket {machine.SOCKET} http://localhost/v1/server
@@ -27,6 +28,10 @@ Two servers run on this machine. What to try next:
   ansible-doc magnetar.compute.server                         every option, with examples
   ansible localhost -m magnetar.compute.server_info           what runs
   ansible localhost -m magnetar.compute.server -a 'name=quick-1 state=paused' --check --diff
+
+  export OS_CLIENT_CONFIG_FILE={machine.CLOUDS} OS_CLOUD=magnetar
+  openstack server list; openstack server show cloud-1        the cloud, by OpenStack's client
+  openstack server create web --image quickstart --flavor quickstart --wait; openstack console log show web
 
   ./quickstart --down                                         remove all of it
 """
@@ -63,8 +68,10 @@ def up() -> None:
     machine.group()
     machine.libvirt()
     machine.agent(fresh)
+    machine.control(fresh)
     guest()
     play("quickstart.yml")
+    play("quickstart_cloud.yml")
     print(NEXT)
 
 
@@ -105,6 +112,7 @@ def work() -> int:
     if machine.VENV.exists() and (machine.AGENT_VENV / "bin/magnetar").exists():
         machine.libvirt()
         machine.agent(fresh=False)
+        machine.control(fresh=False)
         play("quickstart_down.yml")
         left = [name for name in machine.run("virsh", "-c", "qemu:///system", "list", "--all", "--name").split()
                 if name.startswith("magnetar-")]  # fmt: skip

@@ -12,6 +12,7 @@ from .handlers import (
     interfaces,
     keypairs,
     metadata,
+    migrations,
     server_actions,
     server_create,
     servers,
@@ -20,5 +21,6 @@ from .handlers import (
 )
 
 NOUNS = (servers, server_create, server_actions, flavors, flavor_access, flavor_extra_specs, keypairs,
-         volume_attachments, interfaces, metadata, tags, addresses, instance_actions)
+         volume_attachments, interfaces, metadata, tags, addresses, instance_actions,
+         migrations)
 OPERATIONS = tuple(operation for noun in NOUNS for operation in noun.OPERATIONS)

@@ -48,21 +48,23 @@ class Move:
     def begin(cls, work: Work, type: str, status: str, flavor: Mapping[str, Any]) -> Move:
         """The migration that an action is; drawn at the first time. One that an operator's reset-state left waiting
         ends, for its server goes other ways now."""
-        if "migration" not in work.args:
-            with work.database.read() as connection:
-                stale = [row.uuid for row in migrations.open_ones(connection, work.id)]
+        drawn = work.args.get("migration")
+        with work.database.read() as connection:
+            stale = [row.uuid for row in migrations.open_ones(connection, work.id) if row.uuid != drawn]
+        if stale:
             with work.conductor.store.api.write() as connection:
                 for id in stale:
                     allocations.release(connection, id)
-            with work.database.write() as connection:
-                for id in stale:
-                    migrations.change(connection, id, status="error")
-                work.args["migration"] = migrations.begin(
-                    connection, work.action, work.args, project_id=work.server.project_id, type=type, status=status,
-                    source=work.server.host, old_flavor=work.server.flavor, new_flavor=servers.text(flavor),
-                    old_vm_state=work.server.vm_state)
-        with work.database.read() as connection:
-            return cls(work, migrations.find(connection, work.args["migration"]))
+        with work.database.write() as connection:
+            for id in stale:
+                migrations.change(connection, id, status="error")
+            if drawn is None:
+                drawn = migrations.begin(connection, work.action, work.args, work.server, type=type, status=status,
+                                         new_flavor=servers.text(flavor))
+            found = cls(work, migrations.find(connection, drawn))
+        if found.row.status == "queued":
+            found.note(status=status)
+        return found
 
     @property
     def id(self) -> str:
@@ -90,7 +92,7 @@ class Move:
         with self.work.database.write() as connection:
             migrations.change(connection, self.id, **values)
             if server:
-                servers.change(connection, self.work.id, **server)
+                servers.progress(connection, self.work.id, **server)
             self.work.database.ring(connection, servers.SERVERS_BELL)
             self.row = migrations.find(connection, self.id)
         self.work.load()

@@ -97,7 +97,7 @@ class Work:
     def note(self, **values: Any) -> None:
         """Set columns of the server."""
         with self.database.write() as connection:
-            servers.change(connection, self.id, **values)
+            servers.progress(connection, self.id, **values)
             self.database.ring(connection, servers.SERVERS_BELL)
 
     @contextlib.contextmanager
@@ -139,8 +139,10 @@ class Work:
             with self.database.write() as connection:
                 if not actions.ended(connection, self.action.id, self.conductor.holder, state, message):
                     raise Lost
-                if values:
+                if values and self.rule.task == servers.DELETING:
                     servers.change(connection, self.id, **values)
+                elif values:
+                    servers.progress(connection, self.id, **values)
                 for write in self.also:
                     write(connection)
                 self.database.ring(connection, servers.SERVERS_BELL)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -154,7 +155,8 @@ def passing(error: DBAPIError) -> bool:
 def _sqlite(url: str, pool: int) -> Engine:
     path = make_url(url).database
     if path and path != ":memory:":
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # keys and hashes of passwords are in it
     engine = create_engine(url, pool_size=pool, max_overflow=pool, connect_args={"check_same_thread": False,
                                                                                  "timeout": 30.0})
 

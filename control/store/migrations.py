@@ -26,14 +26,33 @@ KEPT = ("finished", "confirming", "reverting")
 ABORT, FORCE = "abort", "force_complete"
 
 
-def begin(connection: Connection, action: Found, args: Mapping[str, Any], **values: Any) -> str:
+def begin(connection: Connection, action: Found, args: Mapping[str, Any], server: Found, **values: Any) -> str:
     """Draw the uuid of the migration that an action does, and note it with the action, in one transaction."""
     drawn = str(uuid.uuid4())
-    connection.execute(insert(migrations).values(
-        uuid=drawn, server_id=action.server_id, user_id=action.user_id, created_at=now(), **values))
+    make(connection, server, drawn, user_id=action.user_id, **values)
     connection.execute(update(actions).where(actions.c.id == action.id).values(
         args=text({**args, "migration": drawn})))
     return drawn
+
+
+def make(connection: Connection, server: Found, id: str, **values: Any) -> None:
+    """Add a migration of a server, from where and as it is."""
+    connection.execute(insert(migrations).values(**{
+        "uuid": id, "server_id": server.id, "project_id": server.project_id, "source": server.host,
+        "old_flavor": server.flavor, "new_flavor": server.flavor, "old_vm_state": server.vm_state, "created_at": now(),
+        **values}))
+
+
+def drop(connection: Connection, found: Found) -> bool:
+    """End a live migration that nobody has begun yet: its action is not done, and the server is as it was."""
+    waits = connection.execute(update(actions).where(
+        actions.c.server_id == found.server_id, actions.c.action == "os-migrateLive", actions.c.state == "queued",
+        actions.c.attempts == 0).values(state="done", updated_at=now())).rowcount
+    if waits:
+        change(connection, found.uuid, status="cancelled")
+        connection.execute(update(servers).where(servers.c.id == found.server_id).values(
+            task_state=None, updated_at=now()))
+    return bool(waits)
 
 
 def find(connection: Connection, id: str) -> Found | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import orjson
-from sqlalchemy import Connection, Row, delete, insert, select, update
+from sqlalchemy import Connection, Row, case, delete, insert, select, update
 
 from magnetar_core.actions import ACTIONS, ANY
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 Found = Row[Any]
 BY_ID = select(servers)
 _MAPPING = select(server_mappings.c.cell_id)
+#: The task_state of a server that is to be deleted.
+DELETING = "deleting"
 #: The bell that conductors of a cell listen to.
 ACTIONS_BELL = "actions"
 #: The bell that rings when a server has changed (who waits for a state).
@@ -80,6 +82,13 @@ def revise(connection: Connection, id: str, column: str,
     kept: list[dict[str, Any]] = change_(orjson.loads(getattr(found, column)))
     change(connection, id, **{column: text(kept)})
     return kept
+
+
+def progress(connection: Connection, id: str, **values: Any) -> None:
+    """As ``change``, for what an action does to a server: one that is to be deleted meanwhile keeps saying so."""
+    if "task_state" in values:
+        values["task_state"] = case((servers.c.task_state == DELETING, DELETING), else_=values["task_state"])
+    change(connection, id, **values)
 
 
 def ask(connection: Connection, server: Found, key: str, request_id: str, user_id: str, project_id: str,

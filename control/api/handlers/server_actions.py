@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from sqlalchemy import Connection
 
 from magnetar_control.api import quota
 from magnetar_control.api.operation import Call, Operation
@@ -27,7 +30,7 @@ from magnetar_control.api.values import (
     record,
     since,
 )
-from magnetar_control.store import servers
+from magnetar_control.store import migrations, servers
 from magnetar_control.web import Answer, Fault
 from magnetar_core.actions import ACTIONS
 from magnetar_core.errors import InvalidField
@@ -43,12 +46,16 @@ PATH = "/servers/{server_id}/action"
 REBUILDS_KEY, HOST_CHECKED_MIGRATE, BODY_OF_IMAGE, LOCK_REASON, NO_PRECHECK = 54, 56, 45, 73, 34
 
 
-def ask(call: Call, key: str, args: Mapping[str, Any] | None = None, **values: Any) -> None:
-    """Write the action down for the conductor. Raises ``Fault`` 409 when the server has changed meanwhile."""
+def ask(call: Call, key: str, args: Mapping[str, Any] | None = None,
+        also: Callable[[Connection], None] | None = None, **values: Any) -> None:
+    """Write the action down for the conductor, and what else *also* writes, in one transaction. Raises ``Fault`` 409
+    when the server has changed meanwhile."""
     with call.database.write() as connection:
         done = servers.ask(connection, call.server, key, call.request.id, call.context.user_id, call.project, args,
                            **values)
         if done:
+            if also:
+                also(connection)
             call.database.ring(connection, servers.ACTIONS_BELL)
     if not done:
         raise Fault(409, f"Cannot '{ACTIONS[key].label}' instance {call.server.id}: something else is being done to it. "
@@ -123,7 +130,9 @@ def migrate_live(call: Call) -> Answer:
         _host(call, host)
     if call.version < NO_PRECHECK and not host and len(call.cloud.hosts.all()) < 2:
         raise Fault(400, "No valid host was found. There are not enough hosts available.")
-    ask(call, "os-migrateLive", {"host": host, "block_migration": call.body.get("block_migration")})
+    drawn = str(uuid.uuid4())
+    ask(call, "os-migrateLive", {"host": host, "migration": drawn}, lambda connection: migrations.make(
+        connection, call.server, drawn, user_id=call.context.user_id, type=migrations.LIVE, status="queued"))
     return Answer(None, 202)
 
 

@@ -167,7 +167,8 @@ class Application(Routed):
     def set_quota(self, request: Request) -> Answer:
         """Limits of a project, -1 for none; for admins."""
         _admin(request)
-        checks = dict.fromkeys(rules.LIMITS, taking.limit) | dict.fromkeys(("id", "tenant_id", "project_id", "force", "skip_validation"), taking.nothing)
+        others = ("id", "tenant_id", "project_id", "force", "skip_validation")
+        checks = dict.fromkeys(rules.LIMITS, taking.limit) | dict.fromkeys(others, taking.nothing)
         given = taking.body(request, "quota_set", checks)
         with self.service.database.write() as connection:
             rules.set_limits(connection, request.params["id"],

@@ -138,7 +138,7 @@ class Embedded:
             if time.monotonic() >= deadline:
                 raise Fault(400, f"Volume {id} was not made within {limit:g} s; it is still being made.")
             if not self.worker.step(id):
-                self.database.bell.wait(BELL, seen, min(1.0, max(deadline - time.monotonic(), 0.01)))
+                self.worker.rest(seen, min(0.5, max(deadline - time.monotonic(), 0.01)))
 
     def reserve(self, context: Context, id: str, server_id: str, **fields: Any) -> Document:
         """See ``services.Volumes``; *fields*: ``attachment_id``, drawn unless given, and ``mode`` (rw, ro).

@@ -7,15 +7,18 @@ lease has ended. A host that does not answer is asked again for a while.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
+import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import ColumnElement, RowMapping, Table, and_, delete, or_, select, update
+from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.agents import Agents
 from magnetar_control.services import Document
@@ -27,10 +30,12 @@ from .tables import snapshots, volumes
 
 log = logging.getLogger(__name__)
 BELL = "volumes"
-#: Seconds that a task belongs to who took it; renewed while the agent tells of progress.
-LEASE = 60.0
-#: How often a host that does not answer is asked, and the seconds between, which double.
-ATTEMPTS, PAUSE = 6, 2.0
+#: Seconds that a task belongs to who took it; renewed as long as somebody is at it.
+LEASE = 15.0
+#: How often a host that does not answer is asked, and the seconds between, which double up to the last.
+ATTEMPTS, PAUSE, LONGEST = 6, 2.0, 60.0
+#: Seconds between looks at the tables when nothing rings: of the first thread, and of the others.
+LOOK, SELDOM = 1.0, 5.0
 #: Seconds that one task may take.
 LIMIT = 6 * 3600.0
 ABROAD = (Unreachable, TimedOut, HypervisorDown)
@@ -77,7 +82,8 @@ class Worker:
     def start(self, threads: int = 4) -> None:
         """Work from now on."""
         for number in range(threads):
-            thread = threading.Thread(target=self._run, name=f"volumes {number}", daemon=True)
+            thread = threading.Thread(target=self._run, args=(SELDOM if number else LOOK,), name=f"volumes {number}",
+                                      daemon=True)
             thread.start()
             self._threads.append(thread)
 
@@ -88,12 +94,21 @@ class Worker:
         for thread in self._threads:
             thread.join(5)
 
-    def _run(self) -> None:
+    def rest(self, seen: int, limit: float) -> None:
+        """Wait until something rings again, *limit* seconds at most; the tables are not looked at."""
+        deadline = time.monotonic() + limit
+        while self.database.bell.count(BELL) == seen and not self._over.is_set():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return
+            self.database.bell.wait(BELL, seen, left)
+
+    def _run(self, look: float) -> None:
         while not self._over.is_set():
             seen = self.database.bell.count(BELL)
             try:
                 if not self.step():
-                    self.database.bell.wait(BELL, seen, 1.0)
+                    self.rest(seen, look)
             except Exception:
                 log.exception("volumes: the work failed; it goes on in a second")
                 self._over.wait(1.0)
@@ -107,7 +122,7 @@ class Worker:
 
     def step(self, id: str | None = None) -> bool:
         """Do one task (that of the volume *id*, where given); whether there was one."""
-        for table in (volumes, snapshots):
+        for table in (volumes,) if id else (volumes, snapshots):
             row = self._take(table, id)
             if row is not None:
                 self._do(table, row)
@@ -128,25 +143,54 @@ class Worker:
 
     def _do(self, table: Table, row: RowMapping) -> None:
         try:
-            found = TASKS[table.name, row["task"]](self, row)
+            with self._kept(table, row):
+                found = TASKS[table.name, row["task"]](self, row)
         except ABROAD as error:
             self._again(table, row, error)
         except (MagnetarError, Fault) as error:
             self._failed(table, row, error)
+        except Exception:
+            log.exception("%s of %s %s", row["task"], table.name, row["id"])
+            self._again(table, row, MagnetarError("The service failed at it; the operator's log says why."))
         else:
-            self._finish(table, row, found)
+            if not self._finish(table, row, found) and row["task"] == "create":
+                self._unmade(table, _with(row, host=(found or {}).get("host") or row["host"]))
 
-    def _finish(self, table: Table, row: RowMapping, values: Document | None) -> None:
-        """Note the end: *values* of the row, or ``None`` when it is gone."""
+    @contextlib.contextmanager
+    def _kept(self, table: Table, row: RowMapping) -> Iterator[None]:
+        """Renew the lease until the block ends."""
+        over = threading.Event()
+
+        def renew() -> None:
+            while not over.wait(LEASE / 3):
+                with contextlib.suppress(DBAPIError), self.database.write() as connection:
+                    connection.execute(update(table).where(_mine(table, row)).values(lease_until=later(LEASE)))
+
+        thread = threading.Thread(target=renew, name="volumes lease", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    def _unmade(self, table: Table, row: RowMapping) -> None:
+        """It was deleted while it was made: what has come into being since goes too."""
+        with self.database.read() as connection:
+            left = connection.execute(select(table).where(table.c.id == row["id"])).mappings().first()
+        if left is None or left["task"] == "delete":
+            TASKS[table.name, "delete"](self, row)
+
+    def _finish(self, table: Table, row: RowMapping, values: Document | None) -> bool:
+        """Note the end: *values* of the row, or ``None`` when it is gone; whether the task was still this one."""
         which = _mine(table, row)
         with self.database.write() as connection:
-            if values is None:
-                connection.execute(delete(table).where(which))
-            else:
-                connection.execute(update(table).where(which).values(
+            done = connection.execute(delete(table).where(which)) if values is None else connection.execute(
+                update(table).where(which).values(
                     task=None, lease_until=None, holder=None, not_before=None, attempts=0, updated_at=now(),
                     **{"fault": None, **values}))
             self.database.ring(connection, BELL)
+            return done.rowcount > 0
 
     def _again(self, table: Table, row: RowMapping, error: MagnetarError) -> None:
         """Later. A deletion waits for its host as long as it takes, so that nothing is left there."""
@@ -157,7 +201,7 @@ class Worker:
         with self.database.write() as connection:
             connection.execute(update(table).where(_mine(table, row)).values(
                 lease_until=None, holder=None, attempts=row["attempts"] + 1, fault=error.message,
-                not_before=later(min(self.pause * 2 ** min(row["attempts"], ATTEMPTS), LEASE))))
+                not_before=later(min(self.pause * 2 ** min(row["attempts"], ATTEMPTS), LONGEST))))
 
     def _failed(self, table: Table, row: RowMapping, error: MagnetarError | Fault) -> None:
         log.error("%s of %s %s failed: %s", row["task"], table.name, row["id"], error.message)
@@ -168,14 +212,8 @@ class Worker:
 
     def ensure(self, row: RowMapping, noun: str, want: Document) -> Document:
         """Have the host's agent make it so; the resource."""
-        table = volumes if noun == "volume" else snapshots
-
-        def renew(_operation: Document) -> None:
-            with self.database.write() as connection:
-                connection.execute(update(table).where(_mine(table, row)).values(lease_until=later(LEASE)))
-
         with self.reach.agents.client(self.reach.endpoint(row["host"])) as client:
-            found: Document = client.ensure(noun, row["id"], want, timeout=LIMIT, progress=renew)["resource"]
+            found: Document = client.ensure(noun, row["id"], want, timeout=LIMIT)["resource"]
         return found
 
     def place(self, row: RowMapping) -> str:
@@ -186,7 +224,8 @@ class Worker:
         if host is None:
             raise Unreachable("No compute host is up that could hold the volume.")
         with self.database.write() as connection:
-            connection.execute(update(volumes).where(_mine(volumes, row)).values(host=host))
+            if not connection.execute(update(volumes).where(_mine(volumes, row)).values(host=host)).rowcount:
+                raise Fault(409, f"Volume {row['id']} was deleted before it was made.")
         return host
 
 

@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-PACKAGES = ("agent", "plugins/module_utils/core")
+PACKAGES = ("agent", "control", "plugins/module_utils/core")
 FILES = ("pyproject.toml", "COPYING")
 
 

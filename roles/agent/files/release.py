@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Puts a release of the agent on a host: a virtual environment of its own, then one link that names it.
 
-    release.py install FOLDER ARCHIVE DIGEST     make FOLDER/releases/DIGEST from the archive, and use it
+    release.py install FOLDER ARCHIVE DIGEST [EXTRAS]
+                                                 make FOLDER/releases/DIGEST from the archive, and use it
     release.py back FOLDER                       use the one that was in use before
 
 FOLDER/bin is a link into the release in use, and is changed in one step; what runs keeps the files that it started
@@ -50,14 +51,14 @@ def link_libvirt(environment: Path) -> None:
                 (site / source.name).symlink_to(source)
 
 
-def make(release: Path, archive: str, digest: str) -> None:
+def make(release: Path, archive: str, digest: str, extras: str) -> None:
     """The environment *release*; its stamp is written last, so that one without it is made anew."""
     if read(release / STAMP) == digest:
         return
     shutil.rmtree(release, ignore_errors=True)
     run(PYTHON, "-m", "venv", release)
     link_libvirt(release)
-    run(release / "bin/pip", "install", "-q", "--disable-pip-version-check", "--no-cache-dir", f"{archive}[agent]")
+    run(release / "bin/pip", "install", "-q", "--disable-pip-version-check", "--no-cache-dir", f"{archive}[{extras}]")
     (release / STAMP).write_text(digest, encoding="utf-8")
 
 
@@ -85,10 +86,10 @@ def use(folder: Path, name: str) -> None:
     (folder / STAMP).write_text(read(folder / "releases" / name / STAMP), encoding="utf-8")
 
 
-def install(folder: Path, archive: str, digest: str) -> None:
-    """Make the release and use it."""
+def install(folder: Path, archive: str, digest: str, extras: str = "agent") -> None:
+    """Make the release and use it. *extras*: agent, control, or both with a comma."""
     name = digest[:16]
-    make(folder / "releases" / name, archive, digest)
+    make(folder / "releases" / name, archive, digest, extras)
     use(folder, name)
     kept = {name, used(folder / "previous")}
     for other in (folder / "releases").iterdir():
@@ -107,8 +108,8 @@ def back(folder: Path) -> None:
 def main(words: list[str]) -> int:
     """The command line."""
     os.umask(0o022)
-    if len(words) == 4 and words[0] == "install":
-        install(Path(words[1]), words[2], words[3])
+    if len(words) in (4, 5) and words[0] == "install":
+        install(Path(words[1]), *words[2:])
     elif len(words) == 2 and words[0] == "back":
         back(Path(words[1]))
     else:
