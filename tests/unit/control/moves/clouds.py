@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import orjson
@@ -14,7 +15,8 @@ from magnetar_core.errors import NotFound
 from tests.unit.control.cloud import Cloud
 
 #: id: vcpus, ram, disk, ephemeral, swap.
-FLAVORS = {"small": (1, 128, 1, 0, 0), "large": (2, 512, 2, 0, 0), "thin": (1, 64, 1, 0, 0), "scratch": (1, 128, 1, 1, 0)}
+FLAVORS = {"small": (1, 128, 1, 0, 0), "large": (2, 512, 2, 0, 0), "thin": (1, 64, 1, 0, 0),
+           "scratch": (1, 128, 1, 1, 0)}
 
 
 def flavors(cloud: Cloud) -> None:
@@ -51,11 +53,8 @@ def at(cloud: Cloud, id: str) -> dict[str, dict[str, Any]]:
     """The server as each host that has it shows it."""
     found = {}
     for name, endpoint in cloud.hosts.items():
-        with cloud.parts.agents.client(endpoint) as client:
-            try:
-                found[name] = client.get("server", id)
-            except NotFound:
-                pass
+        with cloud.parts.agents.client(endpoint) as client, contextlib.suppress(NotFound):
+            found[name] = client.get("server", id)
     return found
 
 

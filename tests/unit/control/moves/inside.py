@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A cloud whose agents are in this process, so that tests can hold and break what they do."""
+
+from __future__ import annotations
+
+import socket
+
+from tests.unit.agent.pair import Kvm
+from tests.unit.agent.pki import Pki
+from tests.unit.control.cloud import Cloud
+
+
+class Inside(Cloud):
+    """``cloud.kvm["kvm1"]`` is an agent of ``tests.unit.agent.pair``."""
+
+    kvm: dict[str, Kvm]
+
+    def __init__(self, hosts: int = 2, **settings: object) -> None:
+        super().__init__(hosts, links=True, **settings)
+
+    def _link(self) -> None:
+        pki, self.kvm = Pki(self.folder / "pki"), {}
+        certificate, key = pki.issue("admin")
+        self.settings = {"agent_ca_cert": str(pki.ca), "agent_client_cert": str(certificate),
+                         "agent_client_key": str(key), **self.settings}
+        for name in self.hosts:
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                port = free.getsockname()[1]
+            self.hosts[name] = f"https://127.0.0.1:{port}"
+            (self.folder / name).mkdir()
+            self.kvm[name] = Kvm(self.folder, pki, name, port)
+
+    def start_agent(self, name: str) -> None:
+        """They run already."""
+
+    def wait_agent(self, name: str) -> None:
+        """They run already."""
+
+    def _end_agents(self) -> None:
+        for kvm in self.kvm.values():
+            kvm.stop()
+            kvm.fake.close()
