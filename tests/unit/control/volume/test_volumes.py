@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import uuid
 
@@ -134,6 +135,34 @@ def test_a_deletion_waits_for_its_host(ask, service, cloud, monkeypatch):
     service.work()
     assert cloud.on_host() == {}
     ask("GET", f"/v3/red/volumes/{volume['id']}", status=404)
+
+
+def test_what_is_deleted_while_it_is_made_does_not_stay(ask, service, cloud):
+    def deleted_meanwhile(host, id):
+        cloud.ensure_image(host, id)
+        service.delete(ALICE, volume["id"])
+        assert service.worker.step()  # another worker
+
+    service.worker.reach = dataclasses.replace(service.worker.reach, ensure_image=deleted_meanwhile)
+    volume = _volume(ask, imageRef=IMAGE)
+    service.work()
+    ask("GET", f"/v3/red/volumes/{volume['id']}", status=404)
+    assert cloud.on_host() == {}
+
+
+def test_a_lease_is_renewed_while_somebody_is_at_it(ask, service, cloud, monkeypatch):
+    monkeypatch.setattr("magnetar_control.services.volume.work.LEASE", 0.06)
+
+    def slow(host, id):
+        cloud.ensure_image(host, id)
+        time.sleep(0.1)
+        assert other.work() == 0
+
+    other = Embedded(service.database, cloud.hosts, cloud.agents, cloud.ensure_image, Images())
+    service.worker.reach = dataclasses.replace(service.worker.reach, ensure_image=slow)
+    volume = _volume(ask, imageRef=IMAGE)
+    assert service.work() == 1
+    assert _look(ask, volume)["status"] == "available"
 
 
 def test_an_agent_that_refuses_leaves_an_error_with_its_words(ask, service):
