@@ -51,8 +51,9 @@ def _zone(scene: Scene, literal: Any, parent: Any) -> Any:
     return None if literal is None else scene.fx.zone
 
 
-def _other_than(name: str) -> Value:
-    return lambda scene, literal, parent: scene.fx.name(name)
+def _own_name(scene: Scene, literal: Any, parent: Any) -> Any:
+    """The sample's name, which may have letters that matter, and a number."""
+    return f"{literal}-{scene.fx.name('')[-14:].strip('-')}"
 
 
 #: Pointers of requests and what stands there on this site; the first that fits.
@@ -75,9 +76,7 @@ VALUES: tuple[tuple[str, Value], ...] = (
     (r"/volumeAttachment/id", lambda scene, *rest: scene.known.get("volume")),
     (r"/volumeAttachment/serverId", lambda scene, *rest: scene.known["server"]),
     (r"/volumeAttachment/device", lambda scene, literal, parent: scene.known.get("device") or literal),
-    (r"/(flavor|keypair)/name", _other_than("thing")),
-    (r"/aggregate/name", _other_than("aggregate")),
-    (r"/flavor/id", _other_than("flavor")),
+    (r"/(flavor|keypair|aggregate)/name|/flavor/id", _own_name),
     (r"/keypair/user_id", lambda scene, *rest: scene.fx.cloud.admin.user_id),
 )
 _COMPILED = tuple((re.compile(pattern), value) for pattern, value in VALUES)

@@ -51,13 +51,13 @@ class Runner:
         if case.reason or sample is None:
             return Result(case, NOT_APPLICABLE, case.reason)
         operation = self.evidence.operations[sample.operation]
-        if sample.status < 400 and not self.served(operation):
+        if sample.replay != "gone" and not self.served(operation):
             return Result(case, ABSENT)
         try:
             answer = self.exchange(case, sample, operation)
         except Blocked as why:
             return Result(case, BLOCKED, str(why))
-        if sample.status < 400 and self.absence(answer, operation.action):
+        if sample.status in (410, *range(400)) and self.absence(answer, operation.action):
             return Result(case, ABSENT, exchange=answer)
         found = self.twin(case, answer) if case.kind == "twin" else list(self.judge(case, sample, operation, answer))
         return Result(case, FAIL if found else PASS, differences=found, exchange=answer)
@@ -78,7 +78,7 @@ class Runner:
         """The exchange of a case, made once."""
         request: Sample | None = sample
         if sample.direction == "response":
-            request = self.evidence.request_of(sample, case.version) if sample.requests else None
+            request = self.evidence.request_of(sample, case.version)
         key = (request.file if request else sample.file, case.version)
         if key not in self._exchanges:
             mark = self.fx.made

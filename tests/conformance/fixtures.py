@@ -179,7 +179,8 @@ class Fixtures:
     def document(self, **more: Any) -> dict[str, Any]:
         """What a server is asked for."""
         server = {"name": self.name("server"), "imageRef": self.image, "flavorRef": self.flavor(),
-                  "metadata": {"foo": "Foo"}, "accessIPv4": "192.0.2.4", "accessIPv6": "2001:db8::4"}
+                  "metadata": {"foo": "Foo"}, "accessIPv4": "192.0.2.4", "accessIPv6": "2001:db8::4",
+                  "OS-DCF:diskConfig": "AUTO"}
         return {**server, **more}
 
     def create(self, version: int = 1, hints: dict[str, Any] | None = None, **more: Any) -> str:

@@ -116,7 +116,7 @@ def _twin(evidence: Evidence, sample: Sample, capabilities: Mapping[str, Any], m
     if version in sample.valid:
         return None
     earlier = [one for one in evidence.of(sample.operation, sample.direction)
-               if one.stem == sample.stem and version in one.versions]
+               if one.stem == sample.stem and version in one.versions and one.note == sample.note]
     new: set[str] = set()
     if sample.direction == "response":
         if sample.method != "GET" or not earlier:

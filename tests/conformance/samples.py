@@ -165,9 +165,9 @@ class Evidence:
 
     def request_for(self, operation: str, version: int) -> Sample | None:
         """A request that the operation takes at *version*."""
-        found = [one for one in self.of(operation, "request") if one.usable and version in one.versions]
-        plain = [one for one in found if one.status < 400]
-        return plain[-1] if plain else None
+        fitting = [one for one in self.of(operation, "request") if one.usable and version in one.valid]
+        plain = [one for one in fitting if one.status < 400]
+        return max(plain, key=lambda one: (version in one.versions, one.min), default=None)
 
     def request_of(self, sample: Sample, version: int) -> Sample | None:
         """The request that brings the answer of *sample* at *version*: one of its own; else another of the operation
@@ -176,6 +176,10 @@ class Evidence:
         for fitting in ([one for one in own if version in one.versions], [one for one in own if version in one.valid]):
             if fitting:
                 return fitting[-1]
+        if sample.method == "GET":
+            return None
+        if not own:
+            return self.request_for(sample.operation, version)
         top = self.body(sample.file).keys()
         others = [one for one in self.of(sample.operation, "request")
                   if version in one.valid and one.usable and one.status == sample.status

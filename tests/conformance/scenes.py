@@ -79,31 +79,36 @@ def _instance_action(scene: Scene) -> dict[str, str]:
     return {**params, "id": stop["request_id"]}
 
 
-def attach(fx: Fixtures, server: str, tag: str | None = None) -> str:
-    """Attach a new volume; its id."""
-    volume = fx.volume()
-    body = {"volumeAttachment": {"volumeId": volume, **({"tag": tag} if tag else {})}}
-    fx.compute("POST", f"/servers/{server}/os-volume_attachments", body, 49 if tag else 1, "attach a volume")
-    fx.settle(server)
-    return volume
+def attach(fx: Fixtures, server: str, volume: str, tag: str) -> None:
+    """Attach a volume, and wait until it is."""
+    body = {"volumeAttachment": {"volumeId": volume, "tag": tag}}
+    fx.compute("POST", f"/servers/{server}/os-volume_attachments", body, 49, "attach a volume")
+    status = fx.settle(server)
+    there = fx.compute("GET", f"/servers/{server}/os-volume_attachments")["volumeAttachments"]
+    if volume not in [one["volumeId"] for one in there]:
+        raise Blocked(f"the volume was not attached; the server is {status}")
 
 
 def _with_volume(scene: Scene) -> dict[str, str]:
-    tag = "foo"
+    # Volumes are made before the server: things are removed in the reverse order.
+    fx = scene.fx
+
+    def make() -> tuple[str, str]:
+        volume = fx.volume()
+        id = fx.spent("active")
+        attach(fx, id, volume, "foo")
+        return id, volume
+    flag = "delete-flag" in scene.file
+    another = fx.volume() if "update-volume" in scene.file and not flag else ""
     if scene.reads:
-        def make() -> tuple[str, str]:
-            id = scene.fx.spent("active")
-            return id, attach(scene.fx, id, tag)
-        server, volume = scene.fx.remember("server with volume", make)
+        server, volume = fx.remember("server with volume", make)
     else:
-        server = scene.fx.spent("active")
-        volume = attach(scene.fx, server, tag)
+        server, volume = make()
         scene.known["spent"] = server
-    scene.known.update(server=server, attached=volume)
-    if "update-volume" in scene.file:
-        there = scene.fx.compute("GET", f"/servers/{server}/os-volume_attachments/{volume}")["volumeAttachment"]
+    scene.known.update(server=server, attached=volume, volume=another or volume)
+    if flag:
+        there = fx.compute("GET", f"/servers/{server}/os-volume_attachments/{volume}")["volumeAttachment"]
         scene.known["device"] = there["device"]
-        scene.known["volume"] = volume if "delete-flag" in scene.file else scene.fx.volume()
     return {"server_id": server, "id": volume}
 
 
@@ -272,8 +277,8 @@ def prepare(scene: Scene) -> Scene:
         scene.known["server"] = scene.fx.server()
         return scene
     if path == "/servers/{server_id}/os-volume_attachments" and method == "POST":
-        scene.params = _server(scene)
         scene.known["volume"] = scene.fx.volume()
+        scene.params = _server(scene)
         return scene
     if method == "POST" and path in ("/os-aggregates", "/os-server-groups", "/os-keypairs", "/flavors"):
         return scene

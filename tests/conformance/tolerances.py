@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 #: Maps whose keys are the users' or the hosts' own.
 USER_KEYED = (
@@ -41,8 +42,10 @@ MAY_BE_NULL = (
 
 
 #: Words that real hosts bring where Nova's fake ones were ready at once.
-OTHER_WORDS: dict[tuple[str, str], set[str]] = {
+OTHER_WORDS: dict[tuple[str, str], set[Any]] = {
     ("servers.action.rebuild", "status"): {"REBUILD"},
+    ("servers.show", "OS-EXT-STS:power_state"): {1},
+    ("servers.os-instance-actions.list", "action"): {"create", "stop"},
 }
 
 
