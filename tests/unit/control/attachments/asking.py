@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a user asks of a cloud about volumes and servers, and what its hosts say of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tests.unit.control.cloud import Caller, Cloud, Reply
+
+VOLUMES = "/volume/v3"
+
+
+def until(what: Callable[[], Any], limit: float = 20.0) -> Any:
+    """What *what* returns as soon as it is true."""
+    deadline = time.monotonic() + limit
+    while not (found := what()):
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.02)
+    return found
+
+
+class Owner:
+    """A caller with volumes. *cloud*: with two hosts that reach each other."""
+
+    def __init__(self, cloud: Cloud, caller: Caller | None = None) -> None:
+        self.cloud, self.call = cloud, caller or cloud.admin
+        self.api = f"{VOLUMES}/{self.call.project_id}"
+
+    def volume(self, size: int = 1, **more: Any) -> str:
+        """A new volume that is available; *host* says where."""
+        host = more.pop("host", None)
+        if host:
+            return self._at(host, size, more)
+        reply = self.call.post(f"{self.api}/volumes", {"volume": {"size": size, **more}})
+        assert reply.status == 202, reply
+        id = str(reply.json["volume"]["id"])
+        until(lambda: self.state(id) == "available")
+        return id
+
+    def _at(self, host: str, size: int, more: dict[str, Any]) -> str:
+        from magnetar_control.services import Context
+
+        context = Context(self.call.user_id, self.call.project_id, frozenset(["member"]))
+        made = self.cloud.services.volume.create(context, size, host=host, **more)
+        self.cloud.services.volume.wait(made["id"], 20)
+        return str(made["id"])
+
+    def seen(self, id: str) -> dict[str, Any] | None:
+        """The volume."""
+        reply = self.call.get(f"{self.api}/volumes/{id}")
+        return None if reply.status == 404 else reply.json["volume"]
+
+    def state(self, id: str) -> str | None:
+        """The volume's status."""
+        found = self.seen(id)
+        return found["status"] if found else None
+
+    def server(self, **more: Any) -> dict[str, Any]:
+        """A server that runs."""
+        found = self.call.boot(**more)
+        assert found["status"] == "ACTIVE", found.get("fault")
+        return found
+
+    def attach(self, server: str, volume: str, version: str = "2.89", **more: Any) -> Reply:
+        """Ask for it."""
+        return self.call.post(f"/v2.1/servers/{server}/os-volume_attachments",
+                              {"volumeAttachment": {"volumeId": volume, **more}}, version)
+
+    def attached(self, server: str, version: str = "2.89") -> list[dict[str, Any]]:
+        """The list of attachments."""
+        found: list[dict[str, Any]] = self.call.get(f"/v2.1/servers/{server}/os-volume_attachments",
+                                                    version).json["volumeAttachments"]
+        return found
+
+    def detach(self, server: str, volume: str) -> Reply:
+        """Ask for it."""
+        return self.call.delete(f"/v2.1/servers/{server}/os-volume_attachments/{volume}")
+
+    def on_host(self, noun: str, host: str) -> list[dict[str, Any]]:
+        """What the agent of a host has of a kind."""
+        with self.cloud.parts.agents.client(self.cloud.hosts[host]) as client:
+            return list(client.list(noun))
+
+    def host_of(self, server: str) -> str:
+        """The host of a server."""
+        return str(self.call.server(server)["OS-EXT-SRV-ATTR:host"])
+
+    def other(self, host: str) -> str:
+        """The other one."""
+        return next(name for name in self.cloud.hosts if name != host)
+
+    def clear(self) -> None:
+        """Remove servers, then volumes; nothing of them is left on the hosts."""
+        for one in self.call.get("/v2.1/servers").json["servers"]:
+            self.call.delete(f"/v2.1/servers/{one['id']}")
+        until(lambda: not self.call.get("/v2.1/servers").json["servers"])
+        for one in self.call.get(f"{self.api}/snapshots").json["snapshots"]:
+            self.call.delete(f"{self.api}/snapshots/{one['id']}")
+        until(lambda: not self.call.get(f"{self.api}/snapshots").json["snapshots"])
+        for one in self.call.get(f"{self.api}/volumes").json["volumes"]:
+            until(lambda id=one["id"]: self.state(id) not in ("attaching", "detaching", "creating"))
+            self.call.delete(f"{self.api}/volumes/{one['id']}")
+        until(lambda: not self.call.get(f"{self.api}/volumes").json["volumes"])
+        for host in self.cloud.hosts:
+            for noun in ("volume_attachment", "volume_export", "volume"):
+                assert self.on_host(noun, host) == []

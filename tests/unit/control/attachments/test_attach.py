@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""os-volume_attachments: volumes come to servers and go, whichever host they lie on."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from .asking import Owner, until
+
+
+@pytest.mark.parametrize("near", [True, False], ids=["same host", "other host"])
+def test_a_volume_is_attached_and_detached(owner: Owner, near: bool) -> None:
+    server = owner.server()["id"]
+    host = owner.host_of(server)
+    place = host if near else owner.other(host)
+    volume = owner.volume(host=place, name="data")
+    reply = owner.attach(server, volume, tag="db", delete_on_termination=False)
+    assert reply.status == 200, reply
+    assert reply.json["volumeAttachment"] == {"id": volume, "volumeId": volume, "serverId": server, "device": "/dev/vdb",
+                                              "tag": "db", "delete_on_termination": False}
+    until(lambda: owner.state(volume) == "in-use")
+    seen = owner.seen(volume)
+    assert seen and [(one["server_id"], one["device"]) for one in seen["attachments"]] == [(server, "/dev/vdb")]
+    [one] = owner.attached(server)
+    assert one["attachment_id"] == seen["attachments"][0]["attachment_id"]
+    assert uuid.UUID(one["bdm_uuid"]) and "id" not in one
+    [plugged] = owner.on_host("volume_attachment", host)
+    assert (plugged["server"], plugged["volume"], plugged["device"], plugged["tag"]) == (server, volume, "vdb", "db")
+    assert len(owner.on_host("volume_export", place)) == (not near)
+    assert owner.call.server(server)["os-extended-volumes:volumes_attached"] == [
+        {"id": volume, "delete_on_termination": False}]
+    assert owner.detach(server, volume).status == 202
+    until(lambda: owner.state(volume) == "available")
+    until(lambda: owner.attached(server) == [])
+    assert owner.on_host("volume_attachment", host) == owner.on_host("volume_export", place) == []
+
+
+def test_views_follow_the_versions(owner: Owner) -> None:
+    server, volume = owner.server()["id"], owner.volume()
+    owner.attach(server, volume, "2.49", tag="t")
+    path = f"/v2.1/servers/{server}/os-volume_attachments/{volume}"
+    keys = {version: set(owner.call.get(path, version).json["volumeAttachment"])
+            for version in ("2.1", "2.69", "2.70", "2.79", "2.88", "2.89", "2.101")}
+    old = {"id", "serverId", "volumeId", "device"}
+    assert keys["2.1"] == keys["2.69"] == old
+    assert keys["2.70"] == old | {"tag"}
+    assert keys["2.79"] == keys["2.88"] == old | {"tag", "delete_on_termination"}
+    assert keys["2.89"] == keys["2.101"] == (keys["2.88"] - {"id"}) | {"attachment_id", "bdm_uuid"}
+
+
+def test_since_2_101_the_answer_is_empty(owner: Owner) -> None:
+    server, volume = owner.server()["id"], owner.volume()
+    reply = owner.attach(server, volume, "2.101")
+    assert (reply.status, reply.content) == (202, b"")
+    until(lambda: owner.state(volume) == "in-use")
+
+
+def test_lists_have_pages(owner: Owner) -> None:
+    server = owner.server()["id"]
+    volumes = [owner.volume() for _number in range(3)]
+    for volume in volumes:
+        assert owner.attach(server, volume).status == 200
+    path = f"/v2.1/servers/{server}/os-volume_attachments"
+    found = owner.call.get(path + "?limit=1&offset=1").json["volumeAttachments"]
+    assert [one["volumeId"] for one in found] == volumes[1:2]
+    assert [one["device"] for one in owner.attached(server)] == ["/dev/vdb", "/dev/vdc", "/dev/vdd"]
+    assert owner.call.get(path + "?limit=-1").status == 400
+    assert owner.call.get(path + "?sort=x", "2.75").status == 400
+    until(lambda: [owner.state(volume) for volume in volumes] == ["in-use"] * 3)
+
+
+def test_whether_a_volume_goes_with_its_server_can_change(owner: Owner) -> None:
+    server, stays, goes = owner.server()["id"], owner.volume(), owner.volume()
+    owner.attach(server, stays, delete_on_termination=True)
+    owner.attach(server, goes)
+    path = f"/v2.1/servers/{server}/os-volume_attachments/"
+    for volume, flag in ((stays, False), (goes, True)):
+        until(lambda volume=volume: owner.state(volume) == "in-use")
+        body = {"volumeAttachment": {"volumeId": volume, "delete_on_termination": flag}}
+        assert owner.call.put(path + volume, body, "2.85").status == 202
+        assert owner.call.get(path + volume, "2.85").json["volumeAttachment"]["delete_on_termination"] is flag
+    wrong = {"volumeAttachment": {"volumeId": stays, "device": "/dev/vdz"}}
+    assert owner.call.put(path + stays, wrong, "2.85").status == 400
+    assert owner.call.put(path + stays, {"volumeAttachment": {"volumeId": goes}}, "2.85").status == 409
+    assert owner.call.put(path + stays, {"volumeAttachment": {"volumeId": goes}}, "2.84").status == 409
+    assert owner.call.put(path + stays, {"volumeAttachment": {"volumeId": stays, "tag": "x"}}, "2.84").status == 400
+    owner.call.delete(f"/v2.1/servers/{server}")
+    until(lambda: owner.state(goes) is None)
+    until(lambda: owner.state(stays) == "available")
+
+
+@pytest.mark.parametrize(("body", "version", "status"), [
+    ({}, "2.1", 400), ({"volumeId": "x"}, "2.1", 400), ({"volumeId": None}, "2.1", 400),
+    ({"tag": "t"}, "2.48", 400), ({"tag": "a,b"}, "2.49", 400), ({"tag": "t" * 61}, "2.49", 400),
+    ({"delete_on_termination": True}, "2.78", 400), ({"delete_on_termination": "x"}, "2.79", 400),
+    ({"device": "vdb"}, "2.1", 400), ({"device": 7}, "2.1", 400), ({"more": 1}, "2.1", 400),
+    ({"volumeId": str(uuid.uuid4())}, "2.1", 404)])
+def test_bad_input_is_refused_and_changes_nothing(owner: Owner, body: dict[str, object], version: str,
+                                                  status: int) -> None:
+    server = owner.server()["id"]
+    volume = owner.volume()
+    want = {**({"volumeId": volume} if "volumeId" not in body and body else {}), **body}
+    reply = owner.call.post(f"/v2.1/servers/{server}/os-volume_attachments", {"volumeAttachment": want}, version)
+    assert reply.status == status, reply
+    assert owner.state(volume) == "available"
+    assert owner.attached(server) == []
+
+
+def test_a_volume_is_in_one_server_only_unless_made_for_several(owner: Owner) -> None:
+    one, two = owner.server(name="one")["id"], owner.server(name="two")["id"]
+    volume = owner.volume()
+    assert owner.attach(one, volume).status == 200
+    again = owner.attach(one, volume)
+    assert again.status == 400 and "already attached" in again.json["badRequest"]["message"]
+    assert owner.attach(two, volume).status == 400
+    assert owner.attached(two) == []
+    several = owner.volume(host=owner.host_of(one), multiattach=True)
+    assert owner.attach(one, several, "2.59").status == 400
+    for server in (one, two):
+        assert owner.attach(server, several, "2.60").status == 200
+        until(lambda server=server: _in(owner, several, server) and owner.state(several) == "in-use")
+    assert owner.detach(one, several).status == 202
+    until(lambda: not _in(owner, several, one))
+    assert owner.state(several) == "in-use"
+
+
+def _in(owner: Owner, volume: str, server: str) -> bool:
+    """Whether the hosts have it so."""
+    return any(one["server"] == server and one["volume"] == volume
+               for host in owner.cloud.hosts for one in owner.on_host("volume_attachment", host))
+
+
+def test_others_volumes_are_not_there(owner: Owner) -> None:
+    server = owner.server()["id"]
+    stranger = Owner(owner.cloud, owner.cloud.caller("mallory", "elsewhere"))
+    theirs, mine = stranger.volume(), owner.volume()
+    path = f"/v2.1/servers/{server}/os-volume_attachments"
+    assert stranger.call.get(path).status == 404
+    assert stranger.attach(server, theirs).status == 404
+    assert owner.attach(server, mine).status == 200
+    assert stranger.call.delete(f"{path}/{mine}").status == 404
+    until(lambda: owner.state(mine) == "in-use")
+    stranger.call.delete(f"{stranger.api}/volumes/{theirs}")
+    until(lambda: stranger.state(theirs) is None)
+
+
+def test_states_that_do_not_allow_it(owner: Owner) -> None:
+    server, volume = owner.server()["id"], owner.volume()
+    owner.call.act(server, "suspend")
+    owner.call.settled(server)
+    assert owner.attach(server, volume).status == 409
+    assert owner.detach(server, volume).status == 409
+    owner.call.act(server, "resume")
+    owner.call.settled(server)
+    assert owner.detach(server, volume).status == 404
+    owner.call.act(server, "os-stop")
+    owner.call.settled(server)
+    assert owner.attach(server, volume).status == 200  # while it is off, too
+    until(lambda: owner.state(volume) == "in-use")
+    assert owner.detach(server, volume).status == 202
+    until(lambda: owner.state(volume) == "available")
