@@ -118,6 +118,16 @@ BODY = Wrapped("server", record({
 
 def create(call: Call) -> Answer:
     """POST /servers: 202 with a stub; the servers come into being afterwards."""
+    want, (rows, groups) = call.body["server"], prepared(call)
+    with call.cloud.store.cell0.write() as connection:
+        servers.make(connection, rows, call.request.id)
+        call.cloud.store.cell0.ring(connection, servers.ACTIONS_BELL)
+    return _answer(call, want, rows, groups, want.get("adminPass") or new_password())
+
+
+def prepared(call: Call) -> tuple[list[dict[str, Any]], list[str]]:
+    """The rows of the servers that are asked for, and the names of their security groups. Changes nothing; raises what
+    can be refused beforehand."""
     want = call.body["server"]
     if call.version >= ANY_NETWORKS_WORD and "networks" not in want:
         raise InvalidField("server.networks", "is required: a list, auto or none")
@@ -135,17 +145,13 @@ def create(call: Call) -> Answer:
         raise Fault(400, "Injected files (personality) are not supported; use user_data.")
     quota.check_metadata(quota.limits(call)["metadata_items"], want.get("metadata"))
     count = quota.check_servers(call, flavor, least, most)
-    password = want.get("adminPass") or new_password()
     request = {"networks": networks, "blocks": blocks, "public_key": key, "host": want.get("host"),
                "hypervisor_hostname": want.get("hypervisor_hostname"), "image": image and image["id"]}
-    rows = _rows(call, want, flavor, image, hints, groups, request, count)
-    with call.cloud.store.cell0.write() as connection:
-        servers.make(connection, rows, call.request.id)
-        call.cloud.store.cell0.ring(connection, servers.ACTIONS_BELL)
-    return _answer(call, want, rows, groups, password)
+    return _rows(call, want, flavor, image, hints, groups, request, count), groups
 
 
-def _answer(call: Call, want: Mapping[str, Any], rows: list[dict[str, Any]], groups: list[str], password: str) -> Answer:
+def _answer(call: Call, want: Mapping[str, Any], rows: list[dict[str, Any]], groups: list[str],
+            password: str) -> Answer:
     if want.get("return_reservation_id"):
         return Answer({"reservation_id": rows[0]["reservation_id"]}, 202)
     id = rows[0]["id"]
@@ -253,7 +259,7 @@ def hostname(name: str, id: str) -> str:
 
 def _rows(call: Call, want: Mapping[str, Any], flavor: Mapping[str, Any], image: Mapping[str, Any] | None,
           hints: Mapping[str, Any], groups: list[str], request: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
-    moment = now()
+    moment, certificates = now(), want.get("trusted_image_certificates")
     reservation = "r-" + "".join(random.choices(string.ascii_lowercase + string.digits, k=8))  # noqa: S311 - a name
     shared = {
         "project_id": call.project, "user_id": call.context.user_id, "vm_state": "building", "task_state": "scheduling",
@@ -269,8 +275,8 @@ def _rows(call: Call, want: Mapping[str, Any], flavor: Mapping[str, Any], image:
         "access_ip_v6": want.get("accessIPv6"), "disk_config": want.get("OS-DCF:diskConfig", "MANUAL"),
         "root_device_name": "/dev/vda", "reservation_id": reservation,
         "security_groups": servers.text([{"name": name} for name in groups]),
-        "request": servers.text(request), "hints": servers.text(hints), "trusted_certs": servers.text(want["trusted_image_certificates"])
-        if want.get("trusted_image_certificates") else None, "created_at": moment, "updated_at": moment,
+        "request": servers.text(request), "hints": servers.text(hints),
+        "trusted_certs": servers.text(certificates) if certificates else None, "created_at": moment, "updated_at": moment,
         "interfaces": "[]", "addresses": "{}", "volumes": "[]"}
     rows = []
     for at in range(count):
@@ -285,5 +291,6 @@ def _rows(call: Call, want: Mapping[str, Any], flavor: Mapping[str, Any], image:
 
 
 OPERATIONS = (
-    Operation(method="POST", path="/servers", handler=create, name="servers.create", rule=CREATE, body=BODY, status=202),
+    Operation(method="POST", path="/servers", handler=create, name="servers.create", rule=CREATE, body=BODY,
+              status=202),
 )
