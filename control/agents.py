@@ -20,8 +20,8 @@ class Agents:
 
     def __init__(self, ca_cert: Path | None = None, client_cert: Path | None = None, client_key: Path | None = None,
                  timeout: float = 600.0) -> None:
-        self.tls = {"ca_cert": str(ca_cert) if ca_cert else None, "client_cert": str(client_cert) if client_cert else None,
-                    "client_key": str(client_key) if client_key else None}
+        files = {"ca_cert": ca_cert, "client_cert": client_cert, "client_key": client_key}
+        self.tls = {name: str(path) if path else None for name, path in files.items()}
         self.timeout = timeout
         self._lock = threading.Lock()
         self._free: dict[str, list[Client]] = {}

@@ -14,7 +14,7 @@ ITSELF = Context("", None, frozenset(("admin",)))
 
 
 class Delivery:
-    """Brings images to hosts. What is believed to be on a host is remembered, and forgotten when a build fails there."""
+    """Brings images to hosts. What is believed to be on a host is remembered until a build fails there."""
 
     def __init__(self, images: Images, timeout: float) -> None:
         self.images, self.timeout = images, timeout

@@ -41,15 +41,15 @@ class Settings:
     database_url: str | None = _doc("API database; SQLite in state_dir when left out.")
     cell0_database_url: str | None = _doc("Database of servers without a host; SQLite in state_dir when left out.")
     cell: str = _doc("Name of the cell whose conductor this is.", "cell1")
-    cell_database_url: str | None = _doc("Database of that cell, for `magnetar cell create` and `magnetar serve`; SQLite "
-                                         "in state_dir when left out.")
+    cell_database_url: str | None = _doc("Database of that cell, for `magnetar cell create` and `magnetar serve`; "
+                                         "SQLite in state_dir when left out.")
     conductor_name: str | None = _doc("Name of this conductor among the services; the host's name when left out.")
     listen: str = _doc("host:port of the API.", "127.0.0.1:8774")
     tls_cert: Path | None = _doc("PEM file with the API's certificate and its chain.")
     tls_key: Path | None = _doc("Key of that certificate.")
-    public_url: str | None = _doc("URL by which clients reach the API, for the catalogue; that of each request when left "
-                                  "out.")
-    trust_proxy: bool = _doc("Believe X-Forwarded-Proto and X-Forwarded-Host; only behind a proxy that sets them.", False)
+    public_url: str | None = _doc("URL by which clients reach the API, for the catalogue; that of each request when "
+                                  "left out.")
+    trust_proxy: bool = _doc("Believe X-Forwarded-Proto and -Host; only behind a proxy that sets them.", False)
     threads: int = _doc("Requests that are worked on at once in one process.", 16)
     log_level: str = _doc("debug, info, warning or error.", "info")
     hosts: dict[str, str] = _doc("Compute hosts of the cell: name to the endpoint of the agent, such as "
@@ -80,7 +80,7 @@ class Settings:
     max_limit: int = _doc("Most items that one answer lists.", 1000)
     cell_timeout: float = _doc("Seconds that a list waits for a cell.", 60.0)
     policy_file: Path | None = _doc("oslo.policy file (YAML) that overrides Nova's default rules.")
-    enable_instance_password: bool = _doc("Whether answers to create, rebuild and rescue have the admin password.", True)
+    enable_instance_password: bool = _doc("Whether answers to create, rebuild and rescue have a password.", True)
     network_cidr: str = _doc("Addresses of the first embedded network.", "10.20.0.0/24")
     quota_instances: int = _doc("Servers of a project; -1 for no limit.", 10)
     quota_cores: int = _doc("Virtual CPUs of a project.", 20)
@@ -128,7 +128,8 @@ def make(values: dict[str, Any], source: str = "the settings") -> Settings:
     for name, value in values.items():
         if name not in hints:
             near = difflib.get_close_matches(name, hints, 1)
-            raise InvalidSettings(f"{source}: {name} is not a setting" + (f"; did you mean {near[0]}?" if near else "."))
+            advice = f"; did you mean {near[0]}?" if near else "."
+            raise InvalidSettings(f"{source}: {name} is not a setting{advice}")
         checked[name] = _checked(name, value, hints[name], source)
     return Settings(**checked)
 

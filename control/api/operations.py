@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from .handlers import (
     addresses,
+    aggregates,
+    availability_zones,
     flavor_access,
     flavor_extra_specs,
     flavors,
@@ -21,6 +23,6 @@ from .handlers import (
 )
 
 NOUNS = (servers, server_create, server_actions, flavors, flavor_access, flavor_extra_specs, keypairs,
-         volume_attachments, interfaces, metadata, tags, addresses, instance_actions,
-         migrations)
+         volume_attachments, interfaces, metadata, tags, addresses, instance_actions, migrations, aggregates,
+         availability_zones)
 OPERATIONS = tuple(operation for noun in NOUNS for operation in noun.OPERATIONS)

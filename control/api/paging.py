@@ -38,7 +38,6 @@ def size(call: Call) -> int:
 
 def next_link(call: Call, path: str, marker: str) -> list[dict[str, str]]:
     """``[{"rel": "next", "href": …}]``: the same question from *marker* on."""
-    kept: Iterable[tuple[str, str]] = [(name, value) for name, value in call.request.query
-                                       if name not in ("marker",)]
+    kept: Iterable[tuple[str, str]] = [(name, value) for name, value in call.request.query if name != "marker"]
     query = urlencode([*kept, ("marker", marker)], quote_via=quote)
     return [{"rel": "next", "href": f"{call.base}{path}?{query}"}]

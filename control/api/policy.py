@@ -65,8 +65,8 @@ class Policy:
         self._look()
         found = self._decided.get(key)
         if found is None:
-            credentials = {"roles": sorted(context.roles), "project_id": context.project_id, "is_admin": context.is_admin,
-                           "user_id": context.user_id}
+            credentials = {"roles": sorted(context.roles), "project_id": context.project_id,
+                           "is_admin": context.is_admin, "user_id": context.user_id}
             with self._lock:
                 found = bool(self._enforcer.enforce(rule, {"project_id": project, "user_id": user}, credentials))
                 if len(self._decided) > KEPT:

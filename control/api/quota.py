@@ -62,7 +62,8 @@ def check_servers(call: Call, flavor: Mapping[str, Any], least: int, most: int) 
     """How many servers of *flavor* may be made, from *least* to *most*. Raises ``Fault`` 403 when not even *least*."""
     limit, have = limits(call), used(call)
     each = {"instances": 1, "cores": flavor["vcpus"], "ram": flavor["ram"]}
-    room: int = min([most, *((limit[name] - have[name]) // each[name] for name in each if limit[name] >= 0 and each[name])])
+    limited = [name for name in each if limit[name] >= 0 and each[name]]
+    room: int = min([most, *((limit[name] - have[name]) // each[name] for name in limited)])
     if room >= least:
         return room
     over = [name for name in each if limit[name] >= 0 and have[name] + least * each[name] > limit[name]]

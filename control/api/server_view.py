@@ -185,5 +185,5 @@ KEYS: Sequence[tuple[str, int, int, str | None, Callable[[View, Row], Any]]] = (
 #: What PUT and rebuild showed before 2.75: no extended attributes.
 BASIC = frozenset((
     "accessIPv4", "accessIPv6", "addresses", "created", "description", "fault", "flavor", "hostId", "id", "image",
-    "links", "locked", "locked_reason", "metadata", "name", "OS-DCF:diskConfig", "progress", "server_groups", "status", "tags",
-    "tenant_id", "trusted_image_certificates", "updated", "user_id"))
+    "links", "locked", "locked_reason", "metadata", "name", "OS-DCF:diskConfig", "progress", "server_groups", "status",
+    "tags", "tenant_id", "trusted_image_certificates", "updated", "user_id"))

@@ -52,7 +52,8 @@ def _number(text: str) -> int:
 
 
 def _malformed(text: str) -> Fault:
-    return Fault(400, f"API Version String {text} is of invalid format. Must be of format MajorNum.MinorNum, or latest.")
+    return Fault(400, f"API Version String {text} is of invalid format. Must be of format MajorNum.MinorNum, or "
+                      "latest.")
 
 
 def stamp(version: int) -> dict[str, str]:

@@ -52,7 +52,7 @@ def build(work: Work) -> None:
 
 def make(work: Work, host: str) -> dict[str, Any]:
     """Have the server on *host*; returns the agent's resource."""
-    nics = network(work, host)
+    nics = network(work)
     with work.client(host) as client:
         networks(work, client, host, nics)
         document = described(work, nics)
@@ -69,7 +69,7 @@ def make(work: Work, host: str) -> dict[str, Any]:
     return volumes.built(work, host, answer["resource"], abroad)
 
 
-def network(work: Work, host: str) -> list[dict[str, Any]]:
+def network(work: Work) -> list[dict[str, Any]]:
     """The server's NICs, allocated once and noted."""
     if work.server.interfaces != "[]":
         nics: list[dict[str, Any]] = orjson.loads(work.server.interfaces)
@@ -154,18 +154,18 @@ def _again(work: Work, host: str, error: Exception) -> None:
     refused = isinstance(error, Fault) and error.status < 500
     if refused or len(tried) >= work.conductor.settings.max_attempts:
         volumes.give_back(work, everything=True)
-        _gone(work, host)
+        _gone(work)
         work.error(error)
         return
     volumes.give_back(work, everything=False)
-    _gone(work, host)
+    _gone(work)
     try:
         found = place(work.conductor.store.api, work.conductor.states, wanted(
             work, ignored=frozenset(tried), cell_id=work.conductor.cell.id))
     except NoValidHost:
         volumes.give_back(work, everything=True)
-        work.error(NoHost(f"Exceeded maximum number of retries. Build of instance {work.id} failed on {', '.join(tried)}; "
-                          f"last exception: {said(error)}"))
+        work.error(NoHost(f"Exceeded maximum number of retries. Build of instance {work.id} failed on "
+                          f"{', '.join(tried)}; last exception: {said(error)}"))
         return
     work.note(host=found.host, task_state="scheduling")
     work.later(0.0, host=found.host, args=servers.text({**work.args, "tried": tried}))
@@ -182,7 +182,7 @@ def clean(work: Work, host: str) -> None:
         log.warning("server %s: what is left of it on %s is removed later: %s", work.id, host, error.message)
 
 
-def _gone(work: Work, host: str) -> None:
+def _gone(work: Work) -> None:
     """The server holds nothing of the host any more, and is on none."""
     with work.conductor.store.api.write() as connection:
         allocations.release(connection, work.id)

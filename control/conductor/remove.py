@@ -3,17 +3,20 @@
 
 from __future__ import annotations
 
-from sqlalchemy import update
+from sqlalchemy import delete, select, update
 
-from magnetar_control.store import allocations, servers
+from magnetar_control.store import allocations
 from magnetar_control.store.database import now
-from magnetar_control.store.tables import migrations
+from magnetar_control.store.tables import migrations, server_group_members
 from magnetar_core.actions import DELETED
 from magnetar_core.errors import MagnetarError, NotFound
 
 from . import move, volumes
 from .power import patiently
 from .work import HostDown, Work
+
+#: Statuses of migrations that have ended.
+ENDED = ("completed", "confirmed", "reverted", "error", "cancelled", "failed")
 
 
 def remove(work: Work) -> None:
@@ -62,36 +65,15 @@ def _from(work: Work, host: str) -> None:
 
 
 def _claims(work: Work) -> None:
-    from sqlalchemy import select
-
+    """Nothing is claimed for it any more, it is in no server group, and none of its moves goes on."""
     with work.database.read() as connection:
         moves = connection.execute(select(migrations.c.uuid).where(migrations.c.server_id == work.id)).scalars().all()
     with work.conductor.store.api.write() as connection:
         for consumer in (work.id, *moves):
             allocations.release(connection, consumer)
-        servers_groups_leave(connection, work.id)
+        connection.execute(delete(server_group_members).where(server_group_members.c.server_id == work.id))
     if work.server.host:
         work.conductor.changed(work.server.host)
     with work.database.write() as connection:
         connection.execute(update(migrations).where(
-            migrations.c.server_id == work.id, migrations.c.status.not_in(("completed", "confirmed", "reverted", "error",
-                                                                           "cancelled", "failed"))).values(
-            status="error", updated_at=now()))
-
-
-def servers_groups_leave(connection: object, id: str) -> None:
-    """A deleted server is in no server group."""
-    from sqlalchemy import delete
-
-    from magnetar_control.store.tables import server_group_members
-
-    connection.execute(delete(server_group_members).where(  # type: ignore[attr-defined]
-        server_group_members.c.server_id == id))
-
-
-def remove_unbuilt(work: Work) -> None:
-    """``delete`` of a server that is in cell0: it has no host."""
-    remove(work)
-
-
-__all__ = ["remove", "remove_unbuilt", "servers"]
+            migrations.c.server_id == work.id, migrations.c.status.not_in(ENDED)).values(status="error", updated_at=now()))

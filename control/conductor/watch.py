@@ -28,6 +28,8 @@ from .conductor import Conductor
 log = logging.getLogger(__name__)
 #: Seconds that a watch is leased, between two looks at who watches whom, and after a failure.
 LEASE, LOOK, PAUSE = 12.0, 3.0, 1.0
+#: What of a host's resource is written down when it changes.
+KEPT = ("vcpus", "memory_mb", "disk_gb", "agent_version", "hypervisor_version")
 #: Power state seen, and the vm_state that a server then is in.
 FOLLOWS = {"off": STOPPED, "crashed": STOPPED, "running": ACTIVE, "paused": PAUSED, "suspended": SUSPENDED}
 #: vm_states that follow the guest.
@@ -142,7 +144,7 @@ class Watch:
 
     def _inventory(self, name: str, host: Mapping[str, Any]) -> None:
         conductor = self.conductor
-        totals = tuple(host.get(key) for key in ("vcpus", "memory_mb", "disk_gb", "agent_version", "hypervisor_version"))
+        totals = tuple(host.get(key) for key in KEPT)
         if self._kept.get(name) == totals:
             return
         with conductor.store.api.write() as connection:

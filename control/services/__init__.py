@@ -73,8 +73,8 @@ class Networks(Protocol):
 
     def check(self, context: Context, wishes: Any) -> list[Document]:
         """What a server asked for, in normal form: [{network_id, port_id, fixed_ip, tag}]. *wishes*: "auto", "none", or
-        Nova's list; an empty list is the default network. Raises ``web.Fault`` 400 naming what does not exist, 409 for a
-        port in use."""
+        Nova's list; an empty list is the default network. Raises ``web.Fault`` 400 naming what does not exist, 409 for
+        a port in use."""
 
     def allocate(self, context: Context, server_id: str, wishes: Sequence[Document]) -> list[Document]:
         """NICs for the wishes of ``check``; ports that are not there are made. Asked twice, the same NICs."""
@@ -86,7 +86,7 @@ class Networks(Protocol):
         """The server has no port any more (or not this one): those made with it are deleted, others are free again."""
 
     def on_host(self, network_id: str) -> Document | None:
-        """The ``network`` resource that a host's agent must have for it: {name, …}; ``None`` for a bridge of the host."""
+        """The ``network`` resource that a host's agent must have for it, {name, …}; ``None`` for a host's bridge."""
 
     def ports(self, server_id: str) -> list[Document]:
         """The NICs of a server, each with port_state besides."""
@@ -106,14 +106,15 @@ class Volumes(Protocol):
         """The volume snapshot {id, volume_id, size, status}."""
 
     def create(self, context: Context, size: int, **fields: Any) -> Document:
-        """A volume that is being made; *fields*: name, image_id, snapshot_id, source_volume_id, volume_type, id, host."""
+        """A volume that is being made; *fields*: name, image_id, snapshot_id, source_volume_id, volume_type, id,
+        host."""
 
     def wait(self, id: str, limit: float) -> Document:
         """The volume when it is made; raises ``web.Fault`` 400 when that failed or took longer."""
 
     def reserve(self, context: Context, id: str, server_id: str, **fields: Any) -> Document:
-        """Keep it for a server: {id (of the attachment), volume}; *fields*: attachment_id. Asked twice, the same. Raises
-        ``web.Fault`` 400 or 409 when it is in use."""
+        """Keep it for a server: {id (of the attachment), volume}; *fields*: attachment_id. Asked twice, the same.
+        Raises ``web.Fault`` 400 or 409 when it is in use."""
 
     def attached(self, attachment_id: str, host: str, device: str) -> None:
         """The server on *host* has it now."""

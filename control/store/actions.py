@@ -57,9 +57,9 @@ def take(database: Database, holder: str, count: int, limits: Limits) -> list[Ro
 
 def _running(connection: Connection, clock: Any) -> Sequence[Row]:
     """How many actions run, by host, kind and project."""
-    return connection.execute(select(actions.c.host, actions.c.kind, actions.c.project_id, func.count().label("running"))
-                              .where(actions.c.state == "running", actions.c.lease_until >= clock)
-                              .group_by(actions.c.host, actions.c.kind, actions.c.project_id)).all()
+    by = (actions.c.host, actions.c.kind, actions.c.project_id)
+    return connection.execute(select(*by, func.count().label("running")).where(
+        actions.c.state == "running", actions.c.lease_until >= clock).group_by(*by)).all()
 
 
 def _fair(waiting: Sequence[Row], running: Sequence[Row], count: int, limits: Limits) -> list[int]:

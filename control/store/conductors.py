@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, func, select
+from sqlalchemy import Connection, delete, func, select
 
 from .allocations import INSERT
 from .database import Database
@@ -34,7 +34,7 @@ def gone(database: Database, holder: str) -> None:
         connection.execute(delete(conductors).where(conductors.c.holder == holder))
 
 
-def every(connection: Connection) -> Sequence[Row[Any]]:
+def every(connection: Connection) -> Sequence[Any]:
     """By name: (name, seen_at of the one that was seen last)."""
     return connection.execute(select(conductors.c.name, func.max(conductors.c.seen_at).label("seen_at")).group_by(
         conductors.c.name).order_by(conductors.c.name)).all()

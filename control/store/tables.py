@@ -45,7 +45,8 @@ def stamped() -> tuple[Column[Any], ...]:
 cells = Table(
     "cells", API,
     Column("id", UUID, primary_key=True), Column("name", NAME, unique=True, nullable=False),
-    Column("database_url", Text, nullable=False), Column("disabled", Boolean, nullable=False, default=False), *stamped())
+    Column("database_url", Text, nullable=False), Column("disabled", Boolean, nullable=False, default=False),
+    *stamped())
 
 #: A compute host: where its agent is, what it has, and what is claimed of it (the claims are in ``allocations``).
 hosts = Table(
@@ -65,7 +66,8 @@ hosts = Table(
     Column("vcpus_limit", Integer, nullable=False, default=0),
     Column("memory_mb_limit", Integer, nullable=False, default=0),
     Column("disk_gb_limit", Integer, nullable=False, default=0),
-    Column("vcpus_used", Integer, nullable=False, default=0), Column("memory_mb_used", Integer, nullable=False, default=0),
+    Column("vcpus_used", Integer, nullable=False, default=0),
+    Column("memory_mb_used", Integer, nullable=False, default=0),
     Column("disk_gb_used", Integer, nullable=False, default=0), Column("servers", Integer, nullable=False, default=0),
     Column("info", DOCUMENT, nullable=False, default="{}"),  # the agent's host resource
     *stamped())
@@ -74,7 +76,8 @@ hosts = Table(
 server_mappings = Table(
     "server_mappings", API,
     Column("server_id", UUID, primary_key=True), Column("cell_id", UUID, nullable=False),
-    Column("project_id", NAME, nullable=False), Column("created_at", TIME), Index("server_mappings_project", "project_id"))
+    Column("project_id", NAME, nullable=False), Column("created_at", TIME),
+    Index("server_mappings_project", "project_id"))
 
 #: What a server (or, while it moves, a migration) holds of a host.
 allocations = Table(
@@ -119,8 +122,9 @@ aggregate_hosts = Table(
 
 server_groups = Table(
     "server_groups", API,
-    Column("id", UUID, primary_key=True), Column("name", NAME, nullable=False), Column("project_id", NAME, nullable=False),
-    Column("user_id", NAME, nullable=False), Column("policy", String(32), nullable=False),
+    Column("id", UUID, primary_key=True), Column("name", NAME, nullable=False),
+    Column("project_id", NAME, nullable=False), Column("user_id", NAME, nullable=False),
+    Column("policy", String(32), nullable=False),
     Column("rules", DOCUMENT, nullable=False, default="{}"), *stamped(), Index("server_groups_project", "project_id"))
 
 server_group_members = Table(
@@ -156,7 +160,7 @@ servers = Table(
     Column("interfaces", DOCUMENT, nullable=False, default="[]"),
     # As Nova shows them: {network: [{addr, version, OS-EXT-IPS:type, OS-EXT-IPS-MAC:mac_addr}]}
     Column("addresses", DOCUMENT, nullable=False, default="{}"),
-    # [{volume_id, attachment_id, bdm_uuid, device, tag, boot_index, delete_on_termination}]
+    # Of volume_id, attachment_id, bdm_uuid, device, tag, boot_index, delete_on_termination.
     Column("volumes", DOCUMENT, nullable=False, default="[]"),
     # The request as it came, for what is done later: networks, block devices, hints, requested host, injected key.
     Column("request", DOCUMENT, nullable=False, default="{}"), Column("hints", DOCUMENT, nullable=False, default="{}"),

@@ -34,7 +34,7 @@ class Application(Protocol):
 
 
 class Server:
-    """Mounts by prefix, longest first; *trusted*: believe X-Forwarded-Proto and -Host, behind a proxy that sets them."""
+    """Mounts by prefix, longest first. *trusted*: believe X-Forwarded-Proto and -Host; a proxy sets them."""
 
     def __init__(self, mounts: Mapping[str, Application], threads: int = 16, trusted: bool = False,
                  lifespan: Callable[[bool], None] | None = None) -> None:
@@ -162,7 +162,8 @@ class JsonLog(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
         found: dict[str, Any] = {"time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S"),
-                                 "level": record.levelname.lower(), "logger": record.name, "message": record.getMessage()}
+                                 "level": record.levelname.lower(), "logger": record.name,
+                                 "message": record.getMessage()}
         found.update((name, value) for name in self.FIELDS if (value := getattr(record, name, None)) is not None)
         if record.exc_info:
             found["trace"] = self.formatException(record.exc_info)

@@ -58,8 +58,8 @@ def ask(call: Call, key: str, args: Mapping[str, Any] | None = None,
                 also(connection)
             call.database.ring(connection, servers.ACTIONS_BELL)
     if not done:
-        raise Fault(409, f"Cannot '{ACTIONS[key].label}' instance {call.server.id}: something else is being done to it. "
-                         "Try again in a moment.")
+        raise Fault(409, f"Cannot '{ACTIONS[key].label}' instance {call.server.id}: something else is being done to "
+                         "it. Try again in a moment.")
 
 
 def _asks(key: str) -> Callable[[Call], Answer]:
@@ -338,6 +338,8 @@ class _LiveBody(Value):
         return LIVE_BODY.check(value, path, version)
 
 
+RESIZE_BODY = record({"flavorRef": OneOf(Text(1, 255), Number()), "OS-DCF:diskConfig": Choices("AUTO", "MANUAL")},
+                     "flavorRef")
 RESCUE_BODY = Nullable(record({"adminPass": PASSWORD, "rescue_image_ref": Id()}))
 IMAGE_BODY = record({"name": NAME, "metadata": METADATA}, "name")
 CONSOLE_BODY = record({"length": Nullable(Number(-1))})
@@ -361,8 +363,7 @@ OPERATIONS = (
     _plain("confirmResize", "servers:confirm_resize", 204),
     _plain("trigger_crash_dump", "servers:trigger_crash_dump", first=17, body=Null()),
     _row("reboot", reboot, "servers:reboot", record({"type": Cased("soft", "hard")}, "type")),
-    _row("resize", resize, "servers:resize", record(
-        {"flavorRef": OneOf(Text(1, 255), Number()), "OS-DCF:diskConfig": Choices("AUTO", "MANUAL")}, "flavorRef"), "resize"),
+    _row("resize", resize, "servers:resize", RESIZE_BODY, "resize"),
     _row("migrate", migrate, "os-migrate-server:migrate", _MigrateBody(), "migrate"),
     _row("os-migrateLive", migrate_live, "os-migrate-server:migrate_live", _LiveBody(), "os-migrateLive"),
     _row("rebuild", rebuild, "servers:rebuild", REBUILD_BODY, "rebuild"),

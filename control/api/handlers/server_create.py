@@ -276,7 +276,8 @@ def _rows(call: Call, want: Mapping[str, Any], flavor: Mapping[str, Any], image:
         "root_device_name": "/dev/vda", "reservation_id": reservation,
         "security_groups": servers.text([{"name": name} for name in groups]),
         "request": servers.text(request), "hints": servers.text(hints),
-        "trusted_certs": servers.text(certificates) if certificates else None, "created_at": moment, "updated_at": moment,
+        "trusted_certs": servers.text(certificates) if certificates else None,
+        "created_at": moment, "updated_at": moment,
         "interfaces": "[]", "addresses": "{}", "volumes": "[]"}
     rows = []
     for at in range(count):

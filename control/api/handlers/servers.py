@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""servers: list, show, update, delete. Making one is in ``server_create``, what is done to one in ``server_actions``."""
+"""servers: list, show, update, delete. They are made in ``server_create``, acted on in ``server_actions``."""
 
 from __future__ import annotations
 
@@ -94,14 +94,14 @@ def _listed(call: Call, path: str, columns: Sequence[Any], show: Callable[[View,
     found = listing.page(call.cloud.store, wanted)
     shown = [show(view, row) for row in found.rows]
     if call.version >= CELL_DOWN:
-        shown += [_unknown(call, view, row, path) for row in found.missing]
+        shown += [_unknown(view, row, path) for row in found.missing]
     answer: dict[str, Any] = {"servers": shown}
     if found.more and shown:
         answer["servers_links"] = next_link(call, path, str(shown[-1]["id"]))
     return Answer(answer)
 
 
-def _unknown(call: Call, view: View, row: Any, path: str) -> dict[str, Any]:
+def _unknown(view: View, row: Any, path: str) -> dict[str, Any]:
     """A server whose cell does not answer (Nova 2.69)."""
     shown = {"id": row.server_id, "status": "UNKNOWN", "links": view.links(row.server_id)}
     if path != "/servers":

@@ -21,7 +21,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import uvicorn
 
@@ -38,7 +38,8 @@ class Reply:
     """Status, headers (lower case) and JSON (or bytes) of an answer."""
 
     def __init__(self, status: int, headers: Mapping[str, str], content: bytes) -> None:
-        self.status, self.headers, self.content = status, {name.lower(): value for name, value in headers.items()}, content
+        self.status, self.content = status, content
+        self.headers = {name.lower(): value for name, value in headers.items()}
 
     @property
     def json(self) -> Any:
@@ -133,7 +134,7 @@ class Cloud:
         self.links = links
         self.agents: dict[str, subprocess.Popen[bytes]] = {}
 
-    def __enter__(self) -> Cloud:
+    def __enter__(self) -> Self:
         self._stack = contextlib.ExitStack()
         try:
             self._start()
@@ -147,7 +148,8 @@ class Cloud:
 
     def _start(self) -> None:
         self.folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="cloud")))
-        self.hosts = {f"kvm{number + 1}": f"unix:{self.folder}/kvm{number + 1}/agent.sock" for number in range(self.count)}
+        names = [f"kvm{number + 1}" for number in range(self.count)]
+        self.hosts = {name: f"unix:{self.folder}/{name}/agent.sock" for name in names}
         self._stack.callback(self._end_agents)
         if self.links:
             self._link()

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Aggregates: hosts put together under metadata; one of these, ``availability_zone``, is what users see."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from sqlalchemy import Connection, delete, insert, select, update
+
+from .database import added, now
+from .servers import text
+from .tables import aggregate_hosts, aggregates
+
+ZONE = "availability_zone"
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """A row with its hosts by name."""
+
+    id: int
+    uuid: str
+    name: str
+    metadata: Mapping[str, str]
+    created_at: str
+    updated_at: str | None
+    hosts: Sequence[str]
+
+    @property
+    def zone(self) -> str | None:
+        """Its availability zone."""
+        return self.metadata.get(ZONE)
+
+
+def every(connection: Connection) -> list[Aggregate]:
+    """All, in the order in which they were made. Two queries."""
+    return _made(connection, select(aggregates).order_by(aggregates.c.id))
+
+
+def find(connection: Connection, id: int, *, lock: bool = False) -> Aggregate | None:
+    """One; *lock* keeps others from changing it until the transaction ends."""
+    question = select(aggregates).where(aggregates.c.id == id)
+    return next(iter(_made(connection, question.with_for_update() if lock else question)), None)
+
+
+def _made(connection: Connection, question: Any) -> list[Aggregate]:
+    rows = connection.execute(question).all()
+    members: dict[int, list[str]] = {}
+    for id, host in connection.execute(select(aggregate_hosts.c.aggregate_id, aggregate_hosts.c.host).where(
+            aggregate_hosts.c.aggregate_id.in_([row.id for row in rows])).order_by(aggregate_hosts.c.host)).all():
+        members.setdefault(id, []).append(host)
+    return [Aggregate(row.id, row.uuid, row.name, orjson.loads(row.metadata), row.created_at, row.updated_at,
+                      members.get(row.id, [])) for row in rows]
+
+
+def named(connection: Connection, name: str) -> int | None:
+    """The id of the aggregate of that name."""
+    return connection.execute(select(aggregates.c.id).where(aggregates.c.name == name)).scalar()
+
+
+def make(connection: Connection, name: str, metadata: Mapping[str, str]) -> int | None:
+    """A new one; ``None`` when there is one of that name."""
+    id = str(uuid.uuid4())
+    if not added(connection, aggregates, uuid=id, name=name, metadata=text(metadata), created_at=now()):
+        return None
+    return int(connection.execute(select(aggregates.c.id).where(aggregates.c.uuid == id)).scalar_one())
+
+
+def change(connection: Connection, id: int, **values: Any) -> None:
+    """Set the name, the metadata."""
+    if "metadata" in values:
+        values["metadata"] = text(values["metadata"])
+    connection.execute(update(aggregates).where(aggregates.c.id == id).values(updated_at=now(), **values))
+
+
+def remove(connection: Connection, id: int) -> None:
+    """Delete it."""
+    connection.execute(delete(aggregates).where(aggregates.c.id == id))
+
+
+def put(connection: Connection, id: int, host: str) -> None:
+    """The host is in it."""
+    connection.execute(insert(aggregate_hosts).values(aggregate_id=id, host=host))
+
+
+def take(connection: Connection, id: int | None, host: str) -> None:
+    """The host is not in it any more; without *id*, in none."""
+    where = [aggregate_hosts.c.host == host]
+    if id is not None:
+        where.append(aggregate_hosts.c.aggregate_id == id)
+    connection.execute(delete(aggregate_hosts).where(*where))
+
+
+def zones(connection: Connection, hosts: Iterable[str] | None = None, but: int | None = None) -> dict[str, str]:
+    """The zone of each of *hosts* (of all when left out) that is in an aggregate with one, without aggregate *but*."""
+    question = select(aggregate_hosts.c.host, aggregates.c.metadata).join(
+        aggregates, aggregates.c.id == aggregate_hosts.c.aggregate_id).order_by(aggregates.c.id)
+    if hosts is not None:
+        question = question.where(aggregate_hosts.c.host.in_(list(hosts)))
+    if but is not None:
+        question = question.where(aggregates.c.id != but)
+    found = {}
+    for host, metadata in connection.execute(question).all():
+        zone = orjson.loads(metadata).get(ZONE)
+        if zone:
+            found[host] = zone
+    return found

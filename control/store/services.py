@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The services of the cloud as operators see them: agents of compute hosts, and conductors, with their signs of life."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import RowMapping, Select, func, select
+from sqlalchemy.exc import DBAPIError
+
+from . import aggregates, conductors, hosts
+from .database import Database
+from .store import CELL0, Store
+from .tables import host_states, migrations, servers
+
+COMPUTE, CONDUCTOR = "nova-compute", "nova-conductor"
+#: The zone of services that are no hosts.
+INTERNAL = "internal"
+#: Statuses of migrations that have ended.
+ENDED = ("completed", "confirmed", "reverted", "error", "cancelled", "failed", "done")
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What a cell tells: when each host, and each conductor by name, was last seen, and whether that is lately."""
+
+    hosts: Mapping[str, tuple[str | None, bool]]
+    conductors: Mapping[str, tuple[str | None, bool]]
+
+
+@dataclass(frozen=True)
+class Service:
+    """A service. *reachable*: whether its cell's database answers."""
+
+    id: str
+    number: int
+    binary: str
+    host: str
+    zone: str
+    cell_id: str
+    up: bool
+    disabled: bool = False
+    disabled_reason: str | None = None
+    forced_down: bool = False
+    seen_at: str | None = None
+    reachable: bool = True
+    #: The row of a compute host.
+    row: RowMapping | None = field(default=None, compare=False)
+
+
+def heard(store: Store, silence: float) -> dict[str, Heard | None]:
+    """By cell; ``None`` for one whose database does not answer. *silence*: seconds after which something is down."""
+    found: dict[str, Heard | None] = {}
+    for cell, database in store.databases():
+        if cell.id != CELL0:
+            try:
+                found[cell.id] = _heard(database, silence)
+            except DBAPIError:
+                found[cell.id] = None
+    return found
+
+
+def _heard(database: Database, silence: float) -> Heard:
+    with database.read() as connection:
+        late = connection.execute(select(database.clock(-silence))).scalar_one() \
+            if database.kind == "postgresql" else database.clock(-silence)
+        seen = connection.execute(select(host_states.c.host, host_states.c.seen_at)).all()
+        working = conductors.every(connection)
+    return Heard({name: (at, (at or "") > late) for name, at in seen},
+                 {name: (at, at > late) for name, at in working})
+
+
+def every(store: Store, default_zone: str, silence: float) -> list[Service]:
+    """All, compute hosts by number, then conductors by name."""
+    with store.api.read() as connection:
+        rows = hosts.every(connection)
+        zones = aggregates.zones(connection)
+    told = heard(store, silence)
+    found = [_compute(row, zones.get(row["name"], default_zone), told.get(row["cell_id"])) for row in rows]
+    found.sort(key=lambda service: service.number)
+    for cell_id, cell in told.items():
+        for name, (seen_at, up) in (cell.conductors if cell else {}).items():
+            found.append(_conductor(cell_id, name, seen_at, up=up))
+    return found
+
+
+def _compute(row: RowMapping, zone: str, cell: Heard | None) -> Service:
+    seen_at, lively = cell.hosts.get(row["name"], (None, False)) if cell else (None, False)
+    return Service(row["id"], row["number"], COMPUTE, row["name"], zone, row["cell_id"],
+                   lively and not row["forced_down"], row["disabled"], row["disabled_reason"], row["forced_down"],
+                   seen_at, cell is not None, row)
+
+
+def _conductor(cell_id: str, name: str, seen_at: str | None, *, up: bool) -> Service:
+    """A conductor has no row that is kept: its ids follow from cell and name."""
+    id = uuid.uuid5(uuid.UUID(cell_id), name)
+    return Service(str(id), 2**30 + (id.int >> 99), CONDUCTOR, name, INTERNAL, cell_id, up, seen_at=seen_at)
+
+
+def on_hosts(store: Store, names: Iterable[str]) -> dict[str, list[Any]]:
+    """The servers (host, id, name, task_state) of each of these hosts; one query for each cell that answers."""
+    wanted = list(names)
+    question = select(servers.c.host, servers.c.id, servers.c.name, servers.c.task_state).where(
+        servers.c.host.in_(wanted), servers.c.deleted_at.is_(None)).order_by(servers.c.created_at, servers.c.id)
+    found: dict[str, list[Any]] = {name: [] for name in wanted}
+    for row in _over_cells(store, question):
+        found[row.host].append(row)
+    return found
+
+
+def occupied(store: Store, names: Iterable[str]) -> set[str]:
+    """Which of these hosts have servers."""
+    question = select(servers.c.host).distinct().where(
+        servers.c.host.in_(list(names)), servers.c.deleted_at.is_(None))
+    return {row.host for row in _over_cells(store, question)}
+
+
+def _over_cells(store: Store, question: Select[Any]) -> list[Any]:
+    rows: list[Any] = []
+    for cell, database in store.databases():
+        if cell.id == CELL0:
+            continue
+        try:
+            with database.read() as connection:
+                rows += connection.execute(question).all()
+        except DBAPIError:
+            continue  # the cell does not answer; what it has is not known
+    return rows
+
+
+def moving(database: Database, host: str, *, only: Sequence[str] = ()) -> int:
+    """How many migrations from or to a host are on their way; *only*: those of a type that wait to be cleaned up."""
+    question = select(func.count()).select_from(migrations)
+    if only:
+        question = question.where(migrations.c.source == host, migrations.c.type.in_(only), migrations.c.status == "done")
+    else:
+        question = question.where((migrations.c.source == host) | (migrations.c.target == host),
+                                  migrations.c.status.not_in(ENDED))
+    with database.read() as connection:
+        return int(connection.execute(question).scalar_one())
