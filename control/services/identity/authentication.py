@@ -131,8 +131,8 @@ def described(bearer: Bearer) -> Document:
         found["domain"] = {"id": target["id"], "name": target["name"]}
     elif claims.scope == "system":
         found["system"] = {"all": True}
-    if claims.credential_id:
-        found["application_credential"] = {"id": claims.credential_id, "restricted": bearer.restricted}
+    if bearer.credential:
+        found["application_credential"] = bearer.credential
     return found
 
 

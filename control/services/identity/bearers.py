@@ -41,8 +41,8 @@ class Bearer:
     user: Row
     target: Row | None
     roles: tuple[dict[str, str], ...]
-    #: Got with an application credential that may not make others.
-    restricted: bool = False
+    #: The application credential {id, name, restricted} with which it was got; a restricted one makes no others.
+    credential: dict[str, Any] | None = None
 
 
 class Bearers:
@@ -143,17 +143,17 @@ def borne(connection: Connection, claims: tokens.Claims, token: str, moment: flo
     revoked = select(tables.revocations.c.token_id).where(tables.revocations.c.token_id.in_([claims.id, claims.parent]))
     if connection.execute(revoked).first() is not None:
         return None
-    target, roles, restricted = None, [], False
+    target, roles, credential = None, [], None
     if claims.scope:
         target = find_target(connection, claims.scope, claims.scope_id)
         if target is None or not open_(target) or target["epoch"] != claims.scope_epoch:
             return None
         roles = grants.effective(connection, claims.user_id, claims.scope, claims.scope_id)
         if claims.credential_id:
-            roles, restricted = _limited(connection, claims, roles, moment)
+            roles, credential = _limited(connection, claims, roles, moment)
         if not roles:
             return None
-    return Bearer(claims, _context(claims, token, user, target, roles), user, target, tuple(roles), restricted)
+    return Bearer(claims, _context(claims, token, user, target, roles), user, target, tuple(roles), credential)
 
 
 def _context(claims: tokens.Claims, token: str, user: Row, target: Row | None, roles: list[dict[str, str]]) -> Context:
@@ -194,17 +194,18 @@ def _with_domain(connection: Connection, table: Any, id: str) -> Row | None:
 
 
 def _limited(connection: Connection, claims: tokens.Claims, roles: list[dict[str, str]],
-             moment: float) -> tuple[list[dict[str, str]], bool]:
-    """The roles of the application credential, and whether it is restricted; no roles when it is gone or over, or the
-    user lost one of them."""
+             moment: float) -> tuple[list[dict[str, str]], dict[str, Any] | None]:
+    """The roles of the application credential, and what is told of it; no roles when it is gone or over, or the user
+    lost one of them."""
     own = tables.credentials.c
-    query = select(own.roles, own.expires_at, own.unrestricted).where(own.id == claims.credential_id)
+    query = select(own.name, own.roles, own.expires_at, own.unrestricted).where(own.id == claims.credential_id)
     row = connection.execute(query).first()
     if row is None or (row.expires_at is not None and over(row.expires_at, moment)):
-        return [], True
+        return [], None
     wanted = set(orjson.loads(row.roles))
     found = [role for role in roles if role["id"] in wanted]
-    return (found if len(found) == len(wanted) else []), not row.unrestricted
+    told = {"id": claims.credential_id, "name": row.name, "restricted": not row.unrestricted}
+    return (found if len(found) == len(wanted) else []), told
 
 
 def over(text: str, moment: float) -> bool:

@@ -34,7 +34,6 @@ def _project(connection: Connection, values: Values, row: Row | None) -> None:
     _in_domain(connection, values, row)
     if row is None:
         values["parent_id"] = values["parent_id"] or values["domain_id"]
-        values["description"] = values["description"] or ""
         if values["parent_id"] != values["domain_id"]:
             _must_exist(connection, tables.projects, values["parent_id"], "parent_id")
     tags = orjson.loads(values.get("tags", "[]"))

@@ -32,7 +32,7 @@ class Collection:
         every, one = f"/v3/{self.noun.plural}", f"/v3/{self.noun.plural}/{{id}}"
         see = "token" if self.noun.name in SEEN else "admin"
         return [
-            Guarded(method="GET", path=every, handler=self.list, who="admin"),
+            Guarded(method="GET", path=every, handler=self.list, who="token" if self.noun is REGIONS else "admin"),
             Guarded(method="POST", path=every, handler=self.create, who="admin"),
             Guarded(method="GET", path=one, handler=self.show, who=see),
             Guarded(method="PATCH", path=one, handler=self.update, who="admin"),
@@ -131,6 +131,7 @@ def merged(known: str, given: str) -> str:
 
 #: Who may see one without being an administrator, given the ids of what they have roles on.
 SEEN: dict[str, Callable[[Context, Row, list[str]], bool]] = {
+    REGIONS.name: lambda _context, _row, _targets: True,
     USERS.name: lambda context, row, _targets: row["id"] == context.user_id,
     PROJECTS.name: lambda _context, row, targets: row["id"] in targets,
     DOMAINS.name: lambda context, row, targets: row["id"] in (context.user_domain_id, context.project_domain_id,

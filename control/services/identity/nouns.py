@@ -65,6 +65,7 @@ WORDS = {str: "text", bool: "true or false", dict: "an object", list: "a list", 
 LONG = 1 << 16
 NAME = Field(name="name", required=True, nullable=False)
 DESCRIPTION = Field(name="description", longest=LONG)
+DESCRIBED = Field(name="description", longest=LONG, default="")
 ENABLED = Field(name="enabled", type=bool, nullable=False, default=True)
 DOMAIN = Field(name="domain_id", longest=64, fixed=True)
 OPTIONS = Field(name="options", type=dict, nullable=False, default={})
@@ -72,14 +73,17 @@ OPTIONS = Field(name="options", type=dict, nullable=False, default={})
 
 @dataclass(frozen=True, kw_only=True)
 class Noun:
-    """*filters* are the columns by which a list may be asked; *shown* turns a row's document into the answer's."""
+    """*filters*: columns by which a list may be asked; *unset*: fields that are left out of answers when they are null;
+    *constant*: what every answer says; *aliases*: further names of fields."""
 
     name: str
     plural: str
     table: Table
     fields: tuple[Field, ...]
     filters: tuple[str, ...] = ("name",)
+    unset: tuple[str, ...] = ()
     constant: Mapping[str, Any] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
 
     def values(self, body: Any, making: bool) -> dict[str, Any]:
         """The columns of what a client wants, checked. *making* fills defaults in and asks for what is required."""
@@ -104,10 +108,12 @@ class Noun:
     def document(self, row: Row, base: str) -> dict[str, Any]:
         """A row as clients see it; *base* is the URL of /v3."""
         # SQLAlchemy's names of columns are a kind of text that orjson does not take for keys.
-        known = {str(key): value for key, value in row.items() if key not in HIDDEN}
+        known = {str(key): value for key, value in row.items()
+                 if key not in HIDDEN and not (value is None and key in self.unset)}
         for known_field in self.fields:
             if known_field.type in (dict, list) and isinstance(known.get(known_field.name), str):
                 known[known_field.name] = orjson.loads(known[known_field.name])
+        known.update((alias, row[name]) for alias, name in self.aliases.items())
         return {**orjson.loads(row["extra"]), **self.constant, **known,
                 "links": {"self": f"{base}/{self.plural}/{row['id']}"}}
 
@@ -165,29 +171,31 @@ def checked_password(password: Any) -> str:
 
 
 DOMAINS = Noun(name="domain", plural="domains", table=tables.domains, filters=("name", "enabled"),
-               fields=(NAME, DESCRIPTION, ENABLED), constant={"options": {}, "tags": []})
+               fields=(NAME, DESCRIBED, ENABLED), constant={"options": {}, "tags": []})
 PROJECTS = Noun(
     name="project", plural="projects", table=tables.projects, filters=("name", "domain_id", "enabled", "parent_id"),
-    fields=(Field(name="name", required=True, nullable=False, longest=64), DOMAIN, DESCRIPTION, ENABLED,
+    fields=(Field(name="name", required=True, nullable=False, longest=64), DOMAIN, DESCRIBED, ENABLED,
             Field(name="parent_id", longest=64, fixed=True), Field(name="tags", type=list, nullable=False, default=[]),
             OPTIONS), constant={"is_domain": False})
 USERS = Noun(
     name="user", plural="users", table=tables.users, filters=("name", "domain_id", "enabled"),
     fields=(NAME, DOMAIN, DESCRIPTION, ENABLED, Field(name="email", longest=LONG),
-            Field(name="default_project_id", longest=64), OPTIONS), constant={"password_expires_at": None})
+            Field(name="default_project_id", longest=64), OPTIONS), constant={"password_expires_at": None},
+    unset=("default_project_id", "description", "email"))
 GROUPS = Noun(name="group", plural="groups", table=tables.groups, filters=("name", "domain_id"),
-              fields=(NAME, DOMAIN, DESCRIPTION))
+              fields=(NAME, DOMAIN, DESCRIBED))
 ROLES = Noun(name="role", plural="roles", table=tables.roles, filters=("name", "domain_id"),
              fields=(NAME, DESCRIPTION, DOMAIN, OPTIONS))
 REGIONS = Noun(name="region", plural="regions", table=tables.regions, filters=("parent_region_id",),
-               fields=(DESCRIPTION, Field(name="parent_region_id", longest=64)))
+               fields=(DESCRIBED, Field(name="parent_region_id", longest=64)))
 SERVICES = Noun(name="service", plural="services", table=tables.services, filters=("name", "type"),
-                fields=(Field(name="name"), Field(name="type", required=True, nullable=False), DESCRIPTION, ENABLED))
+                fields=(Field(name="name"), Field(name="type", required=True, nullable=False), DESCRIPTION, ENABLED),
+                unset=("description",))
 ENDPOINTS = Noun(
     name="endpoint", plural="endpoints", table=tables.endpoints, filters=("interface", "service_id", "region_id"),
     fields=(Field(name="service_id", required=True, nullable=False, longest=64),
             Field(name="interface", required=True, nullable=False, choices=("public", "internal", "admin")),
             Field(name="region_id", longest=64), Field(name="url", required=True, nullable=False, longest=LONG),
-            ENABLED, Field(name="name")))
+            ENABLED, Field(name="name")), unset=("name",), aliases={"region": "region_id"})
 
 NOUNS = (DOMAINS, PROJECTS, USERS, GROUPS, ROLES, REGIONS, SERVICES, ENDPOINTS)

@@ -189,7 +189,8 @@ def _member(connection: Connection, request: Request) -> list[Any]:
 
 
 def _unrestricted(request: Request) -> None:
-    if request.extra["bearer"].restricted:
+    credential = request.extra["bearer"].credential
+    if credential and credential["restricted"]:
         raise Fault(403, "The token was got with an application credential that is restricted: such a one neither "
                          "makes nor removes application credentials.")
 

@@ -96,7 +96,7 @@ def test_without_a_token(small):
 
 
 ADMINS = [("GET", "/v3/projects"), ("POST", "/v3/projects"), ("GET", "/v3/users"), ("GET", "/v3/roles"),
-          ("GET", "/v3/role_assignments"), ("GET", "/v3/services"), ("GET", "/v3/endpoints"), ("GET", "/v3/regions"),
+          ("GET", "/v3/role_assignments"), ("GET", "/v3/services"), ("GET", "/v3/endpoints"), ("POST", "/v3/regions"),
           ("PATCH", "/v3/projects/{project}"), ("DELETE", "/v3/users/{user}"), ("PATCH", "/v3/users/{user}"),
           ("PUT", "/v3/projects/{project}/users/{user}/roles/x"), ("PUT", "/v3/groups/x/users/{user}"),
           ("GET", "/v3/projects/{project}/users/{user}/roles"), ("PUT", "/v3/roles/x/implies/y")]
