@@ -76,4 +76,5 @@ def _claims(work: Work) -> None:
         work.conductor.changed(work.server.host)
     with work.database.write() as connection:
         connection.execute(update(migrations).where(
-            migrations.c.server_id == work.id, migrations.c.status.not_in(ENDED)).values(status="error", updated_at=now()))
+            migrations.c.server_id == work.id, migrations.c.status.not_in(ENDED)).values(
+            status="error", updated_at=now()))

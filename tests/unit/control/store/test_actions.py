@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The queue: leases, one action of a server at a time, limits of hosts, fairness between projects; on both engines."""
+
+import threading
+
+import pytest
+from sqlalchemy import select, update
+
+from magnetar_control.store import actions as queue
+from magnetar_control.store import servers
+from magnetar_control.store.tables import actions
+
+NO_LIMITS = {}
+
+
+def put(database, server, key="os-stop", project="p1", host=None):
+    with database.write() as connection:
+        return servers.enqueue(connection, server, key, f"req-{server}-{key}", "u1", project, host=host)
+
+
+def taken(database, holder="one", count=10, limits=NO_LIMITS):
+    return [row.server_id for row in queue.take(database, holder, count, limits)]
+
+
+def expire(database):
+    with database.write() as connection:
+        connection.execute(update(actions).values(lease_until=database.clock(-1)))
+
+
+def states(database):
+    with database.read() as connection:
+        return [row.state for row in connection.execute(select(actions.c.state).order_by(actions.c.id))]
+
+
+def test_in_order_and_once(database):
+    for name in ("s1", "s2", "s3"):
+        put(database, name)
+    assert taken(database, count=2) == ["s1", "s2"]
+    assert taken(database, "two") == ["s3"]
+    assert taken(database, "two") == []
+
+
+def test_one_action_of_a_server_at_a_time(database):
+    first, _second = put(database, "s1", "os-stop"), put(database, "s1", "os-start")
+    assert taken(database) == ["s1"]
+    assert taken(database, "two") == []
+    with database.write() as connection:
+        assert queue.ended(connection, first, "one")
+    assert taken(database, "two") == ["s1"]
+    assert states(database) == ["done", "running"]
+
+
+def test_what_a_dead_conductor_held_is_taken_over(database):
+    number = put(database, "s1")
+    assert taken(database, "dead") == ["s1"]
+    assert taken(database, "two") == []
+    expire(database)
+    assert taken(database, "two") == ["s1"]
+    with database.write() as connection:
+        assert not queue.ended(connection, number, "dead"), "who lost the lease cannot end the action"
+        assert queue.ended(connection, number, "two")
+
+
+def test_a_heartbeat_keeps_leases_and_tells_what_is_cancelled(database):
+    number = put(database, "s1")
+    taken(database, "one")
+    expire(database)
+    assert queue.beat(database, "one") == set()
+    assert taken(database, "two") == []
+    with database.write() as connection:
+        queue.cancel(connection, "s1")
+    assert queue.beat(database, "one") == {number}
+
+
+def test_who_ends_gives_back(database):
+    put(database, "s1")
+    taken(database, "one")
+    queue.let_go(database, "one")
+    assert taken(database, "two") == ["s1"]
+
+
+def test_put_back_until_later(database):
+    number = put(database, "s1")
+    taken(database)
+    with database.write() as connection:
+        queue.put_back(connection, number, "one", database.clock(60))
+    assert taken(database) == []
+    with database.write() as connection:
+        connection.execute(update(actions).values(not_before=database.clock(-1)))
+    assert taken(database) == ["s1"]
+
+
+def test_limits_of_a_host(database):
+    for at in range(4):
+        put(database, f"s{at}", "create", host="kvm1")
+    put(database, "other", "create", host="kvm2")
+    assert taken(database, limits={"build": 2}) == ["s0", "s1", "other"]
+    assert taken(database, "two", limits={"build": 2}) == []
+
+
+def test_projects_take_turns(database):
+    for at in range(6):
+        put(database, f"a{at}", project="many")
+    put(database, "b0", project="few")
+    assert "b0" in taken(database, count=2)
+
+
+def test_deleted_servers_lose_what_is_queued(database):
+    put(database, "s1")
+    with database.write() as connection:
+        queue.cancel(connection, "s1")
+    assert states(database) == ["failed"]
+
+
+@pytest.mark.parametrize("threads", [4])
+def test_racing_conductors_take_each_action_once(database, threads):
+    for at in range(40):
+        put(database, f"s{at}")
+    found, lock = [], threading.Lock()
+
+    def race(name):
+        while mine := taken(database, name, count=3):
+            with lock:
+                found.extend(mine)
+
+    running = [threading.Thread(target=race, args=(f"c{at}",)) for at in range(threads)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    assert sorted(found) == sorted(f"s{at}" for at in range(40))
