@@ -10,14 +10,27 @@ from typing import Any
 from urllib.parse import urlencode
 
 import orjson
-from sqlalchemy import Boolean, ColumnElement, Connection, RowMapping, Table, and_, delete, insert, or_, select, update
+from sqlalchemy import (
+    Boolean,
+    ColumnElement,
+    Connection,
+    Integer,
+    RowMapping,
+    Table,
+    and_,
+    delete,
+    insert,
+    or_,
+    select,
+    update,
+)
 
 from magnetar_control.services import Context, Document
 from magnetar_control.store.database import Database, now
 from magnetar_control.web import Answer, Fault, Request
 from magnetar_control.web.application import Guarded
 
-from .attributes import FALSE, TRUE, Attribute, checked, forbidden, may_write
+from .attributes import FALSE, TRUE, Attribute, checked, forbidden, invalid, may_write
 
 Filter = Callable[[Context, Sequence[str]], ColumnElement[bool]]
 
@@ -205,8 +218,9 @@ class Asked:
 
     def _number(self, name: str) -> int:
         value = self.given.get(name, ["0"])[-1]
-        if not value.isdigit():
-            raise Fault(400, f"Bad {name} value: '{value}' is not a number that is 0 or more.", type="BadRequest")
+        if not value.isdecimal() or len(value) > 9:
+            raise Fault(400, f"Bad {name} value: '{value[:40]}' is not a number from 0 to 999999999.",
+                        type="BadRequest")
         return int(value)
 
     def conditions(self, context: Context) -> list[ColumnElement[bool]]:
@@ -217,12 +231,17 @@ class Asked:
                 continue
             if name in self.noun.filters:
                 found.append(self.noun.filters[name](context, values))
-            elif (column := self._column(name)) is not None:
-                plain = [_boolean(name, value) for value in values] if isinstance(column.type, Boolean) else values
-                found.append(column.in_(plain))
+            elif self._known(name, context) and (column := self._column(name)) is not None:
+                found.append(column.in_([_plain(name, column, value) for value in values]))
             else:
                 raise Fault(400, f"['{name}'] is invalid attribute for filtering", type="HTTPBadRequest")
         return found
+
+    def _known(self, name: str, context: Context) -> bool:
+        """Whether *name* is an attribute by which *context* may look: what only admins see, others do not find."""
+        return name in ("id", "status", "created_at") or (
+            name in self.noun.attributes and (context.is_admin or name not in self.noun.columns
+                                              or not self.noun.attributes[name].admin))
 
     def _column(self, name: str) -> Any:
         name = self.noun.columns.get(name, "project_id" if name == "tenant_id" else name)
@@ -234,7 +253,7 @@ class Asked:
         order = []
         for number, name in enumerate([*keys, "id"]):
             column = self._column(name)
-            if column is None or column.nullable:
+            if column is None or column.nullable or not self._known(name, self.request.context):
                 raise Fault(400, f"['{name}'] is invalid attribute for sorting", type="HTTPBadRequest")
             order.append((column, number < len(directions) and directions[number] == "desc"))
         if not keys:
@@ -267,8 +286,14 @@ class Asked:
         return {name: document[name] for name in document if name in fields} if fields else document
 
 
-def _boolean(name: str, value: str) -> bool:
-    if value.lower() not in TRUE + FALSE:
-        raise Fault(400, f"Invalid input for {name}. Reason: '{value}' cannot be converted to boolean.",
-                    type="HTTPBadRequest")
-    return value.lower() in TRUE
+def _plain(name: str, column: Any, value: str) -> Any:
+    """*value* as the column has it."""
+    if isinstance(column.type, Boolean):
+        if value.lower() not in TRUE + FALSE:
+            raise invalid(name, f"'{value}' cannot be converted to boolean")
+        return value.lower() in TRUE
+    if isinstance(column.type, Integer):
+        if not value.isdecimal() or len(value) > 9:
+            raise invalid(name, f"'{value}' is not an integer")
+        return int(value)
+    return value

@@ -130,8 +130,8 @@ class Listing:
         value = self.given.get(name)
         if value is None:
             return default
-        if not value.isdecimal():
-            raise Fault(400, f"{name} param must be an integer that is 0 or more, and is '{value}'.")
+        if not value.isdecimal() or len(value) > 9:
+            raise Fault(400, f"{name} param must be an integer from 0 to 999999999, and is '{value[:40]}'.")
         return int(value)
 
     def where(self) -> list[ColumnElement[bool]]:

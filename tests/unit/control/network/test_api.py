@@ -181,7 +181,11 @@ def test_pages_follow_each_other(ask):
 
 
 def test_an_unknown_filter_is_refused_and_what_there_is_not_is_said(ask):
-    ask("GET", "/v2.0/networks?colour=red", status=400)
+    for query in ("colour=red", "mtu=wide", "shared=perhaps", "limit=-1", f"limit={10**30}", "sort_key=moon",
+                  "provider:network_type=nat", "marker=gone"):
+        ask("GET", f"/v2.0/networks?{query}", status=400)
+    ask("GET", "/v2.0/ports?binding:host_id=kvm1", status=400)
+    ask.as_(ADMIN)("GET", "/v2.0/ports?binding:host_id=kvm1")
     assert ask("GET", "/v2.0/routers") == {"routers": []}
     assert "no routers" in ask("POST", "/v2.0/routers", {"router": {}}, status=400)["NeutronError"]["message"]
     assert ask("GET", "/v2.0/nothing", status=404)["NeutronError"]["type"] == "HTTPNotFound"
