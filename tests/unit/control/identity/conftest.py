@@ -3,7 +3,15 @@
 
 import pytest
 
+from magnetar_control.services.identity import passwords
+
 from .cloud import Cloud
+
+
+@pytest.fixture(autouse=True)
+def cheap(monkeypatch):
+    """Hashes that cost next to nothing: there are hundreds of logins here."""
+    monkeypatch.setattr(passwords, "COST", (16, 8, 1))
 
 
 @pytest.fixture
