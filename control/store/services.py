@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The services of the cloud as operators see them: agents of compute hosts, and conductors, with their signs of life."""
+"""The services of the cloud as operators see them: agents of compute hosts, and conductors; who was seen when."""
 
 from __future__ import annotations
 
@@ -135,7 +135,8 @@ def moving(database: Database, host: str, *, only: Sequence[str] = ()) -> int:
     """How many migrations from or to a host are on their way; *only*: those of a type that wait to be cleaned up."""
     question = select(func.count()).select_from(migrations)
     if only:
-        question = question.where(migrations.c.source == host, migrations.c.type.in_(only), migrations.c.status == "done")
+        question = question.where(migrations.c.source == host, migrations.c.type.in_(only),
+                                  migrations.c.status == "done")
     else:
         question = question.where((migrations.c.source == host) | (migrations.c.target == host),
                                   migrations.c.status.not_in(ENDED))
