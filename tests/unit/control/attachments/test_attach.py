@@ -18,8 +18,8 @@ def test_a_volume_is_attached_and_detached(owner: Owner, near: bool) -> None:
     volume = owner.volume(host=place, name="data")
     reply = owner.attach(server, volume, tag="db", delete_on_termination=False)
     assert reply.status == 200, reply
-    assert reply.json["volumeAttachment"] == {"id": volume, "volumeId": volume, "serverId": server, "device": "/dev/vdb",
-                                              "tag": "db", "delete_on_termination": False}
+    assert reply.json["volumeAttachment"] == {"id": volume, "volumeId": volume, "serverId": server, "tag": "db",
+                                              "device": "/dev/vdb", "delete_on_termination": False}
     until(lambda: owner.state(volume) == "in-use")
     seen = owner.seen(volume)
     assert seen and [(one["server_id"], one["device"]) for one in seen["attachments"]] == [(server, "/dev/vdb")]

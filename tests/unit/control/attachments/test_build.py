@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Servers that are made with volumes, and boot from them."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+
+from .asking import Owner, until
+
+
+def block(source: str, uuid_: str | None = None, **more: Any) -> dict[str, Any]:
+    """An item of block_device_mapping_v2 that becomes a volume."""
+    named = {"uuid": uuid_} if uuid_ else {}
+    return {"source_type": source, "destination_type": "volume", "boot_index": None, **named, **more}
+
+
+def root(owner: Owner) -> dict[str, Any]:
+    """The item for the server's own image, as clients send it beside others."""
+    return {"source_type": "image", "destination_type": "local", "boot_index": 0, "uuid": owner.call.image(),
+            "delete_on_termination": True}
+
+
+def test_a_server_boots_from_a_volume_made_of_an_image(owner: Owner) -> None:
+    blocks = [block("image", owner.call.image(), boot_index=0, volume_size=2, delete_on_termination=True, tag="root")]
+    server = owner.server(imageRef="", block_device_mapping_v2=blocks, version="2.60")
+    assert server["image"] == ""
+    [one] = owner.attached(server["id"])
+    assert (one["device"], one["tag"], one["delete_on_termination"]) == ("/dev/vda", "root", True)
+    volume = owner.seen(one["volumeId"])
+    assert volume and (volume["status"], volume["size"], volume["bootable"]) == ("in-use", 2, "true")
+    assert [found["id"] for found in owner.on_host("volume", owner.host_of(server["id"]))] == [one["volumeId"]]
+    refused = owner.detach(server["id"], one["volumeId"])
+    assert refused.status == 400 and "root device" in refused.json["badRequest"]["message"]
+    owner.call.delete(f"/v2.1/servers/{server['id']}")
+    until(lambda: owner.state(one["volumeId"]) is None)
+
+
+def test_a_server_boots_from_a_volume_that_is_there(owner: Owner) -> None:
+    for host in owner.cloud.hosts:  # it is placed where its root disk lies
+        volume = owner.volume(host=host, size=2, image_id=owner.call.image())
+        server = owner.server(imageRef="", block_device_mapping_v2=[block("volume", volume, boot_index="0")])["id"]
+        assert owner.host_of(server) == host
+        assert owner.state(volume) == "in-use"
+        owner.call.delete(f"/v2.1/servers/{server}")
+        until(lambda volume=volume: owner.state(volume) == "available")
+
+
+def test_volumes_of_all_kinds_come_with_a_server(owner: Owner) -> None:
+    near, far = (owner.volume(host=host, name=host) for host in ("kvm1", "kvm2"))
+    made = owner.call.post(f"{owner.api}/snapshots", {"snapshot": {"volume_id": near, "name": "s"}})
+    snapshot = made.json["snapshot"]["id"]
+    until(lambda: owner.call.get(f"{owner.api}/snapshots/{snapshot}").json["snapshot"]["status"] == "available")
+    blocks = [root(owner), block("volume", near, tag="near"), block("volume", far, tag="far"),
+              block("snapshot", snapshot, delete_on_termination=True),
+              block("blank", volume_size=3, delete_on_termination=True, disk_bus="scsi")]
+    server = owner.server(block_device_mapping_v2=blocks, imageRef=owner.call.image())["id"]
+    found = owner.attached(server)
+    assert [one["volumeId"] for one in found[:2]] == [near, far]
+    assert [one["tag"] for one in found] == ["near", "far", None, None]
+    assert len({one["device"] for one in found}) == 4
+    assert found[3]["device"] == "/dev/sda"
+    assert [owner.state(one["volumeId"]) for one in found] == ["in-use"] * 4
+    assert [size for one in found if (size := (owner.seen(one["volumeId"]) or {})["size"])] == [1, 1, 1, 3]
+    host = owner.host_of(server)
+    assert {one["volume"] for one in owner.on_host("volume_attachment", host)} == {one["volumeId"] for one in found}
+    [shown] = owner.on_host("server", host)
+    assert shown["power_state"] == "running"
+    owner.call.delete(f"/v2.1/servers/{server}")
+    until(lambda: [owner.state(one["volumeId"]) for one in found] == ["available", "available", None, None])
+
+
+def test_a_failed_build_gives_volumes_back(owner: Owner) -> None:
+    kept = owner.volume(host="kvm1")
+    blocks = [root(owner), block("blank", volume_size=2), block("volume", kept),
+              block("blank", volume_size=10**6 - 1)]  # beyond the quota
+    server = owner.call.boot(block_device_mapping_v2=blocks, imageRef=owner.call.image())
+    assert server["status"] == "ERROR"
+    assert "Quota" in server["fault"]["message"] or "quota" in server["fault"]["message"]
+    assert owner.attached(server["id"]) == []
+    until(lambda: [one["id"] for one in owner.call.get(f"{owner.api}/volumes").json["volumes"]] == [kept])
+    assert owner.state(kept) == "available"
+
+
+def test_volumes_of_the_flavor_can_have_tags(owner: Owner) -> None:
+    owner.call.post("/v2.1/flavors", {"flavor": {"id": "roomy", "name": "roomy", "vcpus": 1, "ram": 64, "disk": 1,
+                                                 "OS-FLV-EXT-DATA:ephemeral": 1, "swap": 64}})
+    blocks = [{**root(owner), "tag": "system"},
+              {"source_type": "blank", "destination_type": "local", "guest_format": "swap", "volume_size": 64},
+              {"source_type": "blank", "destination_type": "local", "tag": "scratch", "boot_index": -1}]
+    server = owner.server(flavorRef="roomy", block_device_mapping_v2=blocks, imageRef=owner.call.image())["id"]
+    assert owner.attached(server) == []
+    volume = owner.volume()
+    assert owner.attach(server, volume).json["volumeAttachment"]["device"] == "/dev/vdd"
+    until(lambda: owner.state(volume) == "in-use")
+
+
+NOWHERE = str(uuid.uuid4())
+IMAGE, VOLUME = "IMAGE", "VOLUME"
+
+
+@pytest.mark.parametrize(("blocks", "more", "version"), [
+    ([block("volume", boot_index=0)], {}, "2.60"), ([block("volume", NOWHERE, boot_index=0)], {}, "2.60"),
+    ([block("snapshot", NOWHERE, boot_index=0)], {}, "2.60"),
+    ([block("image", NOWHERE, boot_index=0, volume_size=1)], {}, "2.60"),
+    ([block("image", IMAGE, boot_index=0)], {}, "2.60"), ([block("blank", boot_index=0, volume_size=1)], {}, "2.60"),
+    ([block("blank", VOLUME, volume_size=1)], {"imageRef": IMAGE}, "2.60"),
+    ([block("blank")], {"imageRef": IMAGE}, "2.60"), ([block("volume", VOLUME)], {}, "2.60"),
+    ([block("volume", VOLUME, boot_index=0)], {"imageRef": IMAGE}, "2.60"),
+    ([block("volume", VOLUME, boot_index=2)], {"imageRef": IMAGE}, "2.60"),
+    ([block("volume", VOLUME, boot_index=0), block("volume", VOLUME, boot_index=1)], {}, "2.60"),
+    ([{**block("volume", VOLUME, boot_index=0), "destination_type": "local"}], {}, "2.60"),
+    ([{**block("image", IMAGE), "destination_type": "local"}], {"imageRef": IMAGE}, "2.60"),
+    ([{**block("image", NOWHERE, boot_index=0), "destination_type": "local"}], {"imageRef": IMAGE}, "2.60"),
+    ([{"source_type": "blank", "destination_type": "local", "guest_format": "swap"}], {"imageRef": IMAGE}, "2.60"),
+    ([{"source_type": "blank", "destination_type": "local"}], {"imageRef": IMAGE}, "2.60"),
+    ([block("volume", VOLUME, boot_index=0)], {"max_count": 2, "min_count": 2}, "2.60"),
+    ([block("volume", VOLUME, boot_index=0, volume_type="default")], {}, "2.66"),
+    ([block("volume", VOLUME, boot_index=0, tag="t")], {}, "2.33"), ([block("tape", VOLUME)], {}, "2.60"),
+    ([block("volume", VOLUME, boot_index=0, more=1)], {}, "2.60"), ("x", {}, "2.60"), ([7], {}, "2.60")])
+def test_what_does_not_go_together_is_refused(owner: Owner, blocks: Any, more: dict[str, Any], version: str) -> None:
+    volume, image = owner.volume(), owner.call.image()
+    words = {VOLUME: volume, IMAGE: image}
+    given = [{name: words.get(str(value), value) for name, value in one.items()} if isinstance(one, dict) else one
+             for one in blocks] if isinstance(blocks, list) else blocks
+    body = {"name": "web1", "flavorRef": "1", "networks": "auto", "imageRef": "", "block_device_mapping_v2": given,
+            **{name: words.get(str(value), value) for name, value in more.items()}}
+    if version == "2.33":
+        body["networks"] = []
+    reply = owner.call.post("/v2.1/servers", {"server": body}, version)
+    assert reply.status == 400, reply
+    assert owner.call.get("/v2.1/servers").json["servers"] == []
+    assert owner.state(volume) == "available"
+
+
+def test_the_first_form_of_the_mapping_is_taken_too(owner: Owner) -> None:
+    volume = owner.volume(host="kvm2", size=2, image_id=owner.call.image())
+    old = [{"volume_id": volume, "device_name": "/dev/vda", "delete_on_termination": False}]
+    reply = owner.call.post("/v2.1/servers", {"server": {
+        "name": "old", "flavorRef": "1", "networks": "auto", "imageRef": "", "block_device_mapping": old}}, "2.60")
+    assert reply.status == 202, reply
+    server = owner.call.settled(reply.json["server"]["id"])
+    assert server and server["status"] == "ACTIVE"
+    assert [one["volumeId"] for one in owner.attached(server["id"])] == [volume]

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whatever line a conductor dies at, volumes end where they were to end, once, and none is forgotten."""
+
+from __future__ import annotations
+
+import pytest
+
+from .asking import Owner
+from .dying import Fuse
+from .test_build import block, root
+
+
+@pytest.fixture
+def fuse(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> Fuse:
+    """A conductor that can die."""
+    return Fuse(owner.cloud, monkeypatch)
+
+
+@pytest.mark.parametrize("near", [True, False], ids=["same host", "other host"])
+def test_attaching_and_detaching(owner: Owner, fuse: Fuse, near: bool) -> None:
+    server = owner.server()["id"]
+    host = owner.host_of(server)
+    volume = owner.volume(host=host if near else owner.other(host))
+    deaths = 0
+    for at in range(1, 100):
+        fuse.light(at)
+        assert owner.attach(server, volume).status == 200
+        died = fuse.survive()
+        assert owner.state(volume) == "in-use", at
+        [one] = owner.attached(server)
+        [plugged] = owner.on_host("volume_attachment", host)
+        assert (one["volumeId"], one["device"]) == (plugged["volume"], f"/dev/{plugged['device']}")
+        fuse.light(at)
+        assert owner.detach(server, volume).status == 202
+        died_again = fuse.survive()
+        assert owner.state(volume) == "available", at
+        assert owner.attached(server) == owner.on_host("volume_attachment", host) == []
+        assert [one for name in owner.cloud.hosts for one in owner.on_host("volume_export", name)] == []
+        deaths += died + died_again
+        if not (died or died_again):
+            break
+    assert deaths > 20
+
+
+def test_building_with_volumes(owner: Owner, fuse: Fuse) -> None:
+    kept = owner.volume(host="kvm1")
+    blocks = [root(owner), block("volume", kept), block("blank", volume_size=1, delete_on_termination=True)]
+    body = {"server": {"name": "web1", "flavorRef": "1", "networks": "none", "imageRef": owner.call.image(),
+                       "block_device_mapping_v2": blocks}}
+    for at in range(1, 200, 3):
+        fuse.light(at)
+        server = owner.call.post("/v2.1/servers", body, "2.60").json["server"]["id"]
+        died = fuse.survive()
+        found = owner.call.settled(server)
+        assert found and found["status"] == "ACTIVE", (at, found)
+        mine = [one["volumeId"] for one in owner.attached(server)]
+        assert mine[0] == kept
+        volumes = {one["id"] for one in owner.call.get(f"{owner.api}/volumes").json["volumes"]}
+        assert volumes == set(mine), at
+        assert [owner.state(id) for id in mine] == ["in-use"] * 2
+        plugged = owner.on_host("volume_attachment", owner.host_of(server))
+        assert {one["volume"] for one in plugged} == set(mine)
+        owner.call.delete(f"/v2.1/servers/{server}")
+        assert owner.call.settled(server) is None
+        if not died:
+            break
+    assert at > 30
