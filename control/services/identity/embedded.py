@@ -49,16 +49,20 @@ class Embedded:
         """The web application, to be mounted at ``/identity``."""
         return api.application(self.bearers, self.life, lambda request: request.root if self.follow else None)
 
-    def bootstrap(self, url: str, password: str | None = None) -> str | None:
+    def bootstrap(self, url: str, password: str | None = None,
+                  keep: Callable[[str], None] | None = None) -> str | None:
         """Make what a cloud has from its beginning, where it is missing. Gives the password of admin when it was made
         now, else ``None``. *url*: root of the services (``https://cloud:8774``); *password*: instead of one by chance.
-        Two processes may do it at once."""
+        *keep* is called with the password before it counts, so that no crash loses it: to write ``clouds_yaml``. Two
+        processes may do it at once; one of them keeps the password."""
         password = password or passwords.drawn()
         kept = passwords.hashed(password)
         for last in (False, False, True):
             try:
                 with self.bearers.change() as connection:
                     made = first(connection, url, kept)
+                    if made and keep:
+                        keep(password)
                 return password if made else None
             except IntegrityError:  # another process made it meanwhile
                 if last:

@@ -27,6 +27,20 @@ def test_a_password_may_be_given(sqlite):
     assert identity.bootstrap(URL, "given") == "given"
 
 
+def test_a_crash_does_not_lose_the_password(database):
+    """It is kept before it counts: when it cannot be kept, there is no admin yet, and the next try makes one."""
+    def full(_password):
+        raise OSError("the disk is full")
+
+    identity, kept = Embedded(database), []
+    with pytest.raises(OSError, match="full"):
+        identity.bootstrap(URL, keep=full)
+    password = identity.bootstrap(URL, keep=kept.append)
+    assert kept == [password]
+    assert identity.bootstrap(URL, keep=kept.append) is None
+    assert len(kept) == 1
+
+
 def test_many_at_once_make_one_cloud(database):
     def begin(_number):
         return Embedded(database).bootstrap(URL)
