@@ -18,11 +18,12 @@ from .handlers import (
     server_actions,
     server_create,
     servers,
+    services,
     tags,
     volume_attachments,
 )
 
 NOUNS = (servers, server_create, server_actions, flavors, flavor_access, flavor_extra_specs, keypairs,
          volume_attachments, interfaces, metadata, tags, addresses, instance_actions, migrations, aggregates,
-         availability_zones)
+         availability_zones, services)
 OPERATIONS = tuple(operation for noun in NOUNS for operation in noun.OPERATIONS)
