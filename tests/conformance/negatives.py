@@ -30,6 +30,10 @@ OPEN = {"metadata", "meta", "extra_specs", "os:scheduler_hints", "OS-SCH-HNT:sch
 ORDER = ("active", "stopped", "paused", "suspended", "rescued", "shelved_offloaded", "error")
 
 
+class Missing(Exception):
+    """The API does not know the operation, not even that it was removed."""
+
+
 @dataclass(frozen=True)
 class Kind:
     """A kind of refusal: to which operations it applies (or why not), and what is tried."""
@@ -64,8 +68,8 @@ class Negatives:
             if not operation.removed and not self.runner.served(operation):
                 return Result(case, ABSENT)
             found = kind.attempt(self, operation)
-            if operation.removed and found and found[0].got.startswith("404"):
-                return Result(case, ABSENT)
+        except Missing:
+            return Result(case, ABSENT)
         except Blocked as why:
             return Result(case, BLOCKED, str(why))
         finally:
@@ -95,7 +99,8 @@ class Negatives:
     def bound(self, operation: Operation, server: str) -> Any:
         """The same with this site's things."""
         version = newest(operation, self.maximum)
-        scene = Scene(self.fx, operation, version, known={"server": server}, params={"id": server, "server_id": server})
+        scene = Scene(self.fx, operation, version, known={"server": server, "volume": NOBODY},
+                      params={"id": server, "server_id": server})
         return bind(scene, self.body(operation))
 
 
@@ -123,7 +128,10 @@ def _removed(negatives: Negatives, operation: Operation) -> list[Difference]:
     wanted = 400 if operation.kind == "removed (400)" else 410
     body = None if operation.method in ("GET", "DELETE") else {operation.action: None} if operation.action else {}
     server = negatives.fx.server() if operation.action and operation.path.startswith("/servers") else NOBODY
-    return fault(negatives.ask(operation, body, id=server, version=1), (wanted,))
+    answer = negatives.ask(operation, body, id=server, version=1)
+    if negatives.runner.absence(answer, operation.action):
+        raise Missing
+    return fault(answer, (wanted,))
 
 
 # ---- input
@@ -183,7 +191,7 @@ def _locked(negatives: Negatives, operation: Operation) -> list[Difference]:
     body = negatives.bound(operation, server)
     fx.compute("POST", f"/servers/{server}/action", {"lock": None}, what="lock")
     found = []
-    if operation.role != "admin":
+    if operation.role == "project member":
         found = fault(negatives.ask(operation, body, id=server, persona="member"), (409,))
     answer = negatives.ask(operation, body, id=server)
     if answer.status >= 400:
@@ -271,12 +279,16 @@ def _versions(operation: Operation) -> str:
     return "outside of microversions" if operation.id in UNVERSIONED else _live(operation)
 
 
+def _takes(operation: Operation) -> bool:
+    return operation.method in ("POST", "PUT") and bool(operation.action or operation.row.get("request"))
+
+
 def _if(test: bool, why: str) -> str:
     return "" if test else why
 
 
 def _stateful(operation: Operation) -> bool:
-    return operation.path.startswith("/servers/{") and bool(
+    return operation.path.startswith("/servers/{") and "task_state" not in operation.states and bool(
         operation.action or (operation.method == "POST" and "{id}" not in operation.path))
 
 
@@ -290,8 +302,8 @@ KINDS: dict[str, Kind] = {kind.name: kind for kind in (
     Kind("removed", lambda o, top: _if(o.removed, _NO), _removed),
     Kind("unknown action", lambda o, top: _live(o) or _if(o.action in ("lock", "add_host", "addTenantAccess",
                                                                       "force_complete"), _NO), _unknown_action),
-    Kind("extra key", lambda o, top: _live(o) or _if(o.method in ("POST", "PUT"), _NO), _extra_key),
-    Kind("bad JSON", lambda o, top: _live(o) or _if(o.method in ("POST", "PUT"), _NO), _bad_json),
+    Kind("extra key", lambda o, top: _live(o) or _if(_takes(o), _NO), _extra_key),
+    Kind("bad JSON", lambda o, top: _live(o) or _if(_takes(o), _NO), _bad_json),
     Kind("extra query", lambda o, top: _live(o) or _if((o.strict_query or top + 1) <= top, _NO),
          _extra_query),
     Kind("unknown marker", lambda o, top: _live(o) or _if("marker" in (o.row.get("query") or []), _NO), _marker),

@@ -127,7 +127,10 @@ def _flavor(scene: Scene) -> dict[str, str]:
         public = scene.status == 409
         flavor = fx.spent_flavor(**{"os-flavor-access:is_public": public})
         if not public and id != "flavors.action.addTenantAccess":
-            fx.compute("POST", f"/flavors/{flavor}/action", {"addTenantAccess": {"tenant": fx.cloud.admin.project_id}})
+            granted = fx.cloud.compute("POST", f"/flavors/{flavor}/action",
+                                       {"addTenantAccess": {"tenant": fx.cloud.admin.project_id}})
+            if granted.status != 409:
+                body_of(granted, "flavor access")
     elif scene.reads:
         flavor = fx.flavor("specs")
     else:

@@ -11,12 +11,13 @@ import pytest
 from tests.conformance import report
 from tests.conformance.run import run
 from tests.conformance.samples import FOLDER, Evidence
+from tests.conformance.transport import Target
 
 pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason=f"there is no folder {FOLDER.name} beside the checkout: "
                                                             "MAGNETAR_CONFORMANCE says where it is")
 
 
-def test_no_area_sinks(target, tmp_path):
+def test_no_area_sinks(target: Target, tmp_path: Path) -> None:
     results = run(target, Evidence())
     report.write_lines(results, tmp_path / "cases.jsonl")
     lines = report.summary(results)
