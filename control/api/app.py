@@ -81,8 +81,9 @@ class ComputeApplication:
         """The path below version and project. Raises ``Fault`` 400 when that is another project than the token's."""
         word, _slash, more = rest.partition("/")
         base = f"{request.root}/{head}"
-        if word not in self.collections and _PROJECT.fullmatch(word):
-            if word != request.context.project_id:
+        mine = word == request.context.project_id
+        if word not in self.collections and (mine or _PROJECT.fullmatch(word)):
+            if not mine:
                 raise Fault(400, f"Malformed request URL: URL's project_id '{word}' doesn't match Context's project_id "
                                  f"'{request.context.project_id}'")
             base, rest = f"{base}/{word}", more
