@@ -58,8 +58,8 @@ class Owner:
         return found["status"] if found else None
 
     def server(self, **more: Any) -> dict[str, Any]:
-        """A server that runs."""
-        found = self.call.boot(**more)
+        """A server that runs; without a network unless one is named."""
+        found = self.call.boot(**{"networks": "none", **more})
         assert found["status"] == "ACTIVE", found.get("fault")
         return found
 

@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 import pytest
+
+from magnetar_control.web import Fault
 
 from .asking import Owner, until
 
@@ -161,3 +164,16 @@ def test_states_that_do_not_allow_it(owner: Owner) -> None:
     until(lambda: owner.state(volume) == "in-use")
     assert owner.detach(server, volume).status == 202
     until(lambda: owner.state(volume) == "available")
+
+
+def test_a_volume_that_cannot_be_had_is_given_up(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, volume = owner.server()["id"], owner.volume()
+
+    def refused(*_args: Any) -> Any:
+        raise Fault(409, "The host has no room for a disk.")
+
+    monkeypatch.setattr("magnetar_control.conductor.attach.plug", refused)
+    assert owner.attach(server, volume).status == 200
+    until(lambda: owner.state(volume) == "available")
+    until(lambda: owner.attached(server) == [])
+    assert owner.call.server(server)["status"] == "ACTIVE"

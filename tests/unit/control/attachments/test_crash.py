@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from .asking import Owner
+from magnetar_control.api import hold
+
+from .asking import Owner, until
 from .dying import Fuse
 from .test_build import block, root
 
@@ -65,3 +69,20 @@ def test_building_with_volumes(owner: Owner, fuse: Fuse) -> None:
         if not died:
             break
     assert at > 30
+
+
+def test_an_api_that_dies_leaves_nothing_behind(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, volume = owner.server()["id"], owner.volume()
+    monkeypatch.setattr(hold, "HELD", 0.05)
+    reserve, tries = owner.cloud.services.volume.reserve, []
+
+    def dies(*args: Any, **more: Any) -> Any:
+        tries.append(args)
+        if len(tries) == 1:
+            raise SystemError("the process ends here")
+        return reserve(*args, **more)
+
+    monkeypatch.setattr(owner.cloud.services.volume, "reserve", dies)
+    assert owner.attach(server, volume).status == 500
+    until(lambda: owner.state(volume) == "in-use")  # a conductor goes on with it
+    assert [one["volumeId"] for one in owner.attached(server)] == [volume]

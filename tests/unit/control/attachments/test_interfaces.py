@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""os-interface: NICs come to servers and go."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+
+from magnetar_core.errors import Conflict
+
+from .asking import Owner, until
+from .dying import Fuse
+
+NETWORK = "/network/v2.0"
+
+
+def path(server: str, port: str = "") -> str:
+    """The route."""
+    return f"/v2.1/servers/{server}/os-interface" + (f"/{port}" if port else "")
+
+
+def network(owner: Owner, name: str = "second", cidr: str = "198.18.0.0/24") -> str:
+    """The uuid of a network with a subnet; made when there is none."""
+    found = owner.call.get(f"{NETWORK}/networks?name={name}").json["networks"]
+    if found:
+        return str(found[0]["id"])
+    id = owner.call.post(f"{NETWORK}/networks", {"network": {"name": name}}).json["network"]["id"]
+    reply = owner.call.post(f"{NETWORK}/subnets", {"subnet": {"network_id": id, "cidr": cidr, "ip_version": 4}})
+    assert reply.status == 201, reply
+    return str(id)
+
+
+def server_on(owner: Owner, **more: Any) -> str:
+    """A server with one NIC on the first network."""
+    first = owner.call.get(f"{NETWORK}/networks?name=default").json["networks"][0]["id"]
+    return str(owner.server(networks=[{"uuid": first}], **more)["id"])
+
+
+def macs(owner: Owner, server: str) -> set[str]:
+    """Of the NICs that the host has given it."""
+    [shown] = [one for one in owner.on_host("server", owner.host_of(server)) if one["id"] == server]
+    return {nic["mac"] for nic in shown["networks"]}
+
+
+def ports(owner: Owner) -> list[str]:
+    """All ports of the project."""
+    return [one["id"] for one in owner.call.get(f"{NETWORK}/ports").json["ports"]]
+
+
+def test_a_nic_is_plugged_and_unplugged(owner: Owner) -> None:
+    server, net = server_on(owner), network(owner)
+    reply = owner.call.post(path(server), {"interfaceAttachment": {
+        "net_id": net, "fixed_ips": [{"ip_address": "198.18.0.77"}], "tag": "public"}}, "2.70")
+    assert reply.status == 200, reply
+    one = reply.json["interfaceAttachment"]
+    assert set(one) == {"fixed_ips", "mac_addr", "net_id", "port_id", "port_state", "tag"}
+    assert (one["net_id"], one["tag"], one["port_state"]) == (net, "public", "ACTIVE")
+    assert one["fixed_ips"][0]["ip_address"] == "198.18.0.77"
+    assert one["mac_addr"] in macs(owner, server)
+    found = owner.call.server(server)["addresses"]
+    assert [a["addr"] for a in found["second"]] == ["198.18.0.77"] and len(found["default"]) == 1
+    listed = owner.call.get(path(server), "2.69").json["interfaceAttachments"]
+    assert len(listed) == 2 and "tag" not in listed[0]
+    shown = owner.call.get(path(server, one["port_id"]), "2.70").json["interfaceAttachment"]
+    assert shown == one
+    assert owner.call.delete(path(server, one["port_id"])).status == 202
+    until(lambda: owner.call.get(path(server, one["port_id"])).status == 404)
+    until(lambda: "second" not in owner.call.server(server)["addresses"])
+    assert one["mac_addr"] not in macs(owner, server)
+    assert one["port_id"] not in ports(owner)
+
+
+def test_a_port_that_was_made_beforehand_stays(owner: Owner) -> None:
+    server, net = server_on(owner), network(owner)
+    port = owner.call.post(f"{NETWORK}/ports", {"port": {"network_id": net}}).json["port"]["id"]
+    reply = owner.call.post(path(server), {"interfaceAttachment": {"port_id": port}})
+    assert reply.status == 200, reply
+    assert reply.json["interfaceAttachment"]["port_id"] == port
+    assert owner.call.post(path(server), {"interfaceAttachment": {"port_id": port}}).status == 409
+    assert owner.call.delete(path(server, port)).status == 202
+    until(lambda: owner.call.get(f"{NETWORK}/ports/{port}").json["port"]["device_id"] == "")
+    owner.call.delete(f"{NETWORK}/ports/{port}")
+
+
+def test_a_stopped_server_gets_its_nic_too(owner: Owner) -> None:
+    server, net = server_on(owner), network(owner)
+    owner.call.act(server, "os-stop")
+    owner.call.settled(server)
+    assert owner.call.post(path(server), {"interfaceAttachment": {"net_id": net}}).status == 200
+    assert len(macs(owner, server)) == 2
+    owner.call.act(server, "os-start")
+    assert (owner.call.settled(server) or {})["status"] == "ACTIVE"
+    owner.call.act(server, "suspend")
+    owner.call.settled(server)
+    assert owner.call.post(path(server), {"interfaceAttachment": {"net_id": net}}).status == 409
+
+
+@pytest.mark.parametrize(("body", "version", "status"), [
+    ({"net_id": "NET", "port_id": str(uuid.uuid4())}, "2.1", 400), ({"port_id": str(uuid.uuid4())}, "2.1", 404),
+    ({"net_id": str(uuid.uuid4())}, "2.1", 404), ({"net_id": "x"}, "2.1", 400),
+    ({"tag": "t", "net_id": "NET"}, "2.48", 400),
+    ({"net_id": "NET", "tag": "a/b"}, "2.49", 400), ({"fixed_ips": [{"ip_address": "198.18.0.9"}]}, "2.1", 400),
+    ({"net_id": "NET", "fixed_ips": [{"ip_address": "x"}]}, "2.1", 400),
+    ({"net_id": "NET", "fixed_ips": [{"ip_address": "198.51.100.1"}]}, "2.1", 400),
+    ({"net_id": "NET", "fixed_ips": [{"ip_address": "198.18.0.9"}] * 2}, "2.1", 400), ({"mac": "x"}, "2.1", 400),
+    ("x", "2.1", 400)])
+def test_bad_input_is_refused_and_changes_nothing(owner: Owner, body: Any, version: str, status: int) -> None:
+    server, net = server_on(owner), network(owner)
+    before = ports(owner)
+    want = {name: net if value == "NET" else value for name, value in body.items()} if isinstance(body, dict) else body
+    reply = owner.call.post(path(server), {"interfaceAttachment": want}, version)
+    assert reply.status == status, reply
+    assert ports(owner) == before
+    assert len(macs(owner, server)) == 1
+
+
+def test_others_servers_and_unknown_ports(owner: Owner) -> None:
+    server = server_on(owner)
+    stranger = owner.cloud.caller("mallory", "elsewhere")
+    assert stranger.get(path(server)).status == 404
+    assert stranger.post(path(server), {"interfaceAttachment": {}}).status == 404
+    assert owner.call.get(path(server, str(uuid.uuid4()))).status == 404
+    assert owner.call.delete(path(server, str(uuid.uuid4()))).status == 404
+    assert owner.call.get(path(server) + "?x=1", "2.101").status == 200
+    assert owner.call.get(path(server) + "?x=1", "2.102").status == 400
+
+
+def test_a_host_that_refuses_leaves_no_port(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, net = server_on(owner), network(owner)
+    before = ports(owner)
+
+    def refused(*_args: Any, **_more: Any) -> Any:
+        raise Conflict("The host has no room for a NIC.")
+
+    monkeypatch.setattr("magnetar_control.conductor.interfaces.build.networks", refused)
+    reply = owner.call.post(path(server), {"interfaceAttachment": {"net_id": net}})
+    assert reply.status == 500 and "no room" in reply.json["computeFault"]["message"]
+    assert ports(owner) == before
+    assert owner.call.server(server)["status"] == "ACTIVE"
+
+
+def test_a_conductor_dies(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, net = server_on(owner), network(owner)
+    before, fuse = ports(owner), Fuse(owner.cloud, monkeypatch)
+    monkeypatch.setattr("magnetar_control.api.handlers.interfaces.LIMIT", 0.0)  # nobody waits for the answer
+    for at in range(1, 100):
+        fuse.light(at)
+        owner.call.post(path(server), {"interfaceAttachment": {"net_id": net}})
+        died = fuse.survive()
+        [port] = [one for one in ports(owner) if one not in before]
+        assert owner.call.get(path(server, port)).json["interfaceAttachment"]["mac_addr"] in macs(owner, server)
+        fuse.light(at)
+        assert owner.call.delete(path(server, port)).status == 202
+        died_again = fuse.survive()
+        assert ports(owner) == before
+        assert len(macs(owner, server)) == 1
+        assert list(owner.call.server(server)["addresses"]) == ["default"]
+        if not (died or died_again):
+            break
+    assert at > 10
