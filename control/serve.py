@@ -89,10 +89,10 @@ class Parts:
     def bootstrap(self) -> None:
         """What a cloud has from its beginning."""
         url = self.settings.public_url or f"http{'s' if self.settings.tls_cert else ''}://{self.settings.listen}"
-        self.bootstrapped = self.identity.bootstrap(url)
+        path = self.settings.state_dir / "clouds.yaml"
+        # Kept before it counts: a crash in between loses no password.
+        self.bootstrapped = self.identity.bootstrap(url, keep=lambda password: clouds_yaml(path, url, password))
         if self.bootstrapped:
-            path = self.settings.state_dir / "clouds.yaml"
-            clouds_yaml(path, url, self.bootstrapped)
             log.info("the password of admin is in %s: export OS_CLIENT_CONFIG_FILE=%s OS_CLOUD=magnetar", path, path)
         self.networks.bootstrap()
 

@@ -81,7 +81,7 @@ class Settings:
     cell_timeout: float = _doc("Seconds that a list waits for a cell.", 60.0)
     policy_file: Path | None = _doc("oslo.policy file (YAML) that overrides Nova's default rules.")
     enable_instance_password: bool = _doc("Whether answers to create, rebuild and rescue have a password.", True)
-    network_cidr: str = _doc("Addresses of the first embedded network.", "10.20.0.0/24")
+    network_cidr: str = _doc("Addresses of the first embedded network.", "10.20.0.0/16")
     quota_instances: int = _doc("Servers of a project; -1 for no limit.", 10)
     quota_cores: int = _doc("Virtual CPUs of a project.", 20)
     quota_ram: int = _doc("Memory of a project's servers.", 51200)

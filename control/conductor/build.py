@@ -75,7 +75,8 @@ def network(work: Work) -> list[dict[str, Any]]:
         nics: list[dict[str, Any]] = orjson.loads(work.server.interfaces)
         return nics
     wishes = work.request.get("networks") or []
-    nics = work.conductor.services.network.allocate(work.context(), work.id, wishes) if wishes else []
+    groups = [one["name"] for one in orjson.loads(work.server.security_groups)]
+    nics = work.conductor.services.network.allocate(work.context(), work.id, wishes, groups) if wishes else []
     if nics:
         work.note(interfaces=servers.text(nics))
         work.load()

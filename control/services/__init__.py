@@ -76,8 +76,10 @@ class Networks(Protocol):
         Nova's list; an empty list is the default network. Raises ``web.Fault`` 400 naming what does not exist, 409 for
         a port in use."""
 
-    def allocate(self, context: Context, server_id: str, wishes: Sequence[Document]) -> list[Document]:
-        """NICs for the wishes of ``check``; ports that are not there are made. Asked twice, the same NICs."""
+    def allocate(self, context: Context, server_id: str, wishes: Sequence[Document],
+                 groups: Sequence[str] = ()) -> list[Document]:
+        """NICs for the wishes of ``check``; ports that are not there are made, with the security groups *groups*. Asked
+        twice, the same NICs."""
 
     def bind(self, server_id: str, host: str, active: bool = True) -> None:
         """The server's ports are on *host* now."""
