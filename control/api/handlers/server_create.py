@@ -165,6 +165,12 @@ def _answer(call: Call, want: Mapping[str, Any], rows: list[dict[str, Any]], gro
     return Answer({"server": stub}, 202, {"Location": url})
 
 
+def _disk_config(image: Mapping[str, Any] | None) -> str:
+    """What is meant when nothing is said: the image says whether its root partition grows."""
+    said = ((image or {}).get("properties") or {}).get("auto_disk_config")
+    return "AUTO" if str(said).lower() in ("true", "1", "yes") else "MANUAL"
+
+
 def _count(want: Mapping[str, Any]) -> tuple[int, int]:
     least = want.get("min_count", 1)
     most = want.get("max_count", least)
@@ -174,7 +180,8 @@ def _count(want: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def find_flavor(call: Call, id: str) -> dict[str, Any]:
-    """The flavor as servers keep it. Raises ``Fault`` 400 where the caller may not use it."""
+    """The flavor as servers keep it; *id* may be a link to it. Raises ``Fault`` 400 where the caller may not use it."""
+    id = id.rstrip("/").rpartition("/")[2]
     with call.cloud.store.api.read() as connection:
         row = connection.execute(select(flavors).where(flavors.c.id == id)).one_or_none()
         if row is not None and not row.is_public and not call.context.is_admin:
@@ -272,7 +279,7 @@ def _rows(call: Call, want: Mapping[str, Any], flavor: Mapping[str, Any], image:
         "key_name": want.get("key_name"), "metadata": servers.text(want.get("metadata") or {}),
         "tags": servers.text(want.get("tags") or []), "user_data": want.get("user_data"),
         "config_drive": bool(want.get("config_drive")), "access_ip_v4": want.get("accessIPv4"),
-        "access_ip_v6": want.get("accessIPv6"), "disk_config": want.get("OS-DCF:diskConfig", "MANUAL"),
+        "access_ip_v6": want.get("accessIPv6"), "disk_config": want.get("OS-DCF:diskConfig") or _disk_config(image),
         "root_device_name": "/dev/vda", "reservation_id": reservation,
         "security_groups": servers.text([{"name": name} for name in groups]),
         "request": servers.text(request), "hints": servers.text(hints),

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import orjson
 from sqlalchemy import select
 
 from magnetar_control.api.operation import Call, Operation, Query
@@ -255,6 +256,8 @@ def shown(call: Call, row: Any, everything: bool = True) -> dict[str, Any]:
     found = view.full(row)
     if not everything:
         found = {name: value for name, value in found.items() if name in BASIC}
+        found["addresses"] = {label: [{"version": one["version"], "addr": one["addr"]} for one in given]
+                              for label, given in orjson.loads(row.addresses).items()}
     return {"server": found}
 
 
