@@ -10,6 +10,7 @@ from .handlers import (
     flavor_access,
     flavor_extra_specs,
     flavors,
+    hypervisors,
     instance_actions,
     interfaces,
     keypairs,
@@ -25,5 +26,5 @@ from .handlers import (
 
 NOUNS = (servers, server_create, server_actions, flavors, flavor_access, flavor_extra_specs, keypairs,
          volume_attachments, interfaces, metadata, tags, addresses, instance_actions, migrations, aggregates,
-         availability_zones, services)
+         availability_zones, services, hypervisors)
 OPERATIONS = tuple(operation for noun in NOUNS for operation in noun.OPERATIONS)

@@ -111,6 +111,17 @@ def on_hosts(store: Store, names: Iterable[str]) -> dict[str, list[Any]]:
     return found
 
 
+def workloads(store: Store, names: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """How many servers each of these hosts has, and to how many of them something is being done."""
+    question = select(servers.c.host, func.count().label("all"), func.count(servers.c.task_state).label("busy")).where(
+        servers.c.host.in_(list(names)), servers.c.deleted_at.is_(None)).group_by(servers.c.host)
+    found: dict[str, tuple[int, int]] = {}
+    for row in _over_cells(store, question):
+        count, busy = found.get(row.host, (0, 0))
+        found[row.host] = count + row.all, busy + row.busy
+    return found
+
+
 def occupied(store: Store, names: Iterable[str]) -> set[str]:
     """Which of these hosts have servers."""
     question = select(servers.c.host).distinct().where(
