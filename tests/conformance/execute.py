@@ -125,6 +125,8 @@ class Runner:
     def ended(self, server_id: str, operation: Operation, answer: Exchange) -> None:
         """Wait until nothing goes on with a server; note when that does not come, or ends in ERROR."""
         status = self.fx.settle(server_id, PATIENCE if operation.id in self._endless else None)
+        if status != "ACTIVE":
+            self.fx.forget("server reused")
         if status == "STUCK":
             self._endless.add(operation.id)
             self._after[id(answer)] = Difference("#server", "afterwards", "an end of the work", "the server is stuck")
@@ -235,6 +237,8 @@ def filled(operation: Operation, id: str = NOBODY) -> str:
     if path.startswith("(service root)"):
         return "(root)" + path.removeprefix("(service root)").strip().replace("/v2 or ", "").replace(
             "{anything else}", "magnetar")
+    if path.startswith("/os-aggregates/") and id == NOBODY:
+        id = "999999"
     parts = [id if part in ("{server_id}", "{id}") and place == 2 else NOBODY if part.startswith("{") else part
              for place, part in enumerate(path.split("/"))]
     return "/".join(parts)

@@ -27,6 +27,7 @@ def body_of(answer: Exchange, what: str) -> Any:
 #: How to bring an active server into a state: actions, each with the status that follows.
 WAYS: dict[str, tuple[tuple[dict[str, Any], tuple[str, ...]], ...]] = {
     "active": (),
+    "reused": (),
     "stopped": (({"os-stop": None}, ("SHUTOFF",)),),
     "paused": (({"pause": None}, ("PAUSED",)),),
     "suspended": (({"suspend": None}, ("SUSPENDED",)),),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -24,6 +25,12 @@ BODIES: dict[str, Any] = {
     "addSecurityGroup": {"name": "default"}, "removeSecurityGroup": {"name": "default"},
     "addFixedIp": {"networkId": NOBODY}, "removeFixedIp": {"address": "192.0.2.1"},
     "evacuate": {}, "os-getMKSConsole": {"type": "webmks"},
+}
+#: Bodies of operations that have no sample.
+PLAIN: dict[str, Any] = {
+    "servers.metadata.create": {"metadata": {"foo": "Foo Value"}},
+    "servers.shares.create": {"share": {"share_id": NOBODY}},
+    "os-server-external-events.create": {"events": [{"name": "network-changed", "server_uuid": NOBODY}]},
 }
 #: Objects of requests whose keys are free.
 OPEN = {"metadata", "meta", "extra_specs", "os:scheduler_hints", "OS-SCH-HNT:scheduler_hints"}
@@ -86,7 +93,7 @@ class Negatives:
 
     def body(self, operation: Operation, version: int | None = None) -> Any:
         """A body that the operation takes at *version*, as the sample has it."""
-        if operation.method in ("GET", "DELETE"):
+        if operation.method in ("GET", "DELETE") or not (operation.action or operation.row.get("request")):
             return None
         version = newest(operation, self.maximum) if version is None else version
         sample = self.runner.evidence.request_for(operation.id, version)
@@ -94,12 +101,14 @@ class Negatives:
             return self.runner.evidence.body(sample.file)
         if operation.action:
             return {operation.action: BODIES.get(operation.action)}
+        if operation.id in PLAIN:
+            return copy.deepcopy(PLAIN[operation.id])
         raise Blocked("there is no sample of a request to begin with")
 
-    def bound(self, operation: Operation, server: str) -> Any:
+    def bound(self, operation: Operation, server: str, volume: str = NOBODY) -> Any:
         """The same with this site's things."""
         version = newest(operation, self.maximum)
-        scene = Scene(self.fx, operation, version, known={"server": server, "volume": NOBODY},
+        scene = Scene(self.fx, operation, version, known={"server": server, "volume": volume},
                       params={"id": server, "server_id": server})
         return bind(scene, self.body(operation))
 
@@ -187,8 +196,9 @@ def _wrong_state(negatives: Negatives, operation: Operation) -> list[Difference]
 
 def _locked(negatives: Negatives, operation: Operation) -> list[Difference]:
     fx = negatives.fx
+    volume = fx.volume() if "volume" in operation.path else NOBODY
     server = fx.spent(state(operation))
-    body = negatives.bound(operation, server)
+    body = negatives.bound(operation, server, volume)
     fx.compute("POST", f"/servers/{server}/action", {"lock": None}, what="lock")
     found = []
     if operation.role == "project member":

@@ -34,6 +34,13 @@ class Scene:
 #: The state that an operation's server is in, where the first state of the table is not the one.
 STATES = {"servers.action.unshelve": "shelved_offloaded", "servers.os-instance-actions.list": "stopped",
           "servers.os-instance-actions.show": "stopped", "servers.action.os-resetState": "active"}
+#: Operations after which their server is as good for the next of them.
+REUSED = frozenset({
+    "servers.update", "servers.action.rebuild", "servers.action.reboot", "servers.action.changePassword",
+    "servers.action.createImage", "servers.action.os-getConsoleOutput", "servers.action.injectNetworkInfo",
+    "servers.metadata.replace", "servers.metadata.update", "servers.tags.replace", "servers.remote-consoles.create",
+    "servers.action.trigger_crash_dump",
+})
 _KNOWN = {"active", "stopped", "paused", "suspended", "resized", "rescued", "shelved", "shelved_offloaded", "error"}
 
 
@@ -50,7 +57,9 @@ def _server(scene: Scene) -> dict[str, str]:
     file = scene.sample.file if scene.sample else ""
     if file.endswith("server-get-resp-rescue.json"):
         wanted = "rescued"
-    id = scene.fx.server(wanted) if scene.reads else scene.fx.spent(wanted)
+    if scene.operation.id in REUSED and wanted == "active":
+        wanted = "reused"
+    id = scene.fx.server(wanted) if scene.reads or wanted == "reused" else scene.fx.spent(wanted)
     if not scene.reads:
         scene.known["spent"] = id
     scene.known["server"] = id

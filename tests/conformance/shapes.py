@@ -14,6 +14,8 @@ WORDS = frozenset({
     "rel", "OS-DCF:diskConfig", "OS-EXT-STS:vm_state", "OS-EXT-IPS:type", "OS-EXT-STS:power_state", "version",
     "protocol", "policy", "policies", "event", "result", "action", "host_status", "disabled",
 })
+#: Keys whose texts are of no class that holds everywhere: ids of another service, names of hosts.
+ANY_TEXT = frozenset({"user_id", "project_id", "tenant_id", "dest_host", "dest_node", "source_node", "host"})
 #: ``status`` is a contract word of servers only; lists of services and hypervisors depend on the hosts.
 STATUS_AREAS = frozenset({"servers", "server actions", "tags"})
 
@@ -63,7 +65,8 @@ class Shape:
         else:
             self.literals.add(value)
             if isinstance(value, str):
-                self.classes |= allowed(dynamic.get(exact), value)
+                free = exact.rpartition("/")[2] in ANY_TEXT
+                self.classes |= {"text"} if free else allowed(dynamic.get(exact), value)
 
 
 def shape(document: Any, dynamic: dict[str, str]) -> Shape:

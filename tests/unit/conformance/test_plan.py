@@ -12,7 +12,8 @@ from tests.conformance.samples import FOLDER, Evidence
 pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="the conformance folder is not beside the checkout")
 EVIDENCE = Evidence()
 ALL = {"hosts": 2, **dict.fromkeys(("volume", "network", "vnc", "serial", "spice", "spice_direct", "mks", "down_cell",
-                                    "failed_host", "soft_delete", "running_migration", "network_proxies"), True)}
+                                    "failed_host",
+                                    "volume_migration", "soft_delete", "running_migration", "network_proxies"), True)}
 
 
 def test_the_evidence_speaks_of_as_many_cells_as_its_page_says():
