@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -31,11 +32,12 @@ log = logging.getLogger(__name__)
 
 
 class Stayed(Exception):
-    """The server did not leave: it is where it was for sure, with its guest off after a cold way. *cause*: why."""
+    """The server did not leave: it is where it was for sure, with its guest off after a cold way. *cause*: why.
+    *flavor*: what it has now, where that differs from what it had."""
 
-    def __init__(self, cause: MagnetarError | Fault) -> None:
+    def __init__(self, cause: MagnetarError | Fault, flavor: dict[str, Any] | None = None) -> None:
         super().__init__(cause.message)
-        self.cause = cause
+        self.cause, self.flavor = cause, flavor
 
 
 class Move:
@@ -229,7 +231,8 @@ class Move:
     def _carry(self, kind: str, here: str, there: str) -> None:
         work = self.work
         with self.sides(here, there) as (source, target), Tender(work, self.id, here):
-            flow = Migrate(source, target, work.id, {"type": kind}, timeout=self.conductor.settings.action_timeout)
+            flow = Migrate(source, target, work.id, {"type": kind}, timeout=self.conductor.settings.action_timeout,
+                           id=str(uuid.uuid5(uuid.UUID(self.id), f"{here} {there}")))
             for step in flow.steps():
                 log.info("server %s: %s", work.id, step.text, extra={"request_id": work.action.request_id})
 

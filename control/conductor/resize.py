@@ -91,7 +91,7 @@ def _cold(work: Work, type: str, flavor: dict[str, Any], **where: Any) -> None:
         if not patient(work):
             _given_up(move, error)
     except Stayed as error:
-        _stays(move, error.cause)
+        _stays(move, error.cause, error.flavor)
     except (MagnetarError, Fault) as error:
         _given_up(move, error)
     else:
@@ -117,8 +117,21 @@ def _finished(move: Move) -> dict[str, Any]:
     except MagnetarError as error:
         if move.source != move.target:
             raise
-        move.on(move.source, _want(move, move.work.flavor))
-        raise Stayed(error) from error
+        raise Stayed(error, _undone(move)) from error
+
+
+def _undone(move: Move) -> dict[str, Any]:
+    """The server is as before on its host, but for a disk that has grown already; returns the flavor that it has."""
+    old = move.work.flavor
+    for flavor in (old, grown(old, move.flavor)):
+        try:
+            move.on(move.source, _want(move, flavor))
+            return flavor
+        except HostDown:
+            raise
+        except MagnetarError as error:
+            why = error
+    raise why
 
 
 def _waits(move: Move, found: Mapping[str, Any]) -> None:
@@ -131,20 +144,23 @@ def _waits(move: Move, found: Mapping[str, Any]) -> None:
               old_flavor=move.row.old_flavor, host=move.target, launched_at=now())
 
 
-def _stays(move: Move, error: MagnetarError | Fault) -> None:
-    """The server is at the source, of its old flavor; its guest runs again if it ran."""
-    values: dict[str, Any] = {}
+def _stays(move: Move, error: MagnetarError | Fault, flavor: Flavor | None = None) -> None:
+    """The server is at the source, of its old flavor (or *flavor*); its guest runs again if it ran."""
+    values: dict[str, Any] = {} if flavor is None else {"flavor": servers.text(flavor)}
     if move.row.status != "pre-migrating" and move.row.old_vm_state != STOPPED:
         try:
             move.on(move.source, {"power": "running"})
         except HostDown:
             if patient(move.work):
                 return
-            values = {"vm_state": ERROR}
+            values["vm_state"] = ERROR
         except MagnetarError as why:
             log.warning("server %s does not start again on %s: %s", move.work.id, move.source, why.message)
-            values = {"vm_state": ERROR}
-    move.unclaim()
+            values["vm_state"] = ERROR
+    if flavor is None:
+        move.unclaim()
+    else:
+        _settle_claims(move, move.source, flavor)
     move.ends("error")
     move.work.failed(error, host=move.source, **values)
 

@@ -64,13 +64,18 @@ class Side:
 
 
 class Migrate:
-    """A server's way from *source* to *target*; ``steps`` does it. *wish*: ``type`` (auto, live, cold) and OPTIONS."""
+    """A server's way from *source* to *target*; ``steps`` does it. *wish*: ``type`` (auto, live, cold) and OPTIONS.
+
+    *id*: the uuid of both halves. Who keeps it can run the flow again while an agent still works on a first half that
+    nobody sees yet; without it one is drawn."""
 
     def __init__(self, source: Side, target: Side, server: str, wish: Optional[dict[str, Any]] = None,
-                 progress: Optional[Callable[[dict[str, Any]], None]] = None, timeout: Optional[float] = None) -> None:
+                 progress: Optional[Callable[[dict[str, Any]], None]] = None, timeout: Optional[float] = None,
+                 id: Optional[str] = None) -> None:
         self.source, self.target, self.server = source, target, server
         self.wish = dict(wish or {})
         self.progress, self.timeout = progress, timeout
+        self._given = id
         #: The uuid of both halves.
         self.id: Optional[str] = None
         self.resource: Optional[dict[str, Any]] = None
@@ -100,7 +105,7 @@ class Migrate:
         if half and here and half["status"] in ("failed", "prepared") and self._type(here) != half["type"]:
             yield self._step("abort", "forget the attempt before"), lambda: abort(self.source, self.target, self.server)
             begun, half = {self.source: None, self.target: None}, None
-        self.id = half["id"] if half else str(uuid.uuid4())
+        self.id = half["id"] if half else self._given or str(uuid.uuid4())
         if here is not None:
             yield from self._bring(here, begun, dry)
         yield self._step("settle", "settle at %s" % self.target.host["name"]), lambda: self._ensure(

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import orjson
 from sqlalchemy import insert, select
 
 from magnetar_control.scheduler.request import amounts_of
-from magnetar_control.store import allocations, tables
+from magnetar_control.store import allocations, hosts, tables
 from magnetar_core.errors import NotFound
 from tests.unit.control.cloud import Cloud
 
@@ -78,3 +79,18 @@ def check(cloud: Cloud, id: str, waits: bool = False) -> dict[str, Any]:
         assert connection.execute(select(tables.actions.c.action).where(
             tables.actions.c.server_id == id, tables.actions.c.state.in_(("queued", "running")))).all() == []
     return have
+
+
+@contextlib.contextmanager
+def disabled(cloud: Cloud, name: str) -> Iterator[None]:
+    """A host takes no new servers meanwhile."""
+    def set_to(value: bool) -> None:
+        with cloud.parts.api_database.write() as connection:
+            hosts.set_host(connection, name, cloud.parts.working.ratios, disabled=value)
+        cloud.parts.working.look()
+
+    set_to(True)
+    try:
+        yield
+    finally:
+        set_to(False)

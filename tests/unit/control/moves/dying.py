@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A conductor that dies at the n-th thing that it does to a database or an agent, and another that goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from sqlalchemy import select, update
+
+from magnetar_control.conductor.flows import CELL
+from magnetar_control.conductor.work import Work
+from magnetar_control.store import servers
+from magnetar_control.store.database import Database
+from magnetar_control.store.tables import actions
+from magnetar_core.client import Client
+from tests.unit.control.cloud import Cloud
+
+from .clouds import FLAVORS, row
+
+REQUESTS = itertools.count(1)
+NEVER = "9999-12-31T23:59:59.000000"
+
+
+class Died(BaseException):
+    """The conductor's process ends here."""
+
+
+class Fate:
+    """Counts what this thread does; death comes before the *number*-th, or (*late*) while the agent works on it."""
+
+    def __init__(self, number: int, late: bool = False) -> None:
+        self.number, self.late, self.count, self.died = number, late, 0, False
+        self.thread = threading.current_thread()
+        self.working: list[threading.Thread] = []
+
+    def step(self) -> bool:
+        """Something is to be done; whether death comes now."""
+        if threading.current_thread() is not self.thread or self.died:
+            return False
+        self.count += 1
+        self.died = self.count == self.number
+        return self.died
+
+    @contextlib.contextmanager
+    def looms(self) -> Iterator[Fate]:
+        """For as long as the block goes on."""
+        write, call = Database.write, Client._call
+
+        def dying_write(database: Database) -> Any:
+            if not self.late and self.step():
+                raise Died
+            return write(database)
+
+        def dying_call(client: Client, method: str, *given: Any, **named: Any) -> Any:
+            if self.late and method == "GET":
+                return call(client, method, *given, **named)
+            if self.step():
+                if self.late:
+                    self._goes_on(client, call, method, *given, **named)
+                raise Died
+            return call(client, method, *given, **named)
+
+        Database.write, Client._call = dying_write, dying_call  # type: ignore[method-assign]
+        try:
+            yield self
+        finally:
+            Database.write, Client._call = write, call  # type: ignore[method-assign]
+
+    def _goes_on(self, client: Client, call: Any, *given: Any, **named: Any) -> None:
+        """What was asked of the agent is done, though nobody hears of it."""
+        other = Client(client.endpoint, ca_cert=client._ca_cert, client_cert=client._client_cert,
+                       client_key=client._client_key)
+
+        def do() -> None:
+            with contextlib.suppress(Exception), other:
+                call(other, *given, **named)
+
+        self.working.append(threading.Thread(target=do, daemon=True))
+        self.working[-1].start()
+
+
+def ask(cloud: Cloud, id: str, key: str, **args: Any) -> int:
+    """Put an action into the queue, where no conductor takes it; returns its number."""
+    database = cloud.parts.working.database
+    with database.write() as connection:
+        server = servers.row(connection, id)
+        request = f"req-crash-{next(REQUESTS)}"
+        assert servers.ask(connection, server, key, request, server.user_id, server.project_id, args), server
+        connection.execute(update(actions).where(actions.c.request_id == request).values(not_before=NEVER))
+        return int(connection.execute(select(actions.c.id).where(actions.c.request_id == request)).scalar_one())
+
+
+def turn(cloud: Cloud, number: int) -> bool:
+    """Have this thread take the action and work on it; whether it has ended."""
+    conductor = cloud.parts.working
+    with conductor.database.write() as connection:
+        connection.execute(update(actions).where(actions.c.id == number).values(
+            state="running", holder=conductor.holder, lease_until=NEVER, attempts=1))
+        action = connection.execute(select(actions).where(actions.c.id == number)).one()
+    CELL[action.action](Work(conductor, conductor.database, action))
+    with conductor.database.read() as connection:
+        return connection.execute(select(actions.c.state).where(actions.c.id == number)).scalar() in ("done", "failed")
+
+
+def through(cloud: Cloud, id: str, key: str, fate: Fate, **args: Any) -> Any:
+    """Do an action with a death in it, and go on until it has ended; returns the server's row."""
+    number = ask(cloud, id, key, **args)
+    with contextlib.suppress(Died), fate.looms():
+        turn(cloud, number)
+    for _at in range(20):
+        with cloud.parts.working.database.read() as connection:
+            if connection.execute(select(actions.c.state).where(actions.c.id == number)).scalar() in ("done", "failed"):
+                break
+        turn(cloud, number)
+    for thread in fate.working:
+        thread.join(20)
+    return row(cloud, id)
+
+
+def flavor(name: str) -> dict[str, Any]:
+    """A flavor as the API gives it to an action."""
+    vcpus, ram, disk, ephemeral, swap = FLAVORS[name]
+    return {"id": name, "name": name, "vcpus": vcpus, "ram": ram, "disk": disk, "ephemeral": ephemeral, "swap": swap,
+            "extra_specs": {}}

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A conductor may die anywhere in a move: another one brings it to its end, and nothing is lost, doubled or left."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from .clouds import at, check, claims, disabled, flavors, row
+from .dying import Fate, flavor, through
+from .inside import Inside
+
+#: Deaths that are tried: each third one, or as the variable says; 1 is all of them.
+EVERY = int(os.environ.get("MAGNETAR_EVERY_DEATH", "3"))
+
+
+@pytest.fixture(scope="module")
+def cloud():
+    """Agents in this process."""
+    with Inside() as found:
+        flavors(found)
+        yield found
+
+
+@pytest.fixture
+def id(cloud):
+    """A running server."""
+    found = cloud.admin.boot(flavorRef="small")["id"]
+    yield found
+    cloud.admin.delete(f"/v2.1/servers/{found}")
+    assert cloud.admin.settled(found) is None
+    assert claims(cloud, found) == {}
+
+
+def until_none(cloud, id, late, steps):
+    """Each of *steps* with a death at its 1st, 2nd … act, until none of them has so many."""
+    for number in range(1, 200, EVERY):
+        fates = []
+        for step in steps:
+            fates.append(Fate(number, late))
+            step(fates[-1])
+        if not any(fate.died for fate in fates):
+                return
+    raise AssertionError
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_resize_and_the_way_back(cloud, id, late):
+    def there(fate):
+        found = through(cloud, id, "resize", fate, flavor=flavor("large"))
+        assert found.vm_state == "resized", (fate.number, found.fault)
+        assert check(cloud, id, waits=True)["power_state"] == "running", fate.number
+
+    def back(fate):
+        assert through(cloud, id, "revertResize", fate).vm_state == "active", fate.number
+        assert check(cloud, id)["power_state"] == "running", fate.number
+
+    until_none(cloud, id, late, (there, back))
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_cold_migration_and_its_confirmation(cloud, id, late):
+    def there(fate):
+        assert through(cloud, id, "migrate", fate).vm_state == "resized", fate.number
+        check(cloud, id, waits=True)
+
+    def stays(fate):
+        assert through(cloud, id, "confirmResize", fate).vm_state == "active", fate.number
+        assert check(cloud, id)["power_state"] == "running", fate.number
+
+    until_none(cloud, id, late, (there, stays))
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_live_migration(cloud, id, late):
+    def there(fate):
+        assert through(cloud, id, "os-migrateLive", fate).vm_state == "active", fate.number
+        assert check(cloud, id)["power_state"] == "running", fate.number
+
+    until_none(cloud, id, late, (there,))
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_resize_on_the_only_host_and_the_way_back(cloud, id, late):
+    other = next(name for name in cloud.hosts if name != row(cloud, id).host)
+    with disabled(cloud, other):
+        def there(fate):
+            assert through(cloud, id, "resize", fate, flavor=flavor("large")).vm_state == "resized", fate.number
+            assert check(cloud, id, waits=True)["power_state"] == "running", fate.number
+
+        def back(fate):
+            assert through(cloud, id, "revertResize", fate).vm_state == "active", fate.number
+            assert check(cloud, id)["power_state"] == "running", fate.number
+
+        until_none(cloud, id, late, (there, back))
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_deletion_of_what_waits(cloud, late):
+    def gone(fate):
+        found = cloud.admin.boot(flavorRef="small")["id"]
+        cloud.admin.act(found, "resize", {"flavorRef": "large"})
+        assert cloud.admin.settled(found)["status"] == "VERIFY_RESIZE"
+        assert through(cloud, found, "delete", fate).deleted_at, fate.number
+        assert claims(cloud, found) == {}
+        assert at(cloud, found) == {}
+
+    until_none(cloud, None, late, (gone,))

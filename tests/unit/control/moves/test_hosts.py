@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which host a move takes, and what becomes of it when hosts refuse, have no room, or are down."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import update
+
+from magnetar_control.conductor import move, resize
+from magnetar_control.store import hosts, tables
+from magnetar_core.errors import HypervisorError
+
+from .clouds import check, claims, disabled, flavors, moves, row
+from .inside import Inside
+
+LARGE, SMALL = (2, 512, 2), (1, 128, 1)
+
+
+@pytest.fixture(scope="module")
+def cloud():
+    """Agents in this process."""
+    with Inside(host_down_after=3.0) as found:
+        flavors(found)
+        yield found
+
+
+@pytest.fixture
+def server(cloud):
+    """A running server."""
+    found = cloud.admin.boot(flavorRef="small")
+    yield found
+    cloud.admin.delete(f"/v2.1/servers/{found['id']}")
+    assert cloud.admin.settled(found["id"]) is None
+    assert claims(cloud, found["id"]) == {}
+
+
+@pytest.fixture
+def hasty(monkeypatch):
+    """A conductor that does not wait for hosts that are down."""
+    monkeypatch.setattr(move, "TRIES", 0)
+
+
+def host_of(cloud, id):
+    """Its host, and the other."""
+    host = row(cloud, id).host
+    return host, next(name for name in cloud.hosts if name != host)
+
+
+def down(cloud, name):
+    """The agent of a host does not answer, and that is known."""
+    cloud.kvm[name].stop()
+    cloud.parts.working.states.up(name, up=False)
+
+
+def up(cloud, name):
+    """It does again."""
+    cloud.kvm[name].start()
+    cloud.parts.working.states.up(name, up=True)
+
+
+def act(cloud, id, action, args=None, version=None):
+    """Do an action, and wait until nothing is done any more."""
+    reply = cloud.admin.act(id, action, args, version)
+    assert reply.status == 202, reply
+    return cloud.admin.settled(id)
+
+
+@pytest.fixture
+def alone(cloud, server):
+    """No other host takes the server."""
+    with disabled(cloud, host_of(cloud, server["id"])[1]):
+        yield server["id"]
+
+
+def test_where_no_other_host_fits_a_resize_stays_on_its_own(cloud, alone):
+    host, _other = host_of(cloud, alone)
+    assert act(cloud, alone, "resize", {"flavorRef": "large"})["status"] == "VERIFY_RESIZE"
+    assert check(cloud, alone, waits=True)["flavor"]["ram"] == 512
+    assert claims(cloud, alone) == {"server": (host, LARGE), "migration": (host, SMALL)}
+    server = act(cloud, alone, "revertResize")
+    assert (server["status"], server["flavor"]["original_name"]) == ("ACTIVE", "small")
+    assert check(cloud, alone)["flavor"]["ram"] == 128
+    assert claims(cloud, alone) == {"server": (host, (1, 128, 2))}
+
+
+def test_a_host_that_refuses_the_new_size_has_the_old_one_again(cloud, alone):
+    host, _other = host_of(cloud, alone)
+    cloud.kvm[host].fake.fail_next("start", HypervisorError("libvirt could not start the domain: no memory."))
+    server = act(cloud, alone, "resize", {"flavorRef": "large"})
+    assert (server["status"], server["flavor"]["original_name"]) == ("ACTIVE", "small")
+    assert check(cloud, alone)["power_state"] == "running"
+    assert "no memory" in row(cloud, alone).fault
+
+
+def test_a_migration_never_stays(cloud, alone):
+    for action, args, version in (("migrate", None, "2.1"), ("os-migrateLive", {
+            "host": None, "block_migration": "auto"}, "2.34")):
+        assert act(cloud, alone, action, args, version)["status"] == "ACTIVE"
+        check(cloud, alone)
+        assert "No valid host" in row(cloud, alone).fault
+    assert [one.status for one in moves(cloud, alone)] == ["error", "error"]
+
+
+def test_a_disk_that_would_shrink_is_refused_before_anything_is_done(cloud):
+    id = cloud.admin.boot(flavorRef="scratch")["id"]
+    server = act(cloud, id, "resize", {"flavorRef": "thin"})
+    assert (server["status"], server["flavor"]["original_name"]) == ("ACTIVE", "scratch")
+    check(cloud, id)
+    assert "do not shrink" in row(cloud, id).fault
+    cloud.admin.delete(f"/v2.1/servers/{id}")
+
+
+def test_a_failure_on_the_way_leaves_the_server_running_where_it_was(cloud, server, monkeypatch):
+    id = server["id"]
+    host, _other = host_of(cloud, id)
+    monkeypatch.setattr("magnetar_agent.migrations.source.send", broken)
+    server = act(cloud, id, "resize", {"flavorRef": "large"})
+    assert (server["status"], server["OS-EXT-SRV-ATTR:host"]) == ("ACTIVE", host)
+    assert check(cloud, id)["power_state"] == "running"
+    assert "the disk is broken" in row(cloud, id).fault
+
+
+def broken(*_given):
+    """A way that does not work."""
+    raise HypervisorError("the disk is broken")
+
+
+def test_a_server_that_does_not_start_there_is_in_error_and_whole(cloud, server):
+    id = server["id"]
+    _host, other = host_of(cloud, id)
+    cloud.kvm[other].fake.fail_next("start", HypervisorError("libvirt could not start the domain: no."))
+    server = act(cloud, id, "resize", {"flavorRef": "large"})
+    assert (server["status"], server["OS-EXT-SRV-ATTR:host"]) == ("ERROR", other)
+    assert claims(cloud, id) == {"server": (other, LARGE)}
+    assert act(cloud, id, "reboot", {"type": "HARD"})["status"] == "ACTIVE"
+    check(cloud, id)
+
+
+def test_a_resize_is_taken_back_in_place_while_the_old_host_is_down(cloud, server):
+    id = server["id"]
+    host, other = host_of(cloud, id)
+    assert act(cloud, id, "resize", {"flavorRef": "large"})["status"] == "VERIFY_RESIZE"
+    down(cloud, host)
+    try:
+        server = act(cloud, id, "revertResize")
+    finally:
+        up(cloud, host)
+    assert (server["status"], server["flavor"]["original_name"]) == ("ACTIVE", "small")
+    assert server["OS-EXT-SRV-ATTR:host"] == other
+    assert check(cloud, id)["flavor"]["ram"] == 128
+    assert claims(cloud, id) == {"server": (other, (1, 128, 2))}
+
+
+def test_a_resize_is_taken_back_in_place_where_the_old_host_has_no_room_for_what_grew(cloud, server):
+    id = server["id"]
+    host, other = host_of(cloud, id)
+    assert act(cloud, id, "resize", {"flavorRef": "large"})["status"] == "VERIFY_RESIZE"
+    with cloud.parts.api_database.write() as connection:
+        limit = hosts.show(connection, host)["disk_gb_limit"]
+        connection.execute(update(tables.hosts).where(tables.hosts.c.name == host).values(
+            disk_gb_limit=tables.hosts.c.disk_gb_used))
+    try:
+        server = act(cloud, id, "revertResize")
+    finally:
+        with cloud.parts.api_database.write() as connection:
+            connection.execute(update(tables.hosts).where(tables.hosts.c.name == host).values(disk_gb_limit=limit))
+    assert (server["status"], server["OS-EXT-SRV-ATTR:host"]) == ("ACTIVE", other)
+    check(cloud, id)
+
+
+def test_a_host_that_is_down_keeps_no_resize_from_being_confirmed_or_deleted(cloud):
+    id = cloud.admin.boot(flavorRef="small")["id"]
+    _host, other = host_of(cloud, id)
+    assert act(cloud, id, "resize", {"flavorRef": "large"})["status"] == "VERIFY_RESIZE"
+    down(cloud, other)
+    try:
+        assert cloud.admin.act(id, "confirmResize").status == 204
+        cloud.admin.delete(f"/v2.1/servers/{id}")
+        assert cloud.admin.settled(id, 40) is None
+    finally:
+        up(cloud, other)
+    assert claims(cloud, id) == {}
+
+
+def test_hosts_that_are_down_end_a_move_and_leave_the_server(cloud, server, hasty):
+    id = server["id"]
+    host, _other = host_of(cloud, id)
+    cloud.kvm[host].stop()
+    try:
+        reply = cloud.admin.act(id, "resize", {"flavorRef": "large"})
+        assert reply.status == 202
+        server = cloud.admin.settled(id, 40)
+    finally:
+        up(cloud, host)
+    assert (server["status"], server["OS-EXT-SRV-ATTR:host"]) == ("ACTIVE", host)
+    check(cloud, id)
+
+
+def test_what_nobody_confirms_is_confirmed_after_the_window(cloud, server, monkeypatch):
+    id, conductor = server["id"], cloud.parts.working
+    assert act(cloud, id, "resize", {"flavorRef": "large"})["status"] == "VERIFY_RESIZE"
+    assert resize.confirm_late(conductor) == 0
+    object.__setattr__(conductor.settings, "resize_confirm_window", 60)
+    assert resize.confirm_late(conductor) == 0
+    with conductor.database.write() as connection:
+        connection.execute(update(tables.migrations).values(updated_at="2026-01-01T00:00:00.000000"))
+    assert resize.confirm_late(conductor) == 1
+    assert resize.confirm_late(conductor) == 0
+    object.__setattr__(conductor.settings, "resize_confirm_window", 0)
+    for _at in range(300):
+        if cloud.admin.server(id)["status"] == "ACTIVE":
+            break
+        conductor.over.wait(0.02)
+    check(cloud, id)
+    assert claims(cloud, id).keys() == {"server"}
+
+
+@pytest.mark.parametrize(("action", "status"), [("confirmResize", 409), ("revertResize", 409)])
+def test_nothing_to_say_a_word_about(cloud, server, action, status):
+    assert cloud.admin.act(server["id"], action).status == status
