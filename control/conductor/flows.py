@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from magnetar_core.actions import ACTIONS
 
-from . import attach, build, interfaces, live, power, remove, resize, schedule
+from . import attach, build, interfaces, live, power, remove, resize, schedule, snapshot
 from .conductor import Flow
 
 CELL: Mapping[str, Flow] = {
@@ -17,6 +17,7 @@ CELL: Mapping[str, Flow] = {
     "create": build.build, "delete": remove.remove, "forceDelete": remove.remove,
     "reboot-soft": power.reboot, "reboot-hard": power.reboot, "rebuild": power.rebuild,
     "rescue": power.rescue, "unrescue": power.unrescue, "trigger_crash_dump": power.crash_dump,
+    "createImage": snapshot.create_image,
     "resize": resize.resize, "migrate": resize.migrate, "confirmResize": resize.confirm, "revertResize": resize.revert,
     "os-migrateLive": live.live,
 }

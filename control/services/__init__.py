@@ -58,7 +58,8 @@ class Images(Protocol):
         """A queued image; *fields*: disk_format, container_format, min_disk, min_ram, visibility, properties, id."""
 
     def upload(self, id: str, chunks: Iterable[bytes]) -> Document:
-        """Take the content in: the image becomes active. Anything wrong leaves it queued."""
+        """Take the content in: the image becomes active. Anything wrong leaves it queued. Only an image with the
+        property block_device_mapping may be empty: it stands for snapshots of volumes."""
 
     def fail(self, id: str, why: str) -> None:
         """Its content will not come: the image becomes killed."""
@@ -93,6 +94,12 @@ class Networks(Protocol):
     def ports(self, server_id: str) -> list[Document]:
         """The NICs of a server, each with port_state besides."""
 
+    def users(self) -> dict[str, str]:
+        """The ports that servers have: port to server, whether there is such a server or not."""
+
+    def names(self) -> set[str]:
+        """Names on hosts of all networks that ``on_host`` gives; another ``mag-…`` there is left of a deleted one."""
+
     def groups(self, context: Context, names: Sequence[str]) -> list[str]:
         """Names of security groups, checked; raises ``web.Fault`` 400."""
 
@@ -106,6 +113,9 @@ class Volumes(Protocol):
 
     def snapshot(self, context: Context, id: str) -> Document | None:
         """The volume snapshot {id, volume_id, size, status}."""
+
+    def create_snapshot(self, context: Context, volume_id: str, **fields: Any) -> Document:
+        """A snapshot that is being taken, also of a volume in use; *fields*: id, name. Asked twice, the same."""
 
     def create(self, context: Context, size: int, **fields: Any) -> Document:
         """A volume that is being made; *fields*: name, image_id, snapshot_id, source_volume_id, volume_type, id,
@@ -123,6 +133,9 @@ class Volumes(Protocol):
 
     def detached(self, attachment_id: str) -> None:
         """The server has it no more; nothing when it had not."""
+
+    def users(self) -> dict[str, str]:
+        """The attachments of servers: attachment to server, whether there is such a server or not."""
 
     def where(self, id: str) -> str:
         """Name of the compute host on which the volume lies."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from uuid import UUID, uuid5
 
 import orjson
 
@@ -137,6 +138,27 @@ def _check_roots(call: Call, image: Mapping[str, Any] | None, found: Sequence[Ma
     volumes = [one["uuid"] for one in found if one["source_type"] == "volume"]
     if len(volumes) != len(set(volumes)):
         raise _invalid("a volume is named twice.")
+
+
+def snapshots(call: Call, image_id: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """For an image of a server whose root disk is a volume: the mapping that the image will have, and the snapshots to
+    be taken, whose uuids follow from the image's. Both are empty for other servers."""
+    kept = orjson.loads(call.server.volumes)
+    if not any(one["boot_index"] == 0 for one in kept):
+        return [], []
+    mapping, taken = [], []
+    for one in kept:
+        volume = call.cloud.services.volume.show(call.context, one["volume_id"])
+        if volume is None:
+            raise Fault(400, f"Volume {one['volume_id']} of the server could not be found.")
+        id = str(uuid5(UUID(image_id), one["volume_id"]))
+        taken.append({"id": id, "volume_id": one["volume_id"]})
+        mapping.append({
+            "source_type": "snapshot", "destination_type": "volume", "snapshot_id": id, "volume_size": volume["size"],
+            "boot_index": one["boot_index"], "device_name": one["device"], "tag": one["tag"],
+            "delete_on_termination": one["delete_on_termination"], "volume_type": volume.get("volume_type"),
+            **dict.fromkeys(("disk_bus", "device_type", "guest_format", "image_id", "volume_id", "no_device"))})
+    return mapping, taken
 
 
 def _check_local(found: Sequence[Mapping[str, Any]], flavor: Mapping[str, Any]) -> None:

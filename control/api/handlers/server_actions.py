@@ -37,6 +37,7 @@ from magnetar_core.errors import InvalidField
 from magnetar_core.kinds.common import NAME
 from magnetar_core.values import Choices, ListOf, Nullable, OneOf, Text, Value
 
+from .blocks import snapshots
 from .server_create import find_flavor, find_image, new_password
 from .servers import FULL_UPDATE, delete, shown
 
@@ -205,17 +206,22 @@ def create_image(call: Call) -> Answer:
     """An image of the server's root disk: it is there at once, queued, and active when the copy is done."""
     import orjson
 
-    want = call.body
+    want, id = call.body, str(uuid.uuid4())
     own = orjson.loads(call.server.image).get("properties") or {}
     properties = {**{name: value for name, value in own.items() if not name.startswith("os_hidden")},
                   **(want.get("metadata") or {}), "image_type": "snapshot", "instance_uuid": call.server.id,
                   "user_id": call.context.user_id, "base_image_ref": call.server.image_id or ""}
+    mapping, taken = snapshots(call, id)
+    if taken:
+        call.check(f"{RULE}servers:create_image:allow_volume_backed")
+        properties.update(block_device_mapping=servers.text(mapping), bdm_v2=True,
+                          root_device_name=call.server.root_device_name)
     image = call.cloud.services.image.create(
-        call.context, want["name"], disk_format="qcow2", container_format="bare", visibility="private",
-        properties={name: str(value) for name, value in properties.items()},
-        min_disk=orjson.loads(call.server.flavor)["disk"])
+        call.context, want["name"], disk_format="raw" if taken else "qcow2", container_format="bare",
+        visibility="private", properties={name: str(value) for name, value in properties.items()}, id=id,
+        min_disk=0 if taken else orjson.loads(call.server.flavor)["disk"])
     try:
-        ask(call, "createImage", {"image": image["id"], "name": want["name"]})
+        ask(call, "createImage", {"image": image["id"], "name": want["name"], "snapshots": taken})
     except Fault:
         call.cloud.services.image.delete(call.context, image["id"])
         raise

@@ -60,8 +60,9 @@ class Content:
             path.unlink(missing_ok=True)
             os.close(part)
 
-    def take(self, part: int, chunks: Iterable[bytes], claimed: str) -> Taken:
-        """Write *chunks* to the *part* and look at them. Raises ``Fault`` 400, 413 or 507; nothing is kept then."""
+    def take(self, part: int, chunks: Iterable[bytes], claimed: str, empty: bool = False) -> Taken:
+        """Write *chunks* to the *part* and look at them; *empty*: there may be none. Raises ``Fault`` 400, 413 or 507;
+        nothing is kept then."""
         md5, sha512 = hashlib.md5(usedforsecurity=False), hashlib.sha512()
         head, size = b"", 0
         for chunk in chunks:
@@ -74,7 +75,7 @@ class Content:
                 head += chunk[:formats.HEAD - len(head)]
             _write(part, chunk)
         try:
-            virtual = formats.inspect(head, size, claimed)
+            virtual = 0 if empty and not size else formats.inspect(head, size, claimed)
         except formats.Refused as error:
             raise Fault(400, f"{error} The content was not kept.") from error
         if virtual > self.max_virtual:

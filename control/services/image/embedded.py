@@ -73,9 +73,10 @@ class Embedded:
     def upload(self, id: str, chunks: Iterable[bytes], then: str = "active") -> Document:
         """Take the content in: the image becomes active (*then*). Anything wrong leaves it queued."""
         with self.files.part(id) as part:
-            claimed = self._begin(id)
+            image = self._begin(id)
             try:
-                taken = self.files.take(part, chunks, claimed)
+                empty = "block_device_mapping" in image["properties"]
+                taken = self.files.take(part, chunks, image["disk_format"], empty)
                 self.files.keep(id)
             except BaseException:
                 self._set(id, {"status": "queued"}, ("saving",))
@@ -119,8 +120,8 @@ class Embedded:
             if id not in known:
                 self.files.remove(id)
 
-    def _begin(self, id: str) -> str:
-        """The image is being saved from now on; what its content is claimed to be."""
+    def _begin(self, id: str) -> Document:
+        """The image, which is being saved from now on."""
         with self.database.write() as connection:
             image = store.find(connection, None, id)
             if image is None:
@@ -129,7 +130,7 @@ class Embedded:
                 raise Fault(400, "disk_format and container_format must be set before content comes.")
             if not store.change(connection, id, {"status": "saving"}, WAITING):
                 raise Fault(409, f"Image {id} is {image['status']}; content is taken for queued images only.")
-        return str(image["disk_format"])
+        return image
 
     def _set(self, id: str, values: Document, status: tuple[str, ...]) -> bool:
         with self.database.write() as connection:

@@ -19,6 +19,8 @@ from magnetar_control.web import Fault, Request
 
 from . import attachments, volumes
 from .application import Application
+from .snapshots import begin
+from .tables import attachments as attachment_rows
 from .tables import snapshots
 from .tables import volumes as table
 from .types import Types
@@ -74,6 +76,21 @@ class Embedded:
                 snapshots.c.id == id, volumes.own(snapshots, context))).mappings().first()
         return {name: row[name] for name in ("id", "name", "volume_id", "size", "status", "bootable", "host")} if row \
             else None
+
+    def create_snapshot(self, context: Context, volume_id: str, **fields: Any) -> Document:
+        """See ``services.Volumes``. Raises ``Fault`` 404, 400 when the volume is not ready, 413."""
+        id = fields.get("id") or str(uuid.uuid4())
+        there = self.snapshot(context, id)
+        if there is None:
+            with self.database.write() as connection:
+                row = volumes.seen(connection, table, context, volume_id)
+                if row["status"] not in ("available", "in-use"):
+                    raise volumes.wrong_status(table, row, ("available", "in-use"))
+                begin(connection, context, row, id, name=fields.get("name"))
+                self.database.ring(connection, BELL)
+            there = self.snapshot(context, id)
+        assert there is not None
+        return there
 
     def create(self, context: Context, size: int, **fields: Any) -> Document:
         """See ``services.Volumes``; besides: description, metadata, multiattach, availability_zone, bootable. Asked
@@ -161,6 +178,13 @@ class Embedded:
         """See ``services.Volumes``."""
         with self.database.write() as connection:
             attachments.drop(connection, attachment_id)
+
+    def users(self) -> dict[str, str]:
+        """See ``services.Volumes``."""
+        held = attachment_rows
+        with self.database.read() as connection:
+            return {row.id: row.server_id for row in connection.execute(select(held.c.id, held.c.server_id).where(
+                held.c.server_id.is_not(None)))}
 
     def where(self, id: str) -> str:
         """See ``services.Volumes``; raises ``Fault`` 404 where there is no such volume, 409 before it has a host."""

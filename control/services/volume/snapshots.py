@@ -7,9 +7,9 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 import orjson
-from sqlalchemy import insert
+from sqlalchemy import Connection, RowMapping, insert
 
-from magnetar_control.services import Document
+from magnetar_control.services import Context, Document
 from magnetar_control.store.database import now
 from magnetar_control.web import Answer, Fault, Request
 
@@ -29,6 +29,15 @@ UPDATE = {name: CREATE[name] for name in ("name", "display_name", "description",
 FILTERS = ("name", "status", "volume_id", "id", "user_id")
 DELETABLE = ("available", "error", "error_deleting")
 STATUSES = ("available", "error", "creating", "deleting", "error_deleting")
+
+
+def begin(connection: Connection, context: Context, volume: RowMapping, id: str, **values: Any) -> None:
+    """Note a snapshot that is to be taken. Raises ``Fault`` 413 when the project may not have another."""
+    rules.within(connection, volume["project_id"], snapshots=1, gigabytes=volume["size"])
+    connection.execute(insert(snapshots).values(
+        id=id, project_id=volume["project_id"], user_id=context.user_id, volume_id=volume["id"], size=volume["size"],
+        status="creating", host=volume["host"], bootable=volume["bootable"], volume_type=volume["volume_type"],
+        task="create", created_at=now(), **values))
 
 
 class Snapshots:
@@ -70,12 +79,8 @@ class Snapshots:
             row = rules.seen(connection, volumes, context, given["volume_id"])
             if row["status"] not in statuses:
                 raise rules.wrong_status(volumes, row, statuses)
-            rules.within(connection, row["project_id"], snapshots=1, gigabytes=row["size"])
-            connection.execute(insert(snapshots).values(
-                id=id, project_id=row["project_id"], user_id=context.user_id, volume_id=row["id"], size=row["size"],
-                status="creating", host=row["host"], bootable=row["bootable"], volume_type=row["volume_type"],
-                task="create", created_at=now(), metadata=orjson.dumps(given.get("metadata") or {}).decode(),
-                **named(given)))
+            begin(connection, context, row, id, metadata=orjson.dumps(given.get("metadata") or {}).decode(),
+                  **named(given))
             self.database.ring(connection, BELL)
         request.params["id"] = id
         answer = self.show(request)

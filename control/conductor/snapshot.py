@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""An image of a server: the flow of ``createImage``.
+
+The host makes a copy of the root disk, as an image of its own that is called by the uuid of ours; its content goes to
+the image service; the host's image goes. Of a server on a volume, snapshots of its volumes are taken, which the image
+names. The API has made the image already, queued; it ends active or killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Iterator
+
+from magnetar_control.web import Fault
+from magnetar_core.errors import Conflict, MagnetarError, NotFound
+
+from .power import AGAIN, TRIES
+from .work import HostDown, Work, said
+
+#: Seconds between two looks at a snapshot that is being taken.
+LOOK = 0.1
+
+
+def create_image(work: Work) -> None:
+    """The image of ``args["image"]`` is active, or killed when that cannot be; the server goes on as before."""
+    try:
+        with work.event():
+            _make(work)
+            _clear(work)
+    except HostDown as error:
+        if work.action.attempts < TRIES:
+            work.later(AGAIN)
+        else:
+            _given_up(work, error)
+    except (MagnetarError, Fault) as error:
+        with contextlib.suppress(MagnetarError):
+            _clear(work)
+        _given_up(work, error)
+    else:
+        work.done()
+
+
+def _given_up(work: Work, error: Exception) -> None:
+    work.conductor.services.image.fail(work.args["image"], said(error))
+    work.failed(error)
+
+
+def _make(work: Work) -> None:
+    images, id = work.conductor.services.image, work.args["image"]
+    found = images.show(work.context(), id)
+    if found is None:
+        raise Conflict(f"Image {id} was deleted before it had its content.")
+    if found["status"] == "active":
+        return
+    if work.args.get("snapshots"):
+        _snapshots(work)
+        images.upload(id, [])
+    else:
+        _content(work, id)
+
+
+def _name(work: Work) -> str:
+    """What the host calls its copy."""
+    return f"snapshot-{work.args['image']}"
+
+
+def _content(work: Work, id: str) -> None:
+    with work.client() as client:
+        work.note(task_state="image_pending_upload")
+        client.event("server", work.id, "create_image", {"name": _name(work)},
+                     timeout=work.conductor.settings.action_timeout,
+                     request_id=f"{work.action.request_id}.{work.action.id}")
+        work.note(task_state="image_uploading")
+        pieces, _size = client.receive("image", _name(work))
+        work.conductor.services.image.upload(id, _watched(work, pieces))
+
+
+def _watched(work: Work, pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The pieces, until the server is to go."""
+    for piece in pieces:
+        work.progress(None)
+        yield piece
+
+
+def _clear(work: Work) -> None:
+    """The host has its copy no more."""
+    with contextlib.suppress(NotFound), work.client() as client:
+        client.delete("image", _name(work))
+
+
+# Servers on volumes ---------------------------------------------------------------------------------------------
+def _snapshots(work: Work) -> None:
+    """Take the snapshots that the image names, and wait for them: an active image can be booted from."""
+    volumes, context = work.conductor.services.volume, work.context()
+    for one in work.args["snapshots"]:
+        volumes.create_snapshot(context, one["volume_id"], id=one["id"], name=f"snapshot for {work.args['name']}")
+    deadline = time.monotonic() + work.conductor.settings.action_timeout
+    for one in work.args["snapshots"]:
+        id = one["id"]
+        while (found := volumes.snapshot(context, id)) and found["status"] == "creating":
+            work.progress(None)
+            if time.monotonic() >= deadline:
+                raise Conflict(f"Snapshot {id} was not taken in time.")
+            time.sleep(LOOK)
+        if found is None or found["status"] != "available":
+            raise Conflict(f"Snapshot {id} of volume {one['volume_id']} could not be taken; the volume service says "
+                           "why.")

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""createImage: an image of a server that other servers boot from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from magnetar_core.errors import Conflict
+
+from .asking import Owner, until
+from .dying import Fuse
+from .test_build import block
+
+IMAGES = "/image/v2/images"
+
+
+@pytest.fixture
+def maker(owner: Owner) -> Iterator[Owner]:
+    """An owner whose images go with the test, but for the first."""
+    kept = owner.call.image()
+    yield owner
+    for one in owner.call.get(IMAGES).json["images"]:
+        if one["id"] != kept:
+            owner.call.delete(f"{IMAGES}/{one['id']}")
+
+
+def make(owner: Owner, server: str, name: str = "snap", **metadata: str) -> str:
+    """Ask for an image; its uuid."""
+    reply = owner.call.act(server, "createImage", {"name": name, "metadata": metadata}, "2.45")
+    assert reply.status == 202, reply
+    return str(reply.json["image_id"])
+
+
+def image(owner: Owner, id: str) -> dict[str, Any]:
+    """It."""
+    found: dict[str, Any] = owner.call.get(f"{IMAGES}/{id}").json
+    return found
+
+
+def leftovers(owner: Owner) -> list[str]:
+    """Copies that are left on hosts."""
+    return [one["name"] for host in owner.cloud.hosts for one in owner.on_host("image", host)
+            if one["name"].startswith("snapshot-")]
+
+
+def test_an_image_of_a_server(maker: Owner) -> None:
+    server = maker.server()["id"]
+    id = make(maker, server, color="blue")
+    assert maker.call.server(server)["OS-EXT-STS:task_state"] in (
+        "image_snapshot", "image_pending_upload", "image_uploading", None)
+    found = maker.call.settled(server)
+    assert found and found["status"] == "ACTIVE"
+    made = image(maker, id)
+    assert (made["status"], made["disk_format"], made["name"]) == ("active", "qcow2", "snap")
+    assert (made["color"], made["image_type"], made["instance_uuid"]) == ("blue", "snapshot", server)
+    assert made["size"] > 0 and leftovers(maker) == []
+    content = maker.call.get(f"{IMAGES}/{id}/file").content
+    assert content[:4] == b"QFI\xfb" and len(content) == made["size"]
+    assert maker.server(name="copy", imageRef=id)["image"]["id"] == id
+
+
+def test_states(maker: Owner) -> None:
+    server = maker.server()["id"]
+    for action in ("pause", "suspend", "os-stop"):
+        maker.call.act(server, action)
+        maker.call.settled(server)
+        id = make(maker, server, name=action)
+        maker.call.settled(server)
+        assert image(maker, id)["status"] == "active", action
+        maker.call.act(server, {"pause": "unpause", "suspend": "resume", "os-stop": "os-start"}[action])
+        maker.call.settled(server)
+    old = maker.call.act(server, "createImage", {"name": "old"}, "2.44")
+    assert old.status == 202 and old.headers["location"].rpartition("/")[0].endswith(IMAGES)
+    again = maker.call.act(server, "createImage", {"name": "again"}, "2.44")
+    assert again.status in (202, 409)
+    maker.call.settled(server)
+    maker.call.act(server, "rescue")
+    maker.call.settled(server)
+    before = maker.call.get(IMAGES).json["images"]
+    assert maker.call.act(server, "createImage", {"name": "x"}).status == 409
+    assert maker.call.get(IMAGES).json["images"] == before
+
+
+@pytest.mark.parametrize("body", [{}, {"name": ""}, {"name": "x" * 256}, {"name": 7}, {"name": "x", "more": 1},
+                                  {"name": "x", "metadata": {"a": 1}}, {"name": "x", "metadata": []}, None])
+def test_bad_input(maker: Owner, body: Any) -> None:
+    server = maker.server()["id"]
+    before = maker.call.get(IMAGES).json["images"]
+    assert maker.call.act(server, "createImage", body).status == 400
+    assert maker.call.get(IMAGES).json["images"] == before
+
+
+def test_a_copy_that_fails_kills_the_image_only(maker: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = maker.server()["id"]
+
+    def refused(*_args: Any) -> None:
+        raise Conflict("The host has no room for a copy.")
+
+    monkeypatch.setattr("magnetar_control.conductor.snapshot._content", refused)
+    id = make(maker, server)
+    found = maker.call.settled(server)
+    assert found and found["status"] == "ACTIVE"
+    assert image(maker, id)["status"] == "killed"
+
+
+def test_a_conductor_dies(maker: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, fuse = maker.server()["id"], Fuse(maker.cloud, monkeypatch)
+    for at in range(1, 100, 2):
+        fuse.light(at)
+        id = make(maker, server, name=f"snap{at}")
+        died = fuse.survive()
+        assert image(maker, id)["status"] == "active", at
+        assert leftovers(maker) == []
+        maker.call.delete(f"{IMAGES}/{id}")
+        if not died:
+            break
+    assert at > 10
+
+
+def test_an_image_of_a_server_on_volumes(maker: Owner) -> None:
+    blocks = [block("image", maker.call.image(), boot_index=0, volume_size=2, delete_on_termination=True),
+              block("blank", volume_size=1, delete_on_termination=True, tag="data")]
+    server = maker.server(imageRef="", block_device_mapping_v2=blocks)["id"]
+    id = make(maker, server)
+    until(lambda: image(maker, id)["status"] == "active")
+    made = image(maker, id)
+    mapping = json.loads(made["block_device_mapping"])
+    assert (made["size"], made["bdm_v2"], made["root_device_name"]) == (0, "True", "/dev/vda")
+    assert [(one["source_type"], one["boot_index"], one["volume_size"], one["tag"]) for one in mapping] == [
+        ("snapshot", 0, 2, None), ("snapshot", None, 1, "data")]
+    snapshots = {one["id"]: one["volume_id"] for one in
+                 maker.call.get(f"{maker.api}/snapshots").json["snapshots"]}
+    assert set(snapshots) == {one["snapshot_id"] for one in mapping}
+    assert set(snapshots.values()) == {one["volumeId"] for one in maker.attached(server)}
+    copy = maker.server(name="copy", imageRef=id)["id"]
+    assert len(maker.attached(copy)) == 2
+    for one in maker.attached(copy):
+        volume = maker.seen(one["volumeId"])
+        assert volume and volume["snapshot_id"] in snapshots
+    maker.call.delete(f"/v2.1/servers/{copy}")
+    until(lambda: len(maker.call.get(f"{maker.api}/volumes").json["volumes"]) == 2)
