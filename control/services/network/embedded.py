@@ -88,6 +88,12 @@ class Embedded:
         with self.database.read() as connection:
             return {nics.host_name(id) for id in connection.execute(select(networks.c.id)).scalars()}
 
+    def users(self) -> dict[str, str]:
+        """See ``services.Networks``."""
+        with self.database.read() as connection:
+            return {row.id: row.device_id for row in connection.execute(select(ports.c.id, ports.c.device_id).where(
+                ports.c.device_owner == nics.OWNER, ports.c.device_id != ""))}
+
     def on_host(self, network_id: str) -> Document | None:
         """See ``services.Networks``. The name follows from the uuid, so that it is the same on each host."""
         with self.database.read() as connection:
