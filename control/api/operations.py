@@ -14,8 +14,10 @@ from .handlers import (
     instance_actions,
     interfaces,
     keypairs,
+    limits,
     metadata,
     migrations,
+    quota_sets,
     server_actions,
     server_create,
     servers,
@@ -26,5 +28,5 @@ from .handlers import (
 
 NOUNS = (servers, server_create, server_actions, flavors, flavor_access, flavor_extra_specs, keypairs,
          volume_attachments, interfaces, metadata, tags, addresses, instance_actions, migrations, aggregates,
-         availability_zones, services, hypervisors)
+         availability_zones, services, hypervisors, limits, quota_sets)
 OPERATIONS = tuple(operation for noun in NOUNS for operation in noun.OPERATIONS)

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sqlalchemy import Integer, cast, func, select
 
+from magnetar_control.store import quotas
 from magnetar_control.store.database import Database
-from magnetar_control.store.tables import quotas, server_group_members, server_groups, servers
+from magnetar_control.store.tables import server_group_members, server_groups, servers
 from magnetar_control.web import Fault
 
 from .operation import Call
@@ -18,35 +19,68 @@ from .operation import Call
 RESOURCES = {"instances": "quota_instances", "cores": "quota_cores", "ram": "quota_ram",
              "metadata_items": "quota_metadata_items", "key_pairs": "quota_key_pairs",
              "server_groups": "quota_server_groups", "server_group_members": "quota_server_group_members"}
-DEFAULT = "default"
+#: What Nova had until other services kept it, with limits that bind nobody.
+NETWORK = {"fixed_ips": -1, "floating_ips": -1, "security_groups": -1, "security_group_rules": -1}
+INJECTED = {"injected_files": 5, "injected_file_content_bytes": 10240, "injected_file_path_bytes": 255}
 MESSAGE = "Quota exceeded for {names}: Requested {asked}, but already used {used} of {limits} {names}"
+Limits = dict[str, int]
 
 
-def limits(call: Call, project: str | None = None) -> dict[str, int]:
-    """Limits of a project: its own, else the defaults set by admins, else those of the settings."""
-    project = project or call.project
+def _defaults(call: Call) -> Limits:
+    return {**{name: getattr(call.settings, setting) for name, setting in RESOURCES.items()}, **NETWORK, **INJECTED}
+
+
+def _merged(call: Call, *holders: str) -> Limits:
+    """The limits of the first holder that has one, else those of the settings. One query."""
     with call.cloud.store.api.read() as connection:
-        rows = connection.execute(select(quotas).where(quotas.c.project_id.in_((project, DEFAULT)))).all()
-    own = {row.resource: row.limit for row in rows if row.project_id == project}
-    default = {row.resource: row.limit for row in rows if row.project_id == DEFAULT}
-    return {name: own.get(name, default.get(name, getattr(call.settings, setting)))
-            for name, setting in RESOURCES.items()}
+        found = quotas.found(connection, holders)
+    limits = _defaults(call)
+    for holder in reversed(holders):
+        limits.update(found.get(holder, {}))
+    return limits
 
 
-def used(call: Call, project: str | None = None) -> dict[str, int]:
-    """What a project's servers use: instances, cores, ram. One query for each cell."""
+def limits(call: Call, project: str | None = None, user: str | None = None) -> Limits:
+    """Limits of a project: its own, else the defaults set by administrators, else those of the settings. With *user*:
+    those of that user in the project, else the project's."""
     project = project or call.project
+    users = [quotas.of_user(project, user)] if user else []
+    return _merged(call, *users, project, quotas.DEFAULT)
+
+
+def class_limits(call: Call, name: str) -> Limits:
+    """Limits of a quota class."""
+    return _merged(call, quotas.of_class(name), quotas.DEFAULT)
+
+
+def used(call: Call, project: str | None = None, user: str | None = None) -> Limits:
+    """What the servers of a project (of one user in it) use: instances, cores, ram. One query for each cell."""
     total = {"instances": 0, "cores": 0, "ram": 0}
+    where = [servers.c.project_id == (project or call.project), servers.c.deleted_at.is_(None)]
+    if user:
+        where.append(servers.c.user_id == user)
     for cell, database in call.cloud.store.databases():
         if cell.disabled:
             continue
         size = _sizes(database)
         with database.read() as connection:
             row = connection.execute(select(func.count(), func.sum(size["vcpus"]), func.sum(size["ram"])).where(
-                servers.c.project_id == project, servers.c.deleted_at.is_(None))).one()
+                *where)).one()
         for name, value in zip(total, row, strict=True):
             total[name] += int(value or 0)
     return total
+
+
+def _scopes(call: Call) -> Iterator[tuple[Limits, Limits]]:
+    """Limits and use: of the project, and of the caller in it where the caller has limits of its own."""
+    project, user = call.project, call.context.user_id
+    with call.cloud.store.api.read() as connection:
+        found = quotas.found(connection, (quotas.DEFAULT, project, quotas.of_user(project, user)))
+    whole = {**_defaults(call), **found.get(quotas.DEFAULT, {}), **found.get(project, {})}
+    yield whole, used(call)
+    own = found.get(quotas.of_user(project, user))
+    if own:
+        yield {**whole, **own}, used(call, user=user)
 
 
 def _sizes(database: Database) -> dict[str, Any]:
@@ -60,25 +94,25 @@ def _sizes(database: Database) -> dict[str, Any]:
 
 def check_servers(call: Call, flavor: Mapping[str, Any], least: int, most: int) -> int:
     """How many servers of *flavor* may be made, from *least* to *most*. Raises ``Fault`` 403 when not even *least*."""
-    limit, have = limits(call), used(call)
     each = {"instances": 1, "cores": flavor["vcpus"], "ram": flavor["ram"]}
-    limited = [name for name in each if limit[name] >= 0 and each[name]]
-    room: int = min([most, *((limit[name] - have[name]) // each[name] for name in limited)])
-    if room >= least:
-        return room
-    over = [name for name in each if limit[name] >= 0 and have[name] + least * each[name] > limit[name]]
-    raise Fault(403, MESSAGE.format(
-        names=", ".join(over), asked=", ".join(str(least * each[name]) for name in over),
-        used=", ".join(str(have[name]) for name in over), limits=", ".join(str(limit[name]) for name in over)))
+    for limit, have in _scopes(call):
+        limited = [name for name in each if limit[name] >= 0 and each[name]]
+        most = min([most, *((limit[name] - have[name]) // each[name] for name in limited)])
+        if most < least:
+            over = [name for name in limited if have[name] + least * each[name] > limit[name]]
+            raise Fault(403, MESSAGE.format(
+                names=", ".join(over), asked=", ".join(str(least * each[name]) for name in over),
+                used=", ".join(str(have[name]) for name in over), limits=", ".join(str(limit[name]) for name in over)))
+    return most
 
 
 def check_flavor(call: Call, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     """Whether a server may grow from one flavor to another. Raises ``Fault`` 403."""
-    limit, have = limits(call), used(call)
-    for name, key in (("cores", "vcpus"), ("ram", "ram")):
-        more = new[key] - old[key]
-        if more > 0 and limit[name] >= 0 and have[name] + more > limit[name]:
-            raise Fault(403, MESSAGE.format(names=name, asked=more, used=have[name], limits=limit[name]))
+    for limit, have in _scopes(call):
+        for name, key in (("cores", "vcpus"), ("ram", "ram")):
+            more = new[key] - old[key]
+            if more > 0 and limit[name] >= 0 and have[name] + more > limit[name]:
+                raise Fault(403, MESSAGE.format(names=name, asked=more, used=have[name], limits=limit[name]))
 
 
 def check_metadata(most: int, metadata: Mapping[str, Any] | None) -> None:
@@ -95,15 +129,23 @@ def check_keypairs(most: int, have: int) -> None:
 
 def check_group(call: Call, group: str) -> None:
     """Whether a server group may have one more server. Raises ``Fault`` 403."""
-    most = limits(call)["server_group_members"]
+    most = limits(call, user=call.context.user_id)["server_group_members"]
     with call.cloud.store.api.read() as connection:
         have = connection.execute(select(func.count()).where(server_group_members.c.group_id == group)).scalar() or 0
     if 0 <= most <= have:
         raise Fault(403, "Quota exceeded, too many servers in group")
 
 
-def groups_used(call: Call, project: str | None = None) -> int:
-    """How many server groups a project has."""
+def check_groups(most: int, have: int) -> None:
+    """Whether a project that has so many server groups may have one more. Raises ``Fault`` 403."""
+    if 0 <= most <= have:
+        raise Fault(403, "Quota exceeded, too many server groups.")
+
+
+def groups_used(call: Call, project: str | None = None, user: str | None = None) -> int:
+    """How many server groups a project (one user in it) has."""
+    where = [server_groups.c.project_id == (project or call.project)]
+    if user:
+        where.append(server_groups.c.user_id == user)
     with call.cloud.store.api.read() as connection:
-        return int(connection.execute(select(func.count()).where(
-            server_groups.c.project_id == (project or call.project))).scalar() or 0)
+        return int(connection.execute(select(func.count()).select_from(server_groups).where(*where)).scalar() or 0)

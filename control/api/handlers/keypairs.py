@@ -85,7 +85,7 @@ def create(call: Call) -> dict[str, Any]:
     want = call.body
     user = _user(call, "create", want.get("user_id"))
     kind, name, private = want.get("type", "ssh"), want["name"], None
-    most = quota.limits(call)["key_pairs"]
+    most = quota.limits(call, user=user)["key_pairs"]
     _room(call, user, name, most)
     if "public_key" in want:
         public, mark = want["public_key"], keys.fingerprint(kind, want["public_key"])

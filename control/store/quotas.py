@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Limits that administrators have set: of projects, of users in projects, and of quota classes (the defaults)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from sqlalchemy import Connection, delete, or_, select
+
+from .allocations import INSERT
+from .tables import quotas
+
+#: The class, and the holder, of the defaults.
+DEFAULT = "default"
+
+
+def of_user(project: str, user: str) -> str:
+    """The holder of a user's limits in a project."""
+    return f"{project}/{user}"
+
+
+def of_class(name: str) -> str:
+    """The holder of a quota class; only that of the defaults has an effect, as in Nova."""
+    return name if name == DEFAULT else f"class/{name}"
+
+
+def found(connection: Connection, holders: Iterable[str]) -> dict[str, dict[str, int]]:
+    """What is set, by holder and resource."""
+    limits: dict[str, dict[str, int]] = {}
+    for row in connection.execute(select(quotas).where(quotas.c.project_id.in_(list(holders)))).all():
+        limits.setdefault(row.project_id, {})[row.resource] = row.limit
+    return limits
+
+
+def put(connection: Connection, holder: str, limits: Mapping[str, int]) -> None:
+    """Set limits; others stay."""
+    for resource, limit in limits.items():
+        query = INSERT[connection.dialect.name](quotas).values(project_id=holder, resource=resource, limit=limit)
+        connection.execute(query.on_conflict_do_update(
+            index_elements=["project_id", "resource"], set_={"limit": query.excluded.limit}))
+
+
+def reset(connection: Connection, project: str, user: str | None = None) -> None:
+    """Back to the defaults: the user in the project, or the project with all of its users."""
+    if user is not None:
+        connection.execute(delete(quotas).where(quotas.c.project_id == of_user(project, user)))
+        return
+    connection.execute(delete(quotas).where(or_(
+        quotas.c.project_id == project, quotas.c.project_id.startswith(project + "/", autoescape=True))))
