@@ -14,6 +14,7 @@ import uvicorn
 from magnetar_control.agents import Agents
 from magnetar_control.api.app import ComputeApplication
 from magnetar_control.api.cloud import Cloud
+from magnetar_control.api.native import Native
 from magnetar_control.api.operations import OPERATIONS
 from magnetar_control.conductor.conductor import Conductor
 from magnetar_control.conductor.flows import FLOWS
@@ -103,10 +104,13 @@ class Parts:
     def applications(self, services: Services) -> dict[str, Application]:
         """What is mounted where."""
         self.cloud = Cloud(self.settings, self.store, services, self.agents)
-        return {"": ComputeApplication(self.cloud, OPERATIONS), "/identity": self.identity.application(),
-                "/image": self.images.application(self.authenticate),
-                "/network": self.networks.application(self.authenticate),
-                "/volume": self.volumes.application(self.authenticate)}
+        mounts: dict[str, Application] = {}
+        mounts |= {"": ComputeApplication(self.cloud, OPERATIONS, Native(self.cloud, mounts)),
+                   "/identity": self.identity.application(),
+                   "/image": self.images.application(self.authenticate),
+                   "/network": self.networks.application(self.authenticate),
+                   "/volume": self.volumes.application(self.authenticate)}
+        return mounts
 
     def authenticate(self, request: Request) -> None:
         """Set the request's context by its token. Raises ``Fault`` 401."""

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One-shots of servers that are no state, at most once for each request id: that of the action in the queue."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from magnetar_control.store import names
+from magnetar_core.errors import InvalidField, NotFound
+from magnetar_core.fields import Field, Kind
+from magnetar_core.kinds import Image, Server
+from magnetar_core.kinds.common import NAME, REFERENCE
+from magnetar_core.values import Boolean, Choices, MapOf, Nullable, Text, Value
+
+from . import server_do as do
+from .asks import FURTHER, Asks, Document
+from .noun import Noun
+from .operations import Operation
+from .server import Servers
+from .server_want import IMAGES
+
+
+class Event(Kind):
+    """The body."""
+
+    noun, plural = "event", "events"
+
+    event = Field(Text(1, 64), "What to do: reboot, rebuild, create_image, crash_dump or change_password.",
+                  required=True)
+    args = Field(MapOf(Text(1, 64), Value()), "Its arguments.", default={})
+    request_id = Field(Text(1, 128, r"[\w.-]+", "may have letters, digits and . _ - only"), "Key of the event.")
+
+
+class Reboot(Kind):
+    """Of a reboot."""
+
+    type = Field(Choices("soft", "hard"), "Kind of reboot.", default="soft")
+
+
+class Rebuild(Kind):
+    """Of a rebuild; what is left out stays as it is."""
+
+    image = Field(REFERENCE, "The image.")
+    key_name = Field(Nullable(REFERENCE), "The key pair.")
+    user_data = Field(Server.field("user_data").value, "Base64 user data.", secret=True)
+    metadata = Field(Server.field("metadata").value, "Metadata.")
+    preserve_ephemeral = Field(Boolean(), "Whether the ephemeral disk is kept.", default=False)
+
+
+class CreateImage(Kind):
+    """Of an image."""
+
+    name = Field(NAME, "Its name.", required=True)
+    description = Field(Text(0, 255), "Free text.", default="")
+    metadata = Field(Image.field("properties").value, "Properties.", default={})
+
+
+class CrashDump(Kind):
+    """Of a crash dump: nothing."""
+
+
+class ChangePassword(Kind):
+    """Of a new password."""
+
+    user = Field(Choices("root"), "Whose: root's; a cloud sets no other.", default="root")
+    password = Field(Text(1, 255), "The password.", required=True, secret=True)
+
+
+def _reboot(doing: do.Doing, row: Any, args: Document) -> Document:
+    doing.asks.act(row.id, "reboot", {"type": args["type"].upper()}, doing.asks.request_id)
+    doing.ended(doing.asks.request_id, f"reboot-{args['type']}")
+    return {}
+
+
+def _rebuild(doing: do.Doing, row: Any, args: Document) -> Document:
+    image = IMAGES.one(doing.asks, args["image"])["id"] if args.get("image") else row.image_id
+    body = {"imageRef": image, "preserve_ephemeral": args["preserve_ephemeral"],
+            **{name: args[name] for name in ("key_name", "user_data", "metadata") if name in args}}
+    doing.asks.act(row.id, "rebuild", body, doing.asks.request_id)
+    doing.ended(doing.asks.request_id, "rebuild")
+    return {}
+
+
+def _create_image(doing: do.Doing, row: Any, args: Document) -> Document:
+    metadata: Document = dict(args["metadata"])
+    if args["description"]:
+        metadata["description"] = args["description"]
+    id = doing.asks.act(row.id, "createImage", {"name": args["name"], "metadata": metadata},
+                        doing.asks.request_id)["image_id"]
+    doing.ended(doing.asks.request_id, "createImage")
+    return {"image": {"id": id, "name": args["name"]}, "consistency": "crash"}
+
+
+def _crash_dump(doing: do.Doing, row: Any, _args: Document) -> Document:
+    doing.asks.act(row.id, "trigger_crash_dump", None, doing.asks.request_id)
+    doing.ended(doing.asks.request_id, "trigger_crash_dump")
+    return {}
+
+
+def _change_password(doing: do.Doing, row: Any, args: Document) -> Document:
+    doing.asks.act(row.id, "changePassword", {"adminPass": args["password"]}, doing.asks.request_id)
+    return {}
+
+
+#: Event: rule of its arguments, the action in the queue, how.
+EVENTS: Mapping[str, tuple[type[Kind], str, Callable[[do.Doing, Any, Document], Document]]] = {
+    "reboot": (Reboot, "reboot-{type}", _reboot), "rebuild": (Rebuild, "rebuild", _rebuild),
+    "create_image": (CreateImage, "createImage", _create_image),
+    "crash_dump": (CrashDump, "trigger_crash_dump", _crash_dump),
+    "change_password": (ChangePassword, "changePassword", _change_password)}
+
+
+def event(asks: Asks, noun: Noun, key: str, sent: Mapping[str, Any], operation: Operation) -> Document:
+    """Do it, unless this request id has done it before."""
+    name = str(sent["event"])
+    if not isinstance(noun, Servers) or name not in EVENTS:
+        raise InvalidField("event", f"must be one of {', '.join(EVENTS)}, on a server", name)
+    rule, action, function = EVENTS[name]
+    args = {**rule.defaults(), **rule.check(dict(sent.get("args") or {}))}
+    given = sent.get("request_id")
+    if given:
+        asks.request_id = given if str(given).startswith("req-") and len(given) == 40 else (
+            f"req-{uuid.uuid5(FURTHER, f'{asks.project} {given}')}")
+    row = noun.row(asks, key)
+    if row is None:
+        raise NotFound(f"There is no server {key!r} in your project.", kind="server", key=key)
+    doing = do.Doing(asks, row.id, operation)
+    database = (do.found(asks, row.id) or (None, None))[0]
+    if database is None:
+        raise NotFound(f"Server {key!r} was removed in the meantime.", kind="server", key=key)
+    with database.read() as connection:
+        before = names.asked(connection, row.id, asks.request_id, action.format(**args))
+    if before is None:
+        found = function(doing, row, args)
+    else:
+        doing.ended(asks.request_id, action.format(**args))
+        found = {}
+    return {"done": True, **found, "resource": noun.one(asks, row.id)}

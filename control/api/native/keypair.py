@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""keypair: those of the user."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import uuid
+from urllib.parse import quote
+
+from magnetar_core.errors import Conflict
+from magnetar_core.kinds import Keypair
+
+from .asks import FURTHER, Asks, Document
+from .noun import Noun
+from .operations import Operation
+
+
+def _sha256(public: str) -> str:
+    try:
+        blob = base64.b64decode(public.split()[1])
+    except (IndexError, binascii.Error):
+        return ""
+    return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
+
+
+class Keypairs(Noun):
+    """Nova's have no uuid: the one that is shown follows from user and name."""
+
+    kind = Keypair
+    absent = {"description": ""}
+
+    def every(self, asks: Asks) -> list[Document]:
+        """All of the user."""
+        found = []
+        for one in asks.compute("GET", "/os-keypairs")["keypairs"]:
+            key = one["keypair"]
+            if key.get("type", "ssh") == "ssh":
+                found.append({
+                    "id": str(uuid.uuid5(FURTHER, f"{asks.context.user_id} {key['name']}")), "name": key["name"],
+                    "description": "", "public_key": key["public_key"], "type": "ssh",
+                    "fingerprint": _sha256(key["public_key"]), "fingerprint_md5": key["fingerprint"]})
+        return found
+
+    def make(self, asks: Asks, want: Document, operation: Operation) -> None:
+        """POST os-keypairs."""
+        asks.compute("POST", "/os-keypairs", {"keypair": {
+            "name": want["name"], "type": "ssh", "public_key": want["public_key"]}})
+
+    def change(self, asks: Asks, have: Document, want: Document, names: list[str], operation: Operation) -> None:
+        """Nothing of a key pair changes."""
+        raise Conflict("A key pair of a cloud cannot be renamed: make another one.", fields=names)
+
+    def remove(self, asks: Asks, have: Document, operation: Operation) -> None:
+        """DELETE; servers keep the key."""
+        asks.compute("DELETE", f"/os-keypairs/{quote(have['name'], safe='')}")

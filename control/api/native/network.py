@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""network: one of the network service with its first subnet. Hosts have it when a server there needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from ipaddress import IPv4Network
+from typing import Any
+
+from magnetar_core.errors import Ambiguous, InvalidField, MagnetarError
+from magnetar_core.kinds import Network
+from magnetar_core.plan import Step
+
+from .asks import Asks, Document
+from .noun import Noun
+from .operations import Operation
+
+#: The kind's mode to the network service's type.
+TYPES = {"nat": "nat", "isolated": "isolated", "bridge": "flat"}
+MTU = 1500
+
+
+def shown(network: Mapping[str, Any], subnet: Mapping[str, Any] | None) -> Document:
+    """Neutron's network as the kind has it. Who does not administer sees no provider part: it is taken for nat."""
+    type = network.get("provider:network_type", "nat")
+    found: Document = {
+        "id": network["id"], "name": network["name"], "description": network.get("description") or "",
+        "mode": next((mode for mode, word in TYPES.items() if word == type), "nat"),
+        "bridge": network.get("provider:physical_network"), "cidr": None, "dhcp": None, "dhcp_start": None,
+        "dhcp_end": None, "domain": None, "mtu": 0 if network["mtu"] == MTU else network["mtu"], "active": True,
+        "managed": type != "flat", "created_at": network["created_at"], "updated_at": network["updated_at"],
+        "_owner": network["project_id"]}
+    if subnet:
+        pools = subnet["allocation_pools"]
+        found.update(cidr=subnet["cidr"], dhcp=subnet["enable_dhcp"], dhcp_start=pools[0]["start"] if pools else None,
+                     dhcp_end=pools[-1]["end"] if pools else None)
+    return found
+
+
+class Networks(Noun):
+    """The project's, and shared ones."""
+
+    kind = Network
+    absent = {"domain": None}
+    made_by = (Step("make", "have hosts make it when they need it"),)
+    unmade_by = (Step("remove", "have hosts remove it"),)
+
+    def every(self, asks: Asks) -> list[Document]:
+        """Networks with their first subnets."""
+        networks = [one for one in asks.network("GET", "/networks")["networks"]
+                    if one["shared"] or one["project_id"] == asks.project]
+        subnets: dict[str, Document] = {}
+        for one in asks.network("GET", "/subnets")["subnets"]:
+            if one["ip_version"] == 4:
+                subnets.setdefault(one["network_id"], one)
+        return [shown(one, subnets.get(one["id"])) for one in networks]
+
+    def find(self, asks: Asks, key: str) -> Document | None:
+        """Own ones are meant before shared ones of the same name."""
+        try:
+            return super().find(asks, key)
+        except Ambiguous:
+            own = [one for one in self.every(asks) if one["name"] == key and one["_owner"] == asks.project]
+            if len(own) == 1:
+                return own[0]
+            raise
+
+    def complete(self, asks: Asks, want: Document, have: Document | None, warnings: list[str], dry: bool) -> Document:
+        """What is left out is what the network service gives, and what follows from the addresses."""
+        want = dict(want)
+        want["mtu"] = 0 if want.get("mtu") == MTU else want.get("mtu", 0)
+        if want["mode"] == "bridge" and not want.get("bridge"):
+            raise InvalidField("bridge", "is required for mode bridge: the name of a bridge that all hosts have")
+        if want["mode"] != "bridge" and want.get("bridge"):
+            raise InvalidField("bridge", "belongs to mode bridge; the others have names of their own on hosts")
+        if not want.get("cidr"):
+            raise InvalidField("cidr", "is required: servers of a cloud get their addresses from it")
+        try:
+            net = IPv4Network(want["cidr"])
+        except ValueError as error:
+            raise InvalidField("cidr", f"must be an IPv4 network: {error}", want["cidr"]) from None
+        usual = {"dhcp": True, "dhcp_start": str(net[2]), "dhcp_end": str(net[-2])}
+        for name, value in usual.items():
+            if want.get(name) is None:
+                want[name] = value
+        return want
+
+    def make(self, asks: Asks, want: Document, operation: Operation) -> None:
+        """A network and a subnet; without the subnet no network is left."""
+        body = {"name": want["name"], "description": want["description"]}
+        if want["mtu"]:
+            body["mtu"] = want["mtu"]
+        if want["mode"] != "nat":
+            body["provider:network_type"] = TYPES[want["mode"]]
+        if want.get("bridge"):
+            body["provider:physical_network"] = want["bridge"]
+        made = asks.network("POST", "/networks", {"network": body})["network"]
+        try:
+            asks.network("POST", "/subnets", {"subnet": {
+                "network_id": made["id"], "ip_version": 4, "cidr": want["cidr"], "enable_dhcp": want["dhcp"],
+                "allocation_pools": [{"start": want["dhcp_start"], "end": want["dhcp_end"]}]}})
+        except MagnetarError:
+            asks.network("DELETE", f"/networks/{made['id']}")
+            raise
+
+    def change(self, asks: Asks, have: Document, want: Document, names: list[str], operation: Operation) -> None:
+        """The description; the rest is fixed, but the MTU, which hosts take up when they make it."""
+        body = {name: want[name] for name in names if name == "description"}
+        if "mtu" in names:
+            raise InvalidField("mtu", "cannot change on a network of a cloud; make another one", want["mtu"])
+        asks.network("PUT", f"/networks/{have['id']}", {"network": body})
+
+    def remove(self, asks: Asks, have: Document, operation: Operation) -> None:
+        """With its subnets."""
+        asks.network("DELETE", f"/networks/{have['id']}")

@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The kinds that the cloud serves, by the word in the path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .flavor import Flavors
+from .image import Images
+from .keypair import Keypairs
+from .network import Networks
+from .noun import Noun
+from .server import Servers
+
+NOUNS: Mapping[str, Noun] = {noun.kind.noun: noun for noun in (
+    Servers(), Flavors(), Images(), Keypairs(), Networks())}

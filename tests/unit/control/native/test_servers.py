@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The agents' protocol for a cloud, over HTTP: what a server's ensure answers, and does."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from tests.unit.control.cloud import Caller, Cloud, Reply
+
+
+@pytest.fixture(scope="module")
+def cloud() -> Iterator[Cloud]:
+    with Cloud() as made:
+        made.admin.image()
+        yield made
+
+
+def ensure(caller: Caller, path: str, want: Any, request_id: str | None = None, **query: Any) -> Reply:
+    words = urlencode({name: str(value).lower() for name, value in {"wait": 20, **query}.items()})
+    return caller.call("PUT", f"/v1/{path}?{words}", want, headers={"X-Request-Id": request_id} if request_id else {})
+
+
+def verbs(reply: Reply) -> list[str]:
+    assert reply.status == 200, reply
+    return [step["verb"] for step in reply.json["steps"]]
+
+
+WEB = {"flavor": "tiny", "image": "cirros", "networks": [{"network": "default"}], "metadata": {"role": "web"}}
+MADE = ["record", "disks", "drive", "define", "start"]
+
+
+def test_what_it_is(cloud: Cloud) -> None:
+    found = cloud.admin.get("/v1").json
+    assert found["cloud"] is True and found["api"] == 1 and "server" in found["kinds"]
+
+
+def test_a_life(cloud: Cloud) -> None:
+    admin = cloud.admin
+    planned = ensure(admin, "server/web1", WEB, dry_run=True)
+    assert verbs(planned) == MADE and planned.json["changed"] and planned.json["resource"]["host"] in cloud.hosts
+    assert admin.get("/v1/server/web1").status == 404
+    made = ensure(admin, "server/web1", WEB)
+    assert verbs(made) == MADE and made.json["diff"] == planned.json["diff"]
+    server = made.json["resource"]
+    assert server["status"] == "ACTIVE" and server["networks"][0]["network"] == "default"
+    assert verbs(ensure(admin, "server/web1", WEB)) == []
+    for power, status, steps in (("off", "SHUTOFF", ["stop"]), ("paused", "PAUSED", ["start", "pause"]),
+                                 ("suspended", "SUSPENDED", ["resume", "save"]), ("running", "ACTIVE", ["start"])):
+        planned = ensure(admin, "server/web1", {"power": power}, dry_run=True)
+        found = ensure(admin, "server/web1", {"power": power})
+        assert verbs(found) == ["record", *steps] == verbs(planned)
+        assert found.json["resource"]["status"] == status and found.json["resource"]["power"] == power
+        assert not ensure(admin, "server/web1", {"power": power}).json["changed"]
+    found = ensure(admin, "server/web1", {"metadata": {"tier": "1"}, "tags": ["shop"], "description": "for the shop"},
+                   merge="metadata")
+    assert verbs(found) == ["record", "define"]
+    assert found.json["resource"]["metadata"] == {"role": "web", "tier": "1"}
+    assert found.json["resource"]["tags"] == ["shop"]
+    renamed = ensure(admin, f"server/{server['id']}", {"name": "web2"})
+    assert renamed.json["resource"]["name"] == "web2" and admin.get("/v1/server/web1").status == 404
+    planned = admin.delete("/v1/server/web2?dry_run=true")
+    gone = admin.delete("/v1/server/web2")
+    assert verbs(gone) == ["destroy", "undefine", "erase", "forget"] == verbs(planned)
+    assert not admin.delete("/v1/server/web2").json["changed"]
+    assert admin.get("/v2.1/servers").json["servers"] == []
+
+
+def test_another_flavor_needs_leave(cloud: Cloud) -> None:
+    admin = cloud.admin
+    assert ensure(admin, "flavor/larger", {"vcpus": 2, "ram": 128}).json["changed"]
+    assert not ensure(admin, "flavor/larger", {"vcpus": 2, "ram": 128}).json["changed"]
+    ensure(admin, "server/grow", WEB)
+    refused = ensure(admin, "server/grow", {"flavor": "larger"})
+    assert refused.status == 409 and "allow_reboot" in refused.json["error"]["message"]
+    found = ensure(admin, "server/grow", {"flavor": "larger"}, allow_reboot=True)
+    assert verbs(found) == ["record", "stop", "define", "start"]
+    assert found.json["resource"]["flavor"]["ram"] == 128 and found.json["resource"]["status"] == "ACTIVE"
+    assert not ensure(admin, "server/grow", {"flavor": "larger"}).json["changed"]
+    admin.delete("/v1/server/grow")
+
+
+def test_what_is_fixed(cloud: Cloud) -> None:
+    admin = cloud.admin
+    admin.image("other")
+    ensure(admin, "server/fixed", WEB)
+    refused = ensure(admin, "server/fixed", {"image": "other"})
+    assert refused.status == 409 and refused.json["error"]["code"] == "immutable"
+    ignored = ensure(admin, "server/fixed", {"image": "other"}, on_immutable="ignore")
+    assert not ignored.json["changed"] and "ignored" in ignored.json["warnings"][0]
+    rebuilt = ensure(admin, "server/fixed", {"image": "other"}, on_immutable="rebuild")
+    assert verbs(rebuilt) == ["record", "stop", "wipe", "disks", "drive", "define", "rebuilt", "start"]
+    assert rebuilt.json["resource"]["image"]["name"] == "other"
+    old = rebuilt.json["resource"]["id"]
+    anew = ensure(admin, "server/fixed", {"image": "cirros"}, on_immutable="recreate")
+    assert anew.json["changed"] and anew.json["resource"]["id"] != old, anew
+    admin.delete("/v1/server/fixed")
+
+
+def test_nics_and_rescue(cloud: Cloud) -> None:
+    admin = cloud.admin
+    made = ensure(admin, "network/lan", {"cidr": "192.168.77.0/24"})
+    assert made.json["changed"], made
+    assert not ensure(admin, "network/lan", {"cidr": "192.168.77.0/24"}).json["changed"]
+    ensure(admin, "server/nics", WEB)
+    more = ensure(admin, "server/nics", {"networks": [{"network": "default"}, {"network": "lan"}]})
+    assert verbs(more) == ["record", "plug"]
+    assert [nic["network"] for nic in more.json["resource"]["networks"]] == ["default", "lan"]
+    less = ensure(admin, "server/nics", {"networks": [{"network": "lan"}]})
+    assert [nic["network"] for nic in less.json["resource"]["networks"]] == ["lan"]
+    assert ensure(admin, "server/nics", {"rescue": {}}).json["resource"]["status"] == "RESCUE"
+    assert not ensure(admin, "server/nics", {"rescue": {}}).json["changed"]
+    assert ensure(admin, "server/nics", {"rescue": None}).json["resource"]["status"] == "ACTIVE"
+    admin.delete("/v1/server/nics")
+    assert admin.delete("/v1/network/lan").json["changed"]
+
+
+def test_never_two(cloud: Cloud) -> None:
+    admin, request_id = cloud.admin, f"req-{uuid.uuid4()}"
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda id: ensure(admin, "server/once", WEB, id), [request_id] * 3 + [None]))
+    assert {reply.status for reply in found} == {200}, found
+    assert len({reply.json["resource"]["id"] for reply in found}) == 1
+    assert len(admin.get("/v1/server?name=once").json["servers"]) == 1
+    again = ensure(admin, "server/once", WEB, request_id)
+    assert again.json["resource"]["id"] == found[0].json["resource"]["id"]
+    admin.delete("/v1/server/once")
+
+
+def test_projects_are_apart(cloud: Cloud) -> None:
+    admin, other = cloud.admin, cloud.caller("ann", "shop")
+    ensure(admin, "server/mine", WEB)
+    id = admin.get("/v1/server/mine").json["id"]
+    assert other.get("/v1/server/mine").status == other.get(f"/v1/server/{id}").status == 404
+    assert not other.delete(f"/v1/server/{id}").json["changed"]
+    assert other.get("/v1/server").json["servers"] == []
+    assert ensure(other, "flavor/own", {"vcpus": 1, "ram": 64}).status == 403
+    assert ensure(other, f"server/{id}", WEB | {"name": "theirs"}).status in (400, 409)
+    admin.delete("/v1/server/mine")
+
+
+def test_many(cloud: Cloud) -> None:
+    items = [{"key": f"many{at}", "want": WEB} for at in range(3)] + [{"key": "bad", "want": {"flavor": "none"}}]
+    found = cloud.admin.call("PUT", "/v1/server?wait=20", items).json["results"]
+    assert [one.get("changed") for one in found] == [True, True, True, None]
+    assert found[3]["error"]["code"] == "invalid-field"
+    gone = cloud.admin.call("PUT", "/v1/server?wait=20", [{"key": f"many{at}", "want": None} for at in range(3)])
+    assert all(one["changed"] for one in gone.json["results"])
+
+
+def test_check_mode_gets_through(cloud: Cloud) -> None:
+    found = ensure(cloud.admin, "server/later", WEB | {"flavor": "not yet", "image": "not yet"}, dry_run=True)
+    assert verbs(found) == MADE and len(found.json["warnings"]) == 2
+    assert ensure(cloud.admin, "server/later", WEB | {"flavor": "not yet"}).status == 400
+
+
+def test_events(cloud: Cloud) -> None:
+    admin = cloud.admin
+    ensure(admin, "server/ev", WEB)
+    body = {"event": "reboot", "args": {"type": "hard"}, "request_id": f"req-{uuid.uuid4()}"}
+    for _again in range(2):
+        found = admin.post("/v1/server/ev/events?wait=20", body)
+        assert found.status == 200 and found.json["done"], found
+    actions = admin.get(f"/v2.1/servers/{found.json['resource']['id']}/os-instance-actions").json["instanceActions"]
+    assert [one["action"] for one in actions].count("reboot") == 1
+    made = admin.post("/v1/server/ev/events?wait=20", {"event": "create_image", "args": {"name": "copy"}})
+    assert made.json["image"]["name"] == "copy", made
+    assert admin.get("/v1/image/copy").json["status"] == "active"
+    assert admin.get("/v1/server/ev/console?format=json&lines=5").status == 200
+    admin.delete("/v1/server/ev")
+
+
+def test_who_asks(cloud: Cloud) -> None:
+    stranger = Caller(cloud.port, "magnetar-token-of-an-agent")
+    found = stranger.get("/v1/server")
+    assert found.status == 401 and "token of an agent" in found.json["error"]["message"]
+    bearer = Caller(cloud.port).call("GET", "/v1", headers={"Authorization": f"Bearer {cloud.admin.token}"})
+    assert bearer.status == 200
+    assert Caller(cloud.port).get("/v1").status == 401
+
+
+def test_operations(cloud: Cloud) -> None:
+    admin = cloud.admin
+    begun = ensure(admin, "server/slow", WEB, wait=0)
+    assert begun.status == 202, begun
+    id = begun.json["operation"]["id"]
+    ended = admin.get(f"/v1/operations/{id}?wait=20").json
+    assert ended["status"] == "succeeded" and ended["result"]["resource"]["name"] == "slow"
+    assert cloud.caller("ann", "shop").get(f"/v1/operations/{id}").status == 404
+    admin.delete("/v1/server/slow")
