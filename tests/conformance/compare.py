@@ -12,7 +12,17 @@ from typing import Any
 from .classes import fits
 from .samples import Evidence, Sample, escape, keys
 from .shapes import Shape, is_word, kind_of, shape
-from .tolerances import MAY_BE_EMPTY, MAY_BE_NULL, OTHER_WORDS, USER_KEYED, may_be_extra, may_be_missing, one_of
+from .tolerances import (
+    MAY_BE_EMPTY,
+    MAY_BE_NULL,
+    OTHER_TYPES,
+    OTHER_WORDS,
+    USER_KEYED,
+    matches,
+    may_be_extra,
+    may_be_missing,
+    one_of,
+)
 
 
 @dataclass(frozen=True)
@@ -90,7 +100,9 @@ def _walk(expected: Expectation, here: Shape, value: Any, exact: str, key: str) 
 def _type_fits(kind: str, here: Shape) -> bool:
     if kind in here.types or here.types == {"null"} or not here.types:
         return True
-    return kind == "integer" and "number" in here.types
+    if kind == "integer" and "number" in here.types:
+        return True
+    return any(kind in types and matches(pattern, here.pointer) for pattern, types in OTHER_TYPES.items())
 
 
 def _object(expected: Expectation, here: Shape, value: dict[str, Any], exact: str) -> Iterator[Difference]:

@@ -146,9 +146,9 @@ class Runner:
             self.cloud.compute("DELETE", place)
 
     def sweep(self) -> None:
-        """Remove the servers that came with the samples' own names (several with one request)."""
+        """Remove the servers that no fixture knows (one request may have made several)."""
         for one in (self.cloud.compute("GET", "/servers").body or {}).get("servers", []):
-            if not one["name"].startswith("conformance-"):
+            if one["id"] not in self.fx.servers:
                 self.remove("server", f"/servers/{one['id']}")
 
     # ---- judging

@@ -61,6 +61,8 @@ class Fixtures:
         self.timeout = cloud.target.timeout
         #: Servers on which something did not end.
         self.stuck: set[str] = set()
+        #: Servers that are removed by themselves.
+        self.servers: set[str] = set()
 
     def name(self, what: str) -> str:
         """A name that nothing else has."""
@@ -192,6 +194,7 @@ class Fixtures:
         if hints:
             body["os:scheduler_hints"] = hints
         id = str(self.compute("POST", "/servers", body, version, what="server")["server"]["id"])
+        self.servers.add(id)
         self.undo("server", lambda: self.delete(id))
         self.wait(id, ("ACTIVE",))
         return id

@@ -41,6 +41,10 @@ MAY_BE_NULL = (
 )
 
 
+#: Places that may be of another type: a server that was started from a volume has no image.
+OTHER_TYPES: dict[str, set[str]] = {
+    r"(/servers/\*|/server)/image": {"string"},
+}
 #: Words that real hosts bring where Nova's fake ones were ready at once.
 OTHER_WORDS: dict[tuple[str, str], set[Any]] = {
     ("servers.action.rebuild", "status"): {"REBUILD"},
