@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The migrations make exactly the tables, on both engines, whoever runs them at the same time."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import insert, inspect, select
+
+from magnetar_control.store import schema
+from magnetar_control.store.database import Database
+from magnetar_control.store.tables import API, CELL, cells
+from tools import migrations
+from tools import postgres as server
+
+migrations.every_table()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request, tmp_path):
+    """The URL of an empty database of each engine in turn."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/empty.db"
+        return
+    cluster = request.getfixturevalue("cluster")
+    with psycopg.connect(host=str(cluster), user=server.USER, dbname="postgres", autocommit=True) as connection:
+        connection.execute("CREATE DATABASE empty")
+        yield server.url(cluster, "empty")
+        connection.execute("DROP DATABASE empty WITH (FORCE)")
+
+
+@pytest.fixture
+def empty(url):
+    database = Database(url)
+    yield database
+    database.close()
+
+
+@pytest.mark.parametrize("metadata", [API, CELL], ids=["api", "cell"])
+def test_migrations_make_the_tables(empty, metadata):
+    """When this fails the tables have changed: see docs/contributing.md, "Changing a table"."""
+    assert schema.upgrade(empty, metadata)
+    kind = schema.kind_of(metadata)
+    with empty.read() as connection:
+        context = MigrationContext.configure(connection, opts={
+            "compare_type": True, "version_table": schema.version_table(kind)})
+        assert compare_metadata(context, metadata) == []
+        assert schema.version(connection, kind) == schema.newest(kind)
+
+
+def test_an_upgrade_changes_nothing_when_there_is_nothing_to_do(empty):
+    schema.upgrade(empty, API)
+    with empty.write() as connection:
+        connection.execute(insert(cells).values(id="c", name="cell1", database_url="x", created_at="now"))
+    assert not schema.upgrade(empty, API)
+    with empty.read() as connection:
+        assert connection.execute(select(cells.c.name)).scalars().all() == ["cell1"]
+
+
+def test_both_kinds_fit_into_one_database(empty):
+    assert schema.upgrade(empty, API)
+    assert schema.upgrade(empty, CELL)
+    assert {"cells", "servers", "alembic_version_api", "alembic_version_cell"} <= set(
+        inspect(empty.engine).get_table_names())
+
+
+def test_many_upgrade_at_once(empty, url):
+    databases = [Database(url) for _number in range(4)]
+    with ThreadPoolExecutor(4) as threads:
+        assert sorted(threads.map(lambda one: schema.upgrade(one, CELL), databases)) == [False, False, False, True]
+    for one in databases:
+        one.close()
+
+
+def test_an_upgrade_that_fails_leaves_the_database_as_it_was(empty, monkeypatch):
+    def broken(*_given, **_options):
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr("alembic.operations.Operations.create_index", broken)
+    with pytest.raises(RuntimeError, match="broken"):
+        schema.upgrade(empty, CELL)
+    assert inspect(empty.engine).get_table_names() == []
