@@ -20,6 +20,7 @@ from .handlers import (
     quota_sets,
     server_actions,
     server_create,
+    server_groups,
     servers,
     services,
     tags,
@@ -28,5 +29,5 @@ from .handlers import (
 
 NOUNS = (servers, server_create, server_actions, flavors, flavor_access, flavor_extra_specs, keypairs,
          volume_attachments, interfaces, metadata, tags, addresses, instance_actions, migrations, aggregates,
-         availability_zones, services, hypervisors, limits, quota_sets)
+         availability_zones, services, hypervisors, limits, quota_sets, server_groups)
 OPERATIONS = tuple(operation for noun in NOUNS for operation in noun.OPERATIONS)
