@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import delete, select, update
 
 from magnetar_control.store import servers
-from magnetar_control.store.tables import actions
+from magnetar_control.store.tables import action_events, actions
 from magnetar_control.web import Fault
 from magnetar_core.actions import ACTIONS
 
@@ -76,3 +76,10 @@ def ended(call: Call, number: int, limit: float) -> str | None:
         if left <= 0:
             return None
         database.bell.wait(servers.SERVERS_BELL, seen, left)
+
+
+def why(call: Call, number: int) -> str:
+    """What the last event of a failed action says."""
+    with call.database.read() as connection:
+        return connection.execute(select(action_events.c.details).where(
+            action_events.c.action_id == number).order_by(action_events.c.id.desc()).limit(1)).scalar() or ""

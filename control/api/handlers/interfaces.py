@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
-
 from magnetar_control.api import hold
 from magnetar_control.api.operation import Call, Operation
 from magnetar_control.api.values import TAG, Address, Id, record, since
@@ -64,9 +62,7 @@ def create(call: Call) -> Answer:
         raise Fault(409, f"Cannot 'attach_interface' instance {call.server.id} while it is being deleted.")
     state = hold.ended(call, number, LIMIT)
     if state == "failed":
-        found = servers.find(call.cloud.store, call.server.id)
-        fault = orjson.loads(found[1].fault) if found and found[1].fault else {}
-        raise Fault(500, f"Failed to attach network adapter device to {call.server.id}: {fault.get('message', '')}")
+        raise Fault(500, f"Failed to attach network adapter device to {call.server.id}: {hold.why(call, number)}")
     if state is None:
         raise Fault(500, f"The host of instance {call.server.id} has not attached port {nic['port_id']} within "
                          f"{LIMIT:.0f} s; it is still being tried. Look with GET os-interface in a moment.")
