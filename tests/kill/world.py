@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A cloud of processes that can be killed: API, conductors, agents of fake hosts, on SQLite or PostgreSQL.
+
+On SQLite it is ``magnetar serve`` and one conductor more; on PostgreSQL ``magnetar api`` and two conductors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import yaml
+
+from magnetar_control.serve import Parts
+from magnetar_control.settings import make
+from magnetar_control.store import hosts
+from tests.unit.control.cloud import Caller, Cloud
+from tools import postgres
+
+MAGNETAR = "import sys; from magnetar_core.commands import main; sys.exit(main(sys.argv[1:]))"
+
+
+class World(Cloud):
+    """``with World("sqlite"):``; ``parts`` looks at the same databases from this process and does no work."""
+
+    def __init__(self, engine: str, hosts: int = 3, **settings: Any) -> None:
+        super().__init__(hosts, links=True, **settings)
+        self.engine = engine
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.roles = {"api": "serve", "conductor": "conductor"} if engine == "sqlite" else {
+            "api": "api", "conductor1": "conductor", "conductor2": "conductor"}
+        self._changing = threading.Lock()
+
+    def _start(self) -> None:
+        self.folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="kill")))
+        names = [f"kvm{number + 1}" for number in range(self.count)]
+        self.hosts = {name: f"unix:{self.folder}/{name}/agent.sock" for name in names}
+        self._stack.callback(self._end_agents)
+        self._stack.callback(self._end_processes)
+        self._link()
+        for name in self.hosts:
+            self.start_agent(name)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        given = {"state_dir": str(self.folder / "control"), "hosts": self.hosts, "reserved_host_memory_mb": 0,
+                 "heartbeat": 1.0, "quota_instances": -1, "quota_cores": -1, "quota_ram": -1, "action_timeout": 60.0,
+                 "listen": f"127.0.0.1:{self.port}", **self._databases(), **self.settings}
+        (self.folder / "control.yml").write_text(json.dumps(given))
+        self.start("api")
+        self.until_open()
+        for name in self.roles:
+            if name != "api":
+                self.start(name)
+        self.parts = Parts(make(given))
+        self._stack.callback(self.parts.close)
+        self.services = self.parts.services()
+        secret = yaml.safe_load((self.folder / "control" / "clouds.yaml").read_text())
+        self.password = next(iter(secret["clouds"].values()))["auth"]["password"]
+        self.admin = self.login("admin", self.password, "admin")
+        self._first_flavor()
+        self._all_up()
+
+    def _databases(self) -> dict[str, str]:
+        if self.engine == "sqlite":
+            return {}
+        self.cluster = self._stack.enter_context(postgres.cluster())
+        with self.operator() as connection:
+            for name in ("api", "cell0", "cell1"):
+                connection.execute(f"CREATE DATABASE {name}")
+        return {"database_url": postgres.url(self.cluster, "api"),
+                "cell0_database_url": postgres.url(self.cluster, "cell0"),
+                "cell_database_url": postgres.url(self.cluster, "cell1")}
+
+    def operator(self) -> Any:
+        """A connection of PostgreSQL's operator."""
+        return psycopg.connect(host=str(self.cluster), user=postgres.USER, dbname="postgres", autocommit=True)
+
+    # Processes
+
+    def start(self, name: str) -> None:
+        """Start a process of the control plane."""
+        words = [sys.executable, "-c", MAGNETAR, self.roles[name], "--config", self.folder / "control.yml"]
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(words, stdout=log, stderr=log, env={**os.environ})
+
+    def kill(self, name: str, pause: float) -> None:
+        """``kill -9`` a process or an agent; it is started again after *pause* seconds."""
+        with self._changing:
+            if name in self.hosts:
+                self.kill_agent(name)
+                time.sleep(pause)
+                self.start_agent(name)
+                return
+            process = self.processes.pop(name)
+            process.kill()
+            process.wait()
+            time.sleep(pause)
+            self.start(name)
+
+    def cut(self, seconds: float = 1.0) -> None:
+        """All connections to the databases are lost; or, of SQLite's files, somebody else keeps them for a while."""
+        if self.engine == "postgres":
+            with self.operator() as connection:
+                connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                                   "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'")
+            return
+        with contextlib.ExitStack() as held:
+            for file in ("api", "cell0", "cell1"):
+                connection = held.enter_context(contextlib.closing(sqlite3.connect(
+                    self.folder / "control" / f"{file}.db", timeout=30, isolation_level=None)))
+                connection.execute("BEGIN EXCLUSIVE")
+            time.sleep(seconds)
+
+    def until_open(self, limit: float = 60.0) -> None:
+        """Wait until the API answers."""
+        deadline = time.monotonic() + limit
+        while True:
+            try:
+                if Caller(self.port).get("/").status < 500:
+                    return
+            except OSError:
+                pass
+            assert time.monotonic() < deadline, self.said("api")
+            time.sleep(0.05)
+
+    def said(self, name: str, last: int = 6000) -> str:
+        """The end of a process's log."""
+        return (self.folder / f"{name}.log").read_text()[-last:]
+
+    def traces(self) -> Counter[str]:
+        """What the control plane's processes did not expect: message and the last line of each trace, counted."""
+        found: Counter[str] = Counter()
+        for name in self.roles:
+            for line in (self.folder / f"{name}.log").read_text().splitlines():
+                if '"trace": ' in line:
+                    with contextlib.suppress(ValueError):
+                        said = json.loads(line)
+                        found[f"{said['message'][:60]}: {said['trace'].strip().splitlines()[-1][:200]}"] += 1
+        return found
+
+    def _all_up(self) -> None:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            with self.parts.api_database.read() as connection:
+                rows = hosts.every(connection)
+            reply = self.admin.get("/v2.1/os-services?binary=nova-compute")
+            if len(rows) == self.count and all(row["memory_mb_limit"] for row in rows) and reply.status == 200 and all(
+                    one["state"] == "up" for one in reply.json["services"]):
+                return
+            time.sleep(0.1)
+        raise AssertionError("the hosts did not come up")
+
+    def _end_processes(self) -> None:
+        for process in self.processes.values():
+            process.kill()
+        for process in self.processes.values():
+            process.wait()
