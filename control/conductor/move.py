@@ -156,7 +156,8 @@ class Move:
         if same is None and host is None:
             rounds.append((self.source, tried))
         for only, ignored in rounds:
-            request = wanted(self.work, flavor=self.flavor, host=only, ignored=ignored,
+            # Volumes stay where they are, and the agents see to the way to them: they bind the server to no host.
+            request = wanted(self.work, flavor=self.flavor, host=only, ignored=ignored, volume_hosts=None,
                              cell_id=self.conductor.cell.id)
             try:
                 return place(self.conductor.store.api, self.conductor.states, request, map_cell=False,

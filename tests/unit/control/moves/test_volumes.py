@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A server that moves keeps its volumes, which stay where they are; and a root disk that is one."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.control.attachments.asking import Owner, until
+
+from .clouds import at, check, flavors, row
+from .inside import Inside
+
+
+@pytest.fixture(scope="module")
+def cloud():
+    """Agents in this process."""
+    with Inside() as found:
+        flavors(found)
+        yield found
+
+
+def move(cloud, id, action, args=None):
+    """Do it, and wait."""
+    assert cloud.admin.act(id, action, args, "2.30").status in (202, 204)
+    until(lambda: cloud.admin.server(id)["OS-EXT-STS:task_state"] is None
+          and not (action == "confirmResize" and cloud.admin.server(id)["status"] == "VERIFY_RESIZE"))
+    return cloud.admin.server(id)
+
+
+def test_volumes_come_along(cloud):
+    owner = Owner(cloud)
+    id = cloud.admin.boot(flavorRef="small")["id"]
+    volumes = [owner.volume(host=name) for name in cloud.hosts]
+    for volume in volumes:
+        assert owner.attach(id, volume).status == 200
+    cloud.admin.settled(id)
+    until(lambda: len(at(cloud, id)[row(cloud, id).host]["volumes_attached"]) == 2)
+    for action, args in (("os-migrateLive", {"host": None, "block_migration": "auto"}), ("migrate", None),
+                         ("revertResize", None), ("resize", {"flavorRef": "large"}), ("confirmResize", None)):
+        before = row(cloud, id).host
+        server = move(cloud, id, action, args)
+        host = row(cloud, id).host
+        assert (host == before) is (action == "confirmResize"), (action, row(cloud, id).fault)
+        have = check(cloud, id, waits=server["status"] == "VERIFY_RESIZE")
+        assert {one["id"] for one in have["volumes_attached"]} == set(volumes)
+        assert {owner.state(volume) for volume in volumes} == {"in-use"}
+    for volume in volumes:
+        assert owner.detach(id, volume).status == 202
+        until(lambda volume=volume: owner.state(volume) == "available")
+    check(cloud, id)
+    cloud.admin.delete(f"/v2.1/servers/{id}")
+    assert cloud.admin.settled(id) is None
+    assert [owner.on_host("volume_export", name) for name in cloud.hosts] == [[], []]
+
+
+def test_a_root_disk_that_is_a_volume_binds_no_server(cloud):
+    block = {"source_type": "image", "destination_type": "volume", "boot_index": 0, "volume_size": 1,
+             "delete_on_termination": True, "uuid": cloud.admin.image()}
+    id = cloud.admin.boot(flavorRef="small", block_device_mapping_v2=[block])["id"]
+    host = row(cloud, id).host
+    server = move(cloud, id, "migrate")
+    assert (server["status"], row(cloud, id).host != host) == ("VERIFY_RESIZE", True), row(cloud, id).fault
+    assert move(cloud, id, "revertResize")["status"] == "ACTIVE"
+    assert (row(cloud, id).host, at(cloud, id)[host]["power_state"]) == (host, "running")
+    cloud.admin.delete(f"/v2.1/servers/{id}")
+    assert cloud.admin.settled(id) is None
