@@ -7,6 +7,7 @@ from .handlers import (
     addresses,
     aggregates,
     availability_zones,
+    diagnostics,
     flavor_access,
     flavor_extra_specs,
     flavors,
@@ -24,10 +25,12 @@ from .handlers import (
     servers,
     services,
     tags,
+    version_documents,
     volume_attachments,
 )
 
 NOUNS = (servers, server_create, server_actions, flavors, flavor_access, flavor_extra_specs, keypairs,
          volume_attachments, interfaces, metadata, tags, addresses, instance_actions, migrations, aggregates,
-         availability_zones, services, hypervisors, limits, quota_sets, server_groups)
+         availability_zones, services, hypervisors, limits, quota_sets, server_groups, diagnostics,
+         version_documents)
 OPERATIONS = tuple(operation for noun in NOUNS for operation in noun.OPERATIONS)
