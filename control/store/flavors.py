@@ -94,13 +94,10 @@ def taken(connection: Connection, id: str, name: str) -> str | None:
     return None if row is None else "id" if row.id == id else "name"
 
 
-def make(connection: Connection, project: str, **values: Any) -> Row[Any]:
-    """A new flavor. The project that makes a private one may use it."""
+def make(connection: Connection, **values: Any) -> Row[Any]:
+    """A new flavor. Nobody has access to a private one yet, the project that makes it neither, as in Nova."""
     connection.execute(insert(flavors).values(created_at=now(), **values))
-    number = connection.execute(select(flavors.c.number).where(flavors.c.id == values["id"])).scalar_one()
-    if not values["is_public"]:
-        connection.execute(insert(flavor_projects).values(flavor_number=number, project_id=project))
-    return connection.execute(select(flavors).where(flavors.c.number == number)).one()
+    return connection.execute(select(flavors).where(flavors.c.id == values["id"])).one()
 
 
 def change(connection: Connection, number: int, **values: Any) -> None:

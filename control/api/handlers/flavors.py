@@ -154,7 +154,7 @@ def create(call: Call) -> dict[str, Any]:
     try:
         with call.cloud.store.api.write() as connection:
             _free(flavors.taken(connection, id, want["name"]), values)
-            row = flavors.make(connection, call.project, **values)
+            row = flavors.make(connection, **values)
     except IntegrityError:  # somebody else made one of that id or name meanwhile
         with call.cloud.store.api.read() as connection:
             _free(flavors.taken(connection, id, want["name"]), values)
