@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Hosts that are away, builds that move on, and servers that go in the middle of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from magnetar_control.conductor import remove, volumes
+from magnetar_core.errors import Conflict
+
+from .asking import Owner, until
+from .test_build import block, root
+
+
+def test_a_build_that_moves_on_takes_its_volumes_along(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, built, tried = owner.volume(host="kvm1"), volumes.built, []
+
+    def fails_once(work: Any, host: str, *more: Any) -> Any:
+        tried.append((host, [one["volume_id"] for one in volumes.entries(work)]))
+        if len(tried) == 1:
+            raise Conflict("The first host is no good.")
+        return built(work, host, *more)
+
+    monkeypatch.setattr(volumes, "built", fails_once)
+    blocks = [root(owner), block("volume", kept), block("blank", volume_size=1)]
+    server = owner.server(imageRef=owner.call.image(), block_device_mapping_v2=blocks)["id"]
+    (first, drawn), (second, drawn_again) = tried
+    assert first != second == owner.host_of(server)
+    assert drawn[0] == drawn_again[0] == kept and drawn[1] != drawn_again[1]
+    assert [one["volumeId"] for one in owner.attached(server)] == drawn_again
+    until(lambda: owner.state(drawn[1]) is None)
+    assert owner.state(kept) == "in-use"
+    assert {one["server"] for one in owner.on_host("volume_attachment", second)} == {server}
+    assert owner.on_host("volume_attachment", first) == []
+
+
+def test_an_attachment_waits_for_an_agent_that_is_away(owner: Owner) -> None:
+    server = owner.server()["id"]
+    host = owner.host_of(server)
+    volume = owner.volume(host=host)
+    owner.cloud.kill_agent(host)
+    try:
+        assert owner.attach(server, volume).status == 200
+        assert owner.attached(server)[0]["device"] == "/dev/vdb"
+        assert owner.state(volume) in ("reserved", "attaching")
+    finally:
+        owner.cloud.start_agent(host)
+        owner.cloud.wait_agent(host)
+    until(lambda: owner.state(volume) == "in-use")
+    until(lambda: owner.cloud.parts.working.is_up(host))
+
+
+def test_a_server_goes_while_its_host_is_down(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = owner.server()["id"]
+    host = owner.host_of(server)
+    far = owner.volume(host=owner.other(host))
+    owner.attach(server, far)
+    until(lambda: owner.state(far) == "in-use")
+    with monkeypatch.context() as patch:
+        patch.setattr(remove, "_from", lambda _work, _host: None)  # nobody there hears of it
+        owner.call.delete(f"/v2.1/servers/{server}")
+        until(lambda: owner.call.get(f"/v2.1/servers/{server}").status == 404)
+    assert owner.state(far) == "available"
+    assert owner.on_host("volume_export", owner.other(host)) == []
+    with owner.cloud.parts.agents.client(owner.cloud.hosts[host]) as client:
+        client.delete("server", server)  # what the watch of the host does when it is back
+
+
+def test_a_server_goes_while_a_volume_comes(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, volume = owner.server()["id"], owner.volume()
+    monkeypatch.setattr("magnetar_control.api.hold.HELD", 30.0)
+    reserve = owner.cloud.services.volume.reserve
+
+    def deleted_meanwhile(*args: Any, **more: Any) -> Any:
+        owner.call.delete(f"/v2.1/servers/{server}")
+        until(lambda: owner.call.get(f"/v2.1/servers/{server}").status == 404)
+        return reserve(*args, **more)
+
+    monkeypatch.setattr(owner.cloud.services.volume, "reserve", deleted_meanwhile)
+    assert owner.attach(server, volume).status == 409
+    assert owner.state(volume) == "available"
+
+
+def test_a_volume_that_cannot_go_stays_when_its_server_goes(owner: Owner) -> None:
+    server, volume = owner.server()["id"], owner.volume()
+    owner.attach(server, volume, delete_on_termination=True)
+    until(lambda: owner.state(volume) == "in-use")
+    made = owner.call.post(f"{owner.api}/snapshots", {"snapshot": {"volume_id": volume, "force": True}})
+    snapshot = made.json["snapshot"]["id"]
+    until(lambda: owner.call.get(f"{owner.api}/snapshots/{snapshot}").json["snapshot"]["status"] == "available")
+    owner.call.delete(f"/v2.1/servers/{server}")
+    until(lambda: owner.call.get(f"/v2.1/servers/{server}").status == 404)
+    assert owner.state(volume) == "available"
