@@ -100,12 +100,6 @@ class Networks(Protocol):
     def names(self) -> set[str]:
         """Names on hosts of all networks that ``on_host`` gives; another ``mag-…`` there is left of a deleted one."""
 
-    def users(self) -> dict[str, str]:
-        """The ports that servers have: port to server, whether there is such a server or not."""
-
-    def names(self) -> set[str]:
-        """Names on hosts of all networks that ``on_host`` gives; another ``mag-…`` there is left of a deleted one."""
-
     def groups(self, context: Context, names: Sequence[str]) -> list[str]:
         """Names of security groups, checked; raises ``web.Fault`` 400."""
 
@@ -139,9 +133,6 @@ class Volumes(Protocol):
 
     def detached(self, attachment_id: str) -> None:
         """The server has it no more; nothing when it had not."""
-
-    def users(self) -> dict[str, str]:
-        """The attachments of servers: attachment to server, whether there is such a server or not."""
 
     def users(self) -> dict[str, str]:
         """The attachments of servers: attachment to server, whether there is such a server or not."""

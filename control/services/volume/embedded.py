@@ -21,7 +21,6 @@ from . import attachments, volumes
 from .application import Application
 from .snapshots import begin
 from .tables import attachments as attachment_rows
-from .tables import attachments as attachment_rows
 from .tables import snapshots
 from .tables import volumes as table
 from .types import Types
@@ -179,13 +178,6 @@ class Embedded:
         """See ``services.Volumes``."""
         with self.database.write() as connection:
             attachments.drop(connection, attachment_id)
-
-    def users(self) -> dict[str, str]:
-        """See ``services.Volumes``."""
-        held = attachment_rows
-        with self.database.read() as connection:
-            return {row.id: row.server_id for row in connection.execute(select(held.c.id, held.c.server_id).where(
-                held.c.server_id.is_not(None)))}
 
     def users(self) -> dict[str, str]:
         """See ``services.Volumes``."""
