@@ -8,7 +8,7 @@ database's clock. Rows stay when they are done: they are the instance actions th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, and_, exists, func, insert, or_, select, update
@@ -87,9 +87,12 @@ def _fair(waiting: Sequence[Row], running: Sequence[Row], count: int, limits: Li
     return chosen
 
 
-def beat(database: Database, holder: str) -> set[int]:
-    """Keep the leases of *holder*; returns the numbers of its actions that are to be cancelled."""
-    mine = (actions.c.holder == holder, actions.c.state == "running")
+def beat(database: Database, holder: str, numbers: Collection[int] | None = None) -> set[int]:
+    """Keep the leases of *holder*; returns the numbers of its actions that are to be cancelled. *numbers*: only those
+    that it works on. What it took and does not know of (the answer was lost) is left to whoever takes it next."""
+    mine = [actions.c.holder == holder, actions.c.state == "running"]
+    if numbers is not None:
+        mine.append(actions.c.id.in_(numbers))
     with database.write() as connection:
         connection.execute(update(actions).where(*mine).values(lease_until=database.clock(LEASE)))
         return set(connection.execute(select(actions.c.id).where(*mine, actions.c.cancel.is_(True))).scalars())
