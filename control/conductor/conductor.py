@@ -25,8 +25,10 @@ from magnetar_control.store.allocations import Ratios
 from magnetar_control.store.database import Database
 from magnetar_control.store.servers import ACTIONS_BELL
 from magnetar_control.store.store import Store
+from magnetar_core.actions import ERROR
 from magnetar_core.errors import NotFound
 
+from .power import AGAIN, TRIES
 from .work import Lost, Work
 
 log = logging.getLogger(__name__)
@@ -62,6 +64,7 @@ class Conductor:
         self._served = [(store.cell(self.cell.id), flows["cell"])]
         if schedules:
             self._served.append((store.cell0, flows["cell0"]))
+
     @property
     def database(self) -> Database:
         """The cell's."""
@@ -168,14 +171,28 @@ class Conductor:
             self._flow(work, flows)
         except Lost:
             log.warning("action %s of server %s was taken over", action.id, action.server_id)
-        except Exception:
+        except Exception as error:
             log.exception("action %s of server %s: it is tried again", action.id, action.server_id,
                           extra={"request_id": action.request_id})
+            self._unexpected(database, action, error)
         finally:
             with self._lock:
                 self._held.pop(key, None)
             self._free.release()
             database.bell.ring(ACTIONS_BELL)
+
+    def _unexpected(self, database: Database, action: Any, error: Exception) -> None:
+        """No flow expects this: a database that is away, or a mistake of ours. It is tried again for a while, and at
+        last the server is in error, so that nothing is stuck. When even that cannot be noted, the lease ends."""
+        try:
+            if action.attempts < TRIES:
+                with database.write() as connection:
+                    actions.put_back(connection, action.id, self.holder, database.clock(AGAIN))
+            else:
+                work = Work(self, database, action)
+                work.failed(error, **({"vm_state": ERROR} if work.rule.task else {}))
+        except (DBAPIError, Lost) as again:
+            log.warning("action %s of server %s is taken when its lease ends: %s", action.id, action.server_id, again)
 
     def _flow(self, work: Work, flows: Mapping[str, Flow]) -> None:
         action = work.action
@@ -205,7 +222,7 @@ class Conductor:
                 if not held:
                     continue
                 try:
-                    for number in actions.beat(database, self.holder):
+                    for number in actions.beat(database, self.holder, held):
                         if number in held:
                             held[number].cancelled.set()
                 except DBAPIError as error:
