@@ -25,6 +25,7 @@ from magnetar_control.store.allocations import RESOURCES, Difference
 from magnetar_control.store.store import CELL0, Store
 from magnetar_control.store.tables import actions, hosts, server_mappings, servers
 from magnetar_control.store.tables import allocations as claims
+from magnetar_control.store.tables import migrations as moves_table
 from magnetar_core.actions import BUILDING, ERROR, POWER, RESIZED
 from magnetar_core.errors import MagnetarError
 
@@ -126,7 +127,7 @@ def _cell(seen: Seen, connection: Any, cell_id: str) -> None:
                 seen.copies.add(row.id)
             seen.servers.pop(row.id)
         seen.servers[row.id], seen.cells[row.id] = row, cell_id
-    table = migrations.migrations
+    table = moves_table
     for move in connection.execute(select(table).where(table.c.status.not_in(migrations.ENDED))):
         seen.moves.setdefault(move.server_id, []).append(move)
 
@@ -274,7 +275,7 @@ def absent(seen: Seen) -> Found:
             continue
         power, may = resource["power_state"], POWERS.get(row.vm_state)
         if (may and power not in may) or POWER.get(power, 0) != row.power_state:
-            yield Finding("power", id, row.host, f"server {id} is {row.vm_state} ({row.power_state}), its guest {power}")
+            yield Finding("power", id, row.host, f"server {id} is {row.vm_state} ({row.power_state}), not {power}")
 
 
 def network(seen: Seen) -> Found:
