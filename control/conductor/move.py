@@ -19,6 +19,7 @@ from magnetar_control.scheduler.choose import NO_VALID_HOST, NoValidHost
 from magnetar_control.scheduler.place import place
 from magnetar_control.store import allocations, hosts, migrations, servers
 from magnetar_control.web import Fault
+from magnetar_core.client import Client
 from magnetar_core.errors import Conflict, MagnetarError, NotFound, Unreachable
 from magnetar_core.flows.migrate import Migrate, Side, abort
 
@@ -287,13 +288,18 @@ def recall(work: Work, names: list[str]) -> None:
     for name in names:
         try:
             with work.client(name) as client:
-                for half in Side(client).open_migrations(work.id):
-                    for operation in client.list("operations", kind="migration", key=half["id"], status="running"):
-                        with contextlib.suppress(Conflict, NotFound):
-                            client.cancel(operation["id"])
-                    try:
-                        client.delete("migration", half["id"])
-                    except Conflict:  # it has gone, or come: then it is settled
-                        client.ensure("migration", half["id"], {"phase": "settled"})
+                drop_halves(client, work.id)
         except MagnetarError as error:
             log.warning("server %s: its migration stays as it is on %s: %s", work.id, name, error.message)
+
+
+def drop_halves(client: Client, server: str) -> None:
+    """An agent's halves of migrations of a server that is to go are taken back, or ended where it has gone or come."""
+    for half in Side(client).open_migrations(server):
+        for operation in client.list("operations", kind="migration", key=half["id"], status="running"):
+            with contextlib.suppress(Conflict, NotFound):
+                client.cancel(operation["id"])
+        try:
+            client.delete("migration", half["id"])
+        except Conflict:
+            client.ensure("migration", half["id"], {"phase": "settled"})

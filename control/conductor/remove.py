@@ -3,18 +3,21 @@
 
 from __future__ import annotations
 
+import logging
+
 from sqlalchemy import delete, select, update
 
 from magnetar_control.store import allocations
 from magnetar_control.store.database import now
 from magnetar_control.store.tables import migrations, server_group_members
 from magnetar_core.actions import DELETED
-from magnetar_core.errors import MagnetarError, NotFound
+from magnetar_core.errors import Conflict, MagnetarError, NotFound
 
 from . import move, volumes
 from .power import patiently
 from .work import HostDown, Work
 
+log = logging.getLogger(__name__)
 #: Statuses of migrations that have ended.
 ENDED = ("completed", "confirmed", "reverted", "error", "cancelled", "failed")
 
@@ -59,6 +62,8 @@ def _from(work: Work, host: str) -> None:
             client.delete("server", work.id, timeout=work.conductor.settings.action_timeout)
     except NotFound:
         pass
+    except Conflict as error:  # it is on its way to or from a host that is down: it goes when that is back
+        log.warning("server %s stays on %s for now: %s", work.id, host, error.message)
     except HostDown:
         if work.conductor.is_up(host):
             raise

@@ -24,6 +24,7 @@ from magnetar_core.actions import ACTIVE, PAUSED, POWER, STOPPED, SUSPENDED
 from magnetar_core.errors import MagnetarError
 
 from .conductor import Conductor
+from .move import drop_halves
 
 log = logging.getLogger(__name__)
 #: Seconds that a watch is leased, between two looks at who watches whom, and after a failure.
@@ -169,8 +170,12 @@ class Watch:
                 servers.c.id.in_([one["id"] for one in found]), servers.c.deleted_at.is_not(None))).scalars().all()
         for id in gone:
             log.warning("server %s was deleted while host %s was away; removed there now", id, name)
-            with self.conductor.agents.client(self.conductor.endpoint(name)) as client:
-                client.delete("server", id)
+            try:
+                with self.conductor.agents.client(self.conductor.endpoint(name)) as client:
+                    drop_halves(client, id)
+                    client.delete("server", id)
+            except MagnetarError as error:
+                log.warning("server %s stays on host %s until its agent connects again: %s", id, name, error.message)
 
     def _follow(self, name: str, found: list[Mapping[str, Any]]) -> None:
         """Servers of this host that nothing is done to are as their guests are."""

@@ -8,9 +8,9 @@ from sqlalchemy import update
 
 from magnetar_control.conductor import move, resize
 from magnetar_control.store import hosts, tables
-from magnetar_core.errors import HypervisorError
+from magnetar_core.errors import HypervisorError, Unreachable
 
-from .clouds import check, claims, disabled, flavors, moves, row
+from .clouds import at, check, claims, disabled, flavors, moves, row
 from .inside import Inside
 
 LARGE, SMALL = (2, 512, 2), (1, 128, 1)
@@ -38,6 +38,7 @@ def server(cloud):
 def hasty(monkeypatch):
     """A conductor that does not wait for hosts that are down."""
     monkeypatch.setattr(move, "TRIES", 0)
+    monkeypatch.setattr("magnetar_core.client.RETRY_FOR", 0.2)
 
 
 def host_of(cloud, id):
@@ -218,3 +219,28 @@ def test_what_nobody_confirms_is_confirmed_after_the_window(cloud, server, monke
 @pytest.mark.parametrize(("action", "status"), [("confirmResize", 409), ("revertResize", 409)])
 def test_nothing_to_say_a_word_about(cloud, server, action, status):
     assert cloud.admin.act(server["id"], action).status == status
+
+
+def test_a_server_between_two_hosts_of_which_one_is_down_is_deleted_and_leaves_nothing(cloud, hasty, monkeypatch):
+    id = cloud.admin.boot(flavorRef="small")["id"]
+    host, other = host_of(cloud, id)
+
+    def torn(*_given):
+        down(cloud, other)
+        raise Unreachable("the target is gone")
+
+    monkeypatch.setattr("magnetar_agent.migrations.source.send", torn)
+    try:
+        assert cloud.admin.act(id, "migrate").status == 202
+        assert cloud.admin.settled(id, 60)["status"] in ("ERROR", "ACTIVE")
+        cloud.admin.delete(f"/v2.1/servers/{id}")
+        assert cloud.admin.settled(id, 60) is None
+    finally:
+        up(cloud, other)
+    assert claims(cloud, id) == {}
+    for _at in range(500):
+        if not at(cloud, id) and not any(kvm.fake.domain(id) for kvm in cloud.kvm.values()):
+            break
+        cloud.parts.working.over.wait(0.02)
+    assert at(cloud, id) == {}
+    assert not (cloud.kvm[host].agent.settings.state_dir / "servers" / id).exists()
