@@ -46,10 +46,16 @@ def full(one: Service, version: int, servers: Mapping[str, Any] | None = None, w
         shown["uptime"] = info.get("uptime") if one.up else None
         return shown
     shown.update(sizes(row, info, workload))
-    cpu = {"arch": info.get("architecture"), "model": info.get("cpu_model"), **(info.get("cpu_info") or {})}
-    cpu = {name: value for name, value in cpu.items() if value is not None}
+    cpu = processor(row["vcpus"], info)
     shown["cpu_info"] = cpu if version >= CPU_OBJECT else orjson.dumps(cpu).decode()
     return shown
+
+
+def processor(vcpus: int, info: Mapping[str, Any]) -> dict[str, Any]:
+    """What the agent tells of the CPUs; where it tells no topology, all of them in one socket, as libvirt has it."""
+    return {"arch": info.get("architecture") or "unknown", "model": info.get("cpu_model") or "unknown",
+            "vendor": "unknown", "features": [], "topology": {"sockets": 1, "cores": vcpus, "threads": 1},
+            **(info.get("cpu_info") or {})}
 
 
 def sizes(row: Any, info: Mapping[str, Any], workload: Workload) -> dict[str, Any]:

@@ -112,6 +112,8 @@ OPERATIONS = (
                      "offset": Query(value=Limit())}),
     Operation(method="POST", path=PATH, handler=create, name="os-server-groups.create", rule=f"{RULE}create",
               body=BODY),
-    Operation(method="GET", path=PATH + "/{id}", handler=show, name="os-server-groups.show", strict=102),
-    Operation(method="DELETE", path=PATH + "/{id}", handler=delete, name="os-server-groups.delete", status=204),
+    Operation(method="GET", path=PATH + "/{id}", handler=show, name="os-server-groups.show", rule=f"{RULE}show",
+              strict=102),
+    Operation(method="DELETE", path=PATH + "/{id}", handler=delete, name="os-server-groups.delete",
+              rule=f"{RULE}delete", status=204),
 )
