@@ -217,9 +217,20 @@ class Fixtures:
             if time.monotonic() > until:
                 task = server.get("OS-EXT-STS:task_state")
                 self.stuck.add(id)
-                raise Blocked(f"server is {server['status']} ({task}) instead of {'/'.join(statuses)}")
+                raise Blocked(f"server is {server['status']} ({task}) instead of {'/'.join(statuses)}: {self.why(id)}")
             time.sleep(pause)
             pause = min(pause * 1.5, 0.1)
+
+    def why(self, id: str) -> str:
+        """What the server's newest action says that went wrong."""
+        place = f"/servers/{id}/os-instance-actions"
+        actions = (self.cloud.compute("GET", place, version=84).body or {}).get("instanceActions") or []
+        if not actions:
+            return "nothing is known"
+        found = (self.cloud.compute("GET", f"{place}/{actions[0]['request_id']}", version=84).body or {})
+        events = found.get("instanceAction", {}).get("events", [])
+        said = [one["details"] for one in events if one.get("details")]
+        return f"{actions[0]['action']}: {(said or [actions[0]['message']])[0]}"
 
     def settle(self, id: str, limit: float | None = None) -> str:
         """The server's status when nothing goes on any more; "" when it is gone, "STUCK" when that takes too long."""

@@ -18,7 +18,7 @@ USER_KEYED = (
     r"(/flavors/\*|/flavor)?/extra_specs", r"/metadata", r"/meta", r"/(aggregates/\*|aggregate)/metadata",
     r"/server_groups?(/\*)?/(metadata|rules)",
     r"/availabilityZoneInfo/\*/hosts", r"/availabilityZoneInfo/\*/hosts/[^/]*",
-    r"/instance_usage_audit_logs?/log", r"/hypervisors?(/\*)?/cpu_info/topology",
+    r"/instance_usage_audit_logs?/log", r"/hypervisors?(/\*)?/cpu_info",
 )
 #: Lists that may be empty although the sample's are not: the fixtures have nothing to show there, or not everywhere.
 MAY_BE_EMPTY = (

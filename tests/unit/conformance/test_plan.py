@@ -13,7 +13,8 @@ pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="the conformance fol
 EVIDENCE = Evidence()
 ALL = {"hosts": 2, **dict.fromkeys(("volume", "network", "vnc", "serial", "spice", "spice_direct", "mks", "down_cell",
                                     "failed_host",
-                                    "volume_migration", "soft_delete", "running_migration", "network_proxies"), True)}
+                                    "volume_migration", "empty_hosts",
+                                    "soft_delete", "running_migration", "network_proxies"), True)}
 
 
 def test_the_evidence_speaks_of_as_many_cells_as_its_page_says():
