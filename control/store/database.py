@@ -31,6 +31,8 @@ NOTIFY = text("SELECT pg_notify(:channel, :name)")
 LOOK_AGAIN = {"sqlite": 0.05, "postgresql": 2.0}
 SQLITE_PRAGMAS = ("journal_mode=WAL", "synchronous=NORMAL", "busy_timeout=30000", "foreign_keys=ON",
                   "cache_size=-16000", "temp_store=MEMORY")
+#: Seconds that a writer waits for the others of its process.
+TURN = 30.0
 #: How long a call is tried again while the database is away, in seconds.
 RETRY_FOR = 10.0
 
@@ -76,7 +78,11 @@ class Database:
             raise ValueError(f"database {name}: the URL must begin with sqlite:// or postgresql+psycopg://")
         self.engine = _sqlite(url, pool) if self.kind == "sqlite" else create_engine(
             url, pool_size=pool, max_overflow=pool, pool_recycle=1800)
-        self._auto = self.engine.execution_options(isolation_level="AUTOCOMMIT")
+        # SQLite reads so by itself (see ``_sqlite``): to ask for it would cost two statements each time.
+        self._auto = self.engine.execution_options(**(
+            {"only_reads": True} if self.kind == "sqlite" else {"isolation_level": "AUTOCOMMIT"}))
+        # Who waits for SQLite's own lock sleeps up to 0.1 s at a time; who waits here is woken at once.
+        self._turn = threading.Lock()
         self.bell = Bell(LOOK_AGAIN[self.kind])
         self._listener: _Listener | None = None
 
@@ -89,7 +95,7 @@ class Database:
     @contextlib.contextmanager
     def write(self) -> Iterator[Connection]:
         """One transaction (``BEGIN IMMEDIATE`` on SQLite); what was ``ring``ed in it is heard after the commit."""
-        with self.engine.connect() as connection:
+        with self._in_turn(), self.engine.connect() as connection:
             rung: set[str] = set()
             connection.info["rung"] = rung
             with connection.begin():
@@ -99,6 +105,17 @@ class Database:
                         connection.execute(NOTIFY, {"channel": CHANNEL, "name": name})
         for name in rung:
             self.bell.ring(name)
+
+    @contextlib.contextmanager
+    def _in_turn(self) -> Iterator[None]:
+        """On SQLite one of this process writes at a time. After ``TURN`` seconds it is tried nevertheless: the
+        database says then what is wrong."""
+        mine = self.kind == "sqlite" and self._turn.acquire(timeout=TURN)
+        try:
+            yield
+        finally:
+            if mine:
+                self._turn.release()
 
     def clock(self, plus: float = 0.0) -> Any:
         """The moment *plus* seconds from now by the database's clock, for leases: those of machines may differ."""
@@ -168,7 +185,7 @@ def _sqlite(url: str, pool: int) -> Engine:
 
     @event.listens_for(engine, "begin")
     def begun(connection: Connection) -> None:
-        if connection.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
+        if not connection.get_execution_options().get("only_reads"):
             connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     return engine
