@@ -157,11 +157,11 @@ class Watch:
         if event == "servers":
             self._all(name, document.get("servers") or [])
         elif event == "server" and not document.get("removed"):
-            self._follow(name, [document])
+            self.follow(name, [document])
 
     def _all(self, name: str, found: list[Mapping[str, Any]]) -> None:
         """Everything on the host at the moment of connecting."""
-        self._follow(name, found)
+        self.follow(name, found)
         if not found:
             return
         database = self.conductor.database
@@ -177,7 +177,7 @@ class Watch:
             except MagnetarError as error:
                 log.warning("server %s stays on host %s until its agent connects again: %s", id, name, error.message)
 
-    def _follow(self, name: str, found: list[Mapping[str, Any]]) -> None:
+    def follow(self, name: str, found: list[Mapping[str, Any]]) -> None:
         """Servers of this host that nothing is done to are as their guests are."""
         power = {one["id"]: str(one["power_state"]) for one in found}
         database = self.conductor.database
