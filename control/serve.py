@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import orjson
@@ -18,12 +18,14 @@ from magnetar_control.api.native import Native
 from magnetar_control.api.operations import OPERATIONS
 from magnetar_control.conductor.conductor import Conductor
 from magnetar_control.conductor.flows import FLOWS
+from magnetar_control.conductor.periodic import Periodic
 from magnetar_control.conductor.watch import Watch
 from magnetar_control.delivery import Delivery
 from magnetar_control.services import Services
 from magnetar_control.services.identity import Embedded as Identity
 from magnetar_control.services.identity import clouds_yaml
 from magnetar_control.services.image import Embedded as Images
+from magnetar_control.services.image.sweeping import sweeping
 from magnetar_control.services.network import Embedded as Networks
 from magnetar_control.services.volume import Embedded as Volumes
 from magnetar_control.settings import Settings
@@ -45,6 +47,8 @@ class Parts:
         #: The password of admin, when the first start made it.
         self.bootstrapped: str | None = None
         self.working: Conductor | None = None
+        #: Called when all is given back.
+        self.ends: list[Callable[[], None]] = []
         self.cloud: Cloud | None = None
         self.api_database = Database(settings.url("api"), "api")
         self.store = Store(self.api_database)
@@ -96,6 +100,7 @@ class Parts:
         if self.bootstrapped:
             log.info("the password of admin is in %s: export OS_CLIENT_CONFIG_FILE=%s OS_CLOUD=magnetar", path, path)
         self.networks.bootstrap()
+        self.ends.append(sweeping(self.images).set)
 
     def conductor(self, services: Services) -> Conductor:
         """The conductor of the settings' cell."""
@@ -123,7 +128,7 @@ class Parts:
     def work(self, services: Services) -> None:
         """Begin to conduct."""
         self.working = self.conductor(services)
-        self.working.start(Watch(self.working).run)
+        self.working.start(Watch(self.working).run, Periodic(self.working).run)
         self.volumes.start()
 
     def close(self) -> None:
@@ -131,6 +136,8 @@ class Parts:
         if self.working:
             self.working.stop()
             self.volumes.stop()
+        for end in self.ends:
+            end()
         self.agents.close()
         self.store.close()
 
