@@ -88,6 +88,7 @@ def lived(world: World, seed: str, count: int) -> None:
 def calm(world: World) -> None:
     """Everything comes to an end, and is well."""
     world.until_open()
+    world.parts.store.close()  # connections that were cut
     for name in world.hosts:
         world.wait_agent(name)
     began = time.monotonic()
