@@ -148,12 +148,13 @@ from ansible.plugins.inventory import BaseInventoryPlugin, Cacheable, Constructa
 from ansible.template import trust_as_template
 
 from ansible_collections.magnetar.compute.plugins.module_utils import shell
+from ansible_collections.magnetar.compute.plugins.module_utils.core.endpoint import ENDPOINT
 from ansible_collections.magnetar.compute.plugins.module_utils.core.errors import MagnetarError
 from ansible_collections.magnetar.compute.plugins.module_utils.core.options import CONNECTION, CONNECTION_FILES, spec
 from ansible_collections.magnetar.compute.plugins.plugin_utils import listing
 
 FILES = re.compile(r"(.*\.)?magnetar\.ya?ml|magnetar_servers\.ya?ml")
-OPTIONS = tuple(option for option in CONNECTION if option.name != "direct")
+OPTIONS = tuple(option for option in CONNECTION if option.name not in ("cloud", "direct"))
 #: Endpoints that are asked at the same time.
 AT_ONCE = 16
 PAGE = 2000
@@ -247,6 +248,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             unknown = isinstance(result.errors[0], UnsupportedError)
             raise AnsibleParserError("endpoints: %s%s" % ("unknown option " if unknown else "", result.errors.msg))
         found = result.validated_parameters
+        found["endpoint"] = found.get("endpoint") or ENDPOINT
         for name in CONNECTION_FILES:
             if found.get(name):
                 found[name] = os.path.join(os.path.dirname(os.path.abspath(path)), os.path.expanduser(found[name]))

@@ -11,8 +11,10 @@ import json
 
 from ansible.module_utils.basic import AnsibleModule, env_fallback
 
+from . import clouds
 from .core.client import Client
 from .core.errors import MagnetarError
+from .core.login import Login
 from .core.options import client_arguments, spec
 from .faces import results
 
@@ -59,6 +61,9 @@ def execute(face, params, check_mode, diff_mode, client=None):
 def connect(params):
     """The client that *params*, the options of the connection, describe; raises ``InvalidField``."""
     arguments = client_arguments(params)
+    described = clouds.described(params)
+    if described is not None:
+        return Client(**dict(arguments, login=Login(described, arguments["connect_timeout"])))
     if str(arguments["endpoint"]).startswith("ssh:"):
         from .ssh.dial import Dial
 

@@ -21,8 +21,9 @@ from ansible.module_utils.errors import UnsupportedError
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.magnetar.compute.plugins.module_utils import shell
+from ansible_collections.magnetar.compute.plugins.module_utils import clouds, shell
 from ansible_collections.magnetar.compute.plugins.module_utils.core import transport
+from ansible_collections.magnetar.compute.plugins.module_utils.core.endpoint import ENDPOINT
 from ansible_collections.magnetar.compute.plugins.module_utils.core.errors import MagnetarError
 from ansible_collections.magnetar.compute.plugins.module_utils.core.options import (
     CONNECTION,
@@ -94,8 +95,11 @@ class ActionModule(ActionBase):
 
         An ssh endpoint is reached from the controller, with its keys, whatever the connection and who becomes whom.
         """
-        address = urlsplit(params["endpoint"])
+        cloud = clouds.meant(params) is not None
+        address = urlsplit("" if cloud else params["endpoint"] or ENDPOINT)
         local = self._connection.transport == "local"
+        if cloud and not local:
+            return "clouds.yaml and the OS_* variables are those of the host"
         remote = address.scheme == "ssh" and not local
         become = self._connection.become
         if become and not remote and (become.get_option("become_user") or "root") != _user():
@@ -110,7 +114,7 @@ class ActionModule(ActionBase):
                 return "the socket is on the host, and the connection is %s" % self._connection.transport
             if not os.access(address.path, os.W_OK):
                 return "%s does not exist here or is not open to user %s" % (address.path, _user())
-        elif not local and not remote and "endpoint" not in self._task.args:
+        elif not cloud and not local and not remote and "endpoint" not in self._task.args:
             return "the endpoint comes from the environment of the controller, and the connection is not local"
         return None
 

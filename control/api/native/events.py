@@ -76,15 +76,15 @@ def _reboot(doing: do.Doing, row: Any, args: Document) -> Document:
 
 def _rebuild(doing: do.Doing, row: Any, args: Document) -> Document:
     image = IMAGES.one(doing.asks, args["image"])["id"] if args.get("image") else row.image_id
-    body = {"imageRef": image, "preserve_ephemeral": args["preserve_ephemeral"],
-            **{name: args[name] for name in ("key_name", "user_data", "metadata") if name in args}}
+    given: Document = {name: args[name] for name in ("key_name", "user_data", "metadata") if name in args}
+    body = {"imageRef": image, "preserve_ephemeral": args["preserve_ephemeral"], **given}
     doing.asks.act(row.id, "rebuild", body, doing.asks.request_id)
     doing.ended(doing.asks.request_id, "rebuild")
     return {}
 
 
 def _create_image(doing: do.Doing, row: Any, args: Document) -> Document:
-    metadata: Document = dict(args["metadata"])
+    metadata: Document = {**args["metadata"]}
     if args["description"]:
         metadata["description"] = args["description"]
     id = doing.asks.act(row.id, "createImage", {"name": args["name"], "metadata": metadata},

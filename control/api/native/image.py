@@ -48,6 +48,7 @@ class Images(Noun):
 
     kind = Image
     absent = {"kernel": None, "ramdisk": None, "cmdline": None}
+    new = {"status": "queued"}
 
     def __init__(self) -> None:
         self.more: Mapping[str, Mapping[str, Callable[..., Answer]]] = {
@@ -78,6 +79,10 @@ class Images(Noun):
             raise Ambiguous(f"{len(found)} images have the name {key!r}; use a uuid.",
                             uuids=[one["id"] for one in found])
         return found[0] if found else None
+
+    def unmade(self, have: Document) -> tuple[Step, ...]:
+        """Its content goes, where it has some."""
+        return (Step("drop", "remove the content"),) if have["status"] == "active" else ()
 
     def complete(self, asks: Asks, want: Document, have: Document | None, warnings: list[str], dry: bool) -> Document:
         """Content comes by upload only; a digest of another kind than the one kept is compared with Glance's own."""

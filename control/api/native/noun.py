@@ -43,6 +43,8 @@ class Noun:
     makeable = True
     #: Fields that the cloud has no place for, with the only value that may be given.
     absent: Mapping[str, Any] = {}
+    #: What a new one will say of itself.
+    new: Mapping[str, Any] = {}
     #: What is done on a making, besides recording it.
     made_by: tuple[Step, ...] = ()
     unmade_by: tuple[Step, ...] = ()
@@ -62,6 +64,10 @@ class Noun:
     def remove(self, asks: Asks, have: Document, operation: Operation) -> None:
         """Remove it."""
         raise NotImplementedError
+
+    def unmade(self, have: Document) -> tuple[Step, ...]:
+        """What is done on a removal, besides forgetting it."""
+        return self.unmade_by
 
     def complete(self, asks: Asks, want: Document, have: Document | None, warnings: list[str], dry: bool) -> Document:
         """What is wanted with references resolved. May raise."""
@@ -117,7 +123,7 @@ class Noun:
             return Result([], [], None)
         if not dry:
             self.remove(asks, have, operation)
-        steps = [*self.unmade_by, Step("forget", f"forget {self.kind.noun} {have['name']}")]
+        steps = [*self.unmade(have), Step("forget", f"forget {self.kind.noun} {have['name']}")]
         named = {name: have.get(name) for name in self.compared() if have.get(name) not in EMPTY}
         return Result(steps, diff(named, {}, self.kind.secrets()), public(have))
 
@@ -155,7 +161,7 @@ class Change:
             noun.make(self.asks, completed, self.operation)
             found = noun.one(self.asks, completed.get("id") or completed["name"])
         else:
-            found = predicted(kind, completed)
+            found = {**predicted(kind, completed), **noun.new}
         return Result(steps, diff({}, after, kind.secrets()), public(found), self.warnings)
 
     def _changed(self, have: Document) -> Result:
@@ -173,7 +179,7 @@ class Change:
             return Result([], [], public(have), self.warnings)
         steps = [Step("record", f"record {kind.noun} {want.get('name', have['name'])}")]
         if anew:
-            gone = noun.unmade_by or (Step("forget", f"forget {kind.noun} {have['name']}"),)
+            gone = noun.unmade(have) or (Step("forget", f"forget {kind.noun} {have['name']}"),)
             steps = [*gone, *steps, *noun.made_by]
         compared = noun.compared()
         changes = diff({n: have.get(n) for n in compared}, {n: want.get(n) for n in compared}, kind.secrets())

@@ -134,6 +134,8 @@ class Servers(Noun):
         if not dry:
             do.removed(asks, row.id, operation)
         named = {name: have.get(name) for name in self.compared() if have.get(name) not in EMPTY}
+        if have["image"]:
+            named["image"] = have["image"]["id"]
         return Result(planning.removing(have), diff(plain(named), {}, self.kind.secrets()), plain(have))
 
 

@@ -21,6 +21,7 @@ from .outcome import identified, outcome, too_late
 if TYPE_CHECKING:
     from http.client import HTTPConnection
 
+    from .login import Login
     from .transport import Dial
 
 #: A JSON object.
@@ -43,7 +44,8 @@ _PIECE = 1 << 20
 class Client:
     """Speaks to one agent (or API service); keeps one connection open. Use one client per thread.
 
-    *endpoint* is ``unix:///path``, ``https://host[:port]``, or another that *dial* connects to. *timeout* is the time
+    *endpoint* is ``unix:///path``, ``https://host[:port]``, or another that *dial* connects to; with *login* it is the
+    API of the cloud that this logs in to. *timeout* is the time
     in seconds that a call may take as a whole, waiting for operations included; *connect_timeout* the time to reach the
     endpoint. Every call raises ``MagnetarError`` classes only; each error has ``request_id``.
     """
@@ -51,9 +53,14 @@ class Client:
     def __init__(self, endpoint: Optional[str] = ENDPOINT, token: Optional[str] = None, ca_cert: Optional[str] = None,
                  client_cert: Optional[str] = None, client_key: Optional[str] = None, validate_certs: bool = True,
                  connect_timeout: float = 5.0, timeout: float = 180.0, agent_name: str = "magnetar-client",
-                 dial: Optional[Dial] = None) -> None:
-        self.endpoint = endpoint or ENDPOINT
-        self._address, self._dial = parse(self.endpoint), dial
+                 dial: Optional[Dial] = None, login: Optional[Login] = None) -> None:
+        self._login = login
+        if login is None:
+            self.endpoint = endpoint or ENDPOINT
+            self._address, self._dial = parse(self.endpoint), dial
+        else:
+            self._address, self._dial = login.address, None
+            self.endpoint = "%s://%s:%d" % (self._address.scheme, self._address.host, self._address.port)
         if self._address.scheme == "ssh" and dial is None:
             raise InvalidField("endpoint", "ssh:// is for Ansible's modules and inventory; here use https:// or unix://",
                                endpoint)
@@ -236,11 +243,15 @@ class Client:
         failed: Optional[float] = None
         deadline = deadline or time.monotonic() + self.timeout
         target = route + ("?" + urlencode(_flat(query)) if query else "")
-        pause = 0.1
+        pause, renewed = 0.1, False
         while True:
             try:
                 return self._once(method, target, body, size, deadline, request_id)
             except MagnetarError as error:
+                if self._login is not None and error.code == "unauthenticated" and size is None and not renewed:
+                    renewed = True
+                    self._login.renew()
+                    continue
                 failed = failed or time.monotonic()
                 over = time.monotonic() + pause > min(deadline, failed + RETRY_FOR)
                 if size is not None or over or not error.again:
@@ -290,6 +301,8 @@ class Client:
 
     def _headers(self, request_id: str, accept: str = "application/json") -> dict[str, str]:
         found = {"X-Request-Id": request_id, "Accept": accept, "User-Agent": self._agent_name}
+        if self._login is not None:
+            return dict(found, **{"X-Auth-Token": self._login.token})
         return dict(found, Authorization="Bearer %s" % self._token) if self._token else found
 
     def _answer(self, status: int, content: bytes) -> Document:
@@ -316,6 +329,9 @@ class Client:
         connection: HTTPConnection
         if self._address.scheme == "unix":
             connection = transport.unix(self._address.path, self.connect_timeout)
+        elif self._login is not None:
+            connection = transport.to_cloud(self._address, self._login.ca_cert, self._login.validate,
+                                            self.connect_timeout)
         else:
             context = transport.tls(self._ca_cert, self._client_cert, self._client_key, self._validate)
             connection = transport.https(self._address.host, self._address.port, context, self.connect_timeout)
@@ -329,7 +345,8 @@ class Client:
         from . import transport
 
         advice = transport.advice(error, self._address.scheme, bool(self._client_cert))
-        found = Unreachable("Cannot reach the agent at %s: %s" % (self.endpoint, advice))
+        what = "API" if self._login else "agent"
+        found = Unreachable("Cannot reach the %s at %s: %s" % (what, self.endpoint, advice))
         found.again = isinstance(error, (ConnectionRefusedError, ConnectionResetError, BrokenPipeError))
         if connected and self._address.scheme == "https":
             found.again = False  # a closed TLS connection is a refused certificate rather than a restart

@@ -15,7 +15,8 @@ FORMS = "unix:///path, https://host[:port] or ssh://[user@]host[:port][/path]"
 
 
 class Endpoint(NamedTuple):
-    """An address: ``scheme`` is unix, https or ssh; what it has no use for is empty, ``port`` 0 is ssh's own choice."""
+    """An address: ``scheme`` is unix, https or ssh (http for a cloud on this machine); what it has no use for
+    is empty, ``port`` 0 is ssh's own choice."""
 
     scheme: str
     path: str = ""
@@ -37,6 +38,25 @@ def parse(endpoint: str) -> Endpoint:
     if parts.scheme not in ("unix", "https", "ssh") or port == 0 or parts.query or parts.fragment:
         raise InvalidField("endpoint", "must be %s" % FORMS, endpoint)
     return {"unix": _unix, "https": _https, "ssh": _ssh}[parts.scheme](parts, endpoint)
+
+
+def of_cloud(url: str, field: str = "endpoint") -> Endpoint:
+    """The address of a service of a cloud, by its *url*. Plain http is for this machine only."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise InvalidField(field, "must be the https URL of a service (%s)" % error, url) from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InvalidField(field, "must be the https URL of a service", url)
+    if parts.scheme == "http" and not _own(parts.hostname):
+        raise InvalidField(field, "must be an https URL: over http, nothing would protect password and token", url)
+    return Endpoint(parts.scheme, host=parts.hostname, port=port or {"http": 80, "https": 443}[parts.scheme])
+
+
+def _own(host: str) -> bool:
+    """Whether it is this machine's loopback."""
+    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def _unix(parts: SplitResult, endpoint: str) -> Endpoint:

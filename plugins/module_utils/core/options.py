@@ -40,8 +40,14 @@ def collect(**options: Field) -> tuple[Field, ...]:
 
 CONNECTION = collect(
     endpoint=Option(Text(), "The agent to ask: V(unix:///PATH) on the host itself, V(https://HOST[:PORT]), or "
-                    "V(ssh://[USER@]HOST[:PORT][/PATH]), which goes to the socket of that host with Paramiko.",
-                    env="MAGNETAR_ENDPOINT", default=ENDPOINT),
+                    "V(ssh://[USER@]HOST[:PORT][/PATH]), which goes to the socket of that host with Paramiko. Or the "
+                    "API of a cloud, V(https://HOST[:PORT]) with one of its tokens as O(token). Without it and without "
+                    "O(cloud) it is V(%s)." % ENDPOINT,
+                    env="MAGNETAR_ENDPOINT"),
+    cloud=Option(Text(), "Name of a cloud in C(clouds.yaml), whose API is asked in place of an agent; O(endpoint) "
+                 "wins. The file is E(OS_CLIENT_CONFIG_FILE), or else in the current folder, C(~/.config/openstack) "
+                 "or C(/etc/openstack); C(secure.yaml) beside it is read too. Without O(endpoint) and O(cloud), the "
+                 "C(OS_*) variables are used when E(OS_AUTH_URL) is set.", env="OS_CLOUD"),
     token=Option(Text(), "Bearer token for an C(https) endpoint.", env="MAGNETAR_TOKEN", secret=True),
     ca_cert=Option(File(), "File with the CA certificates that the server's certificate is checked against. "
                    "Without it the system's are used.", env="MAGNETAR_CA_CERT", aliases=("cacert",)),
@@ -91,7 +97,8 @@ def documentation(fields: Iterable[Field]) -> dict[str, Any]:
 def plugin_documentation(fields: Iterable[Field]) -> dict[str, Any]:
     """The ``options:`` of a plugin, which Ansible reads from the environment itself. Paths are its own affair."""
     found = documentation(fields)
-    found.pop("direct", None)
+    for name in ("cloud", "direct"):
+        found.pop(name, None)
     for name, field in _visible(fields):
         env = getattr(field, "env", None)
         if name in found and env:

@@ -8,6 +8,7 @@ import ssl
 from http.client import HTTPConnection, HTTPSConnection
 from typing import Optional, Protocol
 
+from .endpoint import Endpoint
 from .errors import InvalidField
 
 #: OpenSSL's X509_V_ERR_CERT_HAS_EXPIRED.
@@ -51,6 +52,13 @@ def https(host: str, port: int, context: ssl.SSLContext, timeout: float) -> HTTP
     return HTTPSConnection(host, port, timeout=timeout, context=context)
 
 
+def to_cloud(address: Endpoint, ca_cert: Optional[str], validate: bool, timeout: float) -> HTTPConnection:
+    """A connection to a service of a cloud, not opened yet."""
+    if address.scheme == "http":
+        return HTTPConnection(address.host, address.port, timeout=timeout)
+    return https(address.host, address.port, tls(ca_cert, None, None, validate), timeout)
+
+
 def tls(ca_cert: Optional[str] = None, client_cert: Optional[str] = None, client_key: Optional[str] = None,
         validate: bool = True) -> ssl.SSLContext:
     """The TLS settings: at least TLS 1.2, the server's certificate checked unless *validate* is false."""
@@ -88,6 +96,8 @@ def advice(error: Exception, scheme: str, certified: bool) -> str:
     if isinstance(error, PermissionError) and local:
         return "permission denied. Use become, or add the user to the group magnetar."
     if isinstance(error, ConnectionRefusedError):
+        if scheme == "http":
+            return "connection refused. Start it: systemctl start magnetar."
         return "connection refused. Start it: systemctl start magnetar-agent."
     if isinstance(error, socket.gaierror):
         return "the host name is unknown (%s). Check the endpoint." % reason

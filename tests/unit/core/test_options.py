@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from magnetar_core.client import ENDPOINT
+from magnetar_core.client import ENDPOINT, Client
 from magnetar_core.fields import Field, Record
 from magnetar_core.kinds.server import Server
 from magnetar_core.options import CONNECTION, Option, client_arguments, collect, documentation, given, spec
@@ -53,5 +53,5 @@ def test_omitted_options_say_nothing():
 def test_client_arguments():
     defaults = {option.option: option.default for option in CONNECTION if option.default}
     found = client_arguments(dict(defaults, timeout=7, token="t"))
-    assert found["endpoint"] == ENDPOINT and found["token"] == "t" and found["timeout"] == 7
+    assert Client(**found).endpoint == ENDPOINT and found["token"] == "t" and found["timeout"] == 7
     assert found["connect_timeout"] == 5 and found["validate_certs"] is True
