@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is stuck or left behind is found, and put right by the periodic work when it is found twice."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from sqlalchemy import delete, insert, select, update
+
+from magnetar_control.conductor import audit
+from magnetar_control.conductor.periodic import Periodic, images
+from magnetar_control.services import Context
+from magnetar_control.store import allocations, tables
+from magnetar_control.store.database import now
+from tests.unit.control.cloud import Cloud
+
+SOMEBODY = Context("u", "p", frozenset(("admin",)))
+
+
+@pytest.fixture(scope="module")
+def cloud():
+    with Cloud(hosts=1) as made:
+        yield made
+
+
+@pytest.fixture
+def periodic(cloud):
+    return Periodic(cloud.parts.working)
+
+
+@pytest.fixture
+def server(cloud):
+    """A server that runs, as the API shows it."""
+    found = cloud.admin.boot(f"s-{uuid.uuid4().hex[:6]}")
+    assert found["status"] == "ACTIVE", found
+    yield found
+    cloud.admin.delete(f"/v2.1/servers/{found['id']}")
+    assert cloud.admin.settled(found["id"]) is None
+    assert kinds(cloud) == []
+
+
+def kinds(cloud):
+    """What the audit finds."""
+    parts = cloud.parts
+    return sorted({one.kind for one in audit.check(parts.store, parts.agents, cloud.services, pause=0.1)})
+
+
+def repaired(cloud, periodic, *expected):
+    """Found at the first look, repaired at the second."""
+    assert kinds(cloud) == sorted(expected)
+    assert periodic.audit() == []
+    assert sorted({one.kind for one in periodic.audit()}) == sorted(expected)
+    assert kinds(cloud) == []
+
+
+def host_id(cloud):
+    with cloud.parts.api_database.read() as connection:
+        return connection.execute(select(tables.hosts.c.id)).scalar_one()
+
+
+def test_a_cloud_that_is_well_has_no_findings(cloud, server):
+    assert kinds(cloud) == []
+
+
+def test_the_claim_of_a_server_that_is_gone(cloud, periodic):
+    with cloud.parts.api_database.write() as connection:
+        assert allocations.claim(connection, "gone", "gone", host_id(cloud), allocations.Amounts(1, 64, 0))
+    repaired(cloud, periodic, "orphan")
+
+
+def test_a_claim_that_a_server_has_no_use_for(cloud, periodic, server):
+    with cloud.parts.api_database.write() as connection:
+        allocations.claim(connection, str(uuid.uuid4()), server["id"], host_id(cloud), allocations.Amounts(1, 64, 0))
+    repaired(cloud, periodic, "elsewhere")
+
+
+def test_a_counter_that_is_off(cloud, periodic, server):
+    with cloud.parts.api_database.write() as connection:
+        connection.execute(update(tables.hosts).values(vcpus_used=17))
+    repaired(cloud, periodic, "counter")
+
+
+def test_a_port_and_an_attachment_that_a_server_does_not_have(cloud, periodic, server):
+    network = cloud.admin.get("/network/v2.0/networks").json["networks"][0]["id"]
+    cloud.services.network.allocate(
+        Context(cloud.admin.user_id, cloud.admin.project_id), server["id"], [{"network_id": network, "make": "more"}])
+    context = Context(cloud.admin.user_id, cloud.admin.project_id)
+    volume = cloud.services.volume.create(context, 1)["id"]
+    cloud.services.volume.wait(volume, 20)
+    cloud.services.volume.reserve(context, volume, server["id"])
+    repaired(cloud, periodic, "attachment", "port")
+    assert cloud.services.volume.show(context, volume)["status"] == "available"
+
+
+def test_ports_of_a_server_that_was_deleted(cloud, periodic):
+    id = cloud.admin.boot("shortly")["id"]
+    cloud.admin.delete(f"/v2.1/servers/{id}")
+    cloud.admin.settled(id)
+    network = cloud.admin.get("/network/v2.0/networks").json["networks"][0]["id"]
+    cloud.services.network.allocate(
+        Context(cloud.admin.user_id, cloud.admin.project_id), id, [{"network_id": network}])
+    repaired(cloud, periodic, "port")
+
+
+def test_ports_of_strangers_are_left_alone(cloud, periodic):
+    network = cloud.admin.get("/network/v2.0/networks").json["networks"][0]["id"]
+    stranger = str(uuid.uuid4())
+    cloud.services.network.allocate(
+        Context(cloud.admin.user_id, cloud.admin.project_id), stranger, [{"network_id": network}])
+    periodic.audit(), periodic.audit()
+    assert cloud.services.network.ports(stranger)
+    cloud.services.network.release(stranger)
+
+
+def test_a_task_that_nobody_does(cloud, periodic, server):
+    with cloud.parts.working.database.write() as connection:
+        connection.execute(update(tables.servers).where(tables.servers.c.id == server["id"]).values(
+            task_state="rebooting"))
+    repaired(cloud, periodic, "stuck")
+    found = cloud.admin.server(server["id"])
+    assert found["status"] == "ERROR" and "lost track" in found["fault"]["message"]
+
+
+def test_a_server_that_is_still_in_cell0(cloud, periodic, server):
+    with cloud.parts.working.database.read() as connection:
+        row = connection.execute(select(tables.servers).where(tables.servers.c.id == server["id"])).mappings().one()
+    with cloud.parts.store.cell0.write() as connection:
+        connection.execute(insert(tables.servers).values(**row))
+    repaired(cloud, periodic, "copy")
+
+
+def test_a_move_that_nobody_goes_on_with(cloud, periodic, server):
+    with cloud.parts.working.database.write() as connection:
+        connection.execute(insert(tables.migrations).values(
+            uuid=str(uuid.uuid4()), server_id=server["id"], project_id="p", user_id="u", type="resize",
+            status="migrating", source="kvm1", created_at=now()))
+    repaired(cloud, periodic, "move")
+
+
+def test_a_guest_that_went_off_while_nobody_looked(cloud, periodic, server):
+    with cloud.parts.working.database.write() as connection:
+        connection.execute(update(tables.servers).where(tables.servers.c.id == server["id"]).values(
+            vm_state="stopped", power_state=4))
+    repaired(cloud, periodic, "power")
+    assert cloud.admin.server(server["id"])["status"] == "ACTIVE"
+
+
+def test_what_is_left_on_a_host(cloud, periodic):
+    id, stranger = cloud.admin.boot("left")["id"], None
+    cloud.admin.delete(f"/v2.1/servers/{id}")
+    assert cloud.admin.settled(id) is None
+    with cloud.parts.agents.client(cloud.hosts["kvm1"]) as client:
+        for key in (id, str(uuid.uuid4())):
+            client.ensure("server", key, {"name": f"n{key[:6]}", "flavor": {"vcpus": 1, "ram": 64, "disk": 1},
+                                          "networks": []})
+            stranger = key
+        client.ensure("network", "mag-dead0000", {"name": "mag-dead0000", "mode": "isolated", "cidr": "10.77.0.0/24"})
+        assert kinds(cloud) == ["left", "network", "stranger"]
+        periodic.audit(), periodic.audit()
+        assert kinds(cloud) == ["stranger"]  # which is told and not touched
+        client.delete("server", stranger)
+    assert kinds(cloud) == []
+
+
+def test_images_go_from_hosts_that_have_not_needed_them_for_a_day(cloud, periodic, server, monkeypatch):
+    with cloud.parts.agents.client(cloud.hosts["kvm1"]) as client:
+        other = cloud.admin.image("other")
+        cloud.parts.delivery.image(client, "kvm1", other)
+        assert images(periodic) == 0
+        monkeypatch.setattr("magnetar_control.conductor.periodic.UNUSED", -60.0)
+        assert images(periodic) == 1
+        left = {image["id"] for image in client.list("image")}
+        assert other not in left and cloud.admin.image() in left
+        cloud.parts.delivery.image(client, "kvm1", other)  # what was believed is forgotten: it comes again
+        assert other in {image["id"] for image in client.list("image")}
+
+
+def test_one_conductor_of_a_cell_does_it(cloud, periodic):
+    assert periodic.first()
+    database = cloud.parts.working.database
+    with database.write() as connection:
+        connection.execute(insert(tables.conductors).values(holder="!", name="x", seen_at=database.clock()))
+    assert not periodic.first()
+    with database.write() as connection:
+        connection.execute(delete(tables.conductors).where(tables.conductors.c.holder == "!"))
