@@ -44,7 +44,11 @@ def unplug(work: Work, host: str | None, id: str) -> None:
     """Have the agents take the volume away from the server on *host*."""
     if not host:
         return
-    with sides(work, host, work.conductor.services.volume.where(id)) as (here, there):
+    try:
+        place = work.conductor.services.volume.where(id)
+    except Fault:  # it was removed by force: only the server knows of it
+        place = host
+    with sides(work, host, place) as (here, there):
         between.detach(here, there, work.id, id, timeout=work.conductor.settings.action_timeout, progress=work.progress)
 
 

@@ -86,3 +86,21 @@ def test_an_api_that_dies_leaves_nothing_behind(owner: Owner, monkeypatch: pytes
     assert owner.attach(server, volume).status == 500
     until(lambda: owner.state(volume) == "in-use")  # a conductor goes on with it
     assert [one["volumeId"] for one in owner.attached(server)] == [volume]
+
+
+def test_deleting_a_server_with_volumes(owner: Owner, fuse: Fuse) -> None:
+    kept = owner.volume(host="kvm1")
+    blocks = [root(owner), block("volume", kept), block("blank", volume_size=1, delete_on_termination=True)]
+    for at in range(1, 100, 2):
+        server = owner.server(imageRef=owner.call.image(), block_device_mapping_v2=blocks)["id"]
+        fuse.light(at)
+        assert owner.call.delete(f"/v2.1/servers/{server}").status == 204
+        died = fuse.survive()
+        assert owner.call.get(f"/v2.1/servers/{server}").status == 404, at
+        until(lambda: [one["id"] for one in owner.call.get(f"{owner.api}/volumes").json["volumes"]] == [kept])
+        assert owner.state(kept) == "available"
+        for host in owner.cloud.hosts:
+            assert owner.on_host("volume_attachment", host) == owner.on_host("volume_export", host) == []
+        if not died:
+            break
+    assert at > 5

@@ -6,8 +6,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from sqlalchemy import delete
 
 from magnetar_control.conductor import remove, volumes
+from magnetar_control.services.volume.tables import attachments
+from magnetar_control.services.volume.tables import volumes as rows
 from magnetar_core.errors import Conflict
 
 from .asking import Owner, until
@@ -93,3 +96,19 @@ def test_a_volume_that_cannot_go_stays_when_its_server_goes(owner: Owner) -> Non
     owner.call.delete(f"/v2.1/servers/{server}")
     until(lambda: owner.call.get(f"/v2.1/servers/{server}").status == 404)
     assert owner.state(volume) == "available"
+
+
+def test_a_volume_that_is_gone_can_be_detached(owner: Owner) -> None:
+    server, volume = owner.server()["id"], owner.volume()
+    owner.attach(server, volume)
+    until(lambda: owner.state(volume) == "in-use")
+    host = owner.host_of(server)
+    with owner.cloud.parts.api_database.write() as connection:  # somebody with more power than sense
+        connection.execute(delete(attachments).where(attachments.c.volume_id == volume))
+        connection.execute(delete(rows).where(rows.c.id == volume))
+    assert owner.detach(server, volume).status == 202
+    until(lambda: owner.attached(server) == [])
+    assert owner.on_host("volume_attachment", host) == []
+    for name in owner.cloud.hosts:
+        with owner.cloud.parts.agents.client(owner.cloud.hosts[name]) as client:
+            client.delete("volume", volume)
