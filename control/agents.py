@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +12,18 @@ from pathlib import Path
 from magnetar_core.client import Client
 from magnetar_core.flows.migrate import Side
 
+#: The id of the request for which this thread works; the agents' logs name it too.
+request_id: contextvars.ContextVar[str | None] = contextvars.ContextVar("request_id", default=None)
 #: Clients kept for each host; more are made when they are needed, and closed afterwards.
 KEPT = 8
+
+
+class Named(Client):
+    """A client whose requests have the id of the request for which they are made. What an agent does just once is known
+    by another id, in the body."""
+
+    def _headers(self, request_id_: str, accept: str = "application/json") -> dict[str, str]:
+        return super()._headers(request_id.get() or request_id_, accept)
 
 
 class Agents:
@@ -48,7 +59,7 @@ class Agents:
     def make(self, endpoint: str) -> Client:
         """A client of one's own."""
         tls = self.tls if endpoint.startswith("https") else {}
-        return Client(endpoint, timeout=self.timeout, **tls)  # type: ignore[arg-type]
+        return Named(endpoint, timeout=self.timeout, **tls)  # type: ignore[arg-type]
 
     @contextlib.contextmanager
     def side(self, endpoint: str) -> Iterator[Side]:

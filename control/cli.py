@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import signal
 import sys
 import threading
@@ -38,7 +39,8 @@ def parser() -> argparse.ArgumentParser:
     _command(cell, "list", list_cells, "List the cells.", "magnetar cell list")
     create = _command(cell, "create", create_cell, "List a cell, and make its tables.",
                       "magnetar cell create cell2 --database-url postgresql+psycopg://magnetar@db2/cell2")
-    create.add_argument("--database-url", help="URL of the cell's database; the setting when left out")
+    create.add_argument("--database-url", help="URL of the cell's database; - reads it from the input, so that its "
+                        "password is in no list of processes; the setting when left out")
     named = [create]
     for name, run, text in (("disable", disable_cell, "Give no new servers to a cell, and leave it out of lists."),
                             ("enable", enable_cell, "Use a cell again."),
@@ -100,14 +102,19 @@ def _run(settings: Settings, with_api: bool, with_conductor: bool) -> int:
     from magnetar_control import serve as parts
 
     configure(settings.log_level)
+    over = threading.Event()
+    # uvicorn sends itself the signal again when it has ended; what comes after it here must still be done.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_given: over.set())
     with parts.running(settings, with_api, with_conductor) as server:
-        if server is not None:
-            parts.listen(settings, server)
-        else:
-            over = threading.Event()
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, lambda *_given: over.set())
+        if server is None:
             over.wait()
+        elif not over.is_set():
+            parts.listen(settings, server)
+    if with_conductor and any(not one.daemon for one in threading.enumerate() if one is not threading.main_thread()):
+        # Work that took longer than it may was given back, and another conductor has it: it must not go on here.
+        logging.shutdown()
+        os._exit(0)
     return 0
 
 
@@ -138,13 +145,15 @@ def _parts(given: argparse.Namespace) -> Parts:
 
 
 def upgrade(given: argparse.Namespace) -> int:
-    """``magnetar db upgrade``."""
+    """``magnetar db upgrade``. Says what it did; fails when a cell's database is away."""
     parts = _parts(given)
-    parts.set_up()
-    for cell in parts.store.cells(fresh=True):
-        print(f"{cell.name}: as this version wants it")
+    for name, changed in parts.upgrade():
+        print(f"{name}: {'upgraded' if changed else 'as this version wants it'}")
+    for cell, _error in parts.late:
+        print(f"magnetar: the database of {cell.name} does not answer ({_hidden(cell.database_url)}). Its conductor "
+              "upgrades it when it starts; or do this again.", file=sys.stderr)
     parts.close()
-    return 0
+    return 1 if parts.late else 0
 
 
 def list_cells(given: argparse.Namespace) -> int:
@@ -157,14 +166,18 @@ def list_cells(given: argparse.Namespace) -> int:
 
 
 def create_cell(given: argparse.Namespace) -> int:
-    """``magnetar cell create``."""
+    """``magnetar cell create``. Says whether the cell was made, changed, or as it was."""
     from magnetar_control.store import schema
     from magnetar_control.store.tables import CELL
 
     parts = _parts(given)
-    cell = parts.store.add_cell(given.name or parts.settings.cell, given.database_url or parts.settings.url("cell"))
-    schema.upgrade(parts.store.cell(cell.id), CELL)
-    print(f"{cell.name}\t{cell.id}")
+    name, url = given.name or parts.settings.cell, given.database_url or parts.settings.url("cell")
+    if url == "-":
+        url = sys.stdin.readline().strip()
+    before = {cell.name: cell.database_url for cell in parts.store.cells(fresh=True)}
+    cell = parts.store.add_cell(name, url)
+    changed = schema.upgrade(parts.store.cell(cell.id), CELL) or before.get(name) != url
+    print(f"{cell.name}\t{cell.id}\t{'as it was' if not changed else 'changed' if name in before else 'made'}")
     parts.close()
     return 0
 
@@ -196,12 +209,18 @@ def delete_cell(given: argparse.Namespace) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The subcommands. Failures are one sentence on stderr and status 1."""
+    from sqlalchemy.exc import DBAPIError
+
     given = parser().parse_args(arguments)
     try:
         run: Command = given.run
         return run(given)
     except (MagnetarError, InvalidField) as error:
         print(f"magnetar: {error.message}", file=sys.stderr)
+        return 1
+    except DBAPIError as error:
+        print(f"magnetar: the database does not answer, or not as it should: {str(error.orig).strip()}. See to it, and "
+              "to the URLs in the settings (`magnetar config`).", file=sys.stderr)
         return 1
     except PermissionError as error:
         print(f"magnetar: {error.filename}: {error.strerror}. Run it as the user of the service, or as root.",

@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 import uvicorn
+from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.agents import Agents
 from magnetar_control.api.app import ComputeApplication
@@ -21,22 +22,29 @@ from magnetar_control.conductor.flows import FLOWS
 from magnetar_control.conductor.periodic import Periodic
 from magnetar_control.conductor.watch import Watch
 from magnetar_control.delivery import Delivery
+from magnetar_control.health import Admins, Health
+from magnetar_control.metrics import Beside, Metrics
+from magnetar_control.services import Images as ImagesService
 from magnetar_control.services import Services
 from magnetar_control.services.identity import Embedded as Identity
 from magnetar_control.services.identity import clouds_yaml
+from magnetar_control.services.identity.service import Service
 from magnetar_control.services.image import Embedded as Images
+from magnetar_control.services.image.remote import Remote
 from magnetar_control.services.image.sweeping import sweeping
 from magnetar_control.services.network import Embedded as Networks
 from magnetar_control.services.volume import Embedded as Volumes
 from magnetar_control.settings import Settings
 from magnetar_control.store import hosts, schema
 from magnetar_control.store.database import Database
-from magnetar_control.store.store import CELL0, Store
+from magnetar_control.store.store import CELL0, Cell, Store
 from magnetar_control.store.tables import API, CELL
 from magnetar_control.web import Fault, Request
 from magnetar_control.web.asgi import Application, Server
 
 log = logging.getLogger(__name__)
+#: Seconds that requests in hand may take when the process is told to end.
+GRACE = 15
 
 
 class Parts:
@@ -54,6 +62,9 @@ class Parts:
         self.store = Store(self.api_database)
         self.agents = Agents(settings.agent_ca_cert, settings.agent_client_cert, settings.agent_client_key,
                              settings.action_timeout)
+        self.health = Health(self.store, settings.host_down_after)
+        self.metrics = Metrics(self.health)
+        self.beside: Beside | None = None
 
     def services(self) -> Services:
         """The embedded services."""
@@ -61,16 +72,19 @@ class Parts:
         self.identity = Identity(database, settings.token_hours * 3600)
         self.images = Images(database, settings.state_dir / "images")
         self.networks = Networks(database, settings.network_cidr)
-        self.delivery = Delivery(self.images, settings.action_timeout)
-        self.volumes = Volumes(database, self.places, self.agents, self.bring, self.images,
+        #: As conductors and volumes ask for them: here, or at the machine that has them.
+        self.asked: ImagesService = self.images if settings.image_url is None else Remote(
+            settings.image_url, Service(self.identity.bearers).token, settings.image_ca_cert)
+        self.delivery = Delivery(self.asked, settings.action_timeout)
+        self.volumes = Volumes(database, self.places, self.agents, self.bring, self.asked,
                                zone=settings.default_availability_zone)
-        return Services(self.identity, self.images, self.networks, self.volumes)
+        return Services(self.identity, self.asked, self.networks, self.volumes)
 
     def places(self) -> list[dict[str, Any]]:
         """The hosts on which volumes may lie."""
         if self.cloud is None:
             self.cloud = Cloud(self.settings, self.store, Services(
-                self.identity, self.images, self.networks, self.volumes), self.agents)
+                self.identity, self.asked, self.networks, self.volumes), self.agents)
         with self.api_database.read() as connection:
             free = {row["name"]: orjson.loads(row["info"]).get("disk_gb_free") or 0 for row in hosts.every(connection)}
         return [{"name": host.name, "endpoint": host.endpoint, "up": host.up and not host.forced_down and
@@ -84,12 +98,34 @@ class Parts:
                     self.delivery.image(client, host, image)
 
     def set_up(self) -> None:
-        """Tables of all databases, cell0 and the cell of the settings. May be done again."""
-        schema.upgrade(self.api_database, API)
+        """Tables of all databases that answer, cell0, and the cell of the settings where it is made of these. Cells
+        that are away are told, and upgraded by their conductors. May be done again, by many at once."""
+        self.upgrade()
+        for cell, error in self.late:
+            log.warning("database of cell %s is away: %s", cell.name, error)
+
+    def upgrade(self) -> list[tuple[str, bool]]:
+        """Bring all databases up to date: (name, whether there was anything to do); ``late``: cells that are away."""
+        changed = [("api", schema.upgrade(self.api_database, API))]
         self.store.add_cell("cell0", self.settings.url("cell0"), CELL0)
-        self.store.add_cell(self.settings.cell, self.settings.url("cell"))
-        for _cell, database in self.store.databases():
-            schema.upgrade(database, CELL)
+        if not self.settings.spread:
+            self.store.add_cell(self.settings.cell, self.settings.url("cell"))
+        self.store.cells(fresh=True)
+        self.late: list[tuple[Cell, DBAPIError]] = []
+        for cell, database in self.store.databases():
+            try:
+                changed.append((cell.name, schema.upgrade(database, CELL)))
+            except DBAPIError as error:
+                if cell.id == CELL0:
+                    raise
+                self.late.append((cell, error))
+        return changed
+
+    def set_up_cell(self) -> None:
+        """Tables of what a conductor needs: the API database, and its cell's. Raises ``NotFound`` where the cell is not
+        listed."""
+        schema.upgrade(self.api_database, API)
+        schema.upgrade(self.store.cell(self.store.named(self.settings.cell).id), CELL)
 
     def bootstrap(self) -> None:
         """What a cloud has from its beginning."""
@@ -104,7 +140,8 @@ class Parts:
 
     def conductor(self, services: Services) -> Conductor:
         """The conductor of the settings' cell."""
-        return Conductor(self.settings, self.store, services, self.agents, self.settings.cell, FLOWS, self.delivery)
+        return Conductor(self.settings, self.store, services, self.agents, self.settings.cell, FLOWS, self.delivery,
+                         self.settings.schedules)
 
     def applications(self, services: Services) -> dict[str, Application]:
         """What is mounted where."""
@@ -114,7 +151,8 @@ class Parts:
                    "/identity": self.identity.application(),
                    "/image": self.images.application(self.authenticate),
                    "/network": self.networks.application(self.authenticate),
-                   "/volume": self.volumes.application(self.authenticate)}
+                   "/volume": self.volumes.application(self.authenticate),
+                   "/healthz": self.health, "/metrics": Admins(self.metrics.text, self.authenticate)}
         return mounts
 
     def authenticate(self, request: Request) -> None:
@@ -128,11 +166,24 @@ class Parts:
     def work(self, services: Services) -> None:
         """Begin to conduct."""
         self.working = self.conductor(services)
+        self.working.ended = self.metrics.ended
         self.working.start(Watch(self.working).run, Periodic(self.working).run)
         self.volumes.start()
 
+    def watched(self) -> None:
+        """Offer health and figures on the address of the settings, where there is one."""
+        if self.settings.health_listen:
+            self.beside = Beside(self.settings.health_listen, self.metrics, self.working)
+
+    def server(self, services: Services) -> Server:
+        """The API."""
+        return Server(self.applications(services), self.settings.threads, self.settings.trust_proxy,
+                      observe=self.metrics.request)
+
     def close(self) -> None:
         """End the work, and give everything back."""
+        if self.beside:
+            self.beside.close()
         if self.working:
             self.working.stop()
             self.volumes.stop()
@@ -150,7 +201,7 @@ def everything(settings: Settings) -> Iterator[tuple[Server, Parts, Services]]:
     services = parts.services()
     parts.bootstrap()
     parts.work(services)
-    server = Server(parts.applications(services), settings.threads, settings.trust_proxy)
+    server = parts.server(services)
     try:
         yield server, parts, services
     finally:
@@ -159,17 +210,20 @@ def everything(settings: Settings) -> Iterator[tuple[Server, Parts, Services]]:
 
 @contextlib.contextmanager
 def running(settings: Settings, with_api: bool, with_conductor: bool) -> Iterator[Server | None]:
-    """What ``magnetar serve``, ``api`` and ``conductor`` run. The API's process sets the databases up."""
+    """What ``magnetar serve``, ``api`` and ``conductor`` run."""
     parts = Parts(settings)
     try:
         if with_api:
             parts.set_up()
+        else:
+            parts.set_up_cell()
         services = parts.services()
         if with_api:
             parts.bootstrap()
         if with_conductor:
             parts.work(services)
-        yield Server(parts.applications(services), settings.threads, settings.trust_proxy) if with_api else None
+        parts.watched()
+        yield parts.server(services) if with_api else None
     finally:
         parts.close()
 
@@ -179,4 +233,4 @@ def listen(settings: Settings, server: Server) -> None:
     host, _colon, port = settings.listen.rpartition(":")
     tls = {"ssl_certfile": str(settings.tls_cert), "ssl_keyfile": str(settings.tls_key)} if settings.tls_cert else {}
     uvicorn.run(server, host=host.strip("[]"), port=int(port), log_config=None, access_log=False, lifespan="off",
-                timeout_graceful_shutdown=20, server_header=False, **tls)  # type: ignore[arg-type]
+                timeout_graceful_shutdown=GRACE, server_header=False, **tls)  # type: ignore[arg-type]

@@ -43,12 +43,20 @@ class Settings:
     cell: str = _doc("Name of the cell whose conductor this is.", "cell1")
     cell_database_url: str | None = _doc("Database of that cell, for `magnetar cell create` and `magnetar serve`; "
                                          "SQLite in state_dir when left out.")
+    schedules: bool = _doc("Whether this conductor also finds hosts for new servers (takes actions of cell0). Some "
+                           "conductor of the cloud must; any number may.", True)
     conductor_name: str | None = _doc("Name of this conductor among the services; the host's name when left out.")
     listen: str = _doc("host:port of the API.", "127.0.0.1:8774")
     tls_cert: Path | None = _doc("PEM file with the API's certificate and its chain.")
     tls_key: Path | None = _doc("Key of that certificate.")
     public_url: str | None = _doc("URL by which clients reach the API, for the catalogue; that of each request when "
                                   "left out.")
+    health_listen: str | None = _doc("host:port that offers /healthz and /metrics without authentication: of loopback, "
+                                     "or of a network that only the monitoring reaches. The API has /healthz, and "
+                                     "/metrics for administrators, on its own port as well.")
+    image_url: str | None = _doc("URL of the image service, such as https://api1:8774/image, for a conductor on "
+                                 "another machine than the images; left out, they are in state_dir.")
+    image_ca_cert: Path | None = _doc("PEM file with the CA of its certificate.")
     trust_proxy: bool = _doc("Believe X-Forwarded-Proto and -Host; only behind a proxy that sets them.", False)
     threads: int = _doc("Requests that are worked on at once in one process.", 16)
     log_level: str = _doc("debug, info, warning or error.", "info")
@@ -100,6 +108,11 @@ class Settings:
         field_name, file = {"api": ("database_url", "api"), "cell0": ("cell0_database_url", "cell0"),
                             "cell": ("cell_database_url", self.cell)}[name]
         return str(getattr(self, field_name) or f"sqlite:///{self.state_dir}/{file}.db")
+
+    @property
+    def spread(self) -> bool:
+        """Whether cells are made with `magnetar cell create`, and not of these settings."""
+        return self.database_url is not None and self.cell_database_url is None
 
     def limits(self) -> dict[str, int]:
         """How many actions of a kind a host bears at once."""

@@ -96,6 +96,7 @@ class ComputeApplication:
         methods = self.router.find(path)
         if not methods:
             raise Fault(404, "The resource could not be found.")
+        request.extra["route"] = next(iter(methods.values()))[0][0].path
         routes = methods.get("GET" if request.method == "HEAD" else request.method)
         if not routes:
             raise Fault(405, "The method specified is not allowed for this resource.",

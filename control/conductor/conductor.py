@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
-from magnetar_control.agents import Agents
+from magnetar_control.agents import Agents, request_id
 from magnetar_control.delivery import Delivery
 from magnetar_control.scheduler.hosts import HostStates
 from magnetar_control.services import Services
@@ -55,6 +55,8 @@ class Conductor:
         self.reserved = {"vcpus_reserved": settings.reserved_host_cpus, "memory_mb_reserved":
                          settings.reserved_host_memory_mb, "disk_gb_reserved": settings.reserved_host_disk_gb}
         self.over = threading.Event()
+        #: Told of each action that has ended: its name, and done or failed.
+        self.ended: Callable[[str, str], None] = lambda _action, _result: None
         self._pool = ThreadPoolExecutor(settings.workers, thread_name_prefix="work")
         self._free = threading.BoundedSemaphore(settings.workers)
         self._held: dict[tuple[str, int], Work] = {}
@@ -117,6 +119,14 @@ class Conductor:
         self._threads.append(thread)
         thread.start()
 
+    def works(self) -> bool:
+        """Whether the threads live that take actions and keep leases."""
+        return not self.over.is_set() and all(thread.is_alive() for thread in self._threads)
+
+    def hosts_up(self) -> int:
+        """How many hosts of the cloud this conductor's scheduler takes for up."""
+        return sum(host.profile.up for host in list(self.states.hosts.values()))
+
     def stop(self, grace: float = GRACE) -> None:
         """Take nothing more, end what is in hand within *grace* seconds, and give the rest back."""
         self.over.set()
@@ -163,12 +173,13 @@ class Conductor:
         return count
 
     def _do(self, database: Database, action: Any, flows: Mapping[str, Flow]) -> None:
-        key = (database.name, action.id)
+        key, named = (database.name, action.id), request_id.set(action.request_id)
         try:
             work = Work(self, database, action)
             with self._lock:
                 self._held[key] = work
             self._flow(work, flows)
+            work.flush()
         except Lost:
             log.warning("action %s of server %s was taken over", action.id, action.server_id)
         except Exception as error:
@@ -178,6 +189,7 @@ class Conductor:
         finally:
             with self._lock:
                 self._held.pop(key, None)
+            request_id.reset(named)
             self._free.release()
             database.bell.ring(ACTIONS_BELL)
 

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -51,6 +51,8 @@ class Work:
         self.server: Any = None
         #: What else is written in the transaction that ends the action.
         self.also: list[Callable[[Connection], None]] = []
+        #: What is written with the next transaction, whichever it is.
+        self._soon: list[Callable[[Connection], None]] = []
         self.load()
 
     def load(self) -> None:
@@ -94,27 +96,67 @@ class Work:
         if self.cancelled.is_set():
             raise Cancelled("The server was deleted meanwhile.")
 
-    def note(self, **values: Any) -> None:
-        """Set columns of the server."""
-        with self.database.write() as connection:
-            servers.progress(connection, self.id, **values)
-            self.database.ring(connection, servers.SERVERS_BELL)
+    def hold(self, connection: Connection) -> None:
+        """Raise ``Lost`` when somebody else has the action: this conductor stood still for longer than its lease. To be
+        called in each transaction that says how far the work is."""
+        if not actions.holds(connection, self.action.id, self.conductor.holder):
+            raise Lost
+
+    def look(self) -> None:
+        """As ``hold``, before something is asked of a host that another action may have undone by now."""
+        with self.database.read() as connection:
+            self.hold(connection)
 
     @contextlib.contextmanager
-    def event(self, name: str | None = None, host: str | None = None) -> Iterator[None]:
-        """One event of the action: when it began and ended, how, and where."""
+    def write(self) -> Iterator[Connection]:
+        """One transaction of the server's database, with what was to be written soon."""
+        soon = self._soon[:]
         with self.database.write() as connection:
+            for write in soon:
+                write(connection)
+            yield connection
+        del self._soon[:len(soon)]
+
+    def flush(self) -> None:
+        """Nothing is left to be written."""
+        if self._soon:
+            with self.write():
+                pass
+
+    def note(self, **values: Any) -> None:
+        """Set columns of the server, and read it again."""
+        with self.write() as connection:
+            self._noted(connection, values)
+
+    def _noted(self, connection: Connection, values: Mapping[str, Any]) -> None:
+        self.hold(connection)
+        servers.progress(connection, self.id, **values)
+        self.server = servers.row(connection, self.id)
+        self.database.ring(connection, servers.SERVERS_BELL)
+
+    @contextlib.contextmanager
+    def event(self, name: str | None = None, host: str | None = None,
+              noted: Mapping[str, Any] | None = None) -> Iterator[None]:
+        """One event of the action: when it began and ended, how, and where. *noted* is set of the server then. Its end
+        is written with what is written next: a crash in between leaves an event that did not end, and the action is
+        done again."""
+        with self.write() as connection:
             number = actions.started(connection, self.action.id, name or self.rule.event or self.action.action,
                                      host or self.server.host)
+            if noted:
+                self._noted(connection, noted)
+        ended: dict[str, Any] = {"result": "Success"}
         try:
             yield
-        except Exception as error:
-            with self.database.write() as connection:
-                actions.finished(connection, number, "Error", details=said(error), traceback="".join(
-                    traceback.format_exception(error))[-8000:])
+        except Lost:
             raise
-        with self.database.write() as connection:
-            actions.finished(connection, number, "Success")
+        except Exception as error:
+            ended = {"result": "Error", "details": said(error),
+                     "traceback": "".join(traceback.format_exception(error))[-8000:]}
+            raise
+        finally:
+            ended["finish_time"] = now()
+            self._soon.append(lambda connection: actions.finished(connection, number, **ended))
 
     def done(self, **values: Any) -> None:
         """The action has succeeded: no task any more, the state that its row says, and *values*; one transaction."""
@@ -136,7 +178,7 @@ class Work:
 
     def _end(self, state: str, message: str | None, values: dict[str, Any]) -> None:
         def once() -> None:
-            with self.database.write() as connection:
+            with self.write() as connection:
                 if not actions.ended(connection, self.action.id, self.conductor.holder, state, message):
                     raise Lost
                 if values and self.rule.task == servers.DELETING:
@@ -148,10 +190,11 @@ class Work:
                 self.database.ring(connection, servers.SERVERS_BELL)
 
         self.database.retried(once)
+        self.conductor.ended(self.action.action, state)
 
     def later(self, seconds: float, **values: Any) -> None:
         """Put the action back, to be taken again after *seconds*."""
-        with self.database.write() as connection:
+        with self.write() as connection:
             actions.put_back(connection, self.action.id, self.conductor.holder, self.database.clock(seconds), **values)
 
     def error(self, cause: BaseException) -> None:

@@ -56,6 +56,7 @@ class Routed:
             raise Fault(405, f"{request.method} is not possible at {request.path}.",
                         {"Allow": ", ".join(sorted(found))})
         route, request.params = routes[0]
+        request.extra["route"] = route.path
         if route.who != "anyone":
             self.authenticate(request)
         if route.who == "admin" and not request.context.is_admin:

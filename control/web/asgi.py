@@ -21,6 +21,7 @@ BODY_LIMIT = 1 << 20
 _PIECE_WAIT = 300.0
 #: Streams that come in or go out at the same moment; more of them wait.
 STREAMS = 32
+Observe = Callable[[str, str, str, int, float], None]
 
 
 class Application(Protocol):
@@ -34,15 +35,16 @@ class Application(Protocol):
 
 
 class Server:
-    """Mounts by prefix, longest first. *trusted*: believe X-Forwarded-Proto and -Host; a proxy sets them."""
+    """Mounts by prefix, longest first. *trusted*: believe X-Forwarded-Proto and -Host; a proxy sets them. *observe* is
+    told of each request: prefix, method, pattern of the route (empty for none), status, seconds."""
 
     def __init__(self, mounts: Mapping[str, Application], threads: int = 16, trusted: bool = False,
-                 lifespan: Callable[[bool], None] | None = None) -> None:
+                 lifespan: Callable[[bool], None] | None = None, observe: Observe | None = None) -> None:
         self.mounts = sorted(mounts.items(), key=lambda mount: -len(mount[0]))
         self.threads = ThreadPoolExecutor(threads, thread_name_prefix="api")
         # Of their own, so that slow uploads and downloads keep nobody else waiting.
         self.streams = ThreadPoolExecutor(STREAMS, thread_name_prefix="stream")
-        self.trusted, self.lifespan = trusted, lifespan
+        self.trusted, self.lifespan, self.observe = trusted, lifespan, observe
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         if scope["type"] == "http":
@@ -80,6 +82,9 @@ class Server:
         except Fault as fault:  # the body is too large
             answer = Answer({"error": {"code": fault.status, "message": fault.message}}, fault.status)
         await self._send(answer, request, send, loop)
+        if self.observe:
+            self.observe(prefix, request.method, request.extra.get("route", ""), answer.status,
+                         time.perf_counter() - started)
         if access.isEnabledFor(logging.INFO):
             access.info("%s %s %d", request.method, raw, answer.status, extra={
                 "request_id": request.id, "status": answer.status, "milliseconds":

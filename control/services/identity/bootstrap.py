@@ -34,14 +34,14 @@ def first(connection: Connection, url: str, password_hash: str) -> bool:
         bearers.new_key(connection)
     _there(connection, tables.domains, DEFAULT, name="Default", description="The default domain", epoch=0, enabled=True)
     common = {"domain_id": DEFAULT, "parent_id": DEFAULT, "enabled": True, "epoch": 0}
-    project = _named(connection, tables.projects, "admin", description="Projects of the administrators", **common)
-    _named(connection, tables.projects, "service", description="Users of services", **common)
-    roles = [_named(connection, tables.roles, name) for name in ROLES]
+    project = named(connection, tables.projects, "admin", description="Projects of the administrators", **common)
+    named(connection, tables.projects, "service", description="Users of services", **common)
+    roles = [named(connection, tables.roles, name) for name in ROLES]
     for prior, implied in itertools.pairwise(roles):
         grants.imply(connection, prior, implied)
     known = connection.execute(select(tables.users.c.id).where(
         tables.users.c.name == "admin", tables.users.c.domain_id == DEFAULT)).scalar()
-    user = known or _named(connection, tables.users, "admin", domain_id=DEFAULT, enabled=True, epoch=0,
+    user = known or named(connection, tables.users, "admin", domain_id=DEFAULT, enabled=True, epoch=0,
                            password=password_hash, default_project_id=project)
     for target, target_id in (("project", project), ("system", grants.ALL)):
         if not known:
@@ -54,7 +54,7 @@ def _catalogue(connection: Connection, url: str) -> None:
     """Endpoints at *url*. Those that an administrator changed (they follow nothing) are left alone."""
     _there(connection, tables.regions, REGION, description="")
     for name, type_, path in SERVICES:
-        service = _named(connection, tables.services, name, type=type_, enabled=True, description="")
+        service = named(connection, tables.services, name, type=type_, enabled=True, description="")
         known = {row.interface: row for row in connection.execute(
             select(tables.endpoints).where(tables.endpoints.c.service_id == service))}
         for interface in INTERFACES:
@@ -73,7 +73,7 @@ def _there(connection: Connection, table: Table, id: str, **values: Any) -> str:
     return id
 
 
-def _named(connection: Connection, table: Table, name: str, **values: Any) -> str:
+def named(connection: Connection, table: Table, name: str, **values: Any) -> str:
     """The id of the row of that name (in the default domain, where there are domains); made when it is missing."""
     query = select(table.c.id).where(table.c.name == name)
     if "domain_id" in values:

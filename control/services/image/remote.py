@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""``services.Images`` over HTTP: any service that speaks Glance's API v2, the control plane's own on another machine
+too.
+
+HTTP is the standard library's, as in ``identity.keystone``. Content goes through piece by piece, in both directions.
+"""
+
+from __future__ import annotations
+
+import ssl
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from magnetar_control.services import Context, Document
+from magnetar_control.web import Fault
+
+#: Bytes of content in one piece.
+PIECE = 1 << 20
+#: Fields of Glance's image; whatever else it has are properties.
+FIELDS = frozenset((
+    "checksum", "container_format", "created_at", "direct_url", "disk_format", "file", "id", "locations", "min_disk",
+    "min_ram", "name", "os_hash_algo", "os_hash_value", "os_hidden", "owner", "protected", "schema", "self", "size",
+    "status", "stores", "tags", "updated_at", "virtual_size", "visibility"))
+LINKS = frozenset(("direct_url", "file", "locations", "schema", "self", "stores"))
+
+
+class Remote:
+    """*url*: of the service, without ``/v2``. *token* gives a token of a service user who may see all images (role
+    admin); with true, one that was not given before. *ca*: certificates to trust. *timeout*: seconds of silence."""
+
+    def __init__(self, url: str, token: Callable[[bool], str], ca: Path | None = None, timeout: float = 60.0) -> None:
+        if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
+            raise ValueError(f"the URL of the image service is {url}; it must begin with http:// or https://")
+        self.url = url.rstrip("/").removesuffix("/v2") + "/v2/images"
+        self.token, self.timeout = token, timeout
+        context = ssl.create_default_context(cafile=str(ca) if ca else None)
+        # No proxies of the environment: tokens go to the image service only.
+        self._open = urllib.request.build_opener(
+            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)).open
+
+    def show(self, context: Context, id: str) -> Document | None:
+        """The image, if *context* may see it: asked with the user's token where there is one. Without one (a conductor
+        at work for a user who was let in before) a private image of another project is not there."""
+        answer = self._json("GET", f"/{_word(id)}", token=context.token, accept=(404, 403))
+        if answer is None:
+            return None
+        image = plain(answer)
+        hidden = image["visibility"] == "private" and image["owner"] not in (None, context.project_id)
+        return None if hidden and not context.token and not context.is_admin else image
+
+    def content(self, id: str) -> tuple[Iterator[bytes], int]:
+        """The content piece by piece, and its size in bytes. Raises ``Fault`` 404 when there is none."""
+        answer = self._asked("GET", f"/{_word(id)}/file", {"Accept": "application/octet-stream"})
+        if answer.status == 204:
+            answer.close()
+            raise Fault(404, f"Image {id} has no content.")
+        size = int(answer.headers.get("Content-Length") or 0) or self._size(id)
+        return _pieces(answer, id, size), size
+
+    def create(self, context: Context, name: str | None, **wanted: Any) -> Document:
+        """A queued image, made with the user's token where there is one."""
+        body = {"name": name, **wanted.pop("properties", {}), **wanted}
+        if not context.token:
+            body.setdefault("owner", context.project_id)
+        made = self._json("POST", "", body, context.token)
+        assert made is not None
+        return plain(made)
+
+    def upload(self, id: str, chunks: Iterable[bytes]) -> Document:
+        """Send the content: the image becomes active."""
+        self._asked("PUT", f"/{_word(id)}/file", {"Content-Type": "application/octet-stream"}, chunks).close()
+        found = self._json("GET", f"/{_word(id)}")
+        assert found is not None
+        return plain(found)
+
+    def fail(self, id: str, why: str) -> None:
+        """Its content will not come: the image goes, as Nova has it (Glance has no place for the reason)."""
+        self._json("DELETE", f"/{_word(id)}", accept=(404,))
+
+    def delete(self, context: Context, id: str) -> None:
+        """Remove image and content; nothing when there is none."""
+        self._json("DELETE", f"/{_word(id)}", token=context.token, accept=(404,))
+
+    def _size(self, id: str) -> int:
+        found = self._json("GET", f"/{_word(id)}")
+        return int((found or {}).get("size") or 0)
+
+    def _json(self, method: str, path: str, body: Any = None, token: str = "",
+              accept: tuple[int, ...] = ()) -> Document | None:
+        """The document of the answer; ``None`` for an empty one, and for a status of *accept*."""
+        content = None if body is None else orjson.dumps(body)
+        try:
+            with self._asked(method, path, {"Content-Type": "application/json"}, content, token) as answer:
+                text = answer.read()
+        except Fault as fault:
+            if fault.status in accept:
+                return None
+            raise
+        found: Document | None = orjson.loads(text) if text else None
+        return found
+
+    def _asked(self, method: str, path: str, headers: dict[str, str], content: Any = None, token: str = "") -> Any:
+        """The answer, to be read and closed. Our own token is made anew once, when it is refused."""
+        for fresh in (False, True):
+            given = {**headers, "X-Auth-Token": token or self.token(fresh)}
+            request = urllib.request.Request(  # noqa: S310 - the scheme was checked when the URL was given
+                self.url + path, content, given, method=method)
+            try:
+                return self._open(request, timeout=self.timeout)
+            except urllib.error.HTTPError as error:
+                with error:
+                    again = error.code == 401 and not fresh and not token and isinstance(content, bytes | None)
+                    if not again:
+                        raise _refused(error) from None
+            except (OSError, HTTPException) as error:
+                raise Fault(503, f"The image service does not answer ({type(error).__name__}). Try again in a "
+                                 "moment.") from error
+        raise AssertionError("the second answer is given or raised")
+
+
+def plain(answer: Document) -> Document:
+    """Glance's image as ``services.Images`` has it: what is no field of Glance is a property."""
+    image = {name: value for name, value in answer.items() if name in FIELDS - LINKS}
+    return {**image, "properties": {name: value for name, value in answer.items() if name not in FIELDS}}
+
+
+def _word(id: str) -> str:
+    return urllib.parse.quote(id, safe="")
+
+
+def _pieces(answer: Any, id: str, size: int) -> Iterator[bytes]:
+    """All *size* bytes; a content that breaks off is told, and never taken for the whole."""
+    sent = 0
+    with answer:
+        try:
+            while piece := answer.read(PIECE):
+                sent += len(piece)
+                yield piece
+        except (OSError, HTTPException) as error:
+            raise Fault(503, f"The content of image {id} broke off after {sent} of {size} bytes.") from error
+    if sent != size:
+        raise Fault(503, f"The content of image {id} broke off after {sent} of {size} bytes.")
+
+
+def _refused(error: urllib.error.HTTPError) -> Fault:
+    """What the service said, as a fault; a token that is not good is the operator's matter, not the user's."""
+    if error.code == 401:
+        return Fault(503, "The image service refused the control plane's own token. An operator must see to the "
+                          "service user and the clocks of both machines.")
+    try:
+        message = orjson.loads(error.read())["message"]
+    except (orjson.JSONDecodeError, LookupError, TypeError, OSError):
+        message = error.reason
+    return Fault(error.code if error.code < 500 else 503, f"The image service answered {error.code}: {message}")
