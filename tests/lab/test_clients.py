@@ -26,7 +26,8 @@ LATER = 45.0
 
 @pytest.fixture
 def control() -> Iterator[LabControl]:
-    with LabAgent() as agent, LabControl(agent) as made:
+    # The guest is often asked to power off before it has booted, when it cannot hear that yet.
+    with LabAgent(shutdown_timeout=5) as agent, LabControl(agent) as made:
         yield made
 
 
