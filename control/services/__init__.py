@@ -137,6 +137,9 @@ class Volumes(Protocol):
     def users(self) -> dict[str, str]:
         """The attachments of servers: attachment to server, whether there is such a server or not."""
 
+    def has_type(self, context: Context, name: str) -> bool:
+        """Whether there is a volume type of that name or uuid."""
+
     def where(self, id: str) -> str:
         """Name of the compute host on which the volume lies."""
 

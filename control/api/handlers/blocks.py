@@ -216,6 +216,8 @@ def _item(call: Call, one: Mapping[str, Any], where: str) -> dict[str, Any]:
         raise InvalidField(f"{where}.volume_size", f"is required to make a volume from {source}")
     if source == "blank" and one.get("boot_index") == 0:
         raise InvalidField(f"{where}.boot_index", "must not be 0 for a blank disk, which holds nothing to boot from")
+    if one.get("volume_type") and not call.cloud.services.volume.has_type(call.context, one["volume_type"]):
+        raise _invalid(f"volume type {one['volume_type']} could not be found.")
     if uuid:
         CHECKS[source](call, uuid, size if target == "volume" else None)
     return {"source_type": source, "destination_type": target, "uuid": uuid, "boot_index": one.get("boot_index"),

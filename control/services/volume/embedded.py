@@ -186,6 +186,10 @@ class Embedded:
             return {row.id: row.server_id for row in connection.execute(select(held.c.id, held.c.server_id).where(
                 held.c.server_id.is_not(None)))}
 
+    def has_type(self, _context: Context, name: str) -> bool:
+        """See ``services.Volumes``."""
+        return any(name in (one, self.types.id(one)) for one in self.types.pools)
+
     def where(self, id: str) -> str:
         """See ``services.Volumes``; raises ``Fault`` 404 where there is no such volume, 409 before it has a host."""
         with self.database.read() as connection:

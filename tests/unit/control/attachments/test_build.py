@@ -118,6 +118,7 @@ IMAGE, VOLUME = "IMAGE", "VOLUME"
     ([{"source_type": "blank", "destination_type": "local"}], {"imageRef": IMAGE}, "2.60"),
     ([block("volume", VOLUME, boot_index=0)], {"max_count": 2, "min_count": 2}, "2.60"),
     ([block("volume", VOLUME, boot_index=0, volume_type="default")], {}, "2.66"),
+    ([block("image", IMAGE, boot_index=0, volume_size=1, volume_type="gold")], {}, "2.67"),
     ([block("volume", VOLUME, boot_index=0, tag="t")], {}, "2.33"), ([block("tape", VOLUME)], {}, "2.60"),
     ([block("volume", VOLUME, boot_index=0, more=1)], {}, "2.60"), ("x", {}, "2.60"), ([7], {}, "2.60")])
 def test_what_does_not_go_together_is_refused(owner: Owner, blocks: Any, more: dict[str, Any], version: str) -> None:
