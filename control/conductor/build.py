@@ -33,10 +33,8 @@ def build(work: Work) -> None:
     """``create`` in the cell."""
     host = work.action.host or work.server.host
     try:
-        if work.server.vm_state == "building":
-            work.note(task_state="spawning", host=host)
-            work.load()
-        with work.event(host=host):
+        new = work.server.vm_state == "building"
+        with work.event(host=host, noted={"task_state": "spawning", "host": host} if new else None):
             resource = make(work, host)
     except Cancelled:
         work.failed(Conflict("The server was deleted while it was built."), vm_state="error")
@@ -79,7 +77,6 @@ def network(work: Work) -> list[dict[str, Any]]:
     nics = work.conductor.services.network.allocate(work.context(), work.id, wishes, groups) if wishes else []
     if nics:
         work.note(interfaces=servers.text(nics))
-        work.load()
     return nics
 
 
@@ -189,4 +186,3 @@ def _gone(work: Work) -> None:
         allocations.release(connection, work.id)
     work.conductor.look(aggregates=False)
     work.note(host=None)
-    work.load()

@@ -18,7 +18,8 @@ from sqlalchemy.exc import IntegrityError
 from magnetar_control.scheduler.choose import NO_VALID_HOST, NoValidHost
 from magnetar_control.scheduler.place import place
 from magnetar_control.scheduler.request import Request, amounts_of, hint, hinted
-from magnetar_control.store import allocations, hosts, servers
+from magnetar_control.store import actions, allocations, hosts, servers
+from magnetar_control.store.database import now
 from magnetar_control.store.tables import actions as queue
 from magnetar_control.store.tables import server_group_members
 from magnetar_control.store.tables import servers as table
@@ -27,6 +28,7 @@ from magnetar_core.errors import Conflict
 from . import volumes
 from .work import Work
 
+EVENT = "schedule_instances"
 RANDOM = Random()  # noqa: S311 - which of equals
 
 
@@ -39,18 +41,23 @@ class NoHost(Conflict):
 
 def schedule(work: Work) -> None:
     """``create`` of a server in cell0."""
-    found = _held(work)
+    began, here = now(), work.conductor.name
+    found = _held(work) if work.action.attempts > 1 else None
     if found is None:
         try:
-            with work.event("schedule_instances", work.conductor.name):
-                found = _place(work)
+            found = _place(work)
         except NoHost as error:
+            said = error.message
+            work.also.append(lambda connection: actions.happened(
+                connection, work.action.id, EVENT, here, began, "Error", said))
             work.error(error)
             return
     host, cell_id = found
     target = work.conductor.store.cell(cell_id)
     with work.database.read() as source, target.write() as connection:
-        servers.carry(source, connection, work.id)
+        numbers = servers.carry(source, connection, work.id)
+        if work.action.id in numbers:
+            actions.happened(connection, numbers[work.action.id], EVENT, here, began)
         connection.execute(update(table).where(table.c.id == work.id, table.c.host.is_(None)).values(host=host))
         connection.execute(update(queue).where(queue.c.server_id == work.id, queue.c.action == "create",
                                                queue.c.state == "running", queue.c.host.is_(None)).values(
@@ -85,9 +92,11 @@ def wanted(work: Work, **over: Any) -> Request:
     image: Mapping[str, Any] = orjson.loads(server.image)
     names = hint(hints, "different_host") + hint(hints, "same_host")
     _join(work, hints.get("group"))
-    with work.conductor.store.api.read() as connection:
-        group = hosts.group_of(connection, server.id)
-        where = hosts.of_servers(connection, names) if names else {}
+    group, where = None, {}
+    if hints.get("group") or names:
+        with work.conductor.store.api.read() as connection:
+            group = hosts.group_of(connection, server.id)
+            where = hosts.of_servers(connection, names) if names else {}
     volume_backed = any(block["boot_index"] == 0 and block["destination_type"] == "volume"
                         for block in request.get("blocks") or ())
     values = {

@@ -105,6 +105,13 @@ def ended(connection: Connection, number: int, holder: str, state: str = "done",
     return done.rowcount == 1
 
 
+def holds(connection: Connection, number: int, holder: str) -> bool:
+    """Whether *holder* still works on the action; in a ``write`` nobody else takes it before the transaction ends."""
+    return connection.execute(select(actions.c.id).where(
+        actions.c.id == number, actions.c.holder == holder, actions.c.state == "running").with_for_update()).first() \
+        is not None
+
+
 def put_back(connection: Connection, number: int, holder: str, not_before: Any = None, **values: Any) -> None:
     """The action is to be taken again (not before a moment of the database's clock)."""
     connection.execute(update(actions).where(actions.c.id == number, actions.c.holder == holder).values(
@@ -136,10 +143,18 @@ def started(connection: Connection, number: int, event: str, host: str | None) -
     return int(found.inserted_primary_key[0])  # type: ignore[index]
 
 
+def happened(connection: Connection, number: int, event: str, host: str | None, start_time: str,
+             result: str = "Success", details: str | None = None) -> None:
+    """An event of an action that has ended already."""
+    connection.execute(insert(action_events), {
+        "action_id": number, "event": event, "start_time": start_time, "finish_time": now(), "host": host,
+        "result": result, "details": details})
+
+
 def finished(connection: Connection, event: int, result: str, host: str | None = None, details: str | None = None,
-             traceback: str | None = None) -> None:
-    """The event has ended: *result* is Success or Error."""
-    values = {"finish_time": now(), "result": result, "details": details, "traceback": traceback}
+             traceback: str | None = None, finish_time: str | None = None) -> None:
+    """The event has ended (just now, when no time is given): *result* is Success or Error."""
+    values = {"finish_time": finish_time or now(), "result": result, "details": details, "traceback": traceback}
     if host is not None:
         values["host"] = host
     connection.execute(update(action_events).where(action_events.c.id == event).values(**values))

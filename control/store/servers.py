@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import orjson
-from sqlalchemy import Connection, Row, case, delete, insert, select, update
+from sqlalchemy import BindParameter, Connection, Row, bindparam, case, delete, insert, select, update
 
 from magnetar_core.actions import ACTIONS, ANY
 
@@ -20,6 +20,17 @@ if TYPE_CHECKING:
 Found = Row[Any]
 BY_ID = select(servers)
 _MAPPING = select(server_mappings.c.cell_id)
+#: Statements that are made once: to make one anew takes longer than the database with it.
+_ID: BindParameter[str] = bindparam("id")
+_WHOLE = BY_ID.where(servers.c.id == _ID)
+_LOCKED = _WHOLE.with_for_update()
+_ALIVE = _WHOLE.where(servers.c.deleted_at.is_(None))
+_MAPPED = _MAPPING.where(server_mappings.c.server_id == _ID)
+_ACTIONS = select(actions).where(actions.c.server_id == _ID).order_by(actions.c.id)
+_EVENTS = select(action_events).where(action_events.c.action_id == _ID)
+_FORGET = (
+    delete(action_events).where(action_events.c.action_id.in_(select(actions.c.id).where(actions.c.server_id == _ID))),
+    delete(actions).where(actions.c.server_id == _ID), delete(servers).where(servers.c.id == _ID))
 #: The task_state of a server that is to be deleted.
 DELETING = "deleting"
 #: The bell that conductors of a cell listen to.
@@ -37,7 +48,7 @@ def find(store: Store, id: str) -> tuple[Database, Found] | None:
     """The server, not deleted ones, and the database it is in; ``None`` when there is none. Two queries."""
     for database in places(store, id):
         with database.read() as connection:
-            row = connection.execute(BY_ID.where(servers.c.id == id, servers.c.deleted_at.is_(None))).one_or_none()
+            row = connection.execute(_ALIVE, {"id": id}).one_or_none()
         if row is not None:
             return database, row
     return None
@@ -48,7 +59,7 @@ def places(store: Store, id: str) -> Iterable[Database]:
     may have gone from cell0 to its cell between the two looks, so the cell comes once more at last."""
     for last in (False, True):
         with store.api.read() as connection:
-            cell = connection.execute(_MAPPING.where(server_mappings.c.server_id == id)).scalar()
+            cell = connection.execute(_MAPPED, {"id": id}).scalar()
         if cell is not None:
             yield store.cell(cell)
         if not last:
@@ -57,8 +68,7 @@ def places(store: Store, id: str) -> Iterable[Database]:
 
 def row(connection: Connection, id: str, lock: bool = False) -> Found | None:
     """The row of a server; *lock* keeps others from changing it until the transaction ends."""
-    question = BY_ID.where(servers.c.id == id)
-    return connection.execute(question.with_for_update() if lock else question).one_or_none()
+    return connection.execute(_LOCKED if lock else _WHOLE, {"id": id}).one_or_none()
 
 
 def allowed(server: Found, key: str) -> bool:
@@ -128,25 +138,25 @@ def make(connection: Connection, rows: Sequence[Mapping[str, Any]], request_id: 
          "state": "queued", "args": "{}", "kind": "build"} for row in rows])
 
 
-def carry(source: Connection, target: Connection, id: str) -> None:
-    """Copy a server with its actions and events from cell0 into its cell. May be done again."""
-    found = source.execute(BY_ID.where(servers.c.id == id)).mappings().one_or_none()
-    if found is None or row(target, id) is not None:
-        return
-    target.execute(insert(servers).values(**found))
-    mine = select(actions).where(actions.c.server_id == id).order_by(actions.c.id)
-    for action in source.execute(mine).mappings().all():
+def carry(source: Connection, target: Connection, id: str) -> dict[int, int]:
+    """Copy a server with its actions and events from cell0 into its cell; the numbers of the actions there, by those
+    here. May be done again, and does nothing then."""
+    numbers: dict[int, int] = {}
+    found = source.execute(_WHOLE, {"id": id}).mappings().one_or_none()
+    if found is None or target.execute(_WHOLE, {"id": id}).first() is not None:
+        return numbers
+    target.execute(insert(servers), dict(found))
+    for action in source.execute(_ACTIONS, {"id": id}).mappings().all():
         values = {name: value for name, value in action.items() if name != "id"}
-        number = target.execute(insert(actions).values(**values)).inserted_primary_key[0]  # type: ignore[index]
-        events = select(action_events).where(action_events.c.action_id == action["id"])
-        for happened in source.execute(events).mappings().all():
-            values = {name: value for name, value in happened.items() if name not in ("id", "action_id")}
-            target.execute(insert(action_events).values(action_id=number, **values))
+        number = int(target.execute(insert(actions), values).inserted_primary_key[0])  # type: ignore[index]
+        numbers[action["id"]] = number
+        for happened in source.execute(_EVENTS, {"id": action["id"]}).mappings().all():
+            values = {name: value for name, value in happened.items() if name != "id"}
+            target.execute(insert(action_events), {**values, "action_id": number})
+    return numbers
 
 
 def forget(connection: Connection, id: str) -> None:
     """Remove a server with its actions: it is in its cell now."""
-    numbers = select(actions.c.id).where(actions.c.server_id == id)
-    connection.execute(delete(action_events).where(action_events.c.action_id.in_(numbers)))
-    connection.execute(delete(actions).where(actions.c.server_id == id))
-    connection.execute(delete(servers).where(servers.c.id == id))
+    for statement in _FORGET:
+        connection.execute(statement, {"id": id})
