@@ -7,8 +7,11 @@ import uuid
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
+from magnetar_control.store.tables import actions
 from magnetar_control.web import Fault
+from magnetar_core.errors import Conflict
 
 from .asking import Owner, until
 
@@ -177,3 +180,30 @@ def test_a_volume_that_cannot_be_had_is_given_up(owner: Owner, monkeypatch: pyte
     until(lambda: owner.state(volume) == "available")
     until(lambda: owner.attached(server) == [])
     assert owner.call.server(server)["status"] == "ACTIVE"
+
+
+def test_a_guest_that_does_not_let_go_keeps_its_volume(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, volume = owner.server()["id"], owner.volume()
+    owner.attach(server, volume)
+    until(lambda: owner.state(volume) == "in-use")
+
+    def refused(*_args: Any, **_more: Any) -> Any:
+        raise Conflict("The guest did not let go of it.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("magnetar_control.conductor.plug.between.detach", refused)
+        assert owner.detach(server, volume).status == 202
+        until(lambda: _last(owner, server)["message"] == "Error")
+    assert _last(owner, server)["action"] == "detach_volume"
+    assert owner.state(volume) == "in-use"
+    assert [one["volumeId"] for one in owner.attached(server)] == [volume]
+    assert owner.detach(server, volume).status == 202
+    until(lambda: owner.state(volume) == "available")
+
+
+def _last(owner: Owner, server: str) -> dict[str, Any]:
+    """The server's newest action."""
+    database = owner.cloud.parts.working.database
+    with database.read() as connection:
+        return dict(connection.execute(select(actions).where(actions.c.server_id == server).order_by(
+            actions.c.id.desc()).limit(1)).mappings().one())

@@ -143,3 +143,15 @@ def test_an_image_of_a_server_on_volumes(maker: Owner) -> None:
         assert volume and volume["snapshot_id"] in snapshots
     maker.call.delete(f"/v2.1/servers/{copy}")
     until(lambda: len(maker.call.get(f"{maker.api}/volumes").json["volumes"]) == 2)
+
+
+def test_a_volume_of_another_host_cannot_be_copied(maker: Owner) -> None:
+    blocks = [block("image", maker.call.image(), boot_index=0, volume_size=2, delete_on_termination=True)]
+    server = maker.server(imageRef="", block_device_mapping_v2=blocks)["id"]
+    far = maker.volume(host=maker.other(maker.host_of(server)))
+    maker.attach(server, far)
+    until(lambda: maker.state(far) == "in-use")
+    id = make(maker, server)
+    until(lambda: image(maker, id)["status"] == "killed", 60)
+    found = maker.call.settled(server)
+    assert found and found["status"] == "ACTIVE"
