@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 import orjson
 from sqlalchemy import select
+from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.agents import Agents
 from magnetar_control.services import Services
 from magnetar_control.settings import Settings
-from magnetar_control.store.database import now
+from magnetar_control.store.database import Database
 from magnetar_control.store.store import Store
 from magnetar_control.store.tables import aggregate_hosts, aggregates, host_states, hosts
 
@@ -84,31 +85,25 @@ class Hosts:
                 zone = orjson.loads(row.metadata).get("availability_zone")
                 if zone:
                     zones[row.host] = zone
-        seen = {}
+        seen: dict[str, tuple[str, bool]] = {}
         for cell, database in self.store.databases():
             if not cell.disabled or any(row.cell_id == cell.id for row in rows):
-                seen.update(_seen(database))
-        ago = _ago(self.settings.host_down_after)
+                seen.update(_seen(database, self.settings.host_down_after))
+        never = (None, False)
         return {row.name: HostView(
             row.name, row.id, row.cell_id, row.endpoint, zones.get(row.name, self.settings.default_availability_zone),
-            (seen.get(row.name) or "") > ago, row.disabled, row.forced_down, seen.get(row.name)) for row in rows}
+            seen.get(row.name, never)[1], row.disabled, row.forced_down, seen.get(row.name, never)[0]) for row in rows}
 
 
-def _seen(database: object) -> dict[str, str]:
-    from sqlalchemy.exc import DBAPIError
-
+def _seen(database: Database, silence: float) -> dict[str, tuple[str, bool]]:
+    """When each host of a cell was heard, and whether that is lately: by the clock that it was noted with."""
     try:
-        with database.read() as connection:  # type: ignore[attr-defined]
-            return {row.host: row.seen_at for row in connection.execute(
-                select(host_states.c.host, host_states.c.seen_at)).all()}
+        with database.read() as connection:
+            late = host_states.c.seen_at > database.clock(-silence)
+            return {host: (at, bool(up)) for host, at, up in connection.execute(
+                select(host_states.c.host, host_states.c.seen_at, late).where(host_states.c.seen_at.is_not(None)))}
     except DBAPIError:
         return {}  # the cell is down: so are its hosts, as far as anybody can tell
-
-
-def _ago(seconds: float) -> str:
-    from datetime import datetime, timedelta
-
-    return (datetime.fromisoformat(now()) - timedelta(seconds=seconds)).isoformat(timespec="microseconds")
 
 
 class Cloud:
