@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -87,7 +88,8 @@ def test_a_server_goes_while_a_volume_comes(owner: Owner, monkeypatch: pytest.Mo
 
 
 def test_a_volume_that_cannot_go_stays_when_its_server_goes(owner: Owner) -> None:
-    server, volume = owner.server()["id"], owner.volume()
+    server = owner.server()["id"]
+    volume = owner.volume(host=owner.host_of(server))
     owner.attach(server, volume, delete_on_termination=True)
     until(lambda: owner.state(volume) == "in-use")
     made = owner.call.post(f"{owner.api}/snapshots", {"snapshot": {"volume_id": volume, "force": True}})
@@ -112,3 +114,22 @@ def test_a_volume_that_is_gone_can_be_detached(owner: Owner) -> None:
     for name in owner.cloud.hosts:
         with owner.cloud.parts.agents.client(owner.cloud.hosts[name]) as client:
             client.delete("volume", volume)
+
+
+def test_many_come_and_go_at_once(owner: Owner) -> None:
+    server = owner.server()["id"]
+    ids = [owner.volume() for _number in range(6)]
+    with ThreadPoolExecutor(6) as threads:
+        replies = list(threads.map(lambda id: owner.attach(server, id), ids))
+        assert [reply.status for reply in replies] == [200] * 6
+        until(lambda: [owner.state(id) for id in ids] == ["in-use"] * 6)
+        kept = owner.attached(server)
+        assert {one["volumeId"] for one in kept} == set(ids)
+        assert len({one["device"] for one in kept}) == 6
+        plugged = owner.on_host("volume_attachment", owner.host_of(server))
+        assert {(one["volume"], f"/dev/{one['device']}") for one in plugged} == {
+            (one["volumeId"], one["device"]) for one in kept}
+        statuses = sorted(reply.status for reply in threads.map(lambda id: owner.detach(server, id), [*ids, *ids]))
+        assert statuses[:6] == [202] * 6 and set(statuses[6:]) <= {202, 400, 404}
+    until(lambda: [owner.state(id) for id in ids] == ["available"] * 6)
+    until(lambda: owner.attached(server) == [])
