@@ -11,13 +11,15 @@ import contextlib
 import logging
 import uuid
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import orjson
+from sqlalchemy import Connection
 
 from magnetar_control.scheduler.choose import NO_VALID_HOST, NoValidHost
 from magnetar_control.scheduler.place import place
 from magnetar_control.store import allocations, hosts, migrations, servers
+from magnetar_control.store.database import Database
 from magnetar_control.web import Fault
 from magnetar_core.client import Client
 from magnetar_core.errors import Conflict, MagnetarError, NotFound, Unreachable
@@ -41,11 +43,27 @@ class Stayed(Exception):
         self.cause, self.flavor = cause, flavor
 
 
+class Claims:
+    """The API database in the hands of a piece of work: what it writes there, it writes while it has its action."""
+
+    def __init__(self, work: Work) -> None:
+        self.work, self.database = work, work.conductor.store.api
+        self.read, self.retried = self.database.read, self.database.retried
+
+    @contextlib.contextmanager
+    def write(self) -> Iterator[Connection]:
+        """One transaction. Raises ``Lost``."""
+        with self.database.write() as connection:
+            self.work.look()
+            yield connection
+
+
 class Move:
     """A row of ``migrations`` and the work that it belongs to."""
 
     def __init__(self, work: Work, row: Any) -> None:
         self.work, self.row, self.conductor = work, row, work.conductor
+        self.claims = Claims(work)
 
     @classmethod
     def begin(cls, work: Work, type: str, status: str, flavor: Mapping[str, Any]) -> Move:
@@ -55,10 +73,11 @@ class Move:
         with work.database.read() as connection:
             stale = [row.uuid for row in migrations.open_ones(connection, work.id) if row.uuid != drawn]
         if stale:
-            with work.conductor.store.api.write() as connection:
+            with Claims(work).write() as connection:
                 for id in stale:
                     allocations.release(connection, id)
         with work.database.write() as connection:
+            work.hold(connection)
             for id in stale:
                 migrations.change(connection, id, status="error")
             if drawn is None:
@@ -93,6 +112,7 @@ class Move:
     def note(self, server: Mapping[str, Any] | None = None, **values: Any) -> None:
         """Set columns of the migration, and of the *server* with them."""
         with self.work.database.write() as connection:
+            self.work.hold(connection)
             migrations.change(connection, self.id, **values)
             if server:
                 servers.progress(connection, self.work.id, **server)
@@ -139,7 +159,7 @@ class Move:
                     raise
 
     def _claim(self, tried: frozenset[str], host: str | None, same: bool | None) -> None:
-        api, work, source = self.conductor.store.api, self.work, self.host_id(self.source)
+        api, work, source = self.claims, self.work, self.host_id(self.source)
 
         def once() -> list[str]:
             with api.write() as connection:
@@ -161,26 +181,26 @@ class Move:
             request = wanted(self.work, flavor=self.flavor, host=only, ignored=ignored, volume_hosts=None,
                              cell_id=self.conductor.cell.id)
             try:
-                return place(self.conductor.store.api, self.conductor.states, request, map_cell=False,
+                return place(cast(Database, self.claims), self.conductor.states, request, map_cell=False,
                              random=RANDOM).host
             except NoValidHost as error:
                 log.info("server %s: %s", self.work.id, error.admin_text)
         raise NoHost(NO_VALID_HOST)
 
     def _unclaim_target(self) -> None:
-        with self.conductor.store.api.write() as connection:
+        with self.claims.write() as connection:
             allocations.release(connection, self.work.id)
         self.conductor.changed(self.target)
 
     def unclaim(self) -> None:
         """The server holds what it held before, on the source, and nothing else."""
-        with self.conductor.store.api.write() as connection:
+        with self.claims.write() as connection:
             allocations.revert(connection, self.work.id, self.id)
         self.look()
 
     def release(self) -> None:
         """Nothing is held on the source any more."""
-        with self.conductor.store.api.write() as connection:
+        with self.claims.write() as connection:
             allocations.release(connection, self.id)
         self.look()
 
@@ -236,10 +256,12 @@ class Move:
             flow = Migrate(source, target, work.id, {"type": kind}, timeout=self.conductor.settings.action_timeout,
                            id=str(uuid.uuid5(uuid.UUID(self.id), f"{here} {there}")))
             for step in flow.steps():
+                work.look()
                 log.info("server %s: %s", work.id, step.text, extra={"request_id": work.action.request_id})
 
     def take_back(self, here: str, there: str) -> bool:
         """Have the server at *here* as if it had not been sent; False when it has gone."""
+        self.work.look()
         with self.sides(here, there) as (source, target):
             try:
                 abort(source, target, self.work.id)
@@ -249,6 +271,7 @@ class Move:
 
     def _arrived(self, there: str) -> None:
         """Ports and volumes follow."""
+        self.work.look()
         services, work = self.conductor.services, self.work
         services.network.bind(work.id, there)
         for one in orjson.loads(work.server.volumes):
@@ -257,6 +280,7 @@ class Move:
 
     def on(self, host: str, want: Mapping[str, Any]) -> dict[str, Any]:
         """Have the server be so on a host, where it may be stopped and started for that; the agent's resource."""
+        self.work.look()
         with self.work.client(host) as client:
             answer = client.ensure("server", self.work.id, dict(want), allow_reboot=True,
                                    timeout=self.conductor.settings.action_timeout)
@@ -265,12 +289,14 @@ class Move:
 
     def stop(self, host: str) -> None:
         """Its guest is off, when the server is on that host. On its way it is off already."""
+        self.work.look()
         with self.work.client(host) as client:
             try:
                 found = client.get("server", self.work.id)
             except NotFound:
                 return
             if found["power_state"] in ("running", "paused"):
+                self.work.look()
                 client.ensure("server", self.work.id, {"power": "off"},
                               timeout=self.conductor.settings.action_timeout)
 

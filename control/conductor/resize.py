@@ -255,7 +255,7 @@ def _returned(move: Move, flavor: Flavor) -> str:
                 move.bring("cold", target, source)
             except Stayed as stayed:
                 return _in_place(move, flavor, stayed.cause)
-        with move.conductor.store.api.write() as connection:
+        with move.claims.write() as connection:
             allocations.revert(connection, work.id, move.id)
         move.note({"host": source})
         return source
@@ -287,7 +287,7 @@ def _in_place(move: Move, flavor: Flavor, cause: MagnetarError | Fault | None = 
 def _settle_claims(move: Move, host: str, flavor: Flavor) -> None:
     """The server holds what its old flavor says where it is, and the migration nothing."""
     amounts, id = _amounts(move, flavor), move.host_id(host)
-    with move.conductor.store.api.write() as connection:
+    with move.claims.write() as connection:
         if host == move.source:
             allocations.revert(connection, move.work.id, move.id)
         allocations.release(connection, move.id)
@@ -301,7 +301,7 @@ def _amounts(move: Move, flavor: Flavor) -> Amounts:
 
 def _claimed(move: Move, consumer: str, host: str, amounts: Amounts) -> bool:
     id = move.host_id(host)
-    with move.conductor.store.api.write() as connection:
+    with move.claims.write() as connection:
         return allocations.claim(connection, consumer, move.work.id, id, amounts)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from sqlalchemy import select, update
@@ -45,6 +45,10 @@ class Fate:
         self.died = self.count == self.number
         return self.died
 
+    def counts(self, method: str) -> bool:
+        """Whether a call of an agent is one of the things."""
+        return not self.late or method != "GET"
+
     @contextlib.contextmanager
     def looms(self) -> Iterator[Fate]:
         """For as long as the block goes on."""
@@ -56,7 +60,7 @@ class Fate:
             return write(database)
 
         def dying_call(client: Client, method: str, *given: Any, **named: Any) -> Any:
-            if self.late and method == "GET":
+            if not self.counts(method):
                 return call(client, method, *given, **named)
             if self.step():
                 if self.late:
@@ -83,6 +87,24 @@ class Fate:
         self.working[-1].start()
 
 
+class Stall(Fate):
+    """The conductor stands still before the *number*-th act, for longer than its lease: *meanwhile* happens.
+
+    Not in the moment between its look at the lease and what it then asks of a host: nothing closes that one."""
+
+    def __init__(self, number: int, meanwhile: Callable[[], None]) -> None:
+        super().__init__(number)
+        self.meanwhile = meanwhile
+
+    def step(self) -> bool:
+        if super().step():
+            self.meanwhile()
+        return False
+
+    def counts(self, method: str) -> bool:
+        return method == "GET"
+
+
 def ask(cloud: Cloud, id: str, key: str, **args: Any) -> int:
     """Put an action into the queue, where no conductor takes it; returns its number."""
     database = cloud.parts.working.database
@@ -94,15 +116,21 @@ def ask(cloud: Cloud, id: str, key: str, **args: Any) -> int:
         return int(connection.execute(select(actions.c.id).where(actions.c.request_id == request)).scalar_one())
 
 
-def turn(cloud: Cloud, number: int) -> bool:
-    """Have this thread take the action and work on it; whether it has ended."""
-    conductor = cloud.parts.working
+def take(cloud: Cloud, number: int, conductor: Any = None) -> Work:
+    """The action in the hands of *conductor*."""
+    conductor = conductor or cloud.parts.working
     with conductor.database.write() as connection:
         connection.execute(update(actions).where(actions.c.id == number).values(
             state="running", holder=conductor.holder, lease_until=NEVER, attempts=1))
         action = connection.execute(select(actions).where(actions.c.id == number)).one()
-    CELL[action.action](Work(conductor, conductor.database, action))
-    with conductor.database.read() as connection:
+    return Work(conductor, conductor.database, action)
+
+
+def turn(cloud: Cloud, number: int, conductor: Any = None) -> bool:
+    """Have this thread take the action and work on it; whether it has ended."""
+    work = take(cloud, number, conductor)
+    CELL[work.action.action](work)
+    with work.database.read() as connection:
         return connection.execute(select(actions.c.state).where(actions.c.id == number)).scalar() in ("done", "failed")
 
 

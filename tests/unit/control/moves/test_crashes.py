@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import os
 
 import pytest
 
+from magnetar_control.conductor.flows import CELL
+from magnetar_control.conductor.work import Lost
+
 from .clouds import at, check, claims, disabled, flavors, row
-from .dying import Fate, flavor, through
+from .dying import Fate, Stall, ask, flavor, take, through, turn
 from .inside import Inside
 
 #: Deaths that are tried: each third one, or as the variable says; 1 is all of them.
@@ -107,3 +112,27 @@ def test_a_deletion_of_what_waits(cloud, late):
         assert at(cloud, found) == {}
 
     until_none(cloud, None, late, (gone,))
+
+
+@pytest.mark.parametrize(("key", "args", "then"), [
+    ("resize", {"flavor": flavor("large")}, "revertResize"), ("os-migrateLive", {}, None),
+    ("migrate", {}, "confirmResize")])
+def test_a_conductor_that_stood_still_undoes_nothing(cloud, id, key, args, then):
+    """Another one has done its action, and a further one, when it goes on."""
+    other = copy.copy(cloud.parts.working)
+    other.holder = "another"
+    for number in range(1, 200, EVERY):
+        asked = ask(cloud, id, key, **args)
+
+        def meanwhile(asked=asked):
+            assert turn(cloud, asked, other)
+            if then:
+                assert turn(cloud, ask(cloud, id, then), other)
+
+        fate, work = Stall(number, meanwhile), take(cloud, asked)
+        with contextlib.suppress(Lost), fate.looms():
+            CELL[key](work)
+        assert row(cloud, id).vm_state == ("active" if fate.died or not then else "resized"), number
+        assert check(cloud, id, waits=not fate.died and then is not None)["power_state"] == "running", number
+        if not fate.died:
+            return
