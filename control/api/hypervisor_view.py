@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Mapping
 from functools import lru_cache
 from ipaddress import ip_address
@@ -16,6 +17,8 @@ from magnetar_control.store.services import Service
 
 #: Gates.
 CPU_OBJECT, BY_UUID, SERVERS_ALWAYS, PLAIN = 28, 53, 75, 88
+#: Seconds for which the address of a name is believed.
+FRESH = 600.0
 #: What /statistics sums.
 SUMMED = ("vcpus", "vcpus_used", "memory_mb", "memory_mb_used", "free_ram_mb", "local_gb", "local_gb_used",
           "free_disk_gb", "disk_available_least", "running_vms", "current_workload")
@@ -75,15 +78,18 @@ def number(version: str) -> int:
     return words[0] * 1000000 + words[1] * 1000 + words[2]
 
 
-@lru_cache(maxsize=20000)
 def address(endpoint: str) -> str | None:
     """The IP address of an agent; that of this machine for one on a socket, ``None`` when its name is not known."""
     name = urlsplit(endpoint).hostname or "127.0.0.1"
     try:
         return str(ip_address(name))
     except ValueError:
-        pass
+        return _resolved(name, int(time.monotonic() / FRESH))
+
+
+@lru_cache(maxsize=20000)
+def _resolved(name: str, _period: int) -> str | None:
     try:
-        return socket.gethostbyname(name)
+        return str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
     except OSError:
         return None

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Integer, cast, func, select
 
 from magnetar_control.store import quotas
 from magnetar_control.store.database import Database
+from magnetar_control.store.everywhere import asked
 from magnetar_control.store.tables import server_group_members, server_groups, servers
 from magnetar_control.web import Fault
 
@@ -54,19 +55,21 @@ def class_limits(call: Call, name: str) -> Limits:
 
 
 def used(call: Call, project: str | None = None, user: str | None = None) -> Limits:
-    """What the servers of a project (of one user in it) use: instances, cores, ram. One query for each cell."""
+    """What the servers of a project (of one user in it) use: instances, cores, ram. One query for each cell;
+    what a cell has that does not answer is not counted, as in Nova."""
     total = {"instances": 0, "cores": 0, "ram": 0}
     where = [servers.c.project_id == (project or call.project), servers.c.deleted_at.is_(None)]
     if user:
         where.append(servers.c.user_id == user)
-    for cell, database in call.cloud.store.databases():
-        if cell.disabled:
-            continue
+
+    def counted(database: Database) -> Sequence[Any]:
         size = _sizes(database)
         with database.read() as connection:
-            row = connection.execute(select(func.count(), func.sum(size["vcpus"]), func.sum(size["ram"])).where(
+            return connection.execute(select(func.count(), func.sum(size["vcpus"]), func.sum(size["ram"])).where(
                 *where)).one()
-        for name, value in zip(total, row, strict=True):
+
+    for row in asked(call.cloud.store, counted, call.settings.cell_timeout, cell0=True).values():
+        for name, value in zip(total, row or (), strict=bool(row)):
             total[name] += int(value or 0)
     return total
 

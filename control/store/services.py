@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import RowMapping, Select, func, select
-from sqlalchemy.exc import DBAPIError
 
 from . import aggregates, conductors, hosts
 from .database import Database
-from .store import CELL0, Store
+from .everywhere import asked
+from .store import Store
 from .tables import host_states, migrations, servers
 
 COMPUTE, CONDUCTOR = "nova-compute", "nova-conductor"
@@ -52,15 +52,9 @@ class Service:
 
 
 def heard(store: Store, silence: float) -> dict[str, Heard | None]:
-    """By cell; ``None`` for one whose database does not answer. *silence*: seconds after which something is down."""
-    found: dict[str, Heard | None] = {}
-    for cell, database in store.databases():
-        if cell.id != CELL0:
-            try:
-                found[cell.id] = _heard(database, silence)
-            except DBAPIError:
-                found[cell.id] = None
-    return found
+    """By cell; ``None`` for one whose database does not answer in time. *silence*: seconds after which something is
+    down."""
+    return asked(store, lambda database: _heard(database, silence))
 
 
 def _heard(database: Database, silence: float) -> Heard:
@@ -106,7 +100,7 @@ def on_hosts(store: Store, names: Iterable[str]) -> dict[str, list[Any]]:
     question = select(servers.c.host, servers.c.id, servers.c.name, servers.c.task_state).where(
         servers.c.host.in_(wanted), servers.c.deleted_at.is_(None)).order_by(servers.c.created_at, servers.c.id)
     found: dict[str, list[Any]] = {name: [] for name in wanted}
-    for row in _over_cells(store, question):
+    for row in _rows(_over_cells(store, question)):
         found[row.host].append(row)
     return found
 
@@ -116,30 +110,33 @@ def workloads(store: Store, names: Iterable[str]) -> dict[str, tuple[int, int]]:
     question = select(servers.c.host, func.count().label("all"), func.count(servers.c.task_state).label("busy")).where(
         servers.c.host.in_(list(names)), servers.c.deleted_at.is_(None)).group_by(servers.c.host)
     found: dict[str, tuple[int, int]] = {}
-    for row in _over_cells(store, question):
+    for row in _rows(_over_cells(store, question)):
         count, busy = found.get(row.host, (0, 0))
         found[row.host] = count + row.all, busy + row.busy
     return found
 
 
 def occupied(store: Store, names: Iterable[str]) -> set[str]:
-    """Which of these hosts have servers."""
-    question = select(servers.c.host).distinct().where(
-        servers.c.host.in_(list(names)), servers.c.deleted_at.is_(None))
-    return {row.host for row in _over_cells(store, question)}
+    """Which of these hosts have servers: all of them, to be safe, while a cell does not answer."""
+    wanted = list(names)
+    question = select(servers.c.host).distinct().where(servers.c.host.in_(wanted), servers.c.deleted_at.is_(None))
+    answers = _over_cells(store, question)
+    if None in answers:
+        return set(wanted)
+    return {row.host for row in _rows(answers)}
 
 
-def _over_cells(store: Store, question: Select[Any]) -> list[Any]:
-    rows: list[Any] = []
-    for cell, database in store.databases():
-        if cell.id == CELL0:
-            continue
-        try:
-            with database.read() as connection:
-                rows += connection.execute(question).all()
-        except DBAPIError:
-            continue  # the cell does not answer; what it has is not known
-    return rows
+def _over_cells(store: Store, question: Select[Any]) -> list[Sequence[Any] | None]:
+    """Rows of each cell; ``None`` for one that does not answer."""
+    def rows(database: Database) -> Sequence[Any]:
+        with database.read() as connection:
+            return connection.execute(question).all()
+
+    return list(asked(store, rows).values())
+
+
+def _rows(answers: Iterable[Sequence[Any] | None]) -> list[Any]:
+    return [row for rows in answers for row in rows or ()]
 
 
 def moving(database: Database, host: str, *, only: Sequence[str] = ()) -> int:

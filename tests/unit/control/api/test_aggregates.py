@@ -112,6 +112,13 @@ def test_the_zone_of_servers_does_not_change_under_them(small):
     assert act(small, plain, "remove_host", host="kvm1").status == 200
 
 
+def test_zones_stay_while_nobody_knows_what_is_on_the_hosts(small, monkeypatch):
+    small.host("kvm1")
+    id = made(small, availability_zone="north")["id"]
+    monkeypatch.setattr("magnetar_control.store.services._over_cells", lambda *_args: [None])
+    assert act(small, id, "add_host", host="kvm1").status == 409
+
+
 @pytest.mark.parametrize("body", [
     {}, {"name": ""}, {"name": " a"}, {"name": "x" * 256}, {"name": "a", "availability_zone": "a:b"},
     {"name": "a", "availability_zone": ""}, {"name": "a", "availability_zone": "x" * 256},

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One question to all cells."""
+
+import threading
+from types import SimpleNamespace
+
+from sqlalchemy.exc import OperationalError
+
+from magnetar_control.store.everywhere import asked
+from magnetar_control.store.store import CELL0
+
+
+def cells(kind, **databases):
+    found = [(SimpleNamespace(id=CELL0, name="cell0", disabled=False), SimpleNamespace(kind=kind, name="cell0"))]
+    found += [(SimpleNamespace(id=name, name=name, disabled=disabled), SimpleNamespace(kind=kind, name=name))
+              for name, disabled in databases.items()]
+    return SimpleNamespace(databases=lambda: found)
+
+
+def test_every_cell_is_asked_but_disabled_ones():
+    for kind in ("sqlite", "postgresql"):
+        store = cells(kind, one=False, two=False, off=True)
+        assert asked(store, lambda database: database.name.upper()) == {"one": "ONE", "two": "TWO"}
+        assert set(asked(store, lambda database: 1, cell0=True)) == {CELL0, "one", "two"}
+
+
+def test_a_cell_that_fails_is_none():
+    def question(database):
+        if database.name == "two":
+            raise OperationalError("SELECT", {}, Exception("away"))
+        return 1
+
+    for kind in ("sqlite", "postgresql"):
+        assert asked(cells(kind, one=False, two=False), question) == {"one": 1, "two": None}
+
+
+def test_a_cell_that_takes_too_long_is_none():
+    over = threading.Event()
+
+    def question(database):
+        return 1 if database.name == "one" else over.wait(5)
+
+    assert asked(cells("postgresql", two=False, one=False), question, 0.05) == {"one": 1, "two": None}
+    over.set()
