@@ -14,7 +14,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import ColumnElement, RowMapping, Table, and_, delete, or_, select, update
@@ -41,11 +40,6 @@ LIMIT = 6 * 3600.0
 ABROAD = (Unreachable, TimedOut, HypervisorDown)
 
 Hosts = Callable[[], Iterable[Mapping[str, Any]]]
-
-
-def later(seconds: float) -> str:
-    """A moment as the tables keep it."""
-    return (datetime.fromisoformat(now()) + timedelta(seconds=seconds)).isoformat(timespec="microseconds")
 
 
 @dataclass(frozen=True)
@@ -130,13 +124,14 @@ class Worker:
         return False
 
     def _take(self, table: Table, id: str | None) -> RowMapping | None:
-        ready = _ready(table, id)
+        ready = _ready(self.database, table, id)
         with self.database.read() as connection:
             query = select(table.c.id).where(ready).order_by(table.c.created_at).limit(8)
             ids = connection.execute(query).scalars().all()
         for one in ids:
             with self.database.write() as connection:
-                mine = update(table).where(ready, table.c.id == one).values(holder=self.id, lease_until=later(LEASE))
+                mine = update(table).where(ready, table.c.id == one).values(
+                    holder=self.id, lease_until=self.database.clock(LEASE))
                 if connection.execute(mine).rowcount:
                     return connection.execute(select(table).where(table.c.id == one)).mappings().one()
         return None
@@ -164,7 +159,8 @@ class Worker:
         def renew() -> None:
             while not over.wait(LEASE / 3):
                 with contextlib.suppress(DBAPIError), self.database.write() as connection:
-                    connection.execute(update(table).where(_mine(table, row)).values(lease_until=later(LEASE)))
+                    connection.execute(update(table).where(_mine(table, row)).values(
+                        lease_until=self.database.clock(LEASE)))
 
         thread = threading.Thread(target=renew, name="volumes lease", daemon=True)
         thread.start()
@@ -201,7 +197,7 @@ class Worker:
         with self.database.write() as connection:
             connection.execute(update(table).where(_mine(table, row)).values(
                 lease_until=None, holder=None, attempts=row["attempts"] + 1, fault=error.message,
-                not_before=later(min(self.pause * 2 ** min(row["attempts"], ATTEMPTS), LONGEST))))
+                not_before=self.database.clock(min(self.pause * 2 ** min(row["attempts"], ATTEMPTS), LONGEST))))
 
     def _failed(self, table: Table, row: RowMapping, error: MagnetarError | Fault) -> None:
         log.error("%s of %s %s failed: %s", row["task"], table.name, row["id"], error.message)
@@ -229,9 +225,9 @@ class Worker:
         return host
 
 
-def _ready(table: Table, id: str | None) -> ColumnElement[bool]:
-    """Tasks that nobody is at and whose time has come."""
-    moment = now()
+def _ready(database: Database, table: Table, id: str | None) -> ColumnElement[bool]:
+    """Tasks that nobody is at and whose time has come; by the database's clock, for those of machines may differ."""
+    moment = database.clock()
     found = and_(table.c.task.is_not(None), or_(table.c.lease_until.is_(None), table.c.lease_until < moment),
                  or_(table.c.not_before.is_(None), table.c.not_before <= moment))
     return and_(found, table.c.id == id) if id else found
