@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -45,6 +47,9 @@ from magnetar_control.web.asgi import Application, Server
 log = logging.getLogger(__name__)
 #: Seconds that requests in hand may take when the process is told to end.
 GRACE = 15
+#: Objects between two looks for garbage, and how many of them until older ones are looked at too. An answer with 1,000
+#: servers makes 20,000.
+GARBAGE = (30_000, 20, 20)
 
 
 class Parts:
@@ -223,9 +228,19 @@ def running(settings: Settings, with_api: bool, with_conductor: bool) -> Iterato
         if with_conductor:
             parts.work(services)
         parts.watched()
+        at_rest()
         yield parts.server(services) if with_api else None
     finally:
         parts.close()
+
+
+def at_rest() -> None:
+    """What is there now stays, and is not looked through again for garbage. A thread that computes lets others go on
+    after 1 ms, so that answers do not wait for the conductor."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GARBAGE)
+    sys.setswitchinterval(0.001)
 
 
 def listen(settings: Settings, server: Server) -> None:

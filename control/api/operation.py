@@ -39,7 +39,8 @@ class Query:
 class Operation(Route):
     """*name*: the operation's id in the conformance table. *rule*: policy. *target*: ``server`` has the server of
     ``{server_id}`` looked up first. *strict*: the version from which unknown query parameters are refused. *act*: the
-    row of ``ACTIONS`` that guards it. *status*: of success, or (since, status) rows, newest last."""
+    row of ``ACTIONS`` that guards it. *quick*: asks only databases, and little of them. *status*: of success, or
+    (since, status) rows, newest last."""
 
     name: str
     rule: str | None = None
@@ -52,6 +53,7 @@ class Operation(Route):
     bodiless: bool = False
     query: Mapping[str, Query] = field(default_factory=dict)
     strict: int = NEVER
+    quick: bool = False
     status: int | Sequence[tuple[int, int]] = 200
 
     def success(self, version: int) -> int:

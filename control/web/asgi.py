@@ -9,7 +9,10 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from typing import Any, Protocol
+
+import orjson
 
 from .answer import Answer, Fault
 from .request import NO_HOST, Request
@@ -41,6 +44,8 @@ class Server:
     def __init__(self, mounts: Mapping[str, Application], threads: int = 16, trusted: bool = False,
                  lifespan: Callable[[bool], None] | None = None, observe: Observe | None = None) -> None:
         self.mounts = sorted(mounts.items(), key=lambda mount: -len(mount[0]))
+        #: What an application answers so quickly that to hand it to a thread would take longer.
+        self.quick = {prefix: getattr(application, "quick", _never) for prefix, application in mounts.items()}
         self.threads = ThreadPoolExecutor(threads, thread_name_prefix="api")
         # Of their own, so that slow uploads and downloads keep nobody else waiting.
         self.streams = ThreadPoolExecutor(STREAMS, thread_name_prefix="stream")
@@ -76,9 +81,12 @@ class Server:
             if application.streams(request.method, request.path):
                 threads = self.streams
                 request._chunks = _incoming(receive, loop)  # noqa: SLF001 - the other half of Request
-            else:
+            elif "content-length" in headers or "transfer-encoding" in headers:
                 request.content = await _body(receive, headers)
-            answer = await loop.run_in_executor(threads, application.handle, request)
+            if self.quick[prefix](request):
+                answer = application.handle(request)
+            else:
+                answer = await loop.run_in_executor(threads, application.handle, request)
         except Fault as fault:  # the body is too large
             answer = Answer({"error": {"code": fault.status, "message": fault.message}}, fault.status)
         await self._send(answer, request, send, loop)
@@ -119,6 +127,10 @@ class Server:
             return
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await _pieces(body, send, loop, self.streams)
+
+
+def _never(_request: Request) -> bool:
+    return False
 
 
 async def _pieces(body: Iterable[bytes], send: Any, loop: asyncio.AbstractEventLoop,
@@ -166,10 +178,18 @@ class JsonLog(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
-        found: dict[str, Any] = {"time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S"),
+        found: dict[str, Any] = {"time": _second(int(record.created)),
                                  "level": record.levelname.lower(), "logger": record.name,
                                  "message": record.getMessage()}
         found.update((name, value) for name in self.FIELDS if (value := getattr(record, name, None)) is not None)
         if record.exc_info:
             found["trace"] = self.formatException(record.exc_info)
-        return json.dumps(found, ensure_ascii=False)
+        try:
+            return orjson.dumps(found).decode()
+        except TypeError:  # text that is no Unicode, such as names of files
+            return json.dumps(found, default=str)
+
+
+@lru_cache(maxsize=4)
+def _second(moment: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(moment))

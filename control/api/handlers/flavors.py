@@ -188,12 +188,14 @@ def delete(call: Call) -> Answer:
 
 
 OPERATIONS = (
-    Operation(method="GET", path="/flavors", handler=list_brief, name="flavors.list", query=LIST_QUERY, strict=STRICT),
+    Operation(method="GET", path="/flavors", handler=list_brief, name="flavors.list", query=LIST_QUERY, strict=STRICT,
+              quick=True),
     Operation(method="GET", path="/flavors/detail", handler=list_full, name="flavors.detail.list", query=LIST_QUERY,
-              strict=STRICT),
+              strict=STRICT, quick=True),
     Operation(method="POST", path="/flavors", handler=create, name="flavors.create", rule=f"{MANAGE}create",
               body=CREATE_BODY),
-    Operation(method="GET", path="/flavors/{id}", handler=show, name="flavors.show", strict=STRICT_SHOW),
+    Operation(method="GET", path="/flavors/{id}", handler=show, name="flavors.show", strict=STRICT_SHOW,
+              quick=True),
     Operation(method="PUT", path="/flavors/{id}", handler=update, name="flavors.update", rule=f"{MANAGE}update",
               since=55, body=UPDATE_BODY),
     Operation(method="DELETE", path="/flavors/{id}", handler=delete, name="flavors.delete", rule=f"{MANAGE}delete",

@@ -315,11 +315,11 @@ def delete(call: Call) -> Answer:
 
 OPERATIONS = (
     Operation(method="GET", path="/servers", handler=list_brief, name="servers.list", rule=f"{READ}index",
-              query=LIST_QUERY, strict=STRICT),
+              query=LIST_QUERY, strict=STRICT, quick=True),
     Operation(method="GET", path="/servers/detail", handler=list_full, name="servers.detail.list", rule=f"{READ}detail",
-              query=LIST_QUERY, strict=STRICT),
+              query=LIST_QUERY, strict=STRICT, quick=True),
     Operation(method="GET", path="/servers/{server_id}", handler=show, name="servers.show", rule=f"{READ}show",
-              target="server", strict=102),
+              target="server", strict=102, quick=True),
     Operation(method="PUT", path="/servers/{server_id}", handler=update, name="servers.update", rule=f"{READ}update",
               target="server", act="update", body=UPDATE_BODY),
     Operation(method="DELETE", path="/servers/{server_id}", handler=delete, name="servers.delete", rule=f"{READ}delete",
