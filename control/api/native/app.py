@@ -214,8 +214,10 @@ class Native:
         page = {"fields": words, "limit": number, "marker": plain, "sort": words}
         given = query(request, {**dict.fromkeys(sorted(shown), plain), **page})
         asked = {name: given.pop(name, None) for name in page}
-        found = [public(one) for one in noun.every(asks) if all(_text(one.get(n)) == v for n, v in given.items())]
-        for key in reversed(asked["sort"] or [] if asked["sort"] else ["name"]):
+        asks.filters = given
+        found = [public(one) for one in noun.every(asks)]
+        found = [one for one in found if all(_text(one.get(n)) == v for n, v in given.items())]
+        for key in reversed(asked["sort"] or ["name"] * ("name" in shown)):
             name = key.lstrip("-")
             _known(noun, "sort", name, shown)
             have = [one for one in found if one.get(name) is not None]

@@ -52,6 +52,8 @@ class Asks:
         self.cloud, self.mounts = cloud, mounts
         self.context: Context = request.context
         self.request, self.request_id = request, request.id
+        #: What a list is asked for; what its noun has seen to is taken out.
+        self.filters: dict[str, str] = {}
 
     @property
     def project(self) -> str:

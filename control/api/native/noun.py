@@ -117,6 +117,10 @@ class Noun:
                 raise InvalidField(name, f"is a matter of single hosts; in a cloud it is {only!r}", found[name])
         return found
 
+    def makes(self, given: Document) -> None:
+        """Whether *given* says enough to make one. Raises ``InvalidField``."""
+        self.kind.check({name: value for name, value in given.items() if not name.startswith("_")}, operation=CREATE)
+
     def _removed(self, asks: Asks, key: str, dry: bool, operation: Operation) -> Result:
         have = self.find(asks, key)
         if have is None:
@@ -152,14 +156,14 @@ class Change:
 
     def _made(self) -> Result:
         noun, kind = self.noun, self.noun.kind
-        kind.check(self.given, operation=CREATE)
+        noun.makes(self.given)
         want = {**kind.defaults(), **self.given}
         completed = noun.complete(self.asks, want, None, self.warnings, self.dry)
         steps = [Step("record", f"record {kind.noun} {completed.get('name', '')}"), *noun.made_by]
         after = {name: want.get(name) for name in noun.compared() if want.get(name) not in EMPTY}
         if not self.dry:
             noun.make(self.asks, completed, self.operation)
-            found = noun.one(self.asks, completed.get("id") or completed["name"])
+            found = noun.one(self.asks, str(completed.get("id") or completed["name"]))
         else:
             found = {**predicted(kind, completed), **noun.new}
         return Result(steps, diff({}, after, kind.secrets()), public(found), self.warnings)
@@ -184,7 +188,9 @@ class Change:
         compared = noun.compared()
         changes = diff({n: have.get(n) for n in compared}, {n: want.get(n) for n in compared}, kind.secrets())
         if self.dry:
-            return Result(steps, changes, public({**have, **{n: want[n] for n in names}}), self.warnings)
+            secrets = kind.secrets()
+            after = {**have, **{n: want[n] for n in names if n not in secrets}}
+            return Result(steps, changes, public(after), self.warnings)
         if anew:
             noun.remove(self.asks, have, self.operation)
             noun.make(self.asks, {**kind.defaults(), **want}, self.operation)

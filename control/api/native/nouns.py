@@ -5,12 +5,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from .attachment import InterfaceAttachments, VolumeAttachments
 from .flavor import Flavors
 from .image import Images
 from .keypair import Keypairs
 from .network import Networks
 from .noun import Noun
+from .operators import (
+    AvailabilityZones,
+    Cells,
+    ComputeServices,
+    Hosts,
+    Hypervisors,
+    InstanceActions,
+    LimitsOf,
+)
 from .server import Servers
+from .volume import Snapshots, Volumes
 
 NOUNS: Mapping[str, Noun] = {noun.kind.noun: noun for noun in (
-    Servers(), Flavors(), Images(), Keypairs(), Networks())}
+    Servers(), Flavors(), Images(), Keypairs(), Networks(), Volumes(), Snapshots(), VolumeAttachments(),
+    InterfaceAttachments(), Hosts(), ComputeServices(), Hypervisors(), Cells(), InstanceActions(), LimitsOf(),
+    AvailabilityZones())}

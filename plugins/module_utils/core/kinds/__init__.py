@@ -1,22 +1,30 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The kinds, one file per noun. ``KINDS`` is the list that everything else reads."""
+"""The kinds, one file per noun. ``KINDS`` are those of agents, ``CLOUD_KINDS`` those that only a cloud has."""
 
 from __future__ import annotations
 
+from .availability_zone import AvailabilityZone
+from .cell import Cell
+from .compute_service import ComputeService
 from .export import VolumeExport
 from .flavor import Flavor
 from .host import Host
+from .hypervisor import Hypervisor
 from .image import Image
+from .instance_action import InstanceAction
 from .interface import InterfaceAttachment
 from .keypair import Keypair
+from .limits import Limits
 from .migration import Migration
 from .network import Network
 from .server import Server
 from .volume import Volume, VolumeAttachment, VolumeSnapshot
 
-__all__ = ["BY_NOUN", "KINDS", "Flavor", "Host", "Image", "InterfaceAttachment", "Keypair", "Migration", "Network",
+__all__ = ["BY_NOUN", "CLOUD_KINDS", "KINDS", "AvailabilityZone", "Cell", "ComputeService", "Flavor", "Host",
+           "Hypervisor", "Image", "InstanceAction", "InterfaceAttachment", "Keypair", "Limits", "Migration", "Network",
            "Server", "Volume", "VolumeAttachment", "VolumeExport", "VolumeSnapshot"]
 
 KINDS = (Server, Flavor, Image, Keypair, Network, Volume, VolumeSnapshot, VolumeAttachment, InterfaceAttachment,
          VolumeExport, Migration, Host)
+CLOUD_KINDS = (ComputeService, Hypervisor, Cell, InstanceAction, Limits, AvailabilityZone)
 BY_NOUN = {kind.noun: kind for kind in KINDS}

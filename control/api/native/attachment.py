@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""volume_attachment and interface_attachment: what a server has; the key is SERVER:WHAT."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import orjson
+
+from magnetar_core.errors import Conflict, InvalidField, NotFound
+from magnetar_core.kinds import InterfaceAttachment, VolumeAttachment
+from magnetar_core.plan import Step
+
+from . import server_do as do
+from .asks import Asks, Document
+from .noun import Noun, foreseen
+from .operations import Operation
+from .server import Servers
+from .server_shown import nic_id, stamp
+from .server_want import NETWORKS
+from .volume import VOLUMES
+
+SERVERS = Servers()
+
+
+class Attached(Noun):
+    """*other*: the field beside ``server``."""
+
+    other = ""
+
+    def given(self, key: str, want: Document) -> Document:
+        """*want* with what the key says."""
+        server, colon, what = key.partition(":")
+        if not colon or not server or not what:
+            raise InvalidField("key", f"must be SERVER:{self.other.upper()}, each a name or a uuid", key)
+        found: Document = self.kind.check({"server": server, **self.says(what), **want}, partial=True)
+        for name, only in self.absent.items():
+            if name in found and found[name] != only:
+                raise InvalidField(name, f"in a cloud it is {only!r}", found[name])
+        return found
+
+    def says(self, what: str) -> Document:
+        """What the second half of the key gives."""
+        return {self.other: what}
+
+    def of(self, asks: Asks, row: Any) -> list[Document]:
+        """Those of a server."""
+        raise NotImplementedError
+
+    def fits(self, asks: Asks, one: Document, what: str) -> bool:
+        """Whether *what* means this one."""
+        raise NotImplementedError
+
+    def every(self, asks: Asks) -> list[Document]:
+        """Of all servers of the project."""
+        found = []
+        for server in SERVERS.every(asks):
+            one = do.found(asks, server["id"])
+            if one:
+                found += self.of(asks, one[1])
+        return found
+
+    def find(self, asks: Asks, key: str) -> Document | None:
+        """By SERVER:WHAT, or by uuid."""
+        server, colon, what = key.partition(":")
+        if not colon:
+            return next((one for one in self.every(asks) if one["id"] == key), None)
+        row = SERVERS.row(asks, server)
+        return None if row is None else next((one for one in self.of(asks, row) if self.fits(asks, one, what)), None)
+
+    def server(self, asks: Asks, name: str, warnings: list[str], dry: bool) -> str:
+        """The uuid of the server; its name where a dry run may assume it."""
+        row = SERVERS.row(asks, name)
+        if row is None:
+            error = InvalidField("server", f"there is no server {name!r} in your project")
+            foreseen(dry, warnings, error, "server", name)
+        return str(row.id) if row is not None else name
+
+
+class VolumeAttachments(Attached):
+    """volume_attachment."""
+
+    kind, other = VolumeAttachment, "volume"
+    absent = {"bus": "virtio", "readonly": False, "boot_index": None, "origin": None}
+    made_by = (Step("attach", "attach the volume"),)
+    unmade_by = (Step("detach", "detach the volume"),)
+
+    def of(self, asks: Asks, row: Any) -> list[Document]:
+        """The row's volumes."""
+        found = []
+        for one in orjson.loads(row.volumes):
+            volume = asks.cloud.services.volume.show(asks.context, one["volume_id"])
+            found.append({
+                "id": one["attachment_id"], "name": f"{row.id}:{one['volume_id']}", "server": row.id,
+                "volume": one["volume_id"], "device": (one["device"] or "").rpartition("/")[2], "bus": "virtio",
+                "tag": one.get("tag"), "readonly": False, "boot_index": one.get("boot_index"),
+                "delete_on_termination": one["delete_on_termination"], "origin": None, "server_name": row.name,
+                "volume_name": volume["name"] if volume else "", "serial": one["volume_id"][:20], "status": "attached",
+                "fault": None, "created_at": stamp(row.created_at), "updated_at": stamp(row.updated_at)})
+        return found
+
+    def fits(self, asks: Asks, one: Document, what: str) -> bool:
+        """By uuid or name of the volume."""
+        return what in (one["volume"], one["volume_name"])
+
+    def complete(self, asks: Asks, want: Document, have: Document | None, warnings: list[str], dry: bool) -> Document:
+        """Both by uuid."""
+        if have:
+            want = {**want, "server": have["server"], "volume": have["volume"]}
+        else:
+            found = VOLUMES.find(asks, want["volume"])
+            if found is None:
+                foreseen(dry, warnings, InvalidField("volume", f"no volume {want['volume']!r} that you may use"),
+                         "volume", want["volume"])
+            want = {**want, "server": self.server(asks, want["server"], warnings, dry),
+                    "volume": found["id"] if found else want["volume"]}
+        device = (want.get("device") or (have or {}).get("device") or "").rpartition("/")[2]
+        return {**want, "device": device or None, "name": f"{want['server']}:{want['volume']}"}
+
+    def make(self, asks: Asks, want: Document, operation: Operation) -> None:
+        """Attach it, and wait until the server has it."""
+        request_id = f"req-{uuid.uuid4()}"
+        asks.compute("POST", f"/servers/{want['server']}/os-volume_attachments", {"volumeAttachment": {
+            "volumeId": want["volume"], "delete_on_termination": want["delete_on_termination"],
+            **({"device": f"/dev/{want['device']}"} if want["device"] else {}),
+            **({"tag": want["tag"]} if want["tag"] else {})}}, request_id)
+        do.Doing(asks, want["server"], operation).ended(request_id, "attach_volume")
+
+    def change(self, asks: Asks, have: Document, want: Document, names: list[str], operation: Operation) -> None:
+        """Whether the volume goes with the server."""
+        asks.compute("PUT", f"/servers/{have['server']}/os-volume_attachments/{have['volume']}", {"volumeAttachment": {
+            "volumeId": have["volume"], "delete_on_termination": want["delete_on_termination"]}})
+
+    def remove(self, asks: Asks, have: Document, operation: Operation) -> None:
+        """Detach it, and wait until the guest has let go."""
+        request_id = f"req-{uuid.uuid4()}"
+        asks.compute("DELETE", f"/servers/{have['server']}/os-volume_attachments/{have['volume']}", None, request_id)
+        do.Doing(asks, have["server"], operation).ended(request_id, "detach_volume")
+
+
+class InterfaceAttachments(Attached):
+    """interface_attachment."""
+
+    kind, other = InterfaceAttachment, "network"
+    absent = {"bridge": None, "model": "virtio"}
+    made_by = (Step("plug", "change the NICs"),)
+    unmade_by = (Step("plug", "change the NICs"),)
+
+    def says(self, what: str) -> Document:
+        """A MAC address or a network."""
+        return {"mac": what.lower()} if what.count(":") == 5 else {"network": what}
+
+    def of(self, asks: Asks, row: Any) -> list[Document]:
+        """The row's NICs."""
+        found = []
+        for nic in orjson.loads(row.interfaces):
+            addresses = [ip["ip_address"] for ip in nic.get("fixed_ips") or ()]
+            found.append({
+                "id": nic_id(nic["port_id"]), "name": f"{row.id}:{nic['mac']}", "server": row.id,
+                "network": nic["network"], "bridge": None, "mac": nic["mac"], "model": "virtio", "tag": nic.get("tag"),
+                "address": addresses[0] if addresses else None, "server_name": row.name, "_port": nic["port_id"],
+                "_network": nic["network_id"],
+                "addresses": [{"addr": one, "version": 6 if ":" in one else 4, "mac": nic["mac"], "source": "network"}
+                              for one in addresses]})
+        return found
+
+    def fits(self, asks: Asks, one: Document, what: str) -> bool:
+        """By MAC address, or name or uuid of the network."""
+        return what.lower() == one["mac"] or what in (one["network"], one["_network"])
+
+    def complete(self, asks: Asks, want: Document, have: Document | None, warnings: list[str], dry: bool) -> Document:
+        """Names by what they mean."""
+        if have:
+            if want.get("address") not in (None, have["address"]):
+                raise Conflict("The address of a NIC of a cloud does not change; remove it and make another.",
+                               fields=["address"])
+            return {**want, **{name: have[name] for name in ("server", "network", "address")}}
+        if want.get("mac"):
+            raise NotFound(f"Server {want['server']!r} has no NIC {want['mac']}; in a cloud, the network service draws "
+                           "MAC addresses. Name a network.")
+        if not want.get("network"):
+            raise InvalidField("network", "is required")
+        network = NETWORKS.find(asks, want["network"])
+        if network is None:
+            foreseen(dry, warnings, InvalidField("network", f"no network {want['network']!r} that you may use"),
+                     "network", want["network"])
+        server = self.server(asks, want["server"], warnings, dry)
+        return {**want, "server": server, "_network": network["id"] if network else None,
+                "name": f"{server}:{want['network']}"}
+
+    def make(self, asks: Asks, want: Document, operation: Operation) -> None:
+        """Attach a new port; the answer comes when the server has it."""
+        do.DO["attach_interface"](do.Doing(asks, want["server"], operation), {"wish": {
+            "_id": want["_network"], "tag": want.get("tag"), "address": want.get("address")}}, {})
+
+    def remove(self, asks: Asks, have: Document, operation: Operation) -> None:
+        """Detach it."""
+        do.DO["detach_interface"](do.Doing(asks, have["server"], operation), {"port": have["_port"]}, {})
+
+

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The other kinds of the agents' protocol for a cloud."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+import pytest
+
+from tests.unit.control.cloud import Cloud
+
+from .test_servers import WEB, ensure, verbs
+
+
+@pytest.fixture(scope="module")
+def cloud() -> Iterator[Cloud]:
+    with Cloud(hosts=1, links=True) as made:
+        made.admin.image()
+        yield made
+
+
+def test_an_image_and_its_content(cloud: Cloud) -> None:
+    admin, content = cloud.admin, b"\1" * 71680
+    digest = "sha256:" + hashlib.sha256(content).hexdigest()
+    want = {"source": {"upload": True}, "checksum": digest, "min_ram": 64, "properties": {"os_distro": "debian"}}
+    made = ensure(admin, "image/up", want)
+    assert made.json["resource"]["status"] == "queued" and verbs(made) == ["record"]
+    octets = {"Content-Type": "application/octet-stream"}
+    refused = admin.call("PUT", "/v1/image/up/data", b"else", headers=octets)
+    assert refused.status == 400 and refused.json["error"]["code"] == "image-refused", refused
+    assert admin.get("/v1/image/up").json["status"] == "queued"
+    sent = admin.call("PUT", "/v1/image/up/data?wait=5", content, headers=octets)
+    assert verbs(sent) == ["receive"] and sent.json["resource"]["status"] == "active"
+    assert sent.json["resource"]["disk_format"] == "raw" and sent.json["resource"]["checksum"] == digest
+    assert admin.get("/v1/image/up/data").content == content
+    assert not ensure(admin, "image/up", want).json["changed"]
+    changed = ensure(admin, "image/up", {"properties": {"a": "b"}, "description": "text", "min_ram": 0})
+    assert changed.json["resource"]["properties"] == {"a": "b"} and changed.json["resource"]["description"] == "text"
+    assert ensure(admin, "image/up", {"source": {"url": "https://example.org/x"}}).status == 400
+    assert verbs(admin.delete("/v1/image/up")) == ["drop", "forget"]
+
+
+def test_flavors_and_key_pairs(cloud: Cloud) -> None:
+    admin = cloud.admin
+    want = {"vcpus": 1, "ram": 64, "extra_specs": {"hw:cpu_policy": "shared"}, "description": "a"}
+    assert ensure(admin, "flavor/f", want, dry_run=True).json["changed"] and admin.get("/v1/flavor/f").status == 404
+    assert ensure(admin, "flavor/f", want).json["resource"]["extra_specs"] == {"hw:cpu_policy": "shared"}
+    assert not ensure(admin, "flavor/f", want).json["changed"]
+    assert ensure(admin, "flavor/f", {"extra_specs": {}, "description": ""}).json["resource"]["extra_specs"] == {}
+    assert ensure(admin, "flavor/f", {"ram": 128}).json["error"]["code"] == "immutable"
+    anew = ensure(admin, "flavor/f", {"ram": 128}, on_immutable="recreate")
+    assert anew.json["resource"]["ram"] == 128, anew
+    admin.delete("/v1/flavor/f")
+    refused = ensure(admin, "keypair/k", {"public_key": "ssh-ed25519 nothing at all"})
+    assert refused.status == 400
+
+
+def test_volumes(cloud: Cloud) -> None:
+    admin = cloud.admin
+    made = ensure(admin, "volume/data", {"size": 1})
+    assert verbs(made) == ["record", "make"] and made.json["resource"]["status"] == "available", made
+    assert not ensure(admin, "volume/data", {"size": 1}).json["changed"]
+    ensure(admin, "server/withvol", WEB)
+    attached = ensure(admin, "volume_attachment/withvol:data", {})
+    assert verbs(attached) == ["record", "attach"] and attached.json["resource"]["device"] == "vdb", attached
+    assert not ensure(admin, "volume_attachment/withvol:data", {}).json["changed"]
+    assert admin.get("/v1/volume/data").json["status"] == "in-use"
+    assert admin.get("/v1/server/withvol").json["volumes_attached"][0]["name"] == "data"
+    assert verbs(admin.delete("/v1/volume_attachment/withvol:data")) == ["detach", "forget"]
+    snap = ensure(admin, "volume_snapshot/snap", {"volume": "data"})
+    assert snap.json["resource"]["status"] == "available", snap
+    assert not ensure(admin, "volume_snapshot/snap", {"volume": "data"}).json["changed"]
+    grown = ensure(admin, "volume/data", {"size": 2})
+    assert grown.json["resource"]["size"] == 2, grown
+    assert admin.delete("/v1/volume_snapshot/snap").json["changed"] and admin.delete("/v1/volume/data").json["changed"]
+    nic = ensure(admin, "interface_attachment/withvol:default", {})
+    assert not nic.json["changed"], nic
+    assert admin.delete("/v1/interface_attachment/withvol:default").json["changed"]
+    assert admin.get("/v1/interface_attachment?server=none").json["interface_attachments"] == []
+    assert ensure(admin, "interface_attachment/withvol:default", {}).json["changed"]
+    assert len(admin.get("/v1/interface_attachment").json["interface_attachments"]) == 1
+    admin.delete("/v1/server/withvol")
+
+
+def test_what_operators_steer(cloud: Cloud) -> None:
+    admin, member = cloud.admin, cloud.caller("ann", "shop")
+    found = ensure(admin, "compute_service/kvm1", {"status": "disabled", "disabled_reason": "repair"})
+    assert found.json["changed"] and found.json["resource"]["status"] == "disabled", found
+    assert not ensure(admin, "compute_service/kvm1", {"status": "disabled"}).json["changed"]
+    cloud.parts.working.look()  # conductors see it within seconds by themselves
+    refused = ensure(admin, "server/nowhere", WEB)
+    assert refused.status == 500 and "No valid host" in refused.json["error"]["message"], refused
+    assert admin.get("/v1/server/nowhere").status == 404
+    planned = ensure(admin, "server/nowhere", WEB, dry_run=True)
+    assert planned.status == 507 and "ComputeFilter" in planned.json["error"]["message"], planned
+    assert ensure(admin, "compute_service/kvm1", {"status": "enabled"}).json["resource"]["disabled_reason"] is None
+    cloud.parts.working.look()
+    assert ensure(admin, "compute_service/none", {"status": "enabled"}).status == 404
+    assert ensure(member, "compute_service/kvm1", {"status": "disabled"}).status == 403
+    hypervisor = admin.get("/v1/hypervisor/kvm1").json
+    assert hypervisor["up"] and hypervisor["vcpus"] and hypervisor["cell"]
+    assert member.get("/v1/hypervisor").status == 403 and member.get("/v1/cell").status == 403
+    assert admin.get("/v1/host").json["hosts"][0]["name"] == "kvm1"
+    assert member.get("/v1/limits").json["limits"][0]["instances_used"] == 0
+    assert member.get("/v1/availability_zone").json["availability_zones"] == [
+        {"name": "nova", "available": True, "hosts": []}]
+
+
+def test_cells(cloud: Cloud) -> None:
+    admin, url = cloud.admin, f"sqlite:///{cloud.folder}/more.db"
+    made = ensure(admin, "cell/more", {"database_url": url})
+    assert made.json["changed"] and "more.db" not in str(made.json["diff"]), made
+    assert not ensure(admin, "cell/more", {"database_url": url}).json["changed"]
+    found = ensure(admin, "cell/more", {"disabled": True})
+    assert found.json["resource"]["disabled"] is True and "database_url" not in found.json["resource"]
+    assert admin.delete("/v1/cell/more").json["changed"] and admin.get("/v1/cell/more").status == 404
+    assert ensure(admin, "cell/bad", {"database_url": "mysql://x"}).status == 400
+
+
+def test_actions(cloud: Cloud) -> None:
+    admin = cloud.admin
+    ensure(admin, "server/acts", WEB)
+    found = admin.get("/v1/instance_action?server=acts").json["instance_actions"]
+    assert [one["action"] for one in found] == ["create"]
+    one = admin.get(f"/v1/instance_action?server=acts&id={found[0]['id']}").json["instance_actions"][0]
+    assert one["events"][-1]["result"] == "Success"
+    assert admin.get("/v1/instance_action").status == 400
+    admin.delete("/v1/server/acts")
