@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as Late
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from sqlalchemy import ColumnElement, String, and_, cast, func, literal, or_, select, text, true
 from sqlalchemy.dialects.postgresql import JSONB
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 
 from magnetar_core.actions import states_of, with_word
 
@@ -52,16 +53,7 @@ class Page:
 def page(store: Store, wanted: Wanted) -> Page:
     """A page of servers. A server on its way from cell0 to its cell is seen once."""
     asked = [(cell, database) for cell, database in store.databases() if not cell.disabled]
-    results: list[tuple[Cell, Any]] = []
-    if all(database.kind == "sqlite" for _cell, database in asked):
-        results = [(cell, _rows(database, wanted)) for cell, database in asked]
-    else:
-        futures = [(cell, _THREADS.submit(_rows, database, wanted)) for cell, database in asked]
-        for cell, future in futures:
-            try:
-                results.append((cell, future.result(wanted.timeout)))
-            except (Late, DBAPIError, SQLAlchemyError):
-                results.append((cell, None))
+    results = [(cell, _answer(found)) for cell, found in _asked(asked, wanted)]
     rows, seen, merged = [], set(), len([1 for _cell, found in results if found]) > 1
     for _cell, found in reversed(results):  # cell0 last: what it still has of others is older
         for row in found or ():
@@ -74,6 +66,22 @@ def page(store: Store, wanted: Wanted) -> Page:
     missing = [cell for cell, found in results if found is None]
     return Page(rows[:wanted.limit], len(rows) >= wanted.limit > 0,
                 _unknown(store, missing, wanted, wanted.limit - len(rows)) if missing else ())
+
+
+def _asked(databases: Sequence[tuple[Cell, Database]], wanted: Wanted) -> list[tuple[Cell, Callable[[], Any]]]:
+    """For each cell what gives its rows, asked all at once; files are quicker one after the other."""
+    if all(database.kind == "sqlite" for _cell, database in databases):
+        return [(cell, partial(_rows, database, wanted)) for cell, database in databases]
+    futures = [(cell, _THREADS.submit(_rows, database, wanted)) for cell, database in databases]
+    return [(cell, partial(future.result, wanted.timeout)) for cell, future in futures]
+
+
+def _answer(found: Callable[[], Any]) -> Any:
+    """The rows; ``None`` when the cell does not answer (in time)."""
+    try:
+        return found()
+    except (Late, SQLAlchemyError):
+        return None
 
 
 def _rows(database: Database, wanted: Wanted) -> Sequence[Any]:
