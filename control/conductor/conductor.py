@@ -7,6 +7,7 @@ import contextlib
 import logging
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -55,6 +56,7 @@ class Conductor:
         self.reserved = {"vcpus_reserved": settings.reserved_host_cpus, "memory_mb_reserved":
                          settings.reserved_host_memory_mb, "disk_gb_reserved": settings.reserved_host_disk_gb}
         self.over = threading.Event()
+        self._began = time.monotonic()
         #: Told of each action that has ended: its name, and done or failed.
         self.ended: Callable[[str, str], None] = lambda _action, _result: None
         self._pool = ThreadPoolExecutor(settings.workers, thread_name_prefix="work")
@@ -103,6 +105,12 @@ class Conductor:
         """Whether the agent of a host was heard lately."""
         host = self.states.hosts.get(name)
         return bool(host and host.profile.up)
+
+    def settling(self) -> bool:
+        """Whether hosts may only look down because this conductor has not heard of them yet: it was started a moment
+        ago, perhaps after all others had been away for long. That no host takes a server is not believed then."""
+        young = time.monotonic() - self._began < self.settings.host_down_after
+        return young and not all(host.profile.up for host in list(self.states.hosts.values()))
 
     def start(self, *more: Callable[[], None]) -> None:
         """Begin to work; *more* run in threads of their own until ``over``."""
