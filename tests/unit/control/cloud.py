@@ -171,7 +171,7 @@ class Cloud:
         """Certificates, ports and settings of agents that reach each other."""
         from tests.unit.agent.pki import Pki
 
-        pki = Pki(self.folder / "pki")
+        pki = self.pki = Pki(self.folder / "pki")
         certificate, key = pki.issue("conductor")
         self.settings = {"agent_ca_cert": str(pki.ca), "agent_client_cert": str(certificate),
                          "agent_client_key": str(key), **self.settings}

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A cell whose database is away, two conductors of one name, clocks that differ, certificates and users that end."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from datetime import datetime, timedelta
+
+import pytest
+from sqlalchemy import select
+from sqlalchemy.exc import OperationalError
+
+from magnetar_control.conductor import audit
+from magnetar_control.conductor.flows import FLOWS
+from magnetar_control.conductor.watch import Watch
+from magnetar_control.services.volume import work as volume_work
+from magnetar_control.store import actions as queue
+from magnetar_control.store import database as database_module
+from magnetar_control.store import servers, tables
+from magnetar_control.store.database import Database
+from tests.unit.control.cloud import Cloud
+
+
+@pytest.fixture(scope="module")
+def cloud():
+    with Cloud(hosts=1) as made:
+        yield made
+
+
+@pytest.fixture
+def image(cloud):
+    return cloud.admin.image()
+
+
+@contextlib.contextmanager
+def away(name, monkeypatch):
+    """The database *name* does not answer."""
+    with monkeypatch.context() as patched:
+        for method in ("read", "write"):
+            usual = getattr(Database, method)
+
+            def refused(database, usual=usual):
+                if database.name == name:
+                    raise OperationalError("SELECT", {}, ConnectionError("nobody answers"))
+                return usual(database)
+
+            patched.setattr(Database, method, refused)
+        yield
+
+
+def well(cloud):
+    return audit.check(cloud.parts.store, cloud.parts.agents, cloud.services, pause=0.1) == []
+
+
+# A cell's database is away --------------------------------------------------------------------------------------
+def test_lists_say_what_is_missing(cloud, monkeypatch):
+    id = cloud.admin.boot("listed")["id"]
+    with away("cell1", monkeypatch):
+        found = cloud.admin.get("/v2.1/servers/detail", "2.69")
+        assert found.status == 200 and [(one["id"], one["status"]) for one in found.json["servers"]] == [
+            (id, "UNKNOWN")]
+        before = cloud.admin.get("/v2.1/servers/detail", "2.68")
+        assert before.status == 200 and before.json["servers"] == []
+    assert cloud.admin.server(id)["status"] == "ACTIVE"
+    cloud.admin.delete(f"/v2.1/servers/{id}")
+    assert cloud.admin.settled(id) is None
+
+
+def test_an_action_is_refused_and_changes_nothing(cloud, monkeypatch):
+    id = cloud.admin.boot("asked")["id"]
+    with away("cell1", monkeypatch):
+        reply = cloud.admin.act(id, "os-stop")
+        assert reply.status == 503 and "Try again" in str(reply.json) and reply.headers["retry-after"], reply
+        assert cloud.admin.delete(f"/v2.1/servers/{id}").status == 503
+    assert cloud.admin.settled(id)["status"] == "ACTIVE"
+    cloud.admin.delete(f"/v2.1/servers/{id}")
+    assert cloud.admin.settled(id) is None
+
+
+def test_a_create_waits_for_the_cell(cloud, image, monkeypatch):
+    with away("cell1", monkeypatch):
+        reply = cloud.admin.post("/v2.1/servers", {"server": {
+            "name": "patient", "flavorRef": "1", "imageRef": image, "networks": "auto"}}, "2.60")
+        assert reply.status == 202, reply
+        id = reply.json["server"]["id"]
+        time.sleep(0.1)
+    assert cloud.admin.settled(id, 40)["status"] == "ACTIVE"
+    cloud.admin.delete(f"/v2.1/servers/{id}")
+    assert cloud.admin.settled(id) is None
+    assert well(cloud)
+
+
+# Unexpected failures --------------------------------------------------------------------------------------------
+def test_a_flow_that_fails_unexpectedly_is_tried_again_and_ends(cloud, monkeypatch):
+    tries = []
+
+    def broken(work):
+        tries.append(work.action.attempts)
+        raise RuntimeError("a mistake of ours")
+
+    monkeypatch.setitem(FLOWS["cell"], "os-stop", broken)
+    monkeypatch.setattr("magnetar_control.conductor.conductor.AGAIN", 0.0)
+    monkeypatch.setattr("magnetar_control.conductor.conductor.TRIES", 3)
+    id = cloud.admin.boot("unlucky")["id"]
+    assert cloud.admin.act(id, "os-stop").status == 202
+    found = cloud.admin.settled(id)
+    assert tries == [1, 2, 3] and found["status"] == "ERROR" and "a mistake of ours" in found["fault"]["message"]
+    cloud.admin.delete(f"/v2.1/servers/{id}")
+    assert cloud.admin.settled(id) is None
+
+
+# Two conductors of one name -------------------------------------------------------------------------------------
+def test_two_conductors_of_one_name_share_the_work(cloud, image):
+    other = cloud.parts.conductor(cloud.services)
+    assert other.name == cloud.parts.working.name and other.holder != cloud.parts.working.holder
+    other.start(Watch(other).run)
+    try:
+        ids = [cloud.admin.post("/v2.1/servers", {"server": {
+            "name": f"many{n}", "flavorRef": "1", "imageRef": image, "networks": "none"}}, "2.60").json["server"]["id"]
+            for n in range(8)]
+        assert {cloud.admin.settled(id)["status"] for id in ids} == {"ACTIVE"}
+        with cloud.parts.working.database.read() as connection:
+            rows = connection.execute(select(tables.actions).where(tables.actions.c.server_id.in_(ids))).all()
+        assert {row.holder for row in rows} <= {other.holder, cloud.parts.working.holder}
+        listed = cloud.admin.get("/v2.1/os-services?binary=nova-conductor").json["services"]
+        assert [one["state"] for one in listed] == ["up"]
+        for id in ids:
+            cloud.admin.delete(f"/v2.1/servers/{id}")
+        assert [cloud.admin.settled(id) for id in ids] == [None] * 8
+    finally:
+        other.stop()
+    assert well(cloud)
+
+
+# Clocks that differ ---------------------------------------------------------------------------------------------
+def shifted(seconds):
+    """``now`` of a machine whose clock is off."""
+    def now():
+        moment = datetime.fromisoformat(database_module.now()) + timedelta(seconds=seconds)
+        return moment.isoformat(timespec="microseconds")
+    return now
+
+
+@pytest.mark.parametrize("seconds", [-60, 60])
+def test_a_lease_is_safe_from_a_machine_whose_clock_is_off(postgres, monkeypatch, seconds):
+    with postgres.write() as connection:
+        servers.enqueue(connection, "s", "os-stop", "req-1", "u", "p")
+    taken = queue.take(postgres, "right", 1, {})
+    monkeypatch.setattr(queue, "now", shifted(seconds))
+    assert taken and queue.take(postgres, "off", 1, {}) == []
+    with postgres.write() as connection:
+        queue.put_back(connection, taken[0].id, "right", postgres.clock(30.0))
+    assert queue.take(postgres, "off", 1, {}) == []
+    with postgres.write() as connection:
+        servers.enqueue(connection, "t", "os-stop", "req-2", "u", "p")
+    (mine,) = queue.take(postgres, "off", 1, {})
+    assert mine.server_id == "t" and queue.take(postgres, "right", 1, {}) == []
+
+
+@pytest.mark.parametrize("seconds", [-60, 60])
+def test_hosts_are_up_whatever_the_clock_of_the_api_says(cloud, monkeypatch, seconds):
+    monkeypatch.setattr("magnetar_control.api.cloud.now", shifted(seconds), raising=False)
+    assert all(host.up for host in cloud.parts.cloud.hosts.all(fresh=True).values())
+
+
+@pytest.mark.parametrize("seconds", [-60, 60])
+def test_a_volume_that_is_made_is_left_to_who_makes_it(postgres, monkeypatch, seconds):
+    from magnetar_control.services.volume import Embedded
+
+    def made():
+        return Embedded(postgres, list, None, lambda _host, _image: None).worker
+
+    right, off, working, goes = made(), made(), threading.Event(), threading.Event()
+
+    def making(_worker, _row):
+        working.set()
+        goes.wait(10)
+        return {"status": "available"}
+
+    monkeypatch.setattr(volume_work, "TASKS", {("volumes", "create"): making})
+    with postgres.write() as connection:
+        connection.execute(tables.API.tables["volumes"].insert().values(
+            id="v", project_id="p", user_id="u", size=1, status="creating", task="create", host="kvm1",
+            volume_type="default", availability_zone="nova", created_at=database_module.now()))
+    thread = threading.Thread(target=right.step)
+    thread.start()
+    assert working.wait(10)
+    monkeypatch.setattr(volume_work, "now", shifted(seconds))
+    assert off.step() is False
+    goes.set()
+    thread.join()
+
+
+# Certificates and users that end --------------------------------------------------------------------------------
+def test_an_agent_with_an_expired_certificate_is_down(tmp_path):
+    with Cloud(hosts=2, links=True, host_down_after=4.0) as made:
+        made.kill_agent("kvm2")
+        made.pki.issue("kvm2", days=-1)
+        made.start_agent("kvm2")
+        made.wait_agent("kvm2")
+        deadline = time.monotonic() + 40
+        while made.parts.working.is_up("kvm2"):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        with made.parts.working.database.read() as connection:
+            problem = connection.execute(select(tables.host_states.c.problem).where(
+                tables.host_states.c.host == "kvm2")).scalar()
+        assert "certificate has expired" in problem
+        for name in ("one", "two"):
+            assert made.admin.boot(name, networks="none")["OS-EXT-SRV-ATTR:host"] == "kvm1"
+
+
+def test_a_disabled_users_token_ends_at_once(cloud):
+    caller = cloud.caller("leaver", "somewhere")
+    assert caller.get("/v2.1/servers").status == 200
+    assert cloud.admin.call("PATCH", f"/identity/v3/users/{caller.user_id}", {"user": {"enabled": False}}).status == 200
+    volumes = f"/volume/v3/{caller.project_id}/volumes"
+    for path in ("/v2.1/servers", "/image/v2/images", "/network/v2.0/networks", volumes):
+        assert caller.get(path).status == 401, path
