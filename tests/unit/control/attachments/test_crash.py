@@ -51,7 +51,7 @@ def test_building_with_volumes(owner: Owner, fuse: Fuse) -> None:
     blocks = [root(owner), block("volume", kept), block("blank", volume_size=1, delete_on_termination=True)]
     body = {"server": {"name": "web1", "flavorRef": "1", "networks": "none", "imageRef": owner.call.image(),
                        "block_device_mapping_v2": blocks}}
-    for at in range(1, 200, 3):
+    for at in range(1, 200, 5):
         fuse.light(at)
         server = owner.call.post("/v2.1/servers", body, "2.60").json["server"]["id"]
         died = fuse.survive()
