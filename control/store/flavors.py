@@ -5,9 +5,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, and_, delete, insert, or_, select, update
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Connection,
+    Integer,
+    Row,
+    Select,
+    and_,
+    bindparam,
+    delete,
+    insert,
+    or_,
+    select,
+    update,
+)
 
 from .database import added, now
 from .tables import flavor_projects, flavors
@@ -36,7 +51,7 @@ class Wanted:
     marker: str | None = None
 
 
-def visible(project: str | None) -> ColumnElement[bool]:
+def visible(project: str | BindParameter[Any] | None) -> ColumnElement[bool]:
     """Public flavors, and those that *project* has access to."""
     mine = select(flavor_projects.c.flavor_number).where(flavor_projects.c.project_id == project)
     return or_(flavors.c.is_public, flavors.c.number.in_(mine))
@@ -50,25 +65,33 @@ def find(connection: Connection, id: str, project: str | None = None, *, everyth
 
 def page(connection: Connection, wanted: Wanted) -> Sequence[Row[Any]] | None:
     """The rows; ``None`` when there is no such marker."""
-    where = _conditions(wanted)
-    column = flavors.c[SORTS[wanted.sort]]
+    given = {"project": wanted.project, "most": wanted.limit}
+    question, seen = _question(wanted.sort, wanted.descending, wanted.public)
     if wanted.marker is not None:
-        at = connection.execute(select(flavors).where(flavors.c.id == wanted.marker, *where[:1])).one_or_none()
+        at = connection.execute(select(flavors).where(flavors.c.id == wanted.marker, seen), given).one_or_none()
         if at is None:
             return None
-        where.append(_beyond(column, wanted.descending, at))
-    question: Select[Any] = select(flavors).where(*where).limit(wanted.limit)
-    for one in (column, flavors.c.number):
-        question = question.order_by(one.desc().nulls_last() if wanted.descending else one.asc().nulls_first())
-    return connection.execute(question).all()
+        question = question.where(_beyond(flavors.c[SORTS[wanted.sort]], wanted.descending, at))
+    where = _conditions(wanted)
+    return connection.execute(question.where(*where) if where else question, given).all()
+
+
+@lru_cache(maxsize=100)
+def _question(sort: str, descending: bool, public: bool | None) -> tuple[Select[Any], ColumnElement[bool]]:
+    """Most lists differ in project and limit only, and to make the statement takes longer than to ask it; with it, the
+    condition of what is seen."""
+    seen: ColumnElement[bool] = flavors.c.number.is_not(None)
+    if public is not None:
+        seen = visible(bindparam("project")) if public else flavors.c.is_public.is_(False)
+    question: Select[Any] = select(flavors).where(seen).limit(bindparam("most", type_=Integer))
+    for one in (flavors.c[SORTS[sort]], flavors.c.number):
+        question = question.order_by(one.desc().nulls_last() if descending else one.asc().nulls_first())
+    return question, seen
 
 
 def _conditions(wanted: Wanted) -> list[ColumnElement[bool]]:
-    """What is seen comes first."""
-    seen: ColumnElement[bool] = flavors.c.number.is_not(None)
-    if wanted.public is not None:
-        seen = visible(wanted.project) if wanted.public else flavors.c.is_public.is_(False)
-    where = [seen]
+    """Of the filters."""
+    where: list[ColumnElement[bool]] = []
     if wanted.least_ram is not None:
         where.append(flavors.c.ram >= wanted.least_ram)
     if wanted.least_disk is not None:

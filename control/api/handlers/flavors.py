@@ -51,7 +51,7 @@ def links(call: Call, id: str) -> list[dict[str, str]]:
             {"rel": "bookmark", "href": f"{call.request.root}{project}/flavors/{id}"}]
 
 
-def brief(call: Call, row: Any) -> dict[str, Any]:
+def brief(call: Call, row: Any, _specs: bool = False) -> dict[str, Any]:
     """The keys of a list."""
     shown = {"id": row.id, "name": row.name, "links": links(call, row.id)}
     if call.version >= DESCRIBED:
@@ -59,8 +59,8 @@ def brief(call: Call, row: Any) -> dict[str, Any]:
     return shown
 
 
-def full(call: Call, row: Any) -> dict[str, Any]:
-    """All keys."""
+def full(call: Call, row: Any, specs: bool | None = None) -> dict[str, Any]:
+    """All keys; *specs*: whether the caller may see the extra specs, where that is known already."""
     shown = brief(call, row)
     shown.update({
         "ram": row.ram, "disk": row.disk, "vcpus": row.vcpus, "OS-FLV-EXT-DATA:ephemeral": row.ephemeral,
@@ -68,7 +68,7 @@ def full(call: Call, row: Any) -> dict[str, Any]:
         "swap": row.swap if row.swap or call.version >= SWAP_NUMBER else ""})
     if call.version < PLAIN:
         shown.update({"OS-FLV-DISABLED:disabled": False, "rxtx_factor": row.rxtx_factor})
-    if call.version >= SHOWS_SPECS and call.allows(SPECS):
+    if specs if specs is not None else call.version >= SHOWS_SPECS and call.allows(SPECS):
         shown["extra_specs"] = orjson.Fragment(row.extra_specs)
     return shown
 
@@ -84,7 +84,8 @@ def _listed(call: Call, path: str, show: Any) -> Answer:
         rows = flavors.page(connection, wanted)
     if rows is None:
         raise Fault(400, f"marker [{str(wanted.marker)[:255]}] not found")
-    answer: dict[str, Any] = {"flavors": [show(call, row) for row in rows]}
+    specs = call.version >= SHOWS_SPECS and call.allows(SPECS)
+    answer: dict[str, Any] = {"flavors": [show(call, row, specs) for row in rows]}
     if len(rows) >= wanted.limit > 0:
         answer["flavors_links"] = next_link(call, path, rows[-1].id)
     return Answer(answer)
