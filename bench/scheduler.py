@@ -91,8 +91,7 @@ def choices(size: int, rounds: int) -> Iterator[Figure]:
         chance = Random(size)  # noqa: S311 - a simulation
         states, wishes = states_of(fleet(chance, size, used)), requests(chance, **more)
         taken, plain = [], []
-        for at in range(rounds):
-            wish = next(wishes)
+        for at, wish in zip(range(rounds), wishes, strict=False):
             began = time.perf_counter()
             found = chooser.choose(states, wish, 3, random=chance)
             taken.append((time.perf_counter() - began) * 1000)

@@ -64,8 +64,8 @@ class Agents:
     @contextlib.contextmanager
     def side(self, endpoint: str) -> Iterator[Side]:
         """One side of a flow between two agents."""
-        with self.client(endpoint) as client:
-            yield Side(client)
+        with contextlib.ExitStack() as lent:
+            yield Side(lent.enter_context(self.client(endpoint)))
 
     def close(self) -> None:
         """Close what is kept."""

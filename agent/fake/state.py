@@ -112,6 +112,7 @@ class State:
     def _load(self, kept: dict[str, Any]) -> None:
         self._copies = set(kept["copies"])
         self._domains = {uuid: FakeDomain(**domain) for uuid, domain in kept["domains"].items()}
-        self._networks = {name: FakeNetwork(NetworkSeen(**network["seen"]), [Lease(**x) for x in network["leases"]],
-                                             network.get("hosts", {}))
-                          for name, network in kept["networks"].items()}
+        self._networks = {
+            name: FakeNetwork(NetworkSeen(**network["seen"]), [Lease(**x) for x in network["leases"]],
+                              network.get("hosts", {}))
+            for name, network in kept["networks"].items()}

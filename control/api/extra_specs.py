@@ -12,12 +12,13 @@ from magnetar_core.errors import InvalidField
 
 _BOOL = r"(?i:1|t|true|on|y|yes|0|f|false|off|n|no)"
 _NUMBER, _SOME, _ANY = r"[0-9]+", r"[1-9][0-9]*", r"(?s:.*)"
-_QUOTA = ("cpu_limit", "cpu_period", "cpu_quota", "cpu_reservation", "cpu_shares_share", *(
-    f"disk_{what}_{unit}" for what in ("read", "write", "total") for unit in ("bytes_sec", "iops_sec", "bytes_sec_max",
-                                                                              "iops_sec_max")),
+_UNITS = ("bytes_sec", "iops_sec", "bytes_sec_max", "iops_sec_max")
+_QUOTA = (
+    "cpu_limit", "cpu_period", "cpu_quota", "cpu_reservation", "cpu_shares_share",
+    *(f"disk_{what}_{unit}" for what in ("read", "write", "total") for unit in _UNITS),
     "disk_io_limit", "disk_io_reservation", "disk_io_shares_share", "memory_limit", "memory_reservation",
-    "memory_shares_share", "vif_limit", "vif_reservation", "vif_shares_share", *(
-    f"vif_{way}_{what}" for way in ("inbound", "outbound") for what in ("average", "burst", "peak")))
+    "memory_shares_share", "vif_limit", "vif_reservation", "vif_shares_share",
+    *(f"vif_{way}_{what}" for way in ("inbound", "outbound") for what in ("average", "burst", "peak")))
 _LEVEL = "custom|high|normal|low"
 #: Name of the spec to what its value must be, both regular expressions of the whole text.
 SPECS: tuple[tuple[str, str], ...] = (

@@ -259,9 +259,11 @@ def _alike(hosts: list[tuple[Row, HostState]]) -> Iterator[list[HostState]]:
         yield [host for _row, host in hosts]
         return
     columns: list[tuple[int, ...]] = list(zip(*(row for row, _host in hosts), strict=True))
+
     def spread(at: int) -> float:
         low, high = min(columns[at]), max(columns[at])
         return (high - low) / (abs(high) + abs(low) + 1)
+
     at = max(range(len(columns)), key=spread)
     hosts.sort(key=lambda one: one[0][at])
     middle = len(hosts) // 2

@@ -133,7 +133,7 @@ class Runner:
         elif status == "ERROR" and operation.action != "os-resetState":
             server = self.cloud.compute("GET", f"/servers/{server_id}").body["server"]
             self._after[id(answer)] = Difference("#server", "afterwards", "success",
-                                                    f"ERROR: {short(server.get('fault', {}).get('message'))}")
+                                                 f"ERROR: {short(server.get('fault', {}).get('message'))}")
 
     def remove(self, key: str, place: str) -> None:
         """Remove what a case made."""

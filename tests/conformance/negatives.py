@@ -304,6 +304,9 @@ def _stateful(operation: Operation) -> bool:
         operation.action or (operation.method == "POST" and "{id}" not in operation.path))
 
 
+#: One action of each route that takes actions.
+_ACTED = ("lock", "add_host", "addTenantAccess", "force_complete")
+
 _PROJECT = ("project member", "project reader")
 _NO = "says nothing about this operation"
 KINDS: dict[str, Kind] = {kind.name: kind for kind in (
@@ -312,8 +315,7 @@ KINDS: dict[str, Kind] = {kind.name: kind for kind in (
     Kind("malformed version", lambda o, top: _versions(o), _malformed),
     Kind("version out of range", lambda o, top: _versions(o), _out_of_range),
     Kind("removed", lambda o, top: _if(o.removed, _NO), _removed),
-    Kind("unknown action", lambda o, top: _live(o) or _if(o.action in ("lock", "add_host", "addTenantAccess",
-                                                                      "force_complete"), _NO), _unknown_action),
+    Kind("unknown action", lambda o, top: _live(o) or _if(o.action in _ACTED, _NO), _unknown_action),
     Kind("extra key", lambda o, top: _live(o) or _if(_takes(o), _NO), _extra_key),
     Kind("bad JSON", lambda o, top: _live(o) or _if(_takes(o), _NO), _bad_json),
     Kind("extra query", lambda o, top: _live(o) or _if((o.strict_query or top + 1) <= top, _NO),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ class Sample:
     @property
     def stem(self) -> str:
         """The file's name without its version's folder: the same for the samples that follow one another."""
-        folder, _, name = self.file.rpartition("/")
+        folder, _slash, name = self.file.rpartition("/")
         return folder.partition("/")[0] + "/" + name
 
 
@@ -149,7 +149,7 @@ class Evidence:
         table = yaml.load((self.folder / "compute-api.yaml").read_bytes(), loader)
         return {row["id"]: _operation(row) for row in table["operations"]}
 
-    @cache  # noqa: B019 - as long as the evidence
+    @lru_cache(maxsize=4096)  # noqa: B019 - as long as the evidence
     def text(self, file: str) -> bytes:
         """The sample's bytes."""
         return (self.folder / "samples" / file).read_bytes()
@@ -190,7 +190,7 @@ class Evidence:
         """Pointers, with * for every element of a list, at which some answer of the operation has null."""
         return self._nulls(operation)
 
-    @cache  # noqa: B019 - as long as the evidence
+    @lru_cache(maxsize=4096)  # noqa: B019 - as long as the evidence
     def _nulls(self, operation: str) -> frozenset[str]:
         found: set[str] = set()
         for sample in self.of(operation, "response"):

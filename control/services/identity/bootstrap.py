@@ -42,7 +42,7 @@ def first(connection: Connection, url: str, password_hash: str) -> bool:
     known = connection.execute(select(tables.users.c.id).where(
         tables.users.c.name == "admin", tables.users.c.domain_id == DEFAULT)).scalar()
     user = known or named(connection, tables.users, "admin", domain_id=DEFAULT, enabled=True, epoch=0,
-                           password=password_hash, default_project_id=project)
+                          password=password_hash, default_project_id=project)
     for target, target_id in (("project", project), ("system", grants.ALL)):
         if not known:
             grants.give(connection, target=target, target_id=target_id, actor="user", actor_id=user, role_id=roles[0])

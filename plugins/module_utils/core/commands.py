@@ -23,9 +23,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     try:
         module = import_module(wanted)
     except ModuleNotFoundError as error:
-        if error.name not in ("magnetar_agent", "magnetar_control"):
-            extra = "agent" if wanted == AGENT else "control"
-            print("magnetar: %s is missing. Install magnetar[%s]." % (error.name, extra), file=sys.stderr)
-            return 1
-        raise
+        extra = "agent" if wanted == AGENT else "control"
+        sys.stderr.write("magnetar: %s is missing. Install magnetar[%s].\n" % (error.name, extra))
+        return 1
     return int(module.main(words))

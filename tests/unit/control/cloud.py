@@ -233,11 +233,11 @@ class Cloud:
     def _first_flavor(self) -> None:
         from sqlalchemy import insert
 
+        from magnetar_control.store.database import now
         from magnetar_control.store.tables import flavors
 
         with self.parts.api_database.write() as connection:
-            connection.execute(insert(flavors).values(id="1", name="tiny", vcpus=1, ram=64, created_at="2026-11-21T"
-                                                                                                      "00:00:00.000000"))
+            connection.execute(insert(flavors).values(id="1", name="tiny", vcpus=1, ram=64, created_at=now()))
 
     def login(self, user: str, password: str, project: str | None) -> Caller:
         """A caller by password."""

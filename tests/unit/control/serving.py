@@ -62,7 +62,7 @@ class Asker:
 def served(**mounts: Any) -> Iterator[str]:
     """URL of a server on loopback with applications by prefix (without the slash)."""
     applications = {f"/{name}": application for name, application in mounts.items()}
-    applications[""] = next(iter(mounts.values()))
+    applications[""] = [*mounts.values()][0]  # noqa: RUF015 - a generator must not end by next
     with socket.create_server(("127.0.0.1", 0)) as listening:
         server = uvicorn.Server(uvicorn.Config(Server(applications), log_level="warning", lifespan="off"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)

@@ -31,7 +31,8 @@ class Agents:
         return {"virt_types": ["kvm", "qemu"]} if noun == "host" else self.told
 
 
-def asked(compute, told=SERVER, version="2.48", **values):
+def asked(compute, told=None, version="2.48", **values):
+    told = SERVER if told is None else told
     compute.host("kvm1")
     compute.cloud.agents = Agents(told)
     id = compute.server(**{"host": "kvm1", **values})

@@ -209,7 +209,11 @@ def test_domains_keep_what_is_in_them(small):
 def test_lists_cost_the_same_however_long_they_are(small):
     def queries(path):
         seen = []
-        event.listen(small.database.engine, "before_cursor_execute", count := lambda *_all: seen.append(1))
+
+        def count(*_all):
+            seen.append(1)
+
+        event.listen(small.database.engine, "before_cursor_execute", count)
         small.admin("GET", path, None, 200)
         event.remove(small.database.engine, "before_cursor_execute", count)
         return len(seen)

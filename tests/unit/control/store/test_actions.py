@@ -2,6 +2,7 @@
 """The queue: leases, one action of a server at a time, limits of hosts, fairness between projects; on both engines."""
 
 import threading
+from types import MappingProxyType
 
 import pytest
 from sqlalchemy import select, update
@@ -10,7 +11,7 @@ from magnetar_control.store import actions as queue
 from magnetar_control.store import servers
 from magnetar_control.store.tables import actions
 
-NO_LIMITS = {}
+NO_LIMITS = MappingProxyType({})
 
 
 def put(database, server, key="os-stop", project="p1", host=None):
