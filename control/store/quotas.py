@@ -5,13 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from sqlalchemy import Connection, delete, or_, select
+from sqlalchemy import Connection, bindparam, delete, or_, select
 
 from .allocations import INSERT
 from .tables import quotas
 
 #: The class, and the holder, of the defaults.
 DEFAULT = "default"
+
+
+_FOUND = select(quotas).where(quotas.c.project_id.in_(bindparam("holders", expanding=True)))
 
 
 def of_user(project: str, user: str) -> str:
@@ -27,7 +30,7 @@ def of_class(name: str) -> str:
 def found(connection: Connection, holders: Iterable[str]) -> dict[str, dict[str, int]]:
     """What is set, by holder and resource."""
     limits: dict[str, dict[str, int]] = {}
-    for row in connection.execute(select(quotas).where(quotas.c.project_id.in_(list(holders)))).all():
+    for row in connection.execute(_FOUND, {"holders": list(holders)}).all():
         limits.setdefault(row.project_id, {})[row.resource] = row.limit
     return limits
 
