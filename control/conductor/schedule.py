@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 import orjson
-from sqlalchemy import insert, update
+from sqlalchemy import insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from magnetar_control.scheduler.choose import NO_VALID_HOST, NoValidHost
@@ -21,7 +21,7 @@ from magnetar_control.scheduler.request import Request, amounts_of, hint, hinted
 from magnetar_control.store import actions, allocations, hosts, servers
 from magnetar_control.store.database import now
 from magnetar_control.store.tables import actions as queue
-from magnetar_control.store.tables import server_group_members
+from magnetar_control.store.tables import server_group_members, server_mappings
 from magnetar_control.store.tables import servers as table
 from magnetar_core.errors import Conflict
 
@@ -42,11 +42,20 @@ class NoHost(Conflict):
 def schedule(work: Work) -> None:
     """``create`` of a server in cell0."""
     began, here = now(), work.conductor.name
-    found = _held(work) if work.action.attempts > 1 else None
+    again = work.action.attempts > 1
+    if again and _carried(work):
+        with work.database.write() as connection:
+            servers.forget(connection, work.id)
+        return
+    found = _held(work) if again else None
     if found is None:
+        settling = work.conductor.settling()
         try:
             found = _place(work)
         except NoHost as error:
+            if settling:
+                work.later(1.0)
+                return
             said = error.message
             work.also.append(lambda connection: actions.happened(
                 connection, work.action.id, EVENT, here, began, "Error", said))
@@ -65,6 +74,18 @@ def schedule(work: Work) -> None:
         target.ring(connection, servers.ACTIONS_BELL)
     with work.database.write() as connection:
         servers.forget(connection, work.id)
+
+
+def _carried(work: Work) -> bool:
+    """Whether a crash came after the copy into the cell: the server lives there, or has been deleted there since."""
+    store = work.conductor.store
+    with store.api.read() as connection:
+        cell = connection.execute(select(server_mappings.c.cell_id).where(
+            server_mappings.c.server_id == work.id)).scalar()
+    if cell is None:
+        return False
+    with store.cell(cell).read() as connection:
+        return servers.row(connection, work.id) is not None
 
 
 def _held(work: Work) -> tuple[str, str] | None:
