@@ -71,6 +71,8 @@ class Server:
         started = time.perf_counter()
         loop = asyncio.get_running_loop()
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        # A client may send one id with many requests (Nova's global request id); what it asks for needs ids of its own.
+        theirs = headers.pop("x-openstack-request-id", None)
         raw = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1").partition("?")[0]
         prefix, application = self._mounted(raw)
         request = Request(scope["method"], raw[len(prefix):] or "/", scope["query_string"].decode("latin-1"), headers,
@@ -95,7 +97,8 @@ class Server:
                          time.perf_counter() - started)
         if access.isEnabledFor(logging.INFO):
             access.info("%s %s %d", request.method, raw, answer.status, extra={
-                "request_id": request.id, "status": answer.status, "milliseconds":
+                "request_id": request.id, "global_request_id": theirs and theirs[:40], "status": answer.status,
+                "milliseconds":
                 round((time.perf_counter() - started) * 1000, 2), "user": getattr(request.context, "user_id", None),
                 "project": getattr(request.context, "project_id", None)})
 
@@ -174,7 +177,8 @@ def _incoming(receive: Any, loop: asyncio.AbstractEventLoop) -> Callable[[], Ite
 class JsonLog(logging.Formatter):
     """One JSON object a line: time, level, logger, message, and the request's id where there is one."""
 
-    FIELDS = ("request_id", "server", "host", "action", "status", "milliseconds", "user", "project", "cell")
+    FIELDS = ("request_id", "global_request_id", "server", "host", "action", "status", "milliseconds", "user",
+              "project", "cell")
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""

@@ -63,7 +63,7 @@ class Request:
 
 
 def _request_id(headers: Mapping[str, str]) -> str:
-    """``req-<uuid>``; a client's own is kept as a name of the request when it has that form."""
+    """``req-<uuid>``. The one that is given is kept; over HTTP there is none, see ``asgi``."""
     given = headers.get("x-openstack-request-id", "")
     if given.startswith("req-") and len(given) == 40:
         try:

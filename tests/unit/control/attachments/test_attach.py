@@ -207,3 +207,14 @@ def _last(owner: Owner, server: str) -> dict[str, Any]:
     with database.read() as connection:
         return dict(connection.execute(select(actions).where(actions.c.server_id == server).order_by(
             actions.c.id.desc()).limit(1)).mappings().one())
+
+
+def test_one_request_id_may_come_with_many_requests(owner: Owner) -> None:
+    server, volumes = owner.server()["id"], [owner.volume(), owner.volume()]
+    headers = {"X-OpenStack-Request-ID": f"req-{uuid.uuid4()}"}  # as clients send their global request id
+    for volume in volumes:
+        reply = owner.call.call("POST", f"/v2.1/servers/{server}/os-volume_attachments",
+                                {"volumeAttachment": {"volumeId": volume}}, "2.60", headers)
+        assert reply.status == 200, reply
+        assert reply.headers["x-openstack-request-id"] != headers["X-OpenStack-Request-ID"]
+    until(lambda: [owner.state(volume) for volume in volumes] == ["in-use"] * 2)
