@@ -38,6 +38,7 @@ from ansible_collections.magnetar.compute.plugins.module_utils.faces import (
     keypair,
     migration,
     network,
+    operators,
     server,
     server_action,
     volume,
@@ -45,8 +46,8 @@ from ansible_collections.magnetar.compute.plugins.module_utils.faces import (
 
 # Ansible forks a worker for each task, after it has imported this file: what is loaded and worked out here is paid for
 # once in a playbook, what is left for later once in each task. That is why all faces and the transport are imported.
-FACES = {name: face for nouns in (attachment, flavor, host, image, keypair, migration, network, server, server_action,
-                                  volume)
+FACES = {name: face for nouns in (attachment, flavor, host, image, keypair, migration, network, operators, server,
+                                  server_action, volume)
          for name, face in nouns.MODULES.items()}
 for _each in FACES.values():
     shell.argument_spec(_each)

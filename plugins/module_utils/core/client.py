@@ -92,6 +92,11 @@ class Client:
         """The host in the endpoint; ``None`` for a unix socket."""
         return self._address.host or None
 
+    @property
+    def of_cloud(self) -> bool:
+        """Whether it asks the API of a cloud, with a login."""
+        return self._login is not None
+
     # what the agent offers
 
     def info(self) -> Document:

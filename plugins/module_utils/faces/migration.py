@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from ..core.client import Client
-from ..core.errors import Conflict
+from ..core.errors import Conflict, InvalidField
 from ..core.flows.migrate import OPTIONS, Migrate, Side, abort
 from ..core.kinds import Migration
 from ..core.options import Option, client_arguments, collect, given
 from ..core.values import Choices, Text
-from .resource import ABSENT, PRESENT, Face, InfoFace
+from . import results
+from .resource import ABSENT, PRESENT, Face, InfoFace, find
 
 
 class MigrationFace(Face):
@@ -20,7 +21,8 @@ class MigrationFace(Face):
     options = collect(
         server=Option(Text(1, 255), "The server, by name or uuid.", required=True, aliases=("name", "id")),
         destination=Option(Text(1, 255), "Endpoint of the agent that is to have the server, as O(endpoint) names the "
-                           "one that has it. Token and certificates are used for both.", required=True),
+                           "one that has it. Token and certificates are used for both. In a cloud (O(cloud)), the name "
+                           "of a host.", required=True),
         destination_address=Option(Text(1, 255), "Name or address by which the agent at O(endpoint) reaches the one at "
                                    "O(destination), when that is another than in O(destination)."),
         type=Option(Choices("auto", "live", "cold"), "V(live) moves a running guest, V(cold) shuts it down, moves its "
@@ -32,6 +34,8 @@ class MigrationFace(Face):
     ) + steering
 
     def execute(self, params, check_mode, diff_mode, client):
+        if client.of_cloud:
+            return self._in_cloud(params, check_mode, diff_mode, client)
         with Client(**dict(client_arguments(params), endpoint=params["destination"])) as other:
             source, target = Side(client), Side(other, params["destination_address"])
             if params["state"] == ABSENT:
@@ -39,6 +43,22 @@ class MigrationFace(Face):
                 return {"changed": bool(steps), "actions": [step.verb for step in steps], "migration": None,
                         "server": source.find(params["server"])}
             return self._move(params, check_mode, diff_mode, source, target)
+
+    def _in_cloud(self, params, check_mode, diff_mode, client):
+        """A cloud moves the server itself; the destination is the name of a host."""
+        for name in ("destination_address",) + tuple(f.option for f in self.steering):
+            if params.get(name) not in (None, False):
+                raise InvalidField(name, "is for two agents; a cloud decides that itself")
+        if params["state"] == ABSENT:
+            raise InvalidField("state", "absent is for two agents; a migration of a cloud is aborted by its API")
+        running = find(client, "server", params["server"])["power"] in ("running", "paused")
+        if params["type"] not in ("auto", "live" if running else "cold"):
+            raise InvalidField("type", "is %s for a server that %s" % (
+                ("live", "runs") if running else ("cold", "is off")), params["type"])
+        answer = client.ensure("server", params["server"], {"host": params["destination"]}, dry_run=check_mode,
+                               timeout=params["timeout"])
+        found = results.changed("server", params["server"], answer, diff_mode)
+        return dict(found, migration=None)
 
     def _move(self, params, check_mode, diff_mode, source, target):
         wish = dict(given(self.steering, params), type=params["type"])

@@ -130,7 +130,8 @@ class InfoFace(Face):
 
     def execute(self, params, check_mode, diff_mode, client):
         if not self.filtered:
-            return {"changed": False, self.kind.plural: [client.get(self.kind.noun)]}
+            found = client.get(self.kind.noun)  # an agent has one, a cloud has many
+            return {"changed": False, self.kind.plural: found.get(self.kind.plural, [found])}
         query = {name: params[name] for name in ("id", "fields", "limit", "sort")}
         query.update(self._filters(params["filters"] or {}))
         name = params["name"]

@@ -4,11 +4,7 @@ again."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +12,8 @@ import pytest
 
 from tests.unit.control.cloud import Cloud
 
-ROOT = Path(__file__).parents[4]
+from .play import play, prepared
+
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIO0VvMS9bZk0jSAlPS4gCcVmXkGQhWeS3VUN0Zz5bBNJ me@example"
 WEB = {"name": "web1", "flavor": "small", "image": "disk", "network": "lan", "key_name": "me",
        "metadata": {"role": "web"}, "tags": ["shop"]}
@@ -50,38 +47,11 @@ def cloud() -> Iterator[Cloud]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("play")
-    links = path / "ansible_collections" / "magnetar"
-    links.mkdir(parents=True)
-    (links / "compute").symlink_to(ROOT)
+def folder(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = prepared(tmp_path_factory.mktemp("play"), cloud)
     with (path / "disk.raw").open("wb") as stream:
         stream.truncate(1 << 20)
     return path
-
-
-def play(folder: Path, tasks: list[dict[str, Any]], options: Mapping[str, Any], *words: str) -> list[dict[str, Any]]:
-    """Results of the tasks."""
-    listed = [{"name": f"task {at}", **{f"magnetar.compute.{name}" if isinstance(value, dict) else name: value
-                                       for name, value in task.items()}} for at, task in enumerate(tasks)]
-    book = folder / "book.json"
-    book.write_text(json.dumps([{"hosts": "localhost", "gather_facts": False, "vars": {"folder": str(folder)},
-                                 "module_defaults": {"group/magnetar.compute.all": dict(options)}, "tasks": listed}]))
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("OS_")}
-    env = dict(kept, OS_CLIENT_CONFIG_FILE=str(folder / "clouds.yaml"), ANSIBLE_COLLECTIONS_PATH=str(folder),
-               ANSIBLE_LOCAL_TEMP=str(folder), MAGNETAR_DIRECT="always",
-               ANSIBLE_STDOUT_CALLBACK="ansible.builtin.default", ANSIBLE_LOCALHOST_WARNING="0",
-               ANSIBLE_CALLBACK_RESULT_FORMAT="json", ANSIBLE_INVENTORY_UNPARSED_WARNING="0",
-               PYTHONDONTWRITEBYTECODE="1")
-    done = subprocess.run([str(Path(sys.executable).parent / "ansible-playbook"), "-vvv", *words, str(book)], env=env,
-                          capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    found, decoder = [], json.JSONDecoder()
-    for part in done.stdout.split("\nTASK [")[1:]:
-        at = part.find("=> {")
-        assert at >= 0, part
-        found.append(decoder.raw_decode(part[at + 3:])[0])
-    return found
 
 
 def told(tasks: list[dict[str, Any]], results: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -92,8 +62,6 @@ def told(tasks: list[dict[str, Any]], results: list[dict[str, Any]]) -> list[dic
 
 
 def test_same_results(cloud: Cloud, folder: Path) -> None:
-    (folder / "clouds.yaml").write_text((Path(cloud.parts.settings.state_dir) / "clouds.yaml").read_text().replace(
-        "127.0.0.1:8774", f"127.0.0.1:{cloud.port}"))
     alone = cloud.folder / "alone"
     cloud.hosts["alone"] = f"unix:{alone}/agent.sock"
     cloud.start_agent("alone")

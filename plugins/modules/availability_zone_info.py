@@ -1,0 +1,69 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, Magnetar contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: availability_zone_info
+version_added: "0.1.0"
+short_description: Report the availability zones of a cloud
+description:
+  - Reports the zones that servers may be asked to be in; administrators see their hosts.
+author:
+  - Magnetar contributors (@magnetar)
+extends_documentation_fragment:
+  - magnetar.compute.availability_zone.info
+  - magnetar.compute.connection
+  - magnetar.compute.attributes.info
+seealso:
+  - module: magnetar.compute.server
+  - module: magnetar.compute.hypervisor_info
+"""
+
+EXAMPLES = r"""
+- name: All zones
+  magnetar.compute.availability_zone_info:
+    cloud: mycloud
+  register: result
+
+- name: Names of those that take servers
+  ansible.builtin.debug:
+    msg: "{{ result.availability_zones | selectattr('available') | map(attribute='name') }}"
+"""
+
+RETURN = r"""
+availability_zones:
+  description: What there is, or what fits; empty when there is nothing.
+  returned: on success
+  type: list
+  elements: dict
+  sample:
+    - name: nova
+      available: true
+      hosts:
+        - kvm1
+        - kvm2
+error:
+  description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
+  returned: on failure
+  type: dict
+  sample:
+    code: invalid-field
+    details:
+      field: name
+      rule: is required
+    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+"""
+
+from ansible_collections.magnetar.compute.plugins.module_utils.faces.operators import MODULES
+from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+
+
+def main():
+    run(MODULES["availability_zone_info"])
+
+
+if __name__ == "__main__":
+    main()

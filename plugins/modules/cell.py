@@ -1,0 +1,105 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, Magnetar contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: cell
+version_added: "0.1.0"
+short_description: Manage cells, the parts of a cloud
+description:
+  - Makes a cell be listed as described, or not. The tables of its database are made; a database that does not answer is
+    refused.
+  - Hosts come into the cell with its conductors. A cell that has hosts or servers is not removed. The database itself
+    stays.
+  - Needs the role V(admin).
+author:
+  - Magnetar contributors (@magnetar)
+extends_documentation_fragment:
+  - magnetar.compute.cell
+  - magnetar.compute.connection
+  - magnetar.compute.attributes
+seealso:
+  - module: magnetar.compute.cell_info
+"""
+
+EXAMPLES = r"""
+- name: A second cell
+  magnetar.compute.cell:
+    cloud: mycloud
+    name: cell2
+    database_url: "postgresql+psycopg://magnetar:{{ vault_password }}@db2/cell2"
+
+- name: No new servers there
+  magnetar.compute.cell:
+    cloud: mycloud
+    name: cell2
+    disabled: true
+
+- name: Forget it
+  magnetar.compute.cell:
+    cloud: mycloud
+    name: cell2
+    state: absent
+"""
+
+RETURN = r"""
+cell:
+  description:
+    - The cell as it is afterwards, or as it would be in check mode.
+    - With O(state=absent) it is the last that was known of it, or V(null) if there was none.
+  returned: on success, unless a running operation is returned
+  type: dict
+  sample:
+    id: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
+    name: cell2
+    disabled: false
+    database: postgresql://db2/cell2
+    hosts: 4
+actions:
+  description: What was done, or would be in check mode, in order.
+  returned: on success
+  type: list
+  elements: str
+  sample: [record]
+changes:
+  description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden.
+  returned: on success
+  type: dict
+  sample: {disabled: {old: false, new: true}}
+operation:
+  description: The work that goes on, when it was not waited for.
+  returned: when O(wait=false) and the work takes longer than a moment
+  type: dict
+  sample:
+    id: 0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10
+    status: running
+request_id:
+  description: Name of the request in the logs of the API.
+  returned: when the API has answered
+  type: str
+  sample: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+error:
+  description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
+  returned: on failure
+  type: dict
+  sample:
+    code: invalid-field
+    details:
+      field: name
+      rule: is required
+    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+"""
+
+from ansible_collections.magnetar.compute.plugins.module_utils.faces.operators import MODULES
+from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+
+
+def main():
+    run(MODULES["cell"])
+
+
+if __name__ == "__main__":
+    main()

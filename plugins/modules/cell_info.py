@@ -1,0 +1,71 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, Magnetar contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: cell_info
+version_added: "0.1.0"
+short_description: Report the cells of a cloud
+description:
+  - Reports the cells, their databases without user and password, and how many hosts each has.
+  - Needs the role V(admin).
+author:
+  - Magnetar contributors (@magnetar)
+extends_documentation_fragment:
+  - magnetar.compute.cell.info
+  - magnetar.compute.connection
+  - magnetar.compute.attributes.info
+seealso:
+  - module: magnetar.compute.cell
+"""
+
+EXAMPLES = r"""
+- name: All cells
+  magnetar.compute.cell_info:
+    cloud: mycloud
+  register: all
+
+- name: Those that get no new servers
+  magnetar.compute.cell_info:
+    cloud: mycloud
+    filters:
+      disabled: true
+"""
+
+RETURN = r"""
+cells:
+  description: What there is, or what fits; empty when there is nothing.
+  returned: on success
+  type: list
+  elements: dict
+  sample:
+    - id: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
+      name: cell2
+      disabled: false
+      database: postgresql://db2/cell2
+      hosts: 4
+error:
+  description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
+  returned: on failure
+  type: dict
+  sample:
+    code: invalid-field
+    details:
+      field: name
+      rule: is required
+    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+"""
+
+from ansible_collections.magnetar.compute.plugins.module_utils.faces.operators import MODULES
+from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+
+
+def main():
+    run(MODULES["cell_info"])
+
+
+if __name__ == "__main__":
+    main()

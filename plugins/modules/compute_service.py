@@ -1,0 +1,106 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, Magnetar contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: compute_service
+version_added: "0.1.0"
+short_description: Enable, disable, or force down the compute service of a host
+description:
+  - Says of a compute host of a cloud whether it gets new servers, and whether it counts as down.
+  - The service comes with its host, so it is never made here. Needs the role V(admin).
+author:
+  - Magnetar contributors (@magnetar)
+extends_documentation_fragment:
+  - magnetar.compute.compute_service
+  - magnetar.compute.connection
+  - magnetar.compute.attributes
+seealso:
+  - module: magnetar.compute.compute_service_info
+  - module: magnetar.compute.hypervisor_info
+"""
+
+EXAMPLES = r"""
+- name: No new servers on kvm1
+  magnetar.compute.compute_service:
+    cloud: mycloud
+    name: kvm1
+    status: disabled
+    disabled_reason: new memory on Friday
+
+- name: Use it again
+  magnetar.compute.compute_service:
+    cloud: mycloud
+    name: kvm1
+    status: enabled
+
+- name: It is off for sure, whatever was heard of it last
+  magnetar.compute.compute_service:
+    cloud: mycloud
+    name: kvm1
+    forced_down: true
+"""
+
+RETURN = r"""
+compute_service:
+  description: The service as it is afterwards, or as it would be in check mode.
+  returned: on success, unless a running operation is returned
+  type: dict
+  sample:
+    id: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
+    name: kvm1
+    binary: nova-compute
+    status: enabled
+    disabled_reason: null
+    forced_down: false
+    state: up
+    zone: nova
+    updated_at: '2026-11-20T20:00:00Z'
+actions:
+  description: What was done, or would be in check mode, in order.
+  returned: on success
+  type: list
+  elements: str
+  sample: [record]
+changes:
+  description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden.
+  returned: on success
+  type: dict
+  sample: {status: {old: enabled, new: disabled}}
+operation:
+  description: The work that goes on, when it was not waited for.
+  returned: when O(wait=false) and the work takes longer than a moment
+  type: dict
+  sample:
+    id: 0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10
+    status: running
+request_id:
+  description: Name of the request in the logs of the API.
+  returned: when the API has answered
+  type: str
+  sample: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+error:
+  description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
+  returned: on failure
+  type: dict
+  sample:
+    code: invalid-field
+    details:
+      field: name
+      rule: is required
+    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+"""
+
+from ansible_collections.magnetar.compute.plugins.module_utils.faces.operators import MODULES
+from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+
+
+def main():
+    run(MODULES["compute_service"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, Magnetar contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: compute_service_info
+version_added: "0.1.0"
+short_description: Report the compute services of a cloud
+description:
+  - Reports for each compute host whether it gets new servers, whether its agent was heard lately, and when.
+  - Needs the role V(admin).
+author:
+  - Magnetar contributors (@magnetar)
+extends_documentation_fragment:
+  - magnetar.compute.compute_service.info
+  - magnetar.compute.connection
+  - magnetar.compute.attributes.info
+seealso:
+  - module: magnetar.compute.compute_service
+"""
+
+EXAMPLES = r"""
+- name: All hosts
+  magnetar.compute.compute_service_info:
+    cloud: mycloud
+  register: all
+
+- name: Those whose agents are silent
+  magnetar.compute.compute_service_info:
+    cloud: mycloud
+    filters:
+      state: down
+"""
+
+RETURN = r"""
+compute_services:
+  description: What there is, or what fits; empty when there is nothing.
+  returned: on success
+  type: list
+  elements: dict
+  sample:
+    - id: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
+      name: kvm1
+      binary: nova-compute
+      status: enabled
+      disabled_reason: null
+      forced_down: false
+      state: up
+      zone: nova
+      updated_at: '2026-11-20T20:00:00Z'
+error:
+  description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
+  returned: on failure
+  type: dict
+  sample:
+    code: invalid-field
+    details:
+      field: name
+      rule: is required
+    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+"""
+
+from ansible_collections.magnetar.compute.plugins.module_utils.faces.operators import MODULES
+from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+
+
+def main():
+    run(MODULES["compute_service_info"])
+
+
+if __name__ == "__main__":
+    main()

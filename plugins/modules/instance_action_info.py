@@ -1,0 +1,80 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, Magnetar contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: instance_action_info
+version_added: "0.1.0"
+short_description: Report what was asked of a server of a cloud
+description:
+  - Reports the requests that a server got, latest first, and of one of them its steps.
+author:
+  - Magnetar contributors (@magnetar)
+extends_documentation_fragment:
+  - magnetar.compute.instance_action.info
+  - magnetar.compute.connection
+  - magnetar.compute.attributes.info
+seealso:
+  - module: magnetar.compute.server_info
+  - module: magnetar.compute.server_action
+"""
+
+EXAMPLES = r"""
+- name: What was done with web1
+  magnetar.compute.instance_action_info:
+    cloud: mycloud
+    server: web1
+  register: done
+
+- name: The steps of the last one
+  magnetar.compute.instance_action_info:
+    cloud: mycloud
+    server: web1
+    id: "{{ done.instance_actions[0].id }}"
+"""
+
+RETURN = r"""
+instance_actions:
+  description: What there is, or what fits; empty when there is nothing.
+  returned: on success
+  type: list
+  elements: dict
+  sample:
+    - id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+      server: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
+      action: create
+      message: null
+      user_id: 4f1c9a0e5d0f4a2b9d0e0c6c8a1f2b3d
+      project_id: 0e5d0f4a2b9d0e0c6c8a1f2b3d4f1c9a
+      started_at: '2026-11-20T20:00:00Z'
+      updated_at: '2026-11-20T20:00:01Z'
+      events:
+        - event: compute__do_build_and_run_instance
+          result: Success
+          started_at: '2026-11-20T20:00:00Z'
+          finished_at: '2026-11-20T20:00:01Z'
+error:
+  description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
+  returned: on failure
+  type: dict
+  sample:
+    code: invalid-field
+    details:
+      field: name
+      rule: is required
+    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+"""
+
+from ansible_collections.magnetar.compute.plugins.module_utils.faces.operators import MODULES
+from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+
+
+def main():
+    run(MODULES["instance_action_info"])
+
+
+if __name__ == "__main__":
+    main()

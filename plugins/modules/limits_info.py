@@ -1,0 +1,75 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, Magnetar contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: limits_info
+version_added: "0.1.0"
+short_description: Report what a project of a cloud may use, and uses
+description:
+  - Reports the limits of the project of the credentials, and what of them is used. -1 is no limit.
+author:
+  - Magnetar contributors (@magnetar)
+extends_documentation_fragment:
+  - magnetar.compute.limits.info
+  - magnetar.compute.connection
+  - magnetar.compute.attributes.info
+seealso:
+  - module: magnetar.compute.server
+"""
+
+EXAMPLES = r"""
+- name: Limits of the project
+  magnetar.compute.limits_info:
+    cloud: mycloud
+  register: result
+
+- name: Is there room for ten more?
+  ansible.builtin.assert:
+    that: result.limits[0].instances - result.limits[0].instances_used >= 10
+"""
+
+RETURN = r"""
+limits:
+  description: What there is, or what fits; empty when there is nothing.
+  returned: on success
+  type: list
+  elements: dict
+  sample:
+    - name: shop
+      instances: 10
+      instances_used: 3
+      cores: 20
+      cores_used: 6
+      ram: 51200
+      ram_used: 6144
+      metadata_items: 128
+      key_pairs: 100
+      server_groups: 10
+      server_groups_used: 0
+      server_group_members: 10
+error:
+  description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
+  returned: on failure
+  type: dict
+  sample:
+    code: invalid-field
+    details:
+      field: name
+      rule: is required
+    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+"""
+
+from ansible_collections.magnetar.compute.plugins.module_utils.faces.operators import MODULES
+from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+
+
+def main():
+    run(MODULES["limits_info"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Modules that ask a cloud: their examples, how they log in, and what they say when that fails."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from magnetar_core import login
+from magnetar_core.client import Client
+from magnetar_core.errors import InvalidField, Unauthenticated
+from tests.unit.control.cloud import Cloud
+
+from .play import ROOT, play, prepared
+
+EXAMPLES = ("availability_zone_info", "cell_info", "compute_service", "compute_service_info", "hypervisor_info",
+            "instance_action_info", "limits_info")
+
+
+@pytest.fixture(scope="module")
+def cloud() -> Iterator[Cloud]:
+    with Cloud(hosts=1) as made:
+        made.admin.boot("web1")
+        yield made
+
+
+@pytest.fixture(scope="module")
+def folder(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return prepared(tmp_path_factory.mktemp("play"), cloud, "mycloud")
+
+
+def auth(cloud: Cloud, **more: Any) -> dict[str, Any]:
+    return {"auth": {"auth_url": f"http://127.0.0.1:{cloud.port}/identity", "username": "admin", "password":
+                     cloud.password, "project_name": "admin", **more}}
+
+
+def examples(module: str) -> list[dict[str, Any]]:
+    text = (ROOT / f"plugins/modules/{module}.py").read_text()
+    found = re.search(r'^EXAMPLES = r"""(.*?)"""', text, re.DOTALL | re.MULTILINE)
+    assert found
+    tasks: list[dict[str, Any]] = yaml.safe_load(found[1])
+    return tasks
+
+
+def test_examples(cloud: Cloud, folder: Path) -> None:
+    tasks = [task for module in EXAMPLES for task in examples(module) if "ansible.builtin.assert" not in task]
+    results = play(folder, tasks, {}, "--diff")
+    assert len(results) == len(tasks)
+    back = [{"compute_service": {"name": "kvm1", "forced_down": False}}]
+    (checked,) = play(folder, back, {"cloud": "mycloud"}, "--check", "--diff")
+    assert checked["changed"] and checked["diff"]["after"] == {"forced_down": False}
+    once, twice = play(folder, back + back, {"cloud": "mycloud"})
+    assert once["changed"] and not twice["changed"]
+
+
+def test_cells_by_module(cloud: Cloud, folder: Path) -> None:
+    url = f"sqlite:///{cloud.folder}/modules.db"
+    cell = {"cell": {"name": "cell9", "database_url": url}}
+    made, again, gone = play(folder, [cell, cell, {"cell": {"name": "cell9", "state": "absent"}}], {"cloud": "mycloud"})
+    assert made["changed"] and not again["changed"] and gone["changed"]
+    assert url not in str(made)
+
+
+def test_by_variables_and_as_modules(cloud: Cloud, folder: Path) -> None:
+    variables = {"OS_AUTH_URL": f"http://127.0.0.1:{cloud.port}/identity/v3", "OS_USERNAME": "admin",
+                 "OS_PASSWORD": cloud.password, "OS_PROJECT_NAME": "admin", "OS_USER_DOMAIN_NAME": "Default",
+                 "OS_PROJECT_DOMAIN_ID": "default"}
+    (found,) = play(folder, [{"server_info": {"fields": ["name"]}}], {}, direct="never", **variables)
+    assert found["servers"] == [{"name": "web1"}]
+    (found,) = play(folder, [{"host_info": {}}], {}, OS_CLOUD="mycloud")
+    assert found["hosts"][0]["name"] == "kvm1"
+    wrong, unknown = play(folder, [{"server_info": {}, "ignore_errors": True}, {"server_info": {"cloud": "none"},
+                                                                                "ignore_errors": True}],
+                          {}, **{**variables, "OS_PASSWORD": "wrong"})
+    assert "does not let you in" in wrong["msg"] and "is not in" in unknown["msg"]
+
+
+def test_a_token_is_renewed(cloud: Cloud) -> None:
+    entry = login.Login(auth(cloud))
+    with Client(login=entry) as client:
+        assert client.info()["cloud"] is True
+        login._kept[entry._key] = ("not a token any more", login._kept[entry._key][1])
+        assert [server["name"] for server in client.list("server")] == ["web1"]
+    with pytest.raises(Unauthenticated, match="does not let you in"):
+        login.Login(auth(cloud, password="wrong")).token  # noqa: B018
+
+
+def test_other_logins(cloud: Cloud) -> None:
+    by_token = login.Login({"auth": {**auth(cloud)["auth"], "password": None, "username": None,
+                                     "token": cloud.admin.token}})
+    with Client(login=by_token) as client:
+        assert client.info()["api"] == 1
+    with pytest.raises(InvalidField, match="must be an https URL"):
+        login.Login({"auth": {**auth(cloud)["auth"], "auth_url": "http://cloud.example.org/identity"}}).token  # noqa: B018
+    with pytest.raises(InvalidField, match="OS_PASSWORD"):
+        login.Login(auth(cloud, password=None)).token  # noqa: B018
+    found = login.request({"application_credential_id": "i", "application_credential_secret": "s"})
+    assert found == {"identity": {"methods": ["application_credential"], "application_credential": {
+        "id": "i", "secret": "s"}}}
