@@ -67,26 +67,38 @@ class Move:
 
     @classmethod
     def begin(cls, work: Work, type: str, status: str, flavor: Mapping[str, Any]) -> Move:
-        """The migration that an action is; drawn at the first time. One that an operator's reset-state left waiting
-        ends, for its server goes other ways now."""
+        """The migration that an action is; drawn at the first time. Others of the server have ended, whatever they
+        waited for: an operator's reset-state let it go other ways."""
         drawn = work.args.get("migration")
-        with work.database.read() as connection:
-            stale = [row.uuid for row in migrations.open_ones(connection, work.id) if row.uuid != drawn]
-        if stale:
-            with Claims(work).write() as connection:
-                for id in stale:
-                    allocations.release(connection, id)
         with work.database.write() as connection:
             work.hold(connection)
-            for id in stale:
-                migrations.change(connection, id, status="error")
+            for row in migrations.open_ones(connection, work.id):
+                if row.uuid != drawn:
+                    migrations.change(connection, row.uuid, status="error")
             if drawn is None:
                 drawn = migrations.begin(connection, work.action, work.args, work.server, type=type, status=status,
                                          new_flavor=servers.text(flavor))
             found = cls(work, migrations.find(connection, drawn))
+        found._inherit()
         if found.row.status == "queued":
             found.note(status=status)
         return found
+
+    def _inherit(self) -> None:
+        """What another migration holds of the source, where one was lost between two hosts, is this one's; what others
+        hold elsewhere is nobody's."""
+        with self.claims.read() as connection:
+            if all(row["consumer_id"] in (self.id, self.work.id) for row in allocations.held(connection, self.work.id)):
+                return
+        with self.claims.write() as connection:
+            held = allocations.held(connection, self.work.id)
+            own = any(row["consumer_id"] == self.work.id and row["host"] == self.source for row in held)
+            for row in held:
+                if row["consumer_id"] in (self.id, self.work.id):
+                    continue
+                if row["host"] == self.source and not own:
+                    allocations.move(connection, row["consumer_id"], self.id, row["host_id"])
+                allocations.release(connection, row["consumer_id"])
 
     @property
     def id(self) -> str:

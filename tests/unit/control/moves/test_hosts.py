@@ -221,18 +221,40 @@ def test_nothing_to_say_a_word_about(cloud, server, action, status):
     assert cloud.admin.act(server["id"], action).status == status
 
 
-def test_a_server_between_two_hosts_of_which_one_is_down_is_deleted_and_leaves_nothing(cloud, hasty, monkeypatch):
+@pytest.fixture
+def torn(cloud, hasty, monkeypatch):
+    """A server between two hosts, of which the second is down."""
     id = cloud.admin.boot(flavorRef="small")["id"]
     host, other = host_of(cloud, id)
 
-    def torn(*_given):
+    def tear(*_given):
         down(cloud, other)
         raise Unreachable("the target is gone")
 
-    monkeypatch.setattr("magnetar_agent.migrations.source.send", torn)
-    try:
+    with monkeypatch.context() as patched:
+        patched.setattr("magnetar_agent.migrations.source.send", tear)
         assert cloud.admin.act(id, "migrate").status == 202
-        assert cloud.admin.settled(id, 60)["status"] in ("ERROR", "ACTIVE")
+        assert cloud.admin.settled(id, 60)["status"] == "ERROR"
+    assert {name for name, _amounts in claims(cloud, id).values()} == {host, other}
+    return id, host, other
+
+
+def test_a_server_between_two_hosts_is_moved_again(cloud, torn):
+    id, host, other = torn
+    up(cloud, other)
+    assert cloud.admin.act(id, "os-resetState", {"state": "active"}).status == 202
+    server = act(cloud, id, "migrate")
+    assert (server["status"], server["OS-EXT-SRV-ATTR:host"]) == ("VERIFY_RESIZE", other), row(cloud, id).fault
+    check(cloud, id, waits=True)
+    assert act(cloud, id, "revertResize")["OS-EXT-SRV-ATTR:host"] == host
+    assert check(cloud, id)["power_state"] == "running"
+    cloud.admin.delete(f"/v2.1/servers/{id}")
+    assert cloud.admin.settled(id) is None
+
+
+def test_a_server_between_two_hosts_of_which_one_is_down_is_deleted_and_leaves_nothing(cloud, torn):
+    id, host, other = torn
+    try:
         cloud.admin.delete(f"/v2.1/servers/{id}")
         assert cloud.admin.settled(id, 60) is None
     finally:
