@@ -29,7 +29,7 @@ from magnetar_control.metrics import Beside, Metrics
 from magnetar_control.services import Images as ImagesService
 from magnetar_control.services import Services
 from magnetar_control.services.identity import Embedded as Identity
-from magnetar_control.services.identity import clouds_yaml
+from magnetar_control.services.identity import clouds_yaml, keystone
 from magnetar_control.services.identity.service import Service
 from magnetar_control.services.image import Embedded as Images
 from magnetar_control.services.image.remote import Remote
@@ -72,14 +72,16 @@ class Parts:
         self.beside: Beside | None = None
 
     def services(self) -> Services:
-        """The embedded services."""
+        """The embedded services; or a real Keystone, in place of the embedded identity."""
         database, settings = self.api_database, self.settings
-        self.identity = Identity(database, settings.token_hours * 3600)
+        self.identity = Identity(database, settings.token_hours * 3600) if settings.keystone_url is None else \
+            keystone.of(settings)
         self.images = Images(database, settings.state_dir / "images")
         self.networks = Networks(database, settings.network_cidr)
         #: As conductors and volumes ask for them: here, or at the machine that has them.
         self.asked: ImagesService = self.images if settings.image_url is None else Remote(
-            settings.image_url, Service(self.identity.bearers).token, settings.image_ca_cert)
+            settings.image_url, Service(self.identity.bearers).token if isinstance(
+                self.identity, Identity) else self.identity.token, settings.image_ca_cert)
         self.delivery = Delivery(self.asked, settings.action_timeout)
         self.volumes = Volumes(database, self.places, self.agents, self.bring, self.asked,
                                zone=settings.default_availability_zone)
@@ -136,8 +138,9 @@ class Parts:
         """What a cloud has from its beginning."""
         url = self.settings.public_url or f"http{'s' if self.settings.tls_cert else ''}://{self.settings.listen}"
         path = self.settings.state_dir / "clouds.yaml"
-        # Kept before it counts: a crash in between loses no password.
-        self.bootstrapped = self.identity.bootstrap(url, keep=lambda password: clouds_yaml(path, url, password))
+        if isinstance(self.identity, Identity):
+            # Kept before it counts: a crash in between loses no password.
+            self.bootstrapped = self.identity.bootstrap(url, keep=lambda password: clouds_yaml(path, url, password))
         if self.bootstrapped:
             log.info("the password of admin is in %s: export OS_CLIENT_CONFIG_FILE=%s OS_CLOUD=magnetar", path, path)
         self.networks.bootstrap()
@@ -165,8 +168,9 @@ class Parts:
         token = request.headers.get("x-auth-token")
         request.context = self.identity.validate(token) if token else None
         if request.context is None:
+            where = self.settings.keystone_url or f"{request.root}/identity"
             raise Fault(401, "The request you have made requires authentication.",
-                        {"WWW-Authenticate": f'Keystone uri="{request.root}/identity"'})
+                        {"WWW-Authenticate": f'Keystone uri="{where}"'})
 
     def work(self, services: Services) -> None:
         """Begin to conduct."""

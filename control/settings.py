@@ -102,6 +102,7 @@ class Settings:
     keystone_username: str = _doc("User with which tokens are validated there.", "magnetar")
     keystone_password_file: Path | None = _doc("File with that user's password.")
     keystone_project: str = _doc("Project of that user.", "service")
+    keystone_ca_cert: Path | None = _doc("PEM file with the CA of Keystone's certificate.")
 
     def url(self, name: str) -> str:
         """URL of the database ``api``, ``cell0`` or ``cell``."""

@@ -81,8 +81,9 @@ class ComputeApplication:
         token = request.headers.get("x-auth-token")
         context = self.cloud.services.identity.validate(token) if token else None
         if context is None:
+            where = self.cloud.settings.keystone_url or f"{request.root}/identity"
             raise Fault(401, "The request you have made requires authentication.",
-                        {"WWW-Authenticate": f'Keystone uri="{request.root}/identity"'})
+                        {"WWW-Authenticate": f'Keystone uri="{where}"'})
         return context
 
     def _below(self, request: Request, head: str, rest: str) -> str:

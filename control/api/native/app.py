@@ -163,7 +163,7 @@ class Native:
         if context is None:
             raise Unauthenticated("This is the API of a cloud, and the token is none of its identity service, or has "
                                   "expired. A token of an agent is good at that agent only; log in at "
-                                  f"{request.root}/identity.")
+                                  f"{self.cloud.settings.keystone_url or request.root + '/identity'}.")
         if not context.project_id:
             raise Forbidden("The token is for no project. Log in with a project (OS_PROJECT_NAME).")
         request.context, request.extra["token"] = context, token

@@ -19,7 +19,8 @@ from typing import Any
 import orjson
 
 from magnetar_control.services import Context
-from magnetar_control.web import Fault
+from magnetar_control.settings import InvalidSettings, Settings
+from magnetar_control.web import Answer, Fault, Request
 
 #: Seconds for which an answer is believed: a revoked token lives that much longer here.
 BELIEVED = 5.0
@@ -69,24 +70,12 @@ class Keystone:
         status, _headers, _body = self._as_ourselves("GET", f"/projects/{urllib.parse.quote(project_id, safe='')}")
         return status == 200
 
-    def _ask(self, token: str) -> Context | None:
-        if not token or not token.isascii() or not token.isprintable():
-            return None
-        status, _headers, body = self._as_ourselves("GET", "/auth/tokens?nocatalog", {"X-Subject-Token": token})
-        return borne(body["token"], token) if status == 200 else None
+    def application(self) -> Elsewhere:
+        """What is mounted at ``/identity``."""
+        return Elsewhere(self.url)
 
-    def _as_ourselves(self, method: str, path: str, headers: dict[str, str] | None = None) -> tuple[int, Any, Any]:
-        """Ask with our own token, a new one when the old one is refused."""
-        for fresh in (False, True):
-            answer = self._request(method, path, {**(headers or {}), "X-Auth-Token": self._token(fresh)})
-            if answer[0] != 401:
-                break
-        if answer[0] in (200, 404):
-            return answer
-        raise Fault(503, f"Keystone answered {answer[0]} when the compute service asked it about a token. An operator "
-                         "must see to it that the service's user has the role admin or service there.")
-
-    def _token(self, fresh: bool) -> str:
+    def token(self, fresh: bool = False) -> str:
+        """Our own token; with *fresh*, one that was not given before. Raises ``Fault`` 503."""
         with self._lock:
             if fresh or self._own_ends <= time.time():
                 status, headers, body = self._request("POST", "/auth/tokens?nocatalog", {}, self._login)
@@ -96,6 +85,23 @@ class Keystone:
                 self._own = headers["X-Subject-Token"]
                 self._own_ends = _seconds(body["token"]["expires_at"]) - EARLY
             return self._own
+
+    def _ask(self, token: str) -> Context | None:
+        if not token or not token.isascii() or not token.isprintable():
+            return None
+        status, _headers, body = self._as_ourselves("GET", "/auth/tokens?nocatalog", {"X-Subject-Token": token})
+        return borne(body["token"], token) if status == 200 else None
+
+    def _as_ourselves(self, method: str, path: str, headers: dict[str, str] | None = None) -> tuple[int, Any, Any]:
+        """Ask with our own token, a new one when the old one is refused."""
+        for fresh in (False, True):
+            answer = self._request(method, path, {**(headers or {}), "X-Auth-Token": self.token(fresh)})
+            if answer[0] != 401:
+                break
+        if answer[0] in (200, 404):
+            return answer
+        raise Fault(503, f"Keystone answered {answer[0]} when the compute service asked it about a token. An operator "
+                         "must see to it that the service's user has the role admin or service there.")
 
     def _request(self, method: str, path: str, headers: dict[str, str], body: Any = None) -> tuple[int, Any, Any]:
         request = urllib.request.Request(  # noqa: S310 - the scheme was checked when the URL was given
@@ -110,6 +116,36 @@ class Keystone:
         except (OSError, orjson.JSONDecodeError) as error:
             raise Fault(503, f"Keystone does not answer ({type(error).__name__}), so nobody can be let in. Try again "
                              "in a moment.") from error
+
+
+class Elsewhere:
+    """The application in place of the embedded identity service: whoever asks it is told where Keystone is."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def streams(self, method: str, path: str) -> bool:
+        """Nothing has a stream."""
+        return False
+
+    def handle(self, request: Request) -> Answer:
+        """404, in Keystone's form."""
+        return Answer({"error": {"code": 404, "title": "Not Found", "message":
+                                 f"This cloud has no identity service of its own; ask Keystone at {self.url}."}}, 404)
+
+
+def of(settings: Settings) -> Keystone:
+    """The Keystone of the *settings*. Raises ``InvalidSettings`` that says what is missing."""
+    path = settings.keystone_password_file
+    if path is None:
+        raise InvalidSettings("keystone_url is set, and keystone_password_file is not. Tokens are validated by a user "
+                              "whom Keystone knows: name the file with that user's password.")
+    try:
+        password = path.read_text(encoding="utf-8").strip()
+        return Keystone(str(settings.keystone_url), settings.keystone_username, password, settings.keystone_project,
+                        ca=settings.keystone_ca_cert)
+    except (OSError, ValueError) as error:
+        raise InvalidSettings(f"Keystone cannot be asked with these settings: {error}") from None
 
 
 def borne(token: dict[str, Any], text: str) -> Context:

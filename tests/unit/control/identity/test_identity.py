@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What both identity services promise: the embedded one, and the client of a Keystone (here: the embedded's REST)."""
 
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
 import pytest
 
 from magnetar_control.services.identity import Embedded
-from magnetar_control.services.identity.keystone import Keystone
+from magnetar_control.services.identity.keystone import Keystone, of
+from magnetar_control.settings import InvalidSettings, make
 from magnetar_control.web import Fault
 
 from .cloud import Cloud, served
@@ -99,3 +103,32 @@ def test_a_wrong_password_for_keystone_is_the_operators_matter(demo):
 def test_only_http():
     with pytest.raises(ValueError, match="must begin with"):
         Keystone("file:///etc/passwd", "a", "b")
+
+
+def test_of_the_settings(demo, service, tmp_path):
+    secret = tmp_path / "password"
+    secret.write_text("hush\n")
+    with served(identity=demo.identity.application()) as url:
+        identity = of(make({"keystone_url": f"{url}/identity/v3", "keystone_username": "nova",
+                            "keystone_password_file": str(secret)}))
+        assert identity.validate(demo.admin.token).is_admin
+        old = identity.token()
+        assert identity.token() == old != identity.token(fresh=True)
+
+
+@pytest.mark.parametrize(("more", "words"), [
+    ({}, "keystone_password_file"), ({"keystone_password_file": "/nowhere/password"}, "No such file"),
+    ({"keystone_password_file": "/dev/null", "keystone_url": "ftp://keystone"}, "must begin with"),
+    ({"keystone_password_file": "/dev/null", "keystone_ca_cert": "/nowhere/ca.pem"}, "No such file"),
+])
+def test_settings_that_cannot_be(more, words):
+    with pytest.raises(InvalidSettings, match=words):
+        of(make({"keystone_url": "https://keystone:5000/v3", **more}))
+
+
+def test_in_place_of_the_embedded_service_is_a_sign():
+    with served(identity=Keystone("https://keystone:5000", "a", "b").application()) as url:
+        with pytest.raises(HTTPError, match="404") as caught:
+            urlopen(f"{url}/identity/v3/auth/tokens")
+        assert "https://keystone:5000/v3" in caught.value.read().decode()
+        caught.value.close()
