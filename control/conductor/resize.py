@@ -15,7 +15,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import orjson
-from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.scheduler.request import sizes
 from magnetar_control.store import allocations, migrations, servers
@@ -326,15 +325,6 @@ def _not_reverted(move: Move, error: MagnetarError | Fault, flavor: Flavor) -> N
 
 
 # The window -------------------------------------------------------------------------------------------------------
-def confirming(conductor: Conductor) -> None:
-    """Until the conductor ends: confirm what has waited for longer than ``resize_confirm_window``."""
-    while not conductor.over.wait(LOOK):
-        try:
-            confirm_late(conductor)
-        except DBAPIError as error:
-            log.warning("resizes of cell %s: %s", conductor.cell.name, error.orig)
-
-
 def confirm_late(conductor: Conductor) -> int:
     """One look; how many are confirmed."""
     window, count = conductor.settings.resize_confirm_window, 0
