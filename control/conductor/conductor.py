@@ -206,8 +206,9 @@ class Conductor:
         last the server is in error, so that nothing is stuck. When even that cannot be noted, the lease ends."""
         try:
             if action.attempts < TRIES:
+                pause = AGAIN * min(action.attempts, 10)  # in all some eight minutes, for a database that is away
                 with database.write() as connection:
-                    actions.put_back(connection, action.id, self.holder, database.clock(AGAIN))
+                    actions.put_back(connection, action.id, self.holder, database.clock(pause))
             else:
                 work = Work(self, database, action)
                 work.failed(error, **({"vm_state": ERROR} if work.rule.task else {}))
