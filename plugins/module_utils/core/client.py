@@ -11,7 +11,7 @@ import os
 import socket
 import time
 import uuid
-from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Iterator, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional, Sequence, Union
 from urllib.parse import quote, urlencode
 
 from .endpoint import ENDPOINT, parse
@@ -38,7 +38,6 @@ BRIEFLY = 1.0
 ANSWER_MARGIN = 30.0
 #: Seconds from the first failure on for which an agent that restarts, or a libvirt that does, is asked again.
 RETRY_FOR = 10.0
-_PIECE = 1 << 20
 
 
 class Client:
@@ -155,10 +154,11 @@ class Client:
 
         *progress* is called with ``{"phase": "upload", "done": bytes, "total": bytes, "unit": "bytes"}``.
         """
+        from . import content
         try:
             with open(path, "rb") as stream:
                 total = os.fstat(stream.fileno()).st_size
-                return self.send(noun, key, _pieces(stream, total, progress), total, timeout, request_id, progress)
+                return self.send(noun, key, content.of_file(stream, total, progress), total, timeout, request_id, progress)
         except OSError as error:
             raise InvalidField("filename", "cannot be read: %s" % error.strerror, str(path)) from None
 
@@ -391,15 +391,3 @@ def _resource(answer: Document, noun: str) -> Document:
     """The resource in a ``GET`` answer, which may be wrapped under its noun."""
     inner = answer.get(noun)
     return inner if isinstance(inner, dict) and len(answer) <= 2 else answer
-
-
-def _pieces(stream: BinaryIO, total: int, progress: Progress) -> Iterator[bytes]:
-    done = 0
-    while True:
-        piece = stream.read(_PIECE)
-        if not piece:
-            return
-        yield piece
-        done += len(piece)
-        if progress:
-            progress({"phase": "upload", "done": done, "total": total, "unit": "bytes"})

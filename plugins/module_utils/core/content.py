@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Content of a resource from an agent, piece by piece, on a connection of its own."""
+"""Content of a resource, piece by piece: from an agent on a connection of its own, or of a file."""
 
 from __future__ import annotations
 
 import http.client
 import socket
-from typing import Any, Callable, Iterator
+from typing import Any, BinaryIO, Callable, Iterator, Optional
 
 from .errors import MagnetarError, Unreachable
 
@@ -53,3 +53,16 @@ def _pieces(connection: http.client.HTTPConnection, response: http.client.HTTPRe
         raise unreachable(error, True) from None
     finally:
         connection.close()
+
+
+def of_file(stream: BinaryIO, total: int, progress: Optional[Callable[[dict[str, Any]], None]]) -> Iterator[bytes]:
+    """What is in a file of *total* bytes; *progress* is told how far it is."""
+    done = 0
+    while True:
+        piece = stream.read(PIECE)
+        if not piece:
+            return
+        yield piece
+        done += len(piece)
+        if progress:
+            progress({"phase": "upload", "done": done, "total": total, "unit": "bytes"})
