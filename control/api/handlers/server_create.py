@@ -241,14 +241,15 @@ def _placed(call: Call, want: dict[str, Any], hints: dict[str, Any]) -> None:
 
 
 def _keypair(call: Call, name: str | None) -> str | None:
+    """The public key for the guest; none for a certificate (x509), which no guest here reads."""
     if not name:
         return None
     with call.cloud.store.api.read() as connection:
-        found = connection.execute(select(keypairs.c.public_key).where(
-            keypairs.c.user_id == call.context.user_id, keypairs.c.name == name)).scalar()
+        found = connection.execute(select(keypairs.c.public_key, keypairs.c.type).where(
+            keypairs.c.user_id == call.context.user_id, keypairs.c.name == name)).one_or_none()
     if found is None:
         raise Fault(400, f"Invalid key_name provided. Keypair {name} not found for user {call.context.user_id}")
-    return str(found)
+    return str(found.public_key) if found.type == "ssh" else None
 
 
 def new_password() -> str:
