@@ -158,7 +158,8 @@ class Client:
         try:
             with open(path, "rb") as stream:
                 total = os.fstat(stream.fileno()).st_size
-                return self.send(noun, key, content.of_file(stream, total, progress), total, timeout, request_id, progress)
+                pieces = content.of_file(stream, total, progress)
+                return self.send(noun, key, pieces, total, timeout, request_id, progress)
         except OSError as error:
             raise InvalidField("filename", "cannot be read: %s" % error.strerror, str(path)) from None
 
