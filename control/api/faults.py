@@ -36,7 +36,8 @@ def of(error: Exception, request_id: str) -> Fault:
         status = {507: 500, 504: 500}.get(error.status, error.status)
         if status < 500:
             return Fault(status, error.message)
-    if isinstance(error, DBAPIError | PoolTimeout) and not isinstance(error, IntegrityError):  # it is away, or so slow that no connection was free
+    # It is away, or so slow that no connection was free.
+    if isinstance(error, DBAPIError | PoolTimeout) and not isinstance(error, IntegrityError):
         log.error("the database failed: %s", getattr(error, "orig", error), extra={"request_id": request_id})
         return Fault(503, "A database of the cloud does not answer. Try again in a few seconds; the request id is "
                           f"{request_id}.", {"Retry-After": "2"})
