@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 @dataclass(frozen=True)
 class Figure:
     """One line of the table, in *unit*. *floor* is what the same thing costs without Magnetar; *ratio* and *limit* are
-    targets (at most so many floors; at most so many units). Without a target it is for information."""
+    targets (at most so many floors; at most so many units), and so is *least* (at least so many units). Without a
+    target it is for information. *cpu*: milliseconds of CPU that one of them takes the measured process."""
 
     name: str
     value: float
@@ -22,6 +23,8 @@ class Figure:
     floor_name: str = ""
     ratio: float | None = None
     limit: float | None = None
+    least: float | None = None
+    cpu: float | None = None
     spread: tuple[float, float] | None = None
     notes: tuple[str, ...] = field(default=())
 
@@ -35,12 +38,15 @@ class Figure:
         """Whether the target is reached; `None` without one."""
         if self.ratio is not None and self.relation is not None:
             return self.relation <= self.ratio
+        if self.least is not None:
+            return self.value >= self.least
         return self.value <= self.limit if self.limit is not None else None
 
     def cells(self) -> list[str]:
         """What the table says."""
         target = f"≤ {self.ratio:g} x" if self.ratio is not None else ""
         target = f"≤ {self.limit:g} {self.unit}" if self.limit is not None else target
+        target = f"≥ {self.least:g} {self.unit}" if self.least is not None else target
         return [
             self.name, f"{self.value:.4g} {self.unit}",
             f"{self.spread[0]:.4g} to {self.spread[1]:.4g}" if self.spread else "",
@@ -56,7 +62,10 @@ HEAD = ["figure (median)", "reached", "middle half", "floor", "ratio", "target",
 def table(figures: list[Figure]) -> str:
     """The figures as a Markdown table that is also easy to read in a terminal, and their notes."""
     rows = [HEAD, *(one.cells() for one in figures)]
-    widths = [max(len(row[at]) for row in rows) for at in range(len(HEAD))]
+    if any(one.cpu is not None for one in figures):
+        rows = [[*row[:-1], f"{one.cpu:.3g} ms" if one and one.cpu is not None else "" if one else "CPU", row[-1]]
+                for one, row in zip((None, *figures), rows, strict=True)]
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     padded = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows]
     lines = ["| " + " | ".join(row) + " |" for row in padded]
     lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Measures the control plane: ``magnetar serve`` in a process of its own with agents of fake hosts, on SQLite and on
+PostgreSQL, against what the same rows cost when they are only fetched and turned into JSON. Run ``bench/control``.
+
+Beside the time, as a client sees it, stands the CPU time of the server's process: on a machine that has other work too,
+it says more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+try:
+    import control_life as life
+    import control_reads as reads
+    from control_cloud import Cloud
+    from figures import Figure, table
+except ModuleNotFoundError as missing:
+    raise SystemExit(f"{missing}. Make the development environment first: ./check mypy") from None
+
+#: What can be measured, in this order: memory at rest comes first, and what makes many servers last.
+SUBJECTS: Mapping[str, Callable[[Cloud, int], list[Figure]]] = {
+    "memory": life.memory,
+    "list": reads.lists,
+    "show": reads.show,
+    "flavors": reads.flavors,
+    "create": life.one,
+    "full": life.full,
+    "many": life.many,
+}
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, epilog="Subjects: " + ", ".join(SUBJECTS))
+    parser.add_argument("--only", action="append", metavar="NAME", choices=SUBJECTS, help="measure this only")
+    parser.add_argument("--engine", action="append", choices=("sqlite", "postgresql"), help="on this database only")
+    parser.add_argument("--rounds", type=int, default=20, metavar="N",
+                        help="servers that are made one by one; lists and others in proportion (default: 20)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    parser.add_argument("--strict", action="store_true", help="end with status 1 when a target is missed")
+    given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_signal: sys.exit(143))  # so that nothing is left then either
+    found: dict[str, list[Figure]] = {}
+    for engine in given.engine or ("sqlite", "postgresql"):
+        load = [os.getloadavg()[0]]
+        found[engine] = []
+        for name, subject in SUBJECTS.items():
+            if given.only and name not in given.only:
+                continue
+            print(engine, name, file=sys.stderr)
+            with Cloud(engine, hosts=1 if name == "full" else 2) as cloud:
+                found[engine] += subject(cloud, given.rounds)
+            load.append(os.getloadavg()[0])
+        print(f"{engine}, {os.cpu_count()} CPUs, load {min(load):.1f} to {max(load):.1f}, in the mean "
+              f"{statistics.mean(load):.1f}\n\n{table(found[engine])}\n", flush=True)
+    if given.json:
+        plain = {engine: [asdict(one) for one in figures] for engine, figures in found.items()}
+        given.json.write_text(json.dumps(plain, indent=1) + "\n", encoding="utf-8")
+    return int(given.strict and any(one.reached is False for figures in found.values() for one in figures))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The client that loads the control plane: raw sockets kept open, in a process of its own, so that it takes next to
+nothing of the CPU of what is measured.
+
+As a program it reads one JSON object ({"port", "requests", "clients", "count"}; requests are texts) and prints what
+each request took.
+"""
+
+from __future__ import annotations
+
+import json
+import selectors
+import socket
+import sys
+import time
+from collections import Counter
+from typing import Any
+
+#: What a socket is asked for at once.
+PIECE = 1 << 18
+
+
+def request(method: str, path: str, token: str = "", body: Any = None, version: str = "2.96") -> str:
+    """The text of a request."""
+    content = "" if body is None else json.dumps(body)
+    lines = [f"{method} {path} HTTP/1.1", "Host: bench", f"OpenStack-API-Version: compute {version}"]
+    lines += [f"X-Auth-Token: {token}"] if token else []
+    lines += ["Content-Type: application/json", f"Content-Length: {len(content)}"] if content else []
+    return "\r\n".join(lines) + "\r\n\r\n" + content
+
+
+class Wire:
+    """One connection."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.held = b""
+        self.began = 0.0
+
+    def send(self, text: bytes) -> None:
+        """Begin."""
+        self.held, self.began = b"", time.perf_counter()
+        self.socket.sendall(text)
+
+    def read(self) -> bool:
+        """Read what is there; whether the answer is complete."""
+        piece = self.socket.recv(PIECE)
+        if not piece:
+            raise ConnectionError("the server ended the connection")
+        self.held += piece
+        head, end, body = self.held.partition(b"\r\n\r\n")
+        if not end:
+            return False
+        at = head.lower().find(b"content-length:")
+        return len(body) >= (int(head[at + 15:].split(b"\r\n", 1)[0]) if at >= 0 else 0)
+
+    @property
+    def status(self) -> int:
+        """Of the answer."""
+        return int(self.held[9:12])
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Of the answer, names in lower case."""
+        lines = self.held.partition(b"\r\n\r\n")[0].decode().split("\r\n")[1:]
+        return {name.lower(): value.strip() for name, _colon, value in (line.partition(":") for line in lines)}
+
+    @property
+    def json(self) -> Any:
+        """The document of the answer."""
+        content = self.held.partition(b"\r\n\r\n")[2]
+        return json.loads(content) if content else None
+
+    def ask(self, *words: Any, **more: Any) -> Wire:
+        """A request and its answer."""
+        self.send(request(*words, **more).encode())
+        while not self.read():
+            pass
+        return self
+
+
+def load(port: int, requests: list[str], clients: int, count: int) -> dict[str, Any]:
+    """*count* requests, in turn those given, by so many clients that each wait for their answer."""
+    texts = [text.encode() for text in requests]
+    statuses: Counter[int] = Counter()
+    taken: list[float] = []
+    size, sent = 0, 0
+    with selectors.DefaultSelector() as selector:
+        wires = [Wire(port) for _at in range(min(clients, count))]
+        began = time.perf_counter()
+        for wire in wires:
+            selector.register(wire.socket, selectors.EVENT_READ, wire)
+            wire.send(texts[sent % len(texts)])
+            sent += 1
+        while len(taken) < count:
+            for key, _mask in selector.select():
+                wire = key.data
+                if not wire.read():
+                    continue
+                taken.append((time.perf_counter() - wire.began) * 1000)
+                statuses[wire.status] += 1
+                size = len(wire.held)
+                if sent < count:
+                    wire.send(texts[sent % len(texts)])
+                    sent += 1
+        seconds = time.perf_counter() - began
+    return {"taken": taken, "seconds": seconds, "statuses": dict(statuses), "size": size}
+
+
+if __name__ == "__main__":
+    json.dump(load(**json.load(sys.stdin)), sys.stdout)

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Memory, and the life of servers: made and removed one by one, many at once, and on a host that has many."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import orjson
+from control_client import Wire, request
+from control_cloud import Cloud
+from figures import Figure, spread, timed
+from sqlalchemy import insert, select
+
+from magnetar_control.store.database import Database
+from magnetar_control.store.tables import CELL, actions, servers
+from magnetar_core.client import Client
+
+#: Seconds between two looks at a server.
+LOOK = 0.004
+#: Servers at once, and the seconds until all are active.
+MANY = {50: 1.0, 200: 4.0}
+#: Servers that the full host has.
+FULL = 300
+BY_AGENT = "by the agents alone"
+
+
+def memory(cloud: Cloud, _rounds: int) -> list[Figure]:
+    """Resident memory when nothing has happened yet, and when much was asked."""
+    rest = cloud.rss()
+    cloud.load([request("GET", "/v2.1/flavors/detail", cloud.token)], 8, 2000)
+    return [Figure("API, conductor and services at rest, resident memory", rest, "MiB", limit=160,
+                   notes=(f"{cloud.rss():.0f} MiB after 2,000 requests",))]
+
+
+def one(cloud: Cloud, rounds: int) -> list[Figure]:
+    """A server is made until it is active, and removed until it is gone; one after the other."""
+    cloud.made("first")
+    answers, lives, ends, busy = [], [], [], []
+    for _round in range(rounds):
+        cpu, began = cloud.cpu(), time.perf_counter()
+        id = cloud.ask("POST", "/v2.1/servers", cloud.want("bench"))["server"]["id"]
+        answers.append((time.perf_counter() - began) * 1000)
+        while status(cloud, id) != "ACTIVE":
+            time.sleep(LOOK)
+        lives.append((time.perf_counter() - began) * 1000)
+        busy.append((cloud.cpu() - cpu) * 1000)
+        ends.append(timed(partial(end, cloud, id)))
+    written = floor_of_writing(cloud, rounds * 5)
+    made, removed = floor_of_agent(cloud, rounds)
+    return [Figure("POST /servers, until the answer", statistics.median(answers), floor=written, limit=8,
+                   floor_name="two rows committed", spread=spread(answers)),
+            Figure("the same, until ACTIVE", statistics.median(lives), floor=made, floor_name=BY_AGENT, limit=60,
+                   spread=spread(lives), cpu=statistics.median(busy), notes=("CPU with looking at the server",)),
+            Figure("DELETE /servers/{id}, until 404", statistics.median(ends), floor=removed, floor_name=BY_AGENT,
+                   limit=50, spread=spread(ends))]
+
+
+def status(cloud: Cloud, id: str) -> str:
+    """Of a server; ends the program when it is in error."""
+    found = str(cloud.ask("GET", f"/v2.1/servers/{id}")["server"]["status"])
+    if found == "ERROR":
+        raise SystemExit(f"a server is in error: {cloud.ask('GET', f'/v2.1/servers/{id}')}")
+    return found
+
+
+def end(cloud: Cloud, id: str) -> None:
+    """Remove a server, until it is gone."""
+    cloud.ask("DELETE", f"/v2.1/servers/{id}")
+    text = request("GET", f"/v2.1/servers/{id}", cloud.token).encode()
+    wire = Wire(cloud.port)
+    while True:
+        wire.send(text)
+        while not wire.read():
+            pass
+        if wire.status == 404:
+            return
+        time.sleep(LOOK)
+
+
+def many(cloud: Cloud, _rounds: int) -> list[Figure]:
+    """So many servers at once, asked for by eight clients, until all are active."""
+    cloud.made("first")
+    found = []
+    for count, limit in MANY.items():
+        cpu, began = cloud.cpu(), time.perf_counter()
+        cloud.load([request("POST", "/v2.1/servers", cloud.token, cloud.want("bench"))], 8, count)
+        asked = time.perf_counter() - began
+        while cloud.busy():
+            time.sleep(0.02)
+        taken, cpu = time.perf_counter() - began, (cloud.cpu() - cpu) * 1000 / count
+        states = {one["status"] for one in cloud.ask("GET", "/v2.1/servers/detail")["servers"]}
+        if states != {"ACTIVE"}:
+            raise SystemExit(f"not all servers are active: {states}")
+        floor = floor_of_agents(cloud, count)
+        found.append(Figure(
+            f"{count} servers at once, until all are ACTIVE", taken, "s", floor=floor, floor_name=BY_AGENT, limit=limit,
+            cpu=cpu, notes=(f"all were answered after {asked:.2f} s",)))
+    return found
+
+
+def full(cloud: Cloud, rounds: int) -> list[Figure]:
+    """What making a server costs the server's process and takes on a host that has many, against an empty host."""
+    cloud.made("first")
+    empty, empty_cpu = lives(cloud, rounds)
+    cloud.load([request("POST", "/v2.1/servers", cloud.token, cloud.want("bench"))], 8, FULL)
+    while cloud.busy():
+        time.sleep(0.05)
+    filled, filled_cpu = lives(cloud, rounds)
+    return [Figure(f"a server made on a host that has {FULL}", filled, floor=empty, floor_name="on a host that has few",
+                   ratio=1.1, cpu=filled_cpu, notes=(f"CPU on a host that has few: {empty_cpu:.3g} ms",))]
+
+
+def lives(cloud: Cloud, rounds: int) -> tuple[float, float]:
+    """Median time until a server is active, and median CPU time of the server's process for it (nobody looks at the
+    server meanwhile)."""
+    times, busy = [], []
+    for _round in range(rounds):
+        cpu, began = cloud.cpu(), time.perf_counter()
+        cloud.ask("POST", "/v2.1/servers", cloud.want("bench"))
+        while cloud.busy():
+            time.sleep(LOOK)
+        times.append((time.perf_counter() - began) * 1000)
+        busy.append((cloud.cpu() - cpu) * 1000)
+    return statistics.median(times), statistics.median(busy)
+
+
+# Floors ---------------------------------------------------------------------------------------------------------
+def floor_of_writing(cloud: Cloud, rounds: int) -> float:
+    """A server and its action written to a table of the same engine that nobody looks at."""
+    with cloud.cell.read() as connection:
+        row = dict(connection.execute(select(servers).limit(1)).mappings().one())
+        action = dict(connection.execute(select(actions).limit(1)).mappings().one())
+    action.pop("id")
+    with contextlib.closing(Database(cloud.spare_url(), "spare")) as database:
+        CELL.create_all(database.engine)
+
+        def once() -> None:
+            id = str(uuid.uuid4())
+            with database.write() as connection:
+                connection.execute(insert(servers), row | {"id": id})
+                connection.execute(insert(actions), action | {"server_id": id})
+
+        return statistics.median([timed(once) for _round in range(rounds)])
+
+
+def wishes(cloud: Cloud) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Documents such as the conductor gives the agents: key, document."""
+    with cloud.cell.read() as connection:
+        row = connection.execute(select(servers).where(servers.c.deleted_at.is_(None)).limit(1)).one()
+    flavor, nic = orjson.loads(row.flavor), orjson.loads(row.interfaces)[0]["on_host"]
+    nic.pop("address", None)
+    while True:
+        cloud.drawn += 1
+        at = cloud.drawn
+        yield str(uuid.uuid4()), {
+            "name": "floor", "flavor": {name: flavor[name] for name in ("vcpus", "ram", "disk", "ephemeral", "swap")},
+            "image": row.image_id, "power": "running", "metadata": {}, "availability_zone": "nova",
+            "networks": [nic | {"mac": f"52:54:00:fe:{at // 256:02x}:{at % 256:02x}"}]}
+
+
+def floor_of_agent(cloud: Cloud, rounds: int) -> tuple[float, float]:
+    """Milliseconds in which an agent makes a server, and removes it."""
+    made, removed, wanted = [], [], wishes(cloud)
+    with Client(f"unix:{cloud.host_with_image()}") as client:
+        for _round in range(rounds):
+            key, want = next(wanted)
+            made.append(timed(partial(client.ensure, "server", key, want)))
+            removed.append(timed(partial(client.delete, "server", key)))
+    return statistics.median(made), statistics.median(removed)
+
+
+def floor_of_agents(cloud: Cloud, count: int) -> float:
+    """Seconds in which the agents make so many servers, asked by eight threads."""
+    items = [item for item, _at in zip(wishes(cloud), range(count), strict=False)]
+    paths = [path for path in cloud.agents.values() if cloud.has_image(path)]
+
+    def part(at: int) -> None:
+        with Client(f"unix:{paths[at % len(paths)]}") as client:
+            for key, want in items[at::8]:
+                client.ensure("server", key, want)
+
+    began = time.perf_counter()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(part, range(8)))
+    return time.perf_counter() - began
