@@ -24,7 +24,8 @@ from tools import postgres
 from .people import Person
 from .world import World
 
-PEOPLE = 8
+#: Servers that one person makes, one after the other.
+EACH = 5
 #: Seconds in which everything must have come to an end when nothing is killed any more.
 CALM = 90.0
 STATES = {"active", "stopped", "paused", "suspended", "resized", "error"}
@@ -70,7 +71,7 @@ def still_at_work(world: World) -> dict[str, int]:
 def lived(world: World, seed: str, count: int) -> None:
     """Have people use the cloud while it is killed."""
     image = world.admin.image()
-    people = [Person(world, f"{seed} {number}", count // PEOPLE, image) for number in range(PEOPLE)]
+    people = [Person(world, f"{seed} {number}", EACH, image) for number in range(count // EACH)]
     over, told = threading.Event(), []
     killer = threading.Thread(target=kills, args=(world, seed, over, told), daemon=True)
     for thread in (*people, killer):
