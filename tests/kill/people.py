@@ -56,7 +56,7 @@ class Person(threading.Thread):
                 return None
             raise
 
-    def surely(self, path: str, limit: float = 60.0) -> Reply:
+    def surely(self, path: str, limit: float = 120.0) -> Reply:
         """GET until there is an answer of the API's own."""
         deadline = time.monotonic() + limit
         while (reply := self.call("GET", path)) is None or reply.status >= 500:
@@ -64,7 +64,7 @@ class Person(threading.Thread):
             time.sleep(0.1)
         return reply
 
-    def settled(self, id: str, limit: float = 90.0) -> dict[str, Any] | None:
+    def settled(self, id: str, limit: float = 180.0) -> dict[str, Any] | None:
         """The server when nothing is done to it."""
         deadline = time.monotonic() + limit
         while time.monotonic() < deadline:
