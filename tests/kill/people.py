@@ -58,15 +58,16 @@ class Person(threading.Thread):
 
     def surely(self, path: str, limit: float = 120.0) -> Reply:
         """GET until there is an answer of the API's own."""
-        deadline = time.monotonic() + limit
+        deadline, pause = time.monotonic() + limit, 0.1
         while (reply := self.call("GET", path)) is None or reply.status >= 500:
             assert time.monotonic() < deadline, f"{path}: {reply}"
-            time.sleep(0.1)
+            time.sleep(pause)
+            pause = min(pause * 1.5, 1.0)
         return reply
 
     def settled(self, id: str, limit: float = 180.0) -> dict[str, Any] | None:
         """The server when nothing is done to it."""
-        deadline = time.monotonic() + limit
+        deadline, pause = time.monotonic() + limit, 0.05
         while time.monotonic() < deadline:
             reply = self.surely(f"/v2.1/servers/{id}")
             if reply.status == 404:
@@ -74,7 +75,8 @@ class Person(threading.Thread):
             server: dict[str, Any] = reply.json["server"]
             if server["OS-EXT-STS:task_state"] is None and server["status"] != "BUILD":
                 return server
-            time.sleep(0.05)
+            time.sleep(pause)
+            pause = min(pause * 1.5, 1.0)
         raise AssertionError(f"server {id} is {server['status']}, {server['OS-EXT-STS:task_state']} for {limit:g} s")
 
     def _life(self, name: str, plan: list[float]) -> None:
