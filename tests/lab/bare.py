@@ -101,9 +101,10 @@ class BareHost(LabHost):
 
 
 def wheels() -> Path:
-    """A folder with the wheels of the agent's dependencies, got once by this machine's pip."""
+    """A folder with the wheels that agent and control plane depend on, got once by this machine's pip."""
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())
-    needed = [*project["build-system"]["requires"], "wheel", *project["project"]["optional-dependencies"]["agent"]]
+    extras = project["project"]["optional-dependencies"]
+    needed = [*project["build-system"]["requires"], "wheel", *extras["agent"], *extras["control"]]
     needed = [name for name in needed if not name.startswith(NOT_WHEELS)]
     folder, mark = CACHE / "wheels", hashlib.sha256(repr(sorted(needed)).encode()).hexdigest()
     with locked("wheels"):
@@ -195,11 +196,13 @@ class Site:
     """Bare hosts, and a controller with nothing but the collection as it would be released, built and installed.
 
     `folder` is where all of the controller's files go, `machine_address` this machine's for the hosts. `play` runs a
-    playbook on the hosts.
+    playbook on the hosts. All hosts are in the group ``magnetar``, unless `groups` says what else there is: the
+    children of ``all``, as an inventory has them.
     """
 
-    def __init__(self, folder: Path, names: Sequence[str], **variables: object) -> None:
-        self.folder, self.names, self.variables = folder, names, variables
+    def __init__(self, folder: Path, names: Sequence[str], groups: dict[str, object] | None = None,
+                 **variables: object) -> None:
+        self.folder, self.names, self.variables, self.groups = folder, names, variables, groups
         self.hosts: dict[str, BareHost] = {}
         self.collections = folder / "collections"
         self.collection = self.collections / "ansible_collections/magnetar/compute"
@@ -256,6 +259,8 @@ class Site:
             "agent_settings": {"virt_type": "qemu"}, **self.variables,
         }  # fmt: skip
         hosts = {host.name: {"ansible_host": host.address} for host in self.hosts.values()}
+        if self.groups is not None:
+            return {"all": {"hosts": hosts, "vars": variables, "children": self.groups}}
         return {"magnetar": {"hosts": hosts, "vars": variables}}
 
     def play(self, playbook: str | Path, *options: str, good: bool | None = True) -> str:

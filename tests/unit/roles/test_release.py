@@ -64,7 +64,7 @@ def releases(tmp_path, monkeypatch):
     """A folder for releases, which are made without pip; the list of what was made."""
     made = []
 
-    def make(folder, archive, digest):
+    def make(folder, archive, digest, extras):
         if release.read(folder / release.STAMP) != digest:
             made.append(digest)
             (folder / "bin").mkdir(parents=True)
@@ -126,12 +126,12 @@ def test_a_broken_release_is_made_anew(tmp_path, monkeypatch):
         return ""
 
     monkeypatch.setattr(release, "run", run)
-    release.make(folder, "magnetar.tar.gz", name("a"))
+    release.make(folder, "magnetar.tar.gz", name("a"), "agent")
     assert not (folder / "half").exists()
     assert calls[-1][-1] == "magnetar.tar.gz[agent]"
     assert (folder / release.STAMP).read_text() == name("a")
     calls.clear()
-    release.make(folder, "magnetar.tar.gz", name("a"))
+    release.make(folder, "magnetar.tar.gz", name("a"), "agent")
     assert calls == []
     shutil.rmtree(folder)
 
@@ -146,10 +146,10 @@ def test_quickstart_fills_the_whole_unit():
 
 
 def test_defaults_and_argument_specs_agree():
-    for role in ("agent", "common"):
+    for role in ("agent", "api", "cell", "common", "conductor"):
         defaults = yaml.safe_load((ROOT / "roles" / role / "defaults/main.yml").read_text())
         specs = yaml.safe_load((ROOT / "roles" / role / "meta/argument_specs.yml").read_text())["argument_specs"]
-        options = {option: spec for entry in specs.values() for option, spec in entry["options"].items()}
+        options = {option: spec for entry in specs.values() for option, spec in entry.get("options", {}).items()}
         assert set(defaults) == set(options)
         told = {option: spec["default"] for option, spec in options.items() if "default" in spec}
         assert {option: defaults[option] for option in told} == told
