@@ -354,5 +354,3 @@ def _version() -> str:
         return metadata.version("magnetar")
     except metadata.PackageNotFoundError:
         return "0+checkout"
-
-

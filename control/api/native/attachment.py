@@ -197,5 +197,3 @@ class InterfaceAttachments(Attached):
     def remove(self, asks: Asks, have: Document, operation: Operation) -> None:
         """Detach it."""
         do.DO["detach_interface"](do.Doing(asks, have["server"], operation), {"port": have["_port"]}, {})
-
-

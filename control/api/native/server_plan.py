@@ -175,5 +175,3 @@ def _rescue(want: Document, power: str) -> Iterator[Act]:
         power = RUNNING
     yield Act("rescue", (*(("stop",) if power == RUNNING else ()), "rescue", "define", "start"),
               {"image": (want["rescue"] or {}).get("image")})
-
-

@@ -120,9 +120,9 @@ class Wanted:
     def body(self, want: Document) -> Document:
         """The body of POST /servers."""
         blocks = [dict(block) for block in want["block_device_mapping"]]
+        nics = [self._wish(nic, at) for at, nic in enumerate(want["networks"])]
         server = {
-            "name": want["name"], "flavorRef": want["flavor"]["id"], "networks": [self._wish(nic, at) for at, nic in
-                                                                                 enumerate(want["networks"])] or "none",
+            "name": want["name"], "flavorRef": want["flavor"]["id"], "networks": nics or "none",
             "metadata": want["metadata"], "tags": want["tags"], "config_drive": want["config_drive"],
             "block_device_mapping_v2": blocks}
         more = {"imageRef": (want["image"] or {}).get("id"), "host": want.get("host"), **{
