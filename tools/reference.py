@@ -12,9 +12,9 @@ HEAD = f"""# Settings of the control plane
 Written by `python tools/reference.py` from `control/settings.py`; a test compares them.
 
 `magnetar serve`, `api` and `conductor` read one YAML file, `{FILE}` unless `--config` names another.
-All settings may be left out. `magnetar config` checks the file and shows what holds; passwords in URLs are hidden. The
-roles [api and conductor](cells.md) write the file: there the variables `api_settings` and `conductor_settings` take these
-names. Times are seconds, sizes MiB where nothing else is said.
+All settings may be left out. `magnetar config` checks the file and shows what holds; passwords in URLs are hidden.
+The roles [api and conductor](cells.md) write the file; their variables `api_settings` and `conductor_settings` take
+these names. Times are seconds, sizes MiB where nothing else is said.
 
 | Setting | Type | Default | Meaning |
 |---|---|---|---|
