@@ -148,6 +148,9 @@ def admit(caller: Caller, method: str, headers: dict[bytes, bytes], tokens: Toke
         caller = tokens.caller(headers[b"authorization"])
     if caller.refusal:
         raise Forbidden(caller.refusal, caller=caller.name)
+    if caller.scope is None and b"x-auth-token" in headers:
+        raise Unauthenticated("This is the agent of one host, and X-Auth-Token is a token of a cloud: ask the cloud's "
+                              "API with it, or this agent with a token of its own.")
     if caller.scope is None:
         raise Unauthenticated("The agent does not know who asks. Send a client certificate that it trusts, or "
                               "'Authorization: Bearer TOKEN' with a token made by `magnetar token create` on its host.")
@@ -205,8 +208,9 @@ class Tokens:
             if hmac.compare_digest(token.sha256, digest):
                 found = token
         if found is None:
-            raise Unauthenticated("This token is not known here: mistyped, revoked, or made on another host. "
-                                  "`magnetar token list` on the agent's host shows the names of its tokens.")
+            raise Unauthenticated("This token is not known here: mistyped, revoked, made on another host, or one of a "
+                                  "cloud (whose API is elsewhere). `magnetar token list` on the agent's host shows the "
+                                  "names of its tokens.")
         return Caller(f"token:{found.name}", found.scope, None, "tls")
 
     def create(self, name: str, scope: str) -> str:

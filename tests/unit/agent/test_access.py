@@ -53,6 +53,11 @@ def test_peers(monkeypatch: pytest.MonkeyPatch, sock: Socket, scope: str | None)
             admit(caller, "GET", {}, Tokens(Path("/nonexistent")))
 
 
+def test_a_token_of_a_cloud() -> None:
+    with pytest.raises(Unauthenticated, match="token of a cloud"):
+        admit(access.NOBODY, "GET", {b"x-auth-token": b"gAAAA"}, Tokens(Path("/nonexistent")))
+
+
 def test_the_socket_is_closed_to_others(host: Any, tmp_path: Path) -> None:
     where = tmp_path / "run" / "agent.sock"
     with served(host.agent, serve.unix_socket(where, "no-such-group")):
