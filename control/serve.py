@@ -252,4 +252,4 @@ def listen(settings: Settings, server: Server) -> None:
     host, _colon, port = settings.listen.rpartition(":")
     tls = {"ssl_certfile": str(settings.tls_cert), "ssl_keyfile": str(settings.tls_key)} if settings.tls_cert else {}
     uvicorn.run(server, host=host.strip("[]"), port=int(port), log_config=None, access_log=False, lifespan="off",
-                timeout_graceful_shutdown=GRACE, server_header=False, **tls)  # type: ignore[arg-type]
+                timeout_graceful_shutdown=GRACE, server_header=False, proxy_headers=False, **tls)  # type: ignore[arg-type]

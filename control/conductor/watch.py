@@ -12,7 +12,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import bindparam, select, update
 from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.store import hosts
@@ -35,6 +35,10 @@ KEPT = ("vcpus", "memory_mb", "disk_gb", "agent_version", "hypervisor_version")
 FOLLOWS = {"off": STOPPED, "crashed": STOPPED, "running": ACTIVE, "paused": PAUSED, "suspended": SUSPENDED}
 #: vm_states that follow the guest.
 LIVELY = (ACTIVE, PAUSED, SUSPENDED, STOPPED)
+#: Servers of a host that nothing is done to, made once: it is asked with each event.
+IDLE = select(servers.c.id, servers.c.vm_state, servers.c.power_state).where(
+    servers.c.id.in_(bindparam("ids", expanding=True)), servers.c.host == bindparam("at"),
+    servers.c.task_state.is_(None), servers.c.deleted_at.is_(None), servers.c.vm_state.in_(LIVELY))
 
 
 class Watch:
@@ -182,9 +186,7 @@ class Watch:
         power = {one["id"]: str(one["power_state"]) for one in found}
         database = self.conductor.database
         with database.read() as connection:
-            rows = connection.execute(select(servers.c.id, servers.c.vm_state, servers.c.power_state).where(
-                servers.c.id.in_(list(power)), servers.c.host == name, servers.c.task_state.is_(None),
-                servers.c.deleted_at.is_(None), servers.c.vm_state.in_(LIVELY))).all()
+            rows = connection.execute(IDLE, {"ids": list(power), "at": name}).all()
         for row in rows:
             word = power[row.id]
             state = FOLLOWS.get(word)

@@ -9,11 +9,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, and_, exists, func, insert, or_, select, update
+from sqlalchemy import (
+    Connection,
+    Integer,
+    Select,
+    String,
+    Update,
+    and_,
+    bindparam,
+    exists,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 
-from .database import Database, now
+from .database import Database, now, utc
 from .tables import action_events, actions
 
 #: Seconds that a lease lasts, and between two heartbeats. A dead conductor's work is taken over within 15 s.
@@ -24,42 +39,62 @@ Limits = Mapping[str, int]
 Row = Any
 
 _other = actions.alias("other")
+_IN = actions.c.id.in_(bindparam("chosen", expanding=True))
+_CHOSEN = select(actions).where(_IN)
 
 
 def take(database: Database, holder: str, count: int, limits: Limits) -> list[Row]:
     """Take up to *count* actions for *holder*. *limits*: how many of a kind (build, live) a host bears at once."""
+    asked = _questions(database.kind)
+    own = database.kind == "sqlite"  # which has no clock that is worth asking
+    moment, until = ({"clock": database.clock()}, {"until": database.clock(LEASE)}) if own else ({}, {})
     with database.read() as connection:  # most looks find nothing, and reading keeps nobody waiting
-        clock = database.clock()
-        expired = and_(actions.c.state == "running", actions.c.lease_until < clock)
-        if connection.execute(select(actions.c.id).where(or_(actions.c.state == "queued", expired)).limit(1)).first() \
-                is None:
+        if connection.execute(asked.any, moment).first() is None:
             return []
     with database.write() as connection:
-        idle = or_(actions.c.state == "queued", and_(actions.c.state == "running", actions.c.lease_until < clock))
-        first = ~exists().where(_other.c.server_id == actions.c.server_id, _other.c.id != actions.c.id, or_(
-            and_(_other.c.state == "running", _other.c.lease_until >= clock),
-            and_(_other.c.state.in_(("queued", "running")), _other.c.id < actions.c.id)))
-        due = or_(actions.c.not_before.is_(None), actions.c.not_before <= clock)
-        question = select(actions.c.id, actions.c.project_id, actions.c.host, actions.c.kind).where(
-            idle, due, first).order_by(actions.c.id).limit(count * LOOKED_AT).with_for_update(skip_locked=True)
-        waiting = connection.execute(question).all()
+        waiting = connection.execute(asked.waiting, {**moment, "most": count * LOOKED_AT}).all()
         if not waiting:
             return []
-        chosen = _fair(waiting, _running(connection, clock), count, limits)
+        chosen = _fair(waiting, connection.execute(asked.running, moment).all(), count, limits)
         if not chosen:
             return []
-        connection.execute(update(actions).where(actions.c.id.in_(chosen)).values(
-            state="running", holder=holder, lease_until=database.clock(LEASE), attempts=actions.c.attempts + 1,
-            updated_at=now()))
-        taken = connection.execute(select(actions).where(actions.c.id.in_(chosen))).all()
+        connection.execute(asked.hold, {"chosen": chosen, "by": holder, "moment": now(), **until})
+        taken = connection.execute(_CHOSEN, {"chosen": chosen}).all()
     return sorted(taken, key=lambda row: chosen.index(row.id))
 
 
-def _running(connection: Connection, clock: Any) -> Sequence[Row]:
-    """How many actions run, by host, kind and project."""
+class Questions(NamedTuple):
+    """The statements of ``take``: whether there is anything, what waits, what runs, and to have it."""
+
+    any: Select[Any]
+    waiting: Select[Any]
+    running: Select[Any]
+    hold: Update
+
+
+@cache
+def _questions(kind: str) -> Questions:
+    """Made once for each engine, as they are asked for each action. The moment is SQLite's parameter, PostgreSQL's own
+    clock."""
+    clock: Any = bindparam("clock", type_=String)
+    until: Any = bindparam("until", type_=String)
+    if kind == "postgresql":
+        clock, until = utc(), utc(LEASE)
+    idle = or_(actions.c.state == "queued", and_(actions.c.state == "running", actions.c.lease_until < clock))
+    first = ~exists().where(_other.c.server_id == actions.c.server_id, _other.c.id != actions.c.id, or_(
+        and_(_other.c.state == "running", _other.c.lease_until >= clock),
+        and_(_other.c.state.in_(("queued", "running")), _other.c.id < actions.c.id)))
+    due = or_(actions.c.not_before.is_(None), actions.c.not_before <= clock)
     by = (actions.c.host, actions.c.kind, actions.c.project_id)
-    return connection.execute(select(*by, func.count().label("running")).where(
-        actions.c.state == "running", actions.c.lease_until >= clock).group_by(*by)).all()
+    return Questions(
+        select(actions.c.id).where(idle).limit(1),
+        select(actions.c.id, actions.c.project_id, actions.c.host, actions.c.kind).where(idle, due, first).order_by(
+            actions.c.id).limit(bindparam("most", type_=Integer)).with_for_update(skip_locked=True),
+        select(*by, func.count().label("running")).where(
+            actions.c.state == "running", actions.c.lease_until >= clock).group_by(*by),
+        update(actions).where(_IN).values(
+            state="running", holder=bindparam("by"), lease_until=until, attempts=actions.c.attempts + 1,
+            updated_at=bindparam("moment")))
 
 
 def _fair(waiting: Sequence[Row], running: Sequence[Row], count: int, limits: Limits) -> list[int]:

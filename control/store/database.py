@@ -42,6 +42,12 @@ def now() -> str:
     return datetime.now(UTC).replace(tzinfo=None).isoformat(timespec="microseconds")
 
 
+def utc(plus: float = 0.0) -> Any:
+    """PostgreSQL's own moment, *plus* seconds from now, in the form of ``now``."""
+    moment = func.timezone("utc", func.clock_timestamp()) + timedelta(seconds=plus)
+    return func.to_char(moment, 'YYYY-MM-DD"T"HH24:MI:SS.US')
+
+
 class Bell:
     """Rings by name; whoever waits for the name wakes up."""
 
@@ -121,8 +127,7 @@ class Database:
         """The moment *plus* seconds from now by the database's clock, for leases: those of machines may differ."""
         if self.kind == "sqlite":
             return (datetime.now(UTC).replace(tzinfo=None) + timedelta(seconds=plus)).isoformat(timespec="microseconds")
-        moment = func.timezone("utc", func.clock_timestamp()) + timedelta(seconds=plus)
-        return func.to_char(moment, 'YYYY-MM-DD"T"HH24:MI:SS.US')
+        return utc(plus)
 
     def ring(self, connection: Connection, name: str) -> None:
         """Have *name* rung when the transaction of *connection* (from ``write``) is committed."""

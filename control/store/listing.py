@@ -8,10 +8,24 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as Late
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
-from sqlalchemy import ColumnElement, String, and_, cast, func, literal, or_, select, text, true
+from sqlalchemy import (
+    ColumnElement,
+    Integer,
+    Select,
+    String,
+    and_,
+    bindparam,
+    cast,
+    func,
+    literal,
+    or_,
+    select,
+    text,
+    true,
+)
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -86,14 +100,22 @@ def _answer(found: Callable[[], Any]) -> Any:
 
 def _rows(database: Database, wanted: Wanted) -> Sequence[Any]:
     conditions = [make(database.kind) for make in wanted.filters]
-    order = [(servers.c[name], descending) for name, descending in wanted.sort]
     if wanted.after is not None:
+        order = [(servers.c[name], descending) for name, descending in wanted.sort]
         conditions.append(_beyond(order, wanted.after))
-    question = select(*wanted.columns).where(*conditions).limit(wanted.limit)
-    for column, descending in order:
-        question = question.order_by(column.desc().nulls_last() if descending else column.asc().nulls_first())
+    question = _question(tuple(wanted.columns), tuple(wanted.sort)).where(*conditions)
     with database.read() as connection:
-        return connection.execute(question).all()
+        return connection.execute(question, {"most": wanted.limit}).all()
+
+
+@lru_cache(maxsize=200)
+def _question(columns: tuple[Any, ...], sort: tuple[tuple[str, bool], ...]) -> Select[Any]:
+    """What lists have in common: to name all columns anew takes longer than a short list."""
+    question: Select[Any] = select(*columns).limit(bindparam("most", type_=Integer))
+    for name, descending in sort:
+        column = servers.c[name]
+        question = question.order_by(column.desc().nulls_last() if descending else column.asc().nulls_first())
+    return question
 
 
 def _beyond(order: Sequence[tuple[Any, bool]], values: Sequence[Any]) -> Condition:

@@ -45,6 +45,8 @@ COLUMNS = {"image": "image_id", "image_ref": "image_id", "flavor": "flavor_id", 
            "access_ip_v6": "access_ip_v6", "auto_disk_config": "disk_config", "launched_at": "launched_at",
            "terminated_at": "terminated_at", "created_at": "created_at", "launch_index": "launch_index",
            "power_state": "power_state", "progress": "progress", "task_state": "task_state"}
+#: What no list shows stays where it is: it is half of a row.
+SHOWN = tuple(column for column in table.c if column.name not in ("request", "interfaces", "old_flavor", "deleted_at"))
 REGEXP = {"name": "name", "display_name": "name", "hostname": "hostname", "description": "description",
           "display_description": "description", "ip": "addresses", "ip6": "addresses"}
 NUMBERS = frozenset(("launch_index", "power_state", "progress"))
@@ -84,7 +86,7 @@ def list_brief(call: Call) -> Answer:
 
 def list_full(call: Call) -> Answer:
     """GET /servers/detail."""
-    return _listed(call, "/servers/detail", tuple(table.c), lambda view, row: view.full(row))
+    return _listed(call, "/servers/detail", SHOWN, lambda view, row: view.full(row))
 
 
 def _listed(call: Call, path: str, columns: Sequence[Any], show: Callable[[View, Any], Any]) -> Answer:
