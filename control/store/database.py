@@ -33,6 +33,10 @@ SQLITE_PRAGMAS = ("journal_mode=WAL", "synchronous=NORMAL", "busy_timeout=30000"
                   "cache_size=-16000", "temp_store=MEMORY")
 #: Seconds that a writer waits for the others of its process.
 TURN = 30.0
+#: How a PostgreSQL whose machine is gone without a word is noticed: seconds; the last milliseconds. What the URL says
+#: itself goes before.
+NOTICED = {"connect_timeout": "5", "keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "3",
+           "tcp_user_timeout": "20000"}
 #: How long a call is tried again while the database is away, in seconds.
 RETRY_FOR = 10.0
 
@@ -82,8 +86,10 @@ class Database:
         self.kind = self.url.get_backend_name()
         if self.kind not in LOOK_AGAIN:
             raise ValueError(f"database {name}: the URL must begin with sqlite:// or postgresql+psycopg://")
+        if self.kind == "postgresql":
+            self.url = self.url.update_query_dict({one: NOTICED[one] for one in NOTICED.keys() - self.url.query.keys()})
         self.engine = _sqlite(url, pool) if self.kind == "sqlite" else create_engine(
-            url, pool_size=pool, max_overflow=pool, pool_recycle=1800)
+            self.url, pool_size=pool, max_overflow=pool, pool_recycle=1800)
         # SQLite reads so by itself (see ``_sqlite``): to ask for it would cost two statements each time.
         self._auto = self.engine.execution_options(**(
             {"only_reads": True} if self.kind == "sqlite" else {"isolation_level": "AUTOCOMMIT"}))
