@@ -35,6 +35,12 @@ def alone(connection: Connection, *words: str) -> None:
         connection.execute(select(func.pg_advisory_xact_lock(number)))
 
 
+def asked_by(connection: Connection, id: str, request_id: str) -> list[str]:
+    """All actions that this request has asked of a server, in order."""
+    return list(connection.execute(select(actions.c.action).where(
+        actions.c.server_id == id, actions.c.request_id == request_id).order_by(actions.c.id)).scalars())
+
+
 def asked(connection: Connection, id: str, request_id: str, key: str) -> Any:
     """The action *key* that this request asked of a server; ``None`` when it did not."""
     return connection.execute(select(actions).where(

@@ -7,6 +7,8 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import orjson
+
 from magnetar_control.store import names
 from magnetar_core.errors import InvalidField, NotFound
 from magnetar_core.fields import Field, Kind
@@ -136,5 +138,6 @@ def event(asks: Asks, noun: Noun, key: str, sent: Mapping[str, Any], operation: 
         found = function(doing, row, args)
     else:
         doing.ended(asks.request_id, action.format(**args))
-        found = {}
+        image = orjson.loads(before.args).get("image") if name == "create_image" else None
+        found = {"image": {"id": image, "name": args["name"]}, "consistency": "crash"} if image else {}
     return {"done": True, **found, "resource": noun.one(asks, row.id)}

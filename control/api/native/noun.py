@@ -8,8 +8,11 @@ a difference is decided here, once.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
+from weakref import WeakValueDictionary
 
 from magnetar_core.errors import Ambiguous, Conflict, Immutable, InvalidField, NotFound
 from magnetar_core.fields import CREATE, Kind
@@ -20,6 +23,24 @@ from .operations import Operation
 
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 EMPTY: tuple[Any, ...] = (None, "", [], {})
+
+
+#: Who ensures something of one name, one after the other, so that two at once do not make two.
+_LOCKS: WeakValueDictionary[tuple[str, ...], _Lock] = WeakValueDictionary()
+_LOCK = threading.Lock()
+
+
+class _Lock:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+
+@contextmanager
+def _alone(*words: str) -> Iterator[None]:
+    with _LOCK:
+        held = _LOCKS.setdefault(words, _Lock())
+    with held.lock:
+        yield
 
 
 def is_uuid(text: str) -> bool:
@@ -98,11 +119,11 @@ class Noun:
         """Have it be as *want*; ``None``: absent."""
         if not self.makeable:
             raise InvalidField("kind", f"{self.kind.noun} is only reported here, and not made or changed")
-        if want is None:
-            return self._removed(asks, key, dry, operation)
-        given = self.given(key, want)
-        have = self.find(asks, key)
-        return Change(self, asks, given, permissions, dry, operation).run(have)
+        with _alone(self.kind.noun, asks.project, key):
+            if want is None:
+                return self._removed(asks, key, dry, operation)
+            given = self.given(key, want)
+            return Change(self, asks, given, permissions, dry, operation).run(self.find(asks, key))
 
     def given(self, key: str, want: Document) -> Document:
         """*want* checked; key, name and id may not contradict each other; nothing is taken that cannot be had."""

@@ -16,8 +16,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from sqlalchemy.exc import DBAPIError
+
 from magnetar_control.store.database import now
-from magnetar_core.errors import Cancelled, MagnetarError, NotFound
+from magnetar_core.errors import Cancelled, MagnetarError, NotFound, Unreachable
 
 from .asks import Asks
 
@@ -72,6 +74,10 @@ class Operation:
             self.error, status = error, CANCELLED
         except MagnetarError as error:
             self.error, status = error, FAILED
+        except DBAPIError as error:
+            log.warning("the database failed: %s", error.orig, extra={"request_id": self.request_id})
+            self.error, status = Unreachable("A database of the cloud does not answer. Try again in seconds; what "
+                                             "was asked of the cloud by then goes on."), FAILED
         except Exception:
             log.exception("%s of %s %s failed", self.name, self.kind, self.key, extra={"request_id": self.request_id})
             self.error, status = MagnetarError(f"The API failed; its log says why under {self.request_id}."), FAILED

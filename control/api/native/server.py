@@ -156,8 +156,19 @@ class Ensuring:
         if mine and row.vm_state == "error" and not row.launched_at:
             raise self._failed(row)
         result = self._changed(row)
-        return result if result.changed or not mine else Result(
-            planning.making(self.given), self._difference(self.given), result.resource, result.warnings)
+        if result.changed or self.dry:
+            return result
+        if mine:
+            return Result(planning.making(self.given), self._difference(self.given), result.resource, result.warnings)
+        return Result(planning.asked(self._asked(row)), [], result.resource, result.warnings)
+
+    def _asked(self, row: Any) -> list[str]:
+        """What this very request has asked of the server before it was sent again."""
+        one = do.found(self.asks, row.id)
+        if one is None:
+            return []
+        with one[0].read() as connection:
+            return names.asked_by(connection, row.id, self.asks.request_id)
 
     def _mine(self, row: Any) -> bool:
         """Whether this very request has made the server, and is sent again."""

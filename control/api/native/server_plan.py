@@ -54,6 +54,16 @@ def steps(acts: list[Act]) -> list[Step]:
     return [Step(verb, TEXT[verb]) for verb in verbs]
 
 
+def asked(keys: list[str]) -> list[Step]:
+    """The steps of what a request has asked before: it is sent again, and everything is done."""
+    verbs = {key: verb for steps_ in POWER.values() for key, verb in steps_}
+    told = {"resize": ("stop", "define", "start"), "rebuild": ("wipe", "disks", "define", "rebuilt"),
+            "confirmResize": (), "rescue": ("rescue", "define", "start"), "os-migrateLive": ("migrate",),
+            "migrate": ("migrate",), "unrescue": ("define", "unrescue", "start"), "reboot-hard": ("start",)}
+    found = ["record", *(verb for key in keys for verb in told.get(key, (verbs[key],) if key in verbs else ()))]
+    return [Step(verb, TEXT[verb]) for verb in found] if keys else []
+
+
 def making(want: Document) -> list[Step]:
     """The steps with which a server comes into being."""
     verbs = ["record", *(["volumes"] if want.get("block_device_mapping") else []), "disks",

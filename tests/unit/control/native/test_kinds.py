@@ -83,6 +83,26 @@ def test_volumes(cloud: Cloud) -> None:
     admin.delete("/v1/server/withvol")
 
 
+def test_a_server_with_everything(cloud: Cloud) -> None:
+    admin = cloud.admin
+    key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIO0VvMS9bZk0jSAlPS4gCcVmXkGQhWeS3VUN0Zz5bBNJ me@example"
+    assert ensure(admin, "keypair/me", {"public_key": key}).json["resource"]["fingerprint"].startswith("SHA256:")
+    ensure(admin, "volume/extra", {"size": 1})
+    want = {**WEB, "key_name": "me", "user_data": "I2Nsb3VkLWNvbmZpZwo=", "description": "all", "tags": ["a", "b"],
+            "availability_zone": "nova", "flavor": {"vcpus": 1, "ram": 64}, "block_device_mapping": [
+                {"source_type": "volume", "destination_type": "volume", "uuid": "extra"}]}
+    made = ensure(admin, "server/all", want)
+    assert made.status == 200 and [one["name"] for one in made.json["resource"]["volumes_attached"]] == ["extra"], made
+    again = ensure(admin, "server/all", want)
+    assert verbs(again) == [], again
+    other = ensure(admin, "server/all", {**want, "user_data": "I2Nsb3VkLWNvbmZpZwoK"})
+    assert other.json["error"]["code"] == "immutable" and "I2Ns" not in str(other.json), other
+    assert ensure(admin, "server/all", {"virt_type": "kvm"}).status == 400
+    assert "user_data" not in admin.get("/v1/server/all").json
+    for path in ("server/all", "volume/extra", "keypair/me"):
+        assert admin.delete(f"/v1/{path}").json["changed"], path
+
+
 def test_what_operators_steer(cloud: Cloud) -> None:
     admin, member = cloud.admin, cloud.caller("ann", "shop")
     found = ensure(admin, "compute_service/kvm1", {"status": "disabled", "disabled_reason": "repair"})

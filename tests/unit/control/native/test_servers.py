@@ -132,6 +132,20 @@ def test_never_two(cloud: Cloud) -> None:
     admin.delete("/v1/server/once")
 
 
+def test_a_change_that_is_sent_again(cloud: Cloud) -> None:
+    """A client whose operation is gone asks for the same under the same id, and is told what was done."""
+    admin, request_id = cloud.admin, f"req-{uuid.uuid4()}"
+    ensure(admin, "server/again", WEB)
+    for _twice in range(2):
+        assert verbs(ensure(admin, "server/again", {"power": "off"}, request_id)) == ["record", "stop"]
+    assert verbs(ensure(admin, "server/again", {"power": "off"})) == []
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda name: ensure(admin, f"network/{name}", {"cidr": "192.168.70.0/24"}), ["one"] * 4))
+    assert sorted(reply.json["changed"] for reply in found) == [False, False, False, True]
+    admin.delete("/v1/server/again")
+    admin.delete("/v1/network/one")
+
+
 def test_projects_are_apart(cloud: Cloud) -> None:
     admin, other = cloud.admin, cloud.caller("ann", "shop")
     ensure(admin, "server/mine", WEB)
