@@ -80,6 +80,7 @@ def lived(world: World, seed: str, count: int) -> None:
         person.join()
     over.set()
     killer.join()
+    assert told
     print(f"killed: {', '.join(told)}")
     print(f"asked: {dict(sum((person.asked for person in people), Counter()))}")
     for person in people:

@@ -76,7 +76,8 @@ class World(Cloud):
     def _databases(self) -> dict[str, str]:
         if self.engine == "sqlite":
             return {}
-        self.cluster = self._stack.enter_context(postgres.cluster())
+        # A process has up to 32 connections to each database, and a listener.
+        self.cluster = self._stack.enter_context(postgres.cluster((*postgres.QUICK, "max_connections=400")))
         with self.operator() as connection:
             for name in ("api", "cell0", "cell1"):
                 connection.execute(f"CREATE DATABASE {name}")
