@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""How many queries a request makes is the same with ten servers as with two hundred, on both engines."""
+
+import dataclasses
+
+import pytest
+from sqlalchemy import insert
+
+from magnetar_control.store.database import now
+from magnetar_control.store.tables import flavors
+
+IMAGE = "70a599e0-31e7-49b7-b260-868f441e862b"
+WANTED = {"server": {"name": "web", "flavorRef": "1", "imageRef": IMAGE, "networks": "none"}}
+ASKED = {
+    "list": lambda caller, _id: caller.get("/servers", "2.96"),
+    "detail": lambda caller, _id: caller.get("/servers/detail", "2.96"),
+    "page": lambda caller, id: caller.get(f"/servers/detail?limit=5&marker={id}&status=ACTIVE", "2.96"),
+    "show": lambda caller, id: caller.get(f"/servers/{id}", "2.96"),
+    "create": lambda caller, _id: caller.post("/servers", WANTED, "2.96"),
+    "delete": lambda caller, id: caller.delete(f"/servers/{id}", "2.96"),
+}
+
+
+class Images:
+    """One image that everybody sees."""
+
+    def show(self, _context, id):
+        return {"id": id, "status": "active", "size": 1, "properties": {}} if id == IMAGE else None
+
+
+class Networks:
+    """None are wanted."""
+
+    def check(self, _context, _wishes):
+        return []
+
+    def groups(self, _context, names):
+        return list(names)
+
+
+@pytest.fixture
+def cloud(compute):
+    compute.cloud.settings = dataclasses.replace(compute.cloud.settings, quota_instances=-1, quota_cores=-1,
+                                                 quota_ram=-1)
+    compute.cloud.services = dataclasses.replace(compute.cloud.services, image=Images(), network=Networks())
+    compute.host()
+    with compute.api.write() as connection:
+        connection.execute(insert(flavors).values(id="1", name="tiny", vcpus=1, ram=64, disk=1, created_at=now()))
+    return compute
+
+
+def asked(cloud, what):
+    """The statements of one request, when the caches of hosts and cells are warm."""
+    id = cloud.server(host="kvm1")
+    cloud.cloud.hosts.all(fresh=True)
+    cloud.store.cells(fresh=True)
+    with cloud.counted() as seen:
+        reply = ASKED[what](cloud.alice, id)
+    assert reply.status < 300, reply
+    return seen
+
+
+def test_more_servers_are_not_more_queries(cloud):
+    for _at in range(10):
+        cloud.server(host="kvm1")
+    few = {what: asked(cloud, what) for what in ASKED}
+    for _at in range(190):
+        cloud.server(host="kvm1")
+    many = {what: asked(cloud, what) for what in ASKED}
+    assert {what: len(seen) for what, seen in many.items()} == {what: len(seen) for what, seen in few.items()}, many
+
+
+def test_reading_is_a_handful_of_queries(cloud):
+    assert len(asked(cloud, "detail")) == 2  # cell0 and the cell
+    assert len(asked(cloud, "show")) <= 3  # where it is, the server, its group
+
+
+def test_what_asks_little_is_answered_without_a_thread(cloud):
+    from magnetar_control.web import Request
+
+    def quick(path, method="GET", query=""):
+        return cloud.application.quick(Request(method, path, query, {}))
+
+    here = cloud.api.kind == "sqlite"
+    assert quick("/v2.1/servers/detail") is here
+    assert quick("/v2.1/0123456789abcdef0123456789abcdef/flavors") is here
+    for path, method, query in (("/v2.1/servers", "POST", ""), ("/v2.1/servers/detail", "GET", "name=x"),
+                                ("/v2.1/servers/1/diagnostics", "GET", ""), ("/v2.1", "GET", "")):
+        assert not quick(path, method, query)
