@@ -111,6 +111,19 @@ def test_a_flow_that_fails_unexpectedly_is_tried_again_and_ends(cloud, monkeypat
     assert cloud.admin.settled(id) is None
 
 
+def test_what_was_taken_and_never_heard_of_runs_out(postgres, monkeypatch):
+    """The answer to ``take`` was lost: a conductor that beats for other work does not keep it."""
+    with postgres.write() as connection:
+        for server in "ab":
+            servers.enqueue(connection, server, "os-stop", "req-1", "u", "p")
+    monkeypatch.setattr(queue, "LEASE", 0.05)
+    known, lost = queue.take(postgres, "one", 2, {})
+    monkeypatch.setattr(queue, "LEASE", 30.0)
+    queue.beat(postgres, "one", {known.id})
+    time.sleep(0.06)
+    assert [row.id for row in queue.take(postgres, "two", 2, {})] == [lost.id]
+
+
 # Two conductors of one name -------------------------------------------------------------------------------------
 def test_two_conductors_of_one_name_share_the_work(cloud, image):
     other = cloud.parts.conductor(cloud.services)
