@@ -49,7 +49,8 @@ class Address:
 
 @dataclass(frozen=True)
 class Guest:
-    """What a guest is told about itself. *user_data* is base64; *seed* is 512 random bytes drawn for it."""
+    """What a guest is told about itself. *user_data* is base64; *seed* is 512 random bytes drawn for it; *injected* are
+    files for it: path, and content in base64."""
 
     uuid: str
     name: str
@@ -61,6 +62,7 @@ class Guest:
     keys: Mapping[str, str] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)
     user_data: str | None = None
+    injected: tuple[tuple[str, str], ...] = ()
     macs: tuple[str, ...] = ()
     networks: tuple[str, ...] = ()
     mtus: tuple[int, ...] = ()
@@ -95,7 +97,14 @@ def files(guest: Guest) -> dict[str, bytes]:
         found[f"ec2/{version}/meta-data.json"] = ec2
         if user_data is not None:
             found[f"ec2/{version}/user-data"] = user_data
+    for place, (_path, content) in zip(_places(guest), guest.injected, strict=True):
+        found[f"openstack{place}"] = base64.b64decode(content)
     return found
+
+
+def _places(guest: Guest) -> list[str]:
+    """Where the content of injected files lies, below the folder openstack; as Nova numbers it."""
+    return [f"/content/{at:04}" for at in range(len(guest.injected))]
 
 
 def _meta_data(guest: Guest) -> dict[str, Any]:
@@ -115,6 +124,9 @@ def _meta_data(guest: Guest) -> dict[str, Any]:
     if guest.keys:
         found["public_keys"] = dict(guest.keys)
         found["keys"] = [{"name": name, "type": "ssh", "data": key} for name, key in guest.keys.items()]
+    if guest.injected:
+        found["files"] = [{"content_path": place, "path": path}
+                          for place, (path, _content) in zip(_places(guest), guest.injected, strict=True)]
     return found
 
 

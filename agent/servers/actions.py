@@ -93,6 +93,7 @@ class Rebuild(Kind):
     image = Field(REFERENCE, "The image to make the root disk from; the same again when omitted.")
     key_name = Field(Nullable(REFERENCE), "Keypair whose public key the guest is given.")
     user_data = Field(Server.field("user_data").value, "Base64 data for the guest's first boot.", secret=True)
+    personality = Field(Server.field("personality").value, "Files for the guest's first boot.", secret=True)
     metadata = Field(Server.field("metadata").value, "Keys and values, in place of those that there are.")
     preserve_ephemeral = Field(Boolean(), "Whether the ephemeral disk is kept.", default=False)
 

@@ -97,6 +97,7 @@ def drive(task: Task) -> None:
         uuid=document.id, name=want["name"], seed=bytes.fromhex(document.state["seed"]),
         flavor=want["flavor"].get("name", ""), image=want["image"] or "", availability_zone=want["availability_zone"],
         keys=document.state["keys"], metadata=want["metadata"], user_data=want["user_data"],
+        injected=tuple((one["path"], one["contents"]) for one in want.get("personality") or ()),
         macs=tuple(n.mac for n in nics), networks=tuple(n.network or n.bridge or "" for n in nics),
         mtus=tuple(k.want["mtu"] if k else 0 for k in known),
         addresses=tuple(fixed.told(agent, n) for n in want["networks"]),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -128,6 +129,17 @@ def check_metadata(most: int, metadata: Mapping[str, Any] | None) -> None:
     """Whether a server may have so many metadata keys. Raises ``Fault`` 403."""
     if metadata and 0 <= most < len(metadata):
         raise Fault(403, f"Maximum number of metadata items exceeds {most}")
+
+
+def check_files(limit: Limits, personality: Sequence[Mapping[str, str]]) -> None:
+    """Whether a server may be given these files; contents count as they are in the guest. Raises ``Fault`` 403."""
+    found = {"injected_files": len(personality),
+             "injected_file_path_bytes": max((len(one["path"].encode()) for one in personality), default=0),
+             "injected_file_content_bytes": max((len(b64decode(one["contents"])) for one in personality), default=0)}
+    for name, have in found.items():
+        if 0 <= limit[name] < have:
+            raise Fault(403, f"Quota exceeded for injected files (personality): {name} is {have}, and may be "
+                             f"{limit[name]} at most.")
 
 
 def check_keypairs(most: int, have: int) -> None:

@@ -259,6 +259,9 @@ DESCRIPTION = Nullable(Text(0, 255, r"[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*", "must
 HOSTNAME = Text(2, 63, r"[a-zA-Z0-9]+[a-zA-Z0-9-]*[a-zA-Z0-9]+", "must be a host name of 2 to 63 letters, digits and -")
 FQDN = Text(1, 255, r"[a-zA-Z0-9._-]*", "must be a host name of letters, digits and . _ -")
 USER_DATA = Base64(65535)
+#: Injected files (until 2.56). A host takes as much of each as of user data; quotas are far below.
+PERSONALITY = ListOf(record({"path": Text(1, 4095, r"[^\x00]+", "must not contain a NUL"), "contents": USER_DATA},
+                            "path", "contents"), 255)
 CERTIFICATES = Nullable(ListOf(Text(1, 255), 50, unique=True))
 PASSWORD = Text(0, 255)
 __all__ = ["NAME"]

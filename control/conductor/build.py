@@ -103,6 +103,7 @@ def described(work: Work, nics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "image": server.image_id if from_image else None,
         "networks": [{**nic["on_host"], **({"tag": nic["tag"]} if nic.get("tag") else {})} for nic in nics],
         "key_name": server.key_name if request.get("public_key") else None, "user_data": server.user_data,
+        **({"personality": request["personality"]} if request.get("personality") else {}),
         "metadata": orjson.loads(server.metadata), "power": "running",
         "availability_zone": server.availability_zone or work.conductor.settings.default_availability_zone}
 

@@ -114,10 +114,13 @@ def rebuild(work: Work) -> None:
     try:
         with work.event(), work.client() as client:
             build.image(work, client, work.server.host, work.args["image"])
-            if "public_key" in work.args:
-                request = {**work.request, "public_key": work.args["public_key"]}
-                work.note(request=servers.text(request))
+            replaced = {name: work.args[name] for name in ("public_key", "personality") if name in work.args}
+            if replaced:
+                work.note(request=servers.text({**work.request, **replaced}))
                 work.load()
+            if "personality" in replaced:
+                args["personality"] = replaced["personality"] or None
+            if "public_key" in replaced:
                 args["key_name"] = build.keypair(work, client, work.server.host) if work.args["public_key"] else None
             client.event("server", work.id, "rebuild", args, timeout=work.conductor.settings.action_timeout,
                          request_id=f"{work.action.request_id}.{work.action.id}")

@@ -18,6 +18,7 @@ from magnetar_control.api.values import (
     HOSTNAME,
     METADATA,
     PASSWORD,
+    PERSONALITY,
     USER_DATA,
     Address,
     Anything,
@@ -35,7 +36,7 @@ from magnetar_control.web import Answer, Fault
 from magnetar_core.actions import ACTIONS
 from magnetar_core.errors import InvalidField
 from magnetar_core.kinds.common import NAME
-from magnetar_core.values import Choices, ListOf, Nullable, OneOf, Text, Value
+from magnetar_core.values import Choices, Nullable, OneOf, Text, Value
 
 from .blocks import snapshots
 from .server_create import find_flavor, find_image, new_password
@@ -147,7 +148,7 @@ def _host(call: Call, name: str) -> None:
 REBUILD_BODY = record({
     "imageRef": Id(), "name": NAME, "adminPass": PASSWORD, "metadata": METADATA, "preserve_ephemeral": Truth(),
     "OS-DCF:diskConfig": Choices("AUTO", "MANUAL"), "accessIPv4": Address(4, empty=True),
-    "accessIPv6": Address(6, empty=True), "personality": since("2.1", ListOf(Anything(), 255), until="2.56"),
+    "accessIPv6": Address(6, empty=True), "personality": since("2.1", PERSONALITY, until="2.56"),
     "description": since("2.19", DESCRIPTION), "key_name": since("2.54", Nullable(Text(1, 255))),
     "user_data": since("2.57", Nullable(USER_DATA)), "trusted_image_certificates": since("2.63", CERTIFICATES),
     "hostname": since("2.90", ByVersion(("2.90", "2.93", HOSTNAME), ("2.94", None, FQDN)))}, "imageRef")
@@ -161,7 +162,9 @@ def rebuild(call: Call) -> Answer:
     image = find_image(call, want["imageRef"], orjson.loads(server.flavor))
     if not server.image_id:
         raise Fault(400, "A server that boots from a volume cannot be rebuilt with another image here.")
-    quota.check_metadata(quota.limits(call)["metadata_items"], want.get("metadata"))
+    limits = quota.limits(call)
+    quota.check_metadata(limits["metadata_items"], want.get("metadata"))
+    quota.check_files(limits, want.get("personality") or ())
     values: dict[str, Any] = {"image_id": want["imageRef"], "image": servers.text(
         {name: image.get(name) for name in ("properties", "min_disk", "min_ram", "disk_format", "container_format")}
         if image else {})}
@@ -172,7 +175,8 @@ def rebuild(call: Call) -> Answer:
             values[column] = want[name]
     if "metadata" in want:
         values["metadata"] = servers.text(want["metadata"])
-    args = {"preserve_ephemeral": bool(want.get("preserve_ephemeral")), "image": want["imageRef"]}
+    args = {"preserve_ephemeral": bool(want.get("preserve_ephemeral")), "image": want["imageRef"],
+            **{name: want[name] for name in ("personality",) if name in want}}
     if "key_name" in want:
         from .server_create import _keypair
 

@@ -23,6 +23,7 @@ from magnetar_control.api.values import (
     HOSTNAME,
     METADATA,
     PASSWORD,
+    PERSONALITY,
     TAGS,
     USER_DATA,
     Address,
@@ -104,7 +105,7 @@ BODY = Wrapped("server", record({
     "adminPass": PASSWORD, "metadata": METADATA,
     "networks": Field(NETWORKS, "", on="create"), "OS-DCF:diskConfig": Choices("AUTO", "MANUAL"),
     "accessIPv4": Address(4, empty=True), "accessIPv6": Address(6, empty=True),
-    "personality": since("2.1", ListOf(Anything(), 255), until="2.56"),
+    "personality": since("2.1", PERSONALITY, until="2.56"),
     "availability_zone": Nullable(Text(1, 255)), "block_device_mapping": OLD_BLOCK_DEVICES,
     "block_device_mapping_v2": BLOCK_DEVICES, "config_drive": Nullable(Truth()), "key_name": Text(1, 255),
     "min_count": COUNT, "max_count": COUNT, "return_reservation_id": Truth(),
@@ -141,12 +142,13 @@ def prepared(call: Call) -> tuple[list[dict[str, Any]], list[str]]:
     networks = call.cloud.services.network.check(call.context, want.get("networks", []))
     groups = call.cloud.services.network.groups(
         call.context, [one["name"] for one in want.get("security_groups") or [{"name": "default"}]])
-    if want.get("personality"):
-        raise Fault(400, "Injected files (personality) are not supported; use user_data.")
-    quota.check_metadata(quota.limits(call)["metadata_items"], want.get("metadata"))
+    limits, files = quota.limits(call), want.get("personality")
+    quota.check_metadata(limits["metadata_items"], want.get("metadata"))
+    quota.check_files(limits, files or ())
     count = quota.check_servers(call, flavor, least, most)
     request = {"networks": networks, "blocks": blocks, "public_key": key, "host": want.get("host"),
-               "hypervisor_hostname": want.get("hypervisor_hostname"), "image": image and image["id"]}
+               "hypervisor_hostname": want.get("hypervisor_hostname"), "image": image and image["id"],
+               **({"personality": files} if files else {})}
     return _rows(call, want, flavor, image, hints, groups, request, count), groups
 
 

@@ -47,7 +47,7 @@ class Servers(Noun):
     """Servers of the project."""
 
     kind = Server
-    absent = CONSTANT
+    absent = {**CONSTANT, "personality": None}
 
     def __init__(self) -> None:
         self.more = {"console": {"GET": self.console}}

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
+from typing import Any
 
 import pytest
 
@@ -20,8 +22,8 @@ GUEST = Guest(
 )
 
 
-def read(name: str, guest: Guest = GUEST) -> dict[str, object]:
-    found: dict[str, object] = json.loads(configdrive.files(guest)[name])
+def read(name: str, guest: Guest = GUEST) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(configdrive.files(guest)[name])
     return found
 
 
@@ -43,6 +45,23 @@ def test_meta_data() -> None:
     assert meta["launch_index"] == 0
     assert base64.b64decode(str(meta["random_seed"])) == b"\x01" * 512
     assert meta["devices"] == [{"type": "nic", "bus": "pci", "mac": "52:54:00:00:00:01", "tags": ["front"]}]
+
+
+def test_injected_files() -> None:
+    given = [("/etc/motd", b"Welcome\n"), ("/root/a b/\u00fc.bin", bytes(range(256)))]
+    guest = dataclasses.replace(GUEST, injected=tuple(
+        (path, base64.b64encode(content).decode()) for path, content in given))
+    files = configdrive.files(guest)
+    for version in ("2012-08-10", "latest"):
+        listed = read(f"openstack/{version}/meta_data.json", guest)["files"]
+        assert listed == [{"content_path": "/content/0000", "path": "/etc/motd"},
+                          {"content_path": "/content/0001", "path": "/root/a b/\u00fc.bin"}]
+        assert [(one["path"], files["openstack" + one["content_path"]]) for one in listed] == given
+
+
+def test_without_injected_files() -> None:
+    assert "files" not in read("openstack/latest/meta_data.json")
+    assert not [name for name in configdrive.files(GUEST) if "content" in name]
 
 
 def test_network_data() -> None:

@@ -13,6 +13,8 @@ from .volume import DEVICE as DISK
 
 #: Nova's limit for user data, counted in base64 (MD-51).
 USER_DATA_MAX = 65535
+#: The longest path that Linux takes, and files at once.
+PATH_MAX, FILES_MAX = 4095, 255
 POWERS = ("running", "off", "paused", "suspended")
 #: Nova's status words for what a host alone can see.
 STATUSES = ("BUILD", "ACTIVE", "SHUTOFF", "PAUSED", "SUSPENDED", "RESCUE", "ERROR")
@@ -58,12 +60,21 @@ def _block() -> Record:
     )
 
 
+def _file() -> Record:
+    """An injected file (Nova's personality, until 2.56)."""
+    return Record(
+        path=Field(Text(1, PATH_MAX, r"[^\x00]+", "must not contain a NUL"), "Where the guest is to have it.",
+                   required=True),
+        contents=Field(Base64(USER_DATA_MAX), "What is in it, in base64.", required=True),
+    )
+
+
 class Server(Resource):
     """A virtual machine on a host."""
 
     noun, plural = "server", "servers"
     rebuilt = frozenset(("image", "key_name", "user_data", "availability_zone", "config_drive", "root_format",
-                         "virt_type", "machine"))
+                         "virt_type", "machine", "personality"))
 
     flavor = Field(OneOf(REFERENCE, Record(**sizes())),
                    "A flavor by name or uuid, or its sizes {vcpus, ram, disk, ephemeral, swap}.", required=True,
@@ -81,6 +92,8 @@ class Server(Resource):
                      sample="me")
     user_data = Field(Nullable(Base64(USER_DATA_MAX)), "Base64 data for the guest's first boot.", default=None,
                       on="create", secret=True, option="userdata", aliases=("user_data",))
+    personality = Field(Nullable(ListOf(_file(), FILES_MAX)), "Files {path, contents} that the guest finds in the "
+                        "config drive, for its first boot.", default=None, on="create", secret=True, option=False)
     metadata = Field(MapOf(Text(1, 255), META), "Keys and values, 255 characters each at most.", default={},
                      sample={"role": "web"})
     tags = Field(ListOf(TAG, 50, unique=True), "Tags, at most 50 of 60 characters.", default=[], sample=["shop"])
