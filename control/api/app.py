@@ -7,6 +7,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from sqlalchemy.exc import DBAPIError
+
 from magnetar_control.store import servers
 from magnetar_control.web import Answer, Fault, Request, Router
 from magnetar_core.actions import ACTIONS
@@ -131,7 +133,10 @@ class ComputeApplication:
             raise Fault(400, "The path must not contain a NUL character.")
         call.read()
         if operation.target == "server":
-            self._server(call)
+            try:
+                self._server(call)
+            except DBAPIError as error:
+                return self._away(call, error)
         if operation.rule:
             call.check(operation.rule)
         if operation.act:
@@ -148,6 +153,17 @@ class ComputeApplication:
         if found is None or (found[1].project_id != call.project and not call.context.is_admin):
             raise Fault(404, f"Instance {id[:80]} could not be found.")
         call.database, call.server = found
+
+
+    def _away(self, call: Call, error: DBAPIError) -> Answer:
+        """The server's cell does not answer: what is known without it. Raises *error* where that is not enough."""
+        mapping = servers.mapping(self.cloud.store, call.params["server_id"])
+        away = call.operation.away
+        if mapping is None or away is None or call.version < away[0]:
+            raise error
+        if mapping.project_id != call.project and not call.context.is_admin:
+            raise Fault(404, f"Instance {call.params['server_id'][:80]} could not be found.")
+        return Answer(away[1](call, mapping))
 
 
 def _action(body: Any) -> str:

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +39,8 @@ class Query:
 class Operation(Route):
     """*name*: the operation's id in the conformance table. *rule*: policy. *target*: ``server`` has the server of
     ``{server_id}`` looked up first. *strict*: the version from which unknown query parameters are refused. *act*: the
-    row of ``ACTIONS`` that guards it. *quick*: asks only databases, and little of them. *status*: of success, or
+    row of ``ACTIONS`` that guards it. *quick*: asks only databases, and little of them. *away*: since when, and what
+    answers (of the call and the server's mapping) while the server's cell does not. *status*: of success, or
     (since, status) rows, newest last."""
 
     name: str
@@ -54,6 +55,7 @@ class Operation(Route):
     query: Mapping[str, Query] = field(default_factory=dict)
     strict: int = NEVER
     quick: bool = False
+    away: tuple[int, Callable[[Call, Any], Any]] | None = None
     status: int | Sequence[tuple[int, int]] = 200
 
     def success(self, version: int) -> int:

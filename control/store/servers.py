@@ -66,6 +66,12 @@ def places(store: Store, id: str) -> Iterable[Database]:
             yield store.cell0
 
 
+def mapping(store: Store, id: str) -> Row[Any] | None:
+    """In which cell a server is, and whose it is; ``None`` while it is in none."""
+    with store.api.read() as connection:
+        return connection.execute(select(server_mappings).where(server_mappings.c.server_id == id)).one_or_none()
+
+
 def row(connection: Connection, id: str, lock: bool = False) -> Found | None:
     """The row of a server; *lock* keeps others from changing it until the transaction ends."""
     return connection.execute(_LOCKED if lock else _WHOLE, {"id": id}).one_or_none()

@@ -276,6 +276,11 @@ def show(call: Call) -> dict[str, Any]:
     return shown(call, call.server)
 
 
+def away(call: Call, mapping: Any) -> dict[str, Any]:
+    """GET /servers/{id} while its cell does not answer: what the API database knows of it (Nova 2.69)."""
+    return {"server": {**_unknown(View(call), mapping, "/servers/detail"), "OS-EXT-STS:power_state": 0}}
+
+
 UPDATE_BODY = Wrapped("server", record({
     "name": NAME, "OS-DCF:diskConfig": Choices("AUTO", "MANUAL"), "accessIPv4": Address(4, empty=True),
     "accessIPv6": Address(6, empty=True), "description": since("2.19", DESCRIPTION),
@@ -321,7 +326,7 @@ OPERATIONS = (
     Operation(method="GET", path="/servers/detail", handler=list_full, name="servers.detail.list", rule=f"{READ}detail",
               query=LIST_QUERY, strict=STRICT, quick=True),
     Operation(method="GET", path="/servers/{server_id}", handler=show, name="servers.show", rule=f"{READ}show",
-              target="server", strict=102, quick=True),
+              target="server", strict=102, quick=True, away=(69, away)),
     Operation(method="PUT", path="/servers/{server_id}", handler=update, name="servers.update", rule=f"{READ}update",
               target="server", act="update", body=UPDATE_BODY),
     Operation(method="DELETE", path="/servers/{server_id}", handler=delete, name="servers.delete", rule=f"{READ}delete",

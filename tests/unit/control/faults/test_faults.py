@@ -63,6 +63,10 @@ def test_lists_say_what_is_missing(cloud, monkeypatch):
             (id, "UNKNOWN")]
         before = cloud.admin.get("/v2.1/servers/detail", "2.68")
         assert before.status == 200 and before.json["servers"] == []
+        assert cloud.admin.get(f"/v2.1/servers/{id}", "2.68").status == 503
+        shown = cloud.admin.get(f"/v2.1/servers/{id}", "2.69").json["server"]
+        assert shown["status"] == "UNKNOWN" and shown["tenant_id"] == cloud.admin.project_id
+        assert cloud.caller("stranger", "elsewhere").get(f"/v2.1/servers/{id}", "2.69").status == 404
     assert cloud.admin.server(id)["status"] == "ACTIVE"
     cloud.admin.delete(f"/v2.1/servers/{id}")
     assert cloud.admin.settled(id) is None
