@@ -79,6 +79,8 @@ def _claims(work: Work) -> None:
         connection.execute(delete(server_group_members).where(server_group_members.c.server_id == work.id))
     if work.server.host:
         work.conductor.changed(work.server.host)
+    if not moves:
+        return
     with work.database.write() as connection:
         connection.execute(update(migrations).where(
             migrations.c.server_id == work.id, migrations.c.status.not_in(ENDED)).values(
