@@ -26,6 +26,8 @@ RESOURCES = {"instances": "quota_instances", "cores": "quota_cores", "ram": "quo
 NETWORK = {"fixed_ips": -1, "floating_ips": -1, "security_groups": -1, "security_group_rules": -1}
 INJECTED = {"injected_files": 5, "injected_file_content_bytes": 10240, "injected_file_path_bytes": 255}
 MESSAGE = "Quota exceeded for {names}: Requested {asked}, but already used {used} of {limits} {names}"
+#: What servers use.
+COUNTED = ("instances", "cores", "ram")
 Limits = dict[str, int]
 
 
@@ -73,14 +75,16 @@ def used(call: Call, project: str | None = None, user: str | None = None) -> Lim
 
 
 def _scopes(call: Call) -> Iterator[tuple[Limits, Limits]]:
-    """Limits and use: of the project, and of the caller in it where the caller has limits of its own."""
+    """Limits and use: of the project, and of the caller in it where the caller has limits of its own. What has no limit
+    is not counted: that would take longer with each server."""
     project, user = call.project, call.context.user_id
     with call.cloud.store.api.read() as connection:
         found = quotas.found(connection, (quotas.DEFAULT, project, quotas.of_user(project, user)))
     whole = {**_defaults(call), **found.get(quotas.DEFAULT, {}), **found.get(project, {})}
-    yield whole, used(call)
+    if any(whole[name] >= 0 for name in COUNTED):
+        yield whole, used(call)
     own = found.get(quotas.of_user(project, user))
-    if own:
+    if own and any({**whole, **own}[name] >= 0 for name in COUNTED):
         yield {**whole, **own}, used(call, user=user)
 
 

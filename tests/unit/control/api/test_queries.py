@@ -40,8 +40,8 @@ class Networks:
 
 @pytest.fixture
 def cloud(compute):
-    compute.cloud.settings = dataclasses.replace(compute.cloud.settings, quota_instances=-1, quota_cores=-1,
-                                                 quota_ram=-1)
+    compute.cloud.settings = dataclasses.replace(compute.cloud.settings, quota_instances=10**6,
+                                                 quota_cores=10**6, quota_ram=10**9)
     compute.cloud.services = dataclasses.replace(compute.cloud.services, image=Images(), network=Networks())
     compute.host()
     with compute.api.write() as connection:
