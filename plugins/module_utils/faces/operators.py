@@ -23,13 +23,15 @@ class ServiceFace(ResourceFace):
     """There is one for each host: it is never made, and only changed."""
 
     kind = ComputeService
-    rules = {"required_one_of": [["name"]]}
+    rules = {}
+    replaced = ("name",)
+    own = collect(name=Option(Text(1, 255), "The host's name.", required=True, aliases=("host",)))
 
     def common(self):
         return ()
 
     def want(self, params):
-        return given([f for f in self.taken if f.name != "name"], params)
+        return given(self.taken, params)
 
     def execute(self, params, check_mode, diff_mode, client):
         only_of_clouds(client, self.name)
@@ -40,7 +42,9 @@ class ServiceFace(ResourceFace):
 
 class CellFace(ResourceFace):
     kind = Cell
-    rules = {"required_one_of": [["name"]]}
+    rules = {}
+    replaced = ("name",)
+    own = collect(name=Option(Text(1, 255), "The name.", required=True))
     on_immutable = ("fail", "ignore")
     on_immutable_doc = "and nothing of a cell is."
 
