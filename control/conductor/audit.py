@@ -273,9 +273,22 @@ def absent(seen: Seen) -> Found:
         if resource is None:
             yield Finding("absent", id, row.host, f"server {id} is {row.vm_state}, and {row.host} does not have it")
             continue
+        yield from _parts(row, resource)
         power, may = resource["power_state"], POWERS.get(row.vm_state)
         if (may and power not in may) or POWER.get(power, 0) != row.power_state:
             yield Finding("power", id, row.host, f"server {id} is {row.vm_state} ({row.power_state}), not {power}")
+
+
+def _parts(row: Any, resource: Any) -> Found:
+    """Volumes and NICs that the guest has and its row does not know, or the other way round."""
+    known = {"volumes": ({one["volume_id"] for one in orjson.loads(row.volumes)},
+                         {one["id"] for one in resource["volumes_attached"]}),
+             "nics": ({one["mac"] for one in orjson.loads(row.interfaces)},
+                      {one["mac"] for one in resource["networks"]})}
+    for kind, (noted, there) in known.items():
+        if noted != there:
+            yield Finding(kind, row.id, row.host, f"server {row.id} is to have the {kind} {sorted(noted)}, and has "
+                          f"{sorted(there)}")
 
 
 def network(seen: Seen) -> Found:
