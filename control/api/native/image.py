@@ -40,7 +40,8 @@ def shown(image: Mapping[str, Any]) -> Document:
                            if name not in KNOWN and name not in (DESCRIPTION, CHECKSUM) and isinstance(value, str)},
             "status": STATUS.get(image["status"], image["status"]), "size": image.get("size"),
             "virtual_size": image.get("virtual_size"), "created_at": image["created_at"],
-            "updated_at": image["updated_at"], "_owner": image.get("owner"), "_sha512": image.get("os_hash_value")}
+            "updated_at": image["updated_at"], "_owner": image.get("owner"), "_visibility": image["visibility"],
+            "_sha512": image.get("os_hash_value")}
 
 
 class Images(Noun):
@@ -62,18 +63,20 @@ class Images(Noun):
             page = asks.image("GET", "/images", **query)
             found += [shown(one) for one in page["images"]]
             if not page.get("next"):
-                return found
+                return [one for one in found if _mine(asks, one)]
             query = dict(parse_qsl(urlsplit(page["next"]).query))
 
     def find(self, asks: Asks, key: str) -> Document | None:
         """By uuid, or by name."""
         if is_uuid(key):
             try:
-                return shown(asks.image("GET", f"/images/{key.lower()}"))
+                one = shown(asks.image("GET", f"/images/{key.lower()}"))
+                return one if _mine(asks, one) else None
             except MagnetarError as error:
                 if error.status != 404:
                     raise
-        named = [shown(one) for one in asks.image("GET", "/images", name=key, limit=100)["images"]]
+        named = [one for one in map(shown, asks.image("GET", "/images", name=key, limit=100)["images"])
+                 if _mine(asks, one)]
         found = [one for one in named if one["_owner"] == asks.project] or named
         if len(found) > 1:
             raise Ambiguous(f"{len(found)} images have the name {key!r}; use a uuid.",
@@ -165,6 +168,11 @@ class Images(Noun):
             status = answer.status if answer.status >= 400 else 409
             raise error_of(status, f"Image {have['name']!r} has no content yet.")
         return answer
+
+
+def _mine(asks: Asks, one: Document) -> bool:
+    """Whether the project has the image; administrators see those of all projects elsewhere, and not here."""
+    return one["_owner"] == asks.project or one["_visibility"] in ("public", "community") or not asks.context.is_admin
 
 
 def _all(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:

@@ -41,6 +41,16 @@ def test_an_image_and_its_content(cloud: Cloud) -> None:
     assert verbs(admin.delete("/v1/image/up")) == ["drop", "forget"]
 
 
+def test_images_of_another_project(cloud: Cloud) -> None:
+    other = cloud.caller("ann", "shop")
+    id = other.image("theirs")
+    assert other.get("/v1/image/theirs").json["id"] == id
+    assert cloud.admin.get("/v1/image/theirs").status == cloud.admin.get(f"/v1/image/{id}").status == 404
+    assert "theirs" not in [one["name"] for one in cloud.admin.get("/v1/image").json["images"]]
+    assert not cloud.admin.delete("/v1/image/theirs").json["changed"]
+    assert other.delete("/v1/image/theirs").json["changed"]
+
+
 def test_flavors_and_key_pairs(cloud: Cloud) -> None:
     admin = cloud.admin
     want = {"vcpus": 1, "ram": 64, "extra_specs": {"hw:cpu_policy": "shared"}, "description": "a"}
