@@ -66,6 +66,19 @@ def test_cells_by_module(cloud: Cloud, folder: Path) -> None:
     assert url not in str(made)
 
 
+def test_actions(cloud: Cloud, folder: Path) -> None:
+    image = {"action": "create_image", "image_name": "of web1", "metadata": {"a": 1}}
+    tasks = [{"server_action": {"name": "web1", **one}} for one in (
+        {"action": "reboot_hard"}, image, image, {"action": "rebuild", "metadata": {"n": 2}}, {"action": "rescue"},
+        {"action": "rescue"}, {"action": "unrescue"}, {"action": "console_output", "length": 5}, {"action": "stop"},
+        {"action": "start"})]
+    found = play(folder, tasks, {"cloud": "mycloud"})
+    assert [one["changed"] for one in found] == [True, True, False, True, True, False, True, False, True, True]
+    assert found[3]["server"]["metadata"] == {"n": "2"} and found[-1]["server"]["status"] == "ACTIVE"
+    checked = play(folder, tasks[:1], {"cloud": "mycloud"}, "--check")
+    assert checked[0]["changed"]
+
+
 def test_by_variables_and_as_modules(cloud: Cloud, folder: Path) -> None:
     variables = {"OS_AUTH_URL": f"http://127.0.0.1:{cloud.port}/identity/v3", "OS_USERNAME": "admin",
                  "OS_PASSWORD": cloud.password, "OS_PROJECT_NAME": "admin", "OS_USER_DOMAIN_NAME": "Default",
