@@ -142,9 +142,11 @@ def prepared(call: Call) -> tuple[list[dict[str, Any]], list[str]]:
     networks = call.cloud.services.network.check(call.context, want.get("networks", []))
     groups = call.cloud.services.network.groups(
         call.context, [one["name"] for one in want.get("security_groups") or [{"name": "default"}]])
-    limits, files = quota.limits(call), want.get("personality")
-    quota.check_metadata(limits["metadata_items"], want.get("metadata"))
-    quota.check_files(limits, files or ())
+    files = want.get("personality")
+    if files or want.get("metadata"):
+        limits = quota.limits(call)
+        quota.check_metadata(limits["metadata_items"], want.get("metadata"))
+        quota.check_files(limits, files or ())
     count = quota.check_servers(call, flavor, least, most)
     request = {"networks": networks, "blocks": blocks, "public_key": key, "host": want.get("host"),
                "hypervisor_hostname": want.get("hypervisor_hostname"), "image": image and image["id"],
