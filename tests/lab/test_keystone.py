@@ -114,6 +114,6 @@ def test_what_keystone_takes_back_is_taken_back(control: LabControl, keystone: L
     assert asked("DELETE", f"{keystone.url}/auth/tokens", keystone.admin, X_Subject_Token=bob)[0] == 204
     disabled = {"user": {"enabled": False}}
     assert asked("PATCH", f"{keystone.url}/users/{keystone.users['ann']}", keystone.admin, disabled)[0] == 200
-    for token in (ann, bob):
-        eventually(lambda token=token: asked("GET", url, token)[0] == 401, "the token is refused", TAKEN_BACK)
+    eventually(lambda: [asked("GET", url, token)[0] for token in (ann, bob)] == [401, 401], "they are refused",
+               TAKEN_BACK)
     assert asked("GET", url, keystone.login("bob", PASSWORD, "blue"))[0] == 200
