@@ -99,7 +99,7 @@ def work() -> int:
     given = parser.parse_args().stage
     chosen = [name for name in STAGES if not given or name in given or ("fast" in given and name in FAST)]
     machine.need_root()
-    machine.install_packages("agent", "test", *(["lab"] if "lab" in chosen else []))
+    machine.install_packages("agent", "test", *(["lab", "keystone"] if "lab" in chosen else []))
     machine.development_environment()
     if "lab" in chosen:
         machine.libvirt()

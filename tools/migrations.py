@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pkgutil
 import re
+import subprocess
 import sys
 import tempfile
 from importlib import import_module
@@ -60,6 +61,7 @@ def write(metadata: MetaData, number: str, name: str, fresh: bool) -> None:
     text = "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
     path = schema.FOLDER / kind / "versions" / f"{number}_{name}.py"
     path.write_text(text, encoding="utf-8")
+    subprocess.run([sys.executable, "-m", "ruff", "format", "-q", path], check=True)
     print(path.resolve())
 
 

@@ -129,7 +129,10 @@ def test_options_of_examples(module):
 
 
 def test_the_playbook_of_the_readme(place):
-    (plays,) = fences("README.md", "yaml")
+    task, plays = fences("README.md", "yaml")
+    (one,) = yaml.safe_load(task)
+    found = ArgumentSpecValidator(**specification("server")).validate(one["magnetar.compute.server"])
+    assert found.error_messages == []
     said = run(place, plays, "--check", "-e", "debian_12_sha512=" + "0" * 128)
     assert "changed=5" in said
 
@@ -233,7 +236,8 @@ def test_plays_of_ways_in(place, tmp_path, monkeypatch, number):
 
 def test_environment_variables():
     """Pages name those that there are."""
-    known = {option.env for option in CONNECTION if option.env} | {"MAGNETAR_DIRECT"}
+    known = {option.env for option in CONNECTION if option.env} | {
+        "MAGNETAR_DIRECT", "MAGNETAR_KILL_SEED", "MAGNETAR_KILL_SERVERS", "MAGNETAR_EVERY_DEATH"}
     for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
         assert set(re.findall(r"\bMAGNETAR_[A-Z_]+\b", page.read_text())) <= known, page.name
 

@@ -15,7 +15,7 @@ from . import results
 from .resource import ABSENT, PRESENT, InfoFace, ResourceFace
 
 SIZES = ("vcpus", "ram", "disk", "ephemeral", "swap")
-NIC_KEYS = ("network", "bridge", "mac", "model", "tag")
+NIC_KEYS = ("network", "bridge", "mac", "model", "tag", "address")
 #: openstack.cloud's words in ``nics`` -> ours.
 NIC_WORDS = {"net-name": "network", "net-id": "network", "tag": "tag", "bridge": "bridge", "mac": "mac",
              "model": "model"}
@@ -47,7 +47,7 @@ SPECIFIC = collect(
     **{name: _size(name) for name in SIZES},
     networks=Option(
         ListOf(Value()), "NICs in order. Each is the name of a network, or a mapping with V(network) (also V(name)) or "
-        "V(bridge), and V(mac), V(model), V(tag). A MAC address is drawn once when it is omitted."),
+        "V(bridge), and V(mac), V(model), V(tag), V(address). A MAC address is drawn once when it is omitted."),
     nics=Option(
         ListOf(Value()), "NICs in the words of C(openstack.cloud.server), a string such as "
         "V(net-name=lan,tag=front) or a mapping with V(net-name) or V(net-id), V(tag)."),

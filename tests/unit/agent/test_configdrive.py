@@ -48,14 +48,14 @@ def test_meta_data() -> None:
 
 
 def test_injected_files() -> None:
-    given = [("/etc/motd", b"Welcome\n"), ("/root/a b/\u00fc.bin", bytes(range(256)))]
+    given = [("/etc/motd", b"Welcome\n"), ("/home/a b/\u00fc.bin", bytes(range(256)))]
     guest = dataclasses.replace(GUEST, injected=tuple(
         (path, base64.b64encode(content).decode()) for path, content in given))
     files = configdrive.files(guest)
     for version in ("2012-08-10", "latest"):
         listed = read(f"openstack/{version}/meta_data.json", guest)["files"]
         assert listed == [{"content_path": "/content/0000", "path": "/etc/motd"},
-                          {"content_path": "/content/0001", "path": "/root/a b/\u00fc.bin"}]
+                          {"content_path": "/content/0001", "path": "/home/a b/\u00fc.bin"}]
         assert [(one["path"], files["openstack" + one["content_path"]]) for one in listed] == given
 
 
