@@ -73,11 +73,12 @@ class Person(threading.Thread):
             if reply.status == 404:
                 return None
             server: dict[str, Any] = reply.json["server"]
-            if server["OS-EXT-STS:task_state"] is None and server["status"] != "BUILD":
+            known = server["status"] != "UNKNOWN"  # its cell does not answer at the moment
+            if known and server["OS-EXT-STS:task_state"] is None and server["status"] != "BUILD":
                 return server
             time.sleep(pause)
             pause = min(pause * 1.5, 1.0)
-        raise AssertionError(f"server {id} is {server['status']}, {server['OS-EXT-STS:task_state']} for {limit:g} s")
+        raise AssertionError(f"server {id} is {server['status']} for {limit:g} s, {server.get('OS-EXT-STS:task_state')}")
 
     def _life(self, name: str, plan: list[float]) -> None:
         id = self._made(name)
