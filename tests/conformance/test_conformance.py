@@ -17,8 +17,10 @@ from tests.conformance.run import run
 from tests.conformance.samples import FOLDER, Evidence
 from tests.conformance.transport import Target
 
-pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason=f"there is no folder {FOLDER.name} beside the checkout: "
-                                                            "MAGNETAR_CONFORMANCE says where it is")
+pytestmark = [
+    pytest.mark.lab,  # it needs no guest, but minutes
+    pytest.mark.skipif(not FOLDER.is_dir(), reason=f"there is no folder {FOLDER.name} beside the checkout: "
+                                                   "MAGNETAR_CONFORMANCE says where it is")]
 
 
 def test_no_area_sinks(target: Target, tmp_path: Path) -> None:

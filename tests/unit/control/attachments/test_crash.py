@@ -13,6 +13,8 @@ from .asking import Owner, until
 from .dying import Fuse
 from .test_build import block, root
 
+pytestmark = pytest.mark.lab  # it needs no guest, but minutes
+
 
 @pytest.fixture
 def fuse(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> Fuse:
