@@ -78,7 +78,8 @@ class Person(threading.Thread):
                 return server
             time.sleep(pause)
             pause = min(pause * 1.5, 1.0)
-        raise AssertionError(f"server {id} is {server['status']} for {limit:g} s, {server.get('OS-EXT-STS:task_state')}")
+        task = server.get("OS-EXT-STS:task_state")
+        raise AssertionError(f"server {id} is {server['status']}, {task} for {limit:g} s")
 
     def _life(self, name: str, plan: list[float]) -> None:
         id = self._made(name)
