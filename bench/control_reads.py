@@ -84,5 +84,3 @@ def flavors(cloud: Cloud, rounds: int) -> list[Figure]:
     floor = plain(cloud.api, select(flavor_table).order_by(flavor_table.c.id), rounds * 20)
     text = request("GET", "/v2.1/flavors/detail", cloud.token)
     return [together(cloud, "GET /flavors/detail of 8 clients", text, rounds * 80, floor, 2500)]
-
-

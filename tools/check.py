@@ -18,7 +18,7 @@ import machine
 ROOT, BIN, SRC = machine.ROOT, machine.VENV / "bin", machine.CACHE / "src"
 PYTEST = ("python", "-m", "pytest", "-q", "--durations=10", "--color=no")
 #: Tests without guests wait more than they work.
-AT_ONCE = ("-n", str((os.cpu_count() or 1) + 1))
+AT_ONCE = ("-n", str((os.cpu_count() or 1) + 1), "--dist", "loadfile")
 PIP = 'import os, sys\nos.execv(sys.executable, [sys.executable, "-m", "ensurepip", "--upgrade"])\n'
 
 

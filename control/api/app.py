@@ -154,7 +154,6 @@ class ComputeApplication:
             raise Fault(404, f"Instance {id[:80]} could not be found.")
         call.database, call.server = found
 
-
     def _away(self, call: Call, error: DBAPIError) -> Answer:
         """The server's cell does not answer: what is known without it. Raises *error* where that is not enough."""
         mapping = servers.mapping(self.cloud.store, call.params["server_id"])

@@ -207,6 +207,7 @@ KEYS: Sequence[tuple[str, int, int, str | None, str | Callable[[View, Row], Any]
     ("scheduler_hints", 100, NEWEST, None, lambda _v, r: Fragment(r.hints)),
 )
 
+
 @lru_cache(maxsize=1000)
 def _keys(version: int, rules: tuple[tuple[str, bool], ...]) -> tuple[Any, Any, Any]:
     """The keys that are shown: names and columns of the plain ones, and the others with how they are made."""

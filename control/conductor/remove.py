@@ -9,7 +9,7 @@ from sqlalchemy import delete, select, update
 
 from magnetar_control.store import allocations
 from magnetar_control.store.database import now
-from magnetar_control.store.tables import migrations, server_group_members
+from magnetar_control.store.tables import migrations, server_group_members, server_mappings
 from magnetar_core.actions import DELETED
 from magnetar_core.errors import Conflict, MagnetarError, NotFound
 
@@ -77,6 +77,7 @@ def _claims(work: Work) -> None:
         for consumer in (work.id, *moves):
             allocations.release(connection, consumer)
         connection.execute(delete(server_group_members).where(server_group_members.c.server_id == work.id))
+        connection.execute(update(server_mappings).where(server_mappings.c.server_id == work.id).values(deleted=True))
     if work.server.host:
         work.conductor.changed(work.server.host)
     if not moves:

@@ -198,4 +198,3 @@ class Watch:
                     servers.c.host == name).values(vm_state=state, power_state=POWER[word], updated_at=now()))
                 database.ring(connection, SERVERS_BELL)
             log.info("server %s is %s by itself", row.id, word, extra={"server": row.id, "host": name})
-

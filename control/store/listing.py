@@ -145,7 +145,8 @@ def _unknown(store: Store, cells: Sequence[Cell], wanted: Wanted, room: int) -> 
     mine = server_mappings.c.project_id == wanted.project if wanted.project else true()
     with store.api.read() as connection:
         return connection.execute(select(server_mappings).where(
-            server_mappings.c.cell_id.in_([cell.id for cell in cells]), mine).limit(max(room, 0))).all()
+            server_mappings.c.cell_id.in_([cell.id for cell in cells]), ~server_mappings.c.deleted, mine,
+        ).limit(max(room, 0))).all()
 
 
 # Conditions of filters ------------------------------------------------------------------------------------------

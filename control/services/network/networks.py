@@ -99,5 +99,3 @@ NETWORK = Noun(
 
 def _true(values: Sequence[str]) -> bool:
     return any(value.lower() in ("true", "1") for value in values)
-
-

@@ -42,11 +42,11 @@ CONNECTION = collect(
     endpoint=Option(Text(), "The agent to ask: V(unix:///PATH) on the host itself, V(https://HOST[:PORT]), or "
                     "V(ssh://[USER@]HOST[:PORT][/PATH]), which goes to the socket of that host with Paramiko. Or the "
                     "API of a cloud, V(https://HOST[:PORT]) with one of its tokens as O(token). Without it and without "
-                    "O(cloud) it is V(%s)." % ENDPOINT,
+                    "C(cloud) it is V(%s)." % ENDPOINT,
                     env="MAGNETAR_ENDPOINT"),
     cloud=Option(Text(), "Name of a cloud in C(clouds.yaml), whose API is asked in place of an agent; O(endpoint) "
                  "wins. The file is E(OS_CLIENT_CONFIG_FILE), or else in the current folder, C(~/.config/openstack) "
-                 "or C(/etc/openstack); C(secure.yaml) beside it is read too. Without O(endpoint) and O(cloud), the "
+                 "or C(/etc/openstack); C(secure.yaml) beside it is read too. Without O(endpoint) and C(cloud), the "
                  "C(OS_*) variables are used when E(OS_AUTH_URL) is set.", env="OS_CLOUD"),
     token=Option(Text(), "Bearer token for an C(https) endpoint.", env="MAGNETAR_TOKEN", secret=True),
     ca_cert=Option(File(), "File with the CA certificates that the server's certificate is checked against. "

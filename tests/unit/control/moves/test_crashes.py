@@ -48,7 +48,7 @@ def until_none(cloud, id, late, steps):
             fates.append(Fate(number, late))
             step(fates[-1])
         if not any(fate.died for fate in fates):
-                return
+            return
     raise AssertionError
 
 
