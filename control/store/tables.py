@@ -22,7 +22,6 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
-    false,
 )
 
 API = MetaData()
@@ -79,7 +78,7 @@ server_mappings = Table(
     Column("server_id", UUID, primary_key=True), Column("cell_id", UUID, nullable=False),
     Column("project_id", NAME, nullable=False), Column("created_at", TIME),
     # Its row stays in the cell, and so does what is known of it here.
-    Column("deleted", Boolean, nullable=False, default=False, server_default=false()),
+    Column("deleted", Boolean, nullable=False, default=False),
     Index("server_mappings_project", "project_id"))
 
 #: What a server (or, while it moves, a migration) holds of a host.

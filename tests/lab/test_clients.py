@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from plane import LabControl
 
 from agent import LabAgent
-from control import LabControl
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 from keystone import PASSWORD, LabKeystone, asked
+from plane import LabControl
 
 from agent import eventually
-from control import LabControl
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -230,7 +230,7 @@ def upgrade() -> None:
         sa.Column("cell_id", sa.String(length=36), nullable=False),
         sa.Column("project_id", sa.String(length=255), nullable=False),
         sa.Column("created_at", sa.String(length=26), nullable=True),
-        sa.Column("deleted", sa.Boolean(), server_default=sa.text("0"), nullable=False),
+        sa.Column("deleted", sa.Boolean(), nullable=False),
         sa.PrimaryKeyConstraint("server_id"),
     )
     op.create_index("server_mappings_project", "server_mappings", ["project_id"], unique=False)
