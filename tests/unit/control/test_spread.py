@@ -61,7 +61,10 @@ def test_health_of_api_and_conductor(spread):
 def test_figures_of_the_api_are_for_administrators(spread):
     assert Caller(spread.port).get("/metrics").status == 401
     assert spread.caller("reader1", "p1", "reader").get("/metrics").status == 403
-    text = spread.admin.get("/metrics").content.decode()
+    deadline = time.monotonic() + 20
+    while "magnetar_claims 2.0" not in (text := spread.admin.get("/metrics").content.decode()):
+        assert time.monotonic() < deadline, text  # what is seen is believed for some seconds
+        time.sleep(0.1)
     for line in ('magnetar_hosts{cell="cell1",state="up"} 1.0', 'magnetar_conductors{cell="cell2"} 1.0',
                  'magnetar_queue_actions{cell="cell1",state="queued"} 0.0', "magnetar_claims 2.0",
                  'magnetar_claimed{cell="cell1",resource="vcpus"} 1.0',
