@@ -5,6 +5,7 @@ PostgreSQL is one temporary cluster for the session; each test gets a database o
 """
 
 import itertools
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -14,6 +15,19 @@ from magnetar_control.store.tables import API, CELL
 from tools import postgres as server
 
 NUMBERS = itertools.count(1)
+
+
+#: Tests here start agents, or whole clouds, and take their time: they run with the lab's, though they need no guest.
+SLOW = ("attachments/", "faults/", "moves/", "native/", "api/test_sdk.py", "api/test_personality.py", "test_slice.py",
+        "test_spread.py", "identity/test_sdk.py", "volume/")
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items):
+    """Mark the slow ones."""
+    for item in items:
+        if item.path.is_relative_to(HERE) and item.path.relative_to(HERE).as_posix().startswith(SLOW):
+            item.add_marker(pytest.mark.lab)
 
 
 def tables(database):
