@@ -59,7 +59,8 @@ def wheel(folder: Path) -> Path:
     """The wheel of this checkout, built from a copy: setuptools leaves build folders behind."""
     source = folder / "source"
     skipped = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(CHECKOUT / "agent", source / "agent", ignore=skipped)
+    for package in ("agent", "control"):
+        shutil.copytree(CHECKOUT / package, source / package, ignore=skipped)
     shutil.copytree(CHECKOUT / "plugins/module_utils/core", source / "plugins/module_utils/core", ignore=skipped)
     for name in ("pyproject.toml", "COPYING"):
         shutil.copyfile(CHECKOUT / name, source / name)
