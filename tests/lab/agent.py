@@ -296,7 +296,7 @@ class LabAgent:
             with suppress(libvirt.libvirtError):
                 remove_domain(self.libvirt.lookupByUUIDString(uuid))
         for name in [one.get("name", "") for one in documents]:
-            if self.mark in name or name.startswith("mag-"):  # a cloud's: no other agent's may be a document of this one
+            if self.mark in name or name.startswith("mag-"):  # of a cloud; documented: its own
                 with suppress(libvirt.libvirtError):
                     remove_network(self.libvirt.networkLookupByName(name))
         if self._libvirt is not None:
