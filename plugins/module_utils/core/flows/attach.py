@@ -19,7 +19,7 @@ def attach(here: Side, there: Side, server: str, volume: str, want: dict[str, An
     """*server* of *here* has *volume* of *there*. *want*: what volume_attachment takes besides; *waiting*: further
     arguments of ``Client.ensure``. Returns the attachment's answer, whose ``steps`` begin with the export's."""
     found, disk = _named(here, "server", server), _named(there, "volume", volume)
-    if here.host["id"] == there.host["id"] and here.link_name() == there.link_name():
+    if _same(here, there):
         return here.client.ensure("volume_attachment", "%s:%s" % (found["id"], disk["id"]),
                                   dict(want, server=found["id"], volume=disk["id"]), **waiting)
     key = "%s:%s" % (found["id"], disk["id"])
@@ -44,12 +44,17 @@ def detach(here: Side, there: Optional[Side], server: str, volume: str, **waitin
         found, disk = _id(here, "server", server), _id(there, "volume", volume)
         key = "%s:%s" % (found, disk)
     answer = here.client.delete("volume_attachment", key, **waiting)
-    if there is not None and not (here.host["id"] == there.host["id"] and here.link_name() == there.link_name()):
+    if there is not None and not _same(here, there):
         closed = there.client.delete("volume_export", key, dry_run=waiting.get("dry_run", False))
         if closed["changed"] and "steps" in answer:
             answer["steps"] = list(answer["steps"]) + list(closed["steps"])
             answer["changed"] = True
     return answer
+
+
+def _same(here: Side, there: Side) -> bool:
+    """Whether both are one host, which needs no link to itself."""
+    return all(here.host[name] == there.host[name] for name in ("id", "name", "link_name"))
 
 
 def _named(side: Side, noun: str, key: str) -> dict[str, Any]:
