@@ -234,7 +234,7 @@ class Feed:
     def _send(self, event: str, data: dict[str, Any]) -> None:
         self._number += 1
         framed = _frame(event, data, self._number)
-        for watcher in self._watchers:
+        for watcher in tuple(self._watchers):  # others come meanwhile
             watcher.tell(framed)
 
     def _heartbeat(self) -> bytes:

@@ -132,7 +132,7 @@ def test_a_slow_watcher_is_cut_off(client: Client, application: Application, tmp
         for number in range(60):  # of 64 KiB each: more than the buffers of socket and server hold
             application.feed._send("test", {"number": number, "text": "x" * 2**16})
             until(quick, "test", number=number)
-        assert sum(not watcher.over for watcher in application.feed._watchers) == 1
+        assert sum(not watcher.over for watcher in tuple(application.feed._watchers)) == 1
         with contextlib.suppress(ConnectionError):  # what it had been sent, and then the end
             while slow.recv(2**16):
                 pass
