@@ -19,6 +19,7 @@ from magnetar_agent.operations import RUNNING, Operation
 from magnetar_core.ensure import batch, permissions
 from magnetar_core.errors import InvalidField, InvalidRequest, MagnetarError, TooLarge
 from magnetar_core.fields import SHOW, Field, Kind
+from magnetar_core.query import boolean, number, parameters, plain, seconds, words
 from magnetar_core.values import Boolean, Choices, Integer, MapOf, Nullable, Text, Value
 
 if TYPE_CHECKING:
@@ -55,52 +56,9 @@ class Event(Kind):
 
 
 # Reading requests -----------------------------------------------------------------------------------------------
-def boolean(name: str, text: str) -> bool:
-    """true or false of a query string."""
-    if text not in ("true", "false"):
-        raise InvalidField(name, "must be true or false", text)
-    return text == "true"
-
-
-def seconds(name: str, text: str) -> float:
-    """A time span of a query string."""
-    try:
-        found = float(text)
-    except ValueError:
-        found = -1.0
-    if not 0 <= found <= 86400:
-        raise InvalidField(name, "must be a number of seconds from 0 to 86400", text)
-    return found
-
-
-def number(name: str, text: str) -> int:
-    """A whole number of a query string."""
-    if not text.isascii() or not text.isdigit() or len(text) > 18:
-        raise InvalidField(name, "must be a whole number", text)
-    return int(text)
-
-
-def words(_name: str, text: str) -> list[str]:
-    """A list separated by commas."""
-    return [word.strip() for word in text.split(",") if word.strip()]
-
-
-def plain(_name: str, text: str) -> str:
-    """The text itself."""
-    return text
-
-
 def query(request: Request, **known: Callable[[str, str], Any]) -> dict[str, Any]:
     """The parameters of the query string, each read by its function. Others, and repeated ones, are refused."""
-    found: dict[str, Any] = {}
-    for name, text in request.query_params.multi_items():
-        if name not in known:
-            raise InvalidRequest(f"{name} is not a parameter of this route; known are: "
-                                 f"{', '.join(known) or 'none'}.", field=name)
-        if name in found:
-            raise InvalidRequest(f"{name} is given more than once.", field=name)
-        found[name] = known[name](name, text)
-    return found
+    return parameters(request.query_params.multi_items(), known)
 
 
 async def body(request: Request, limit: int) -> Any:

@@ -16,9 +16,10 @@ from starlette.requests import ClientDisconnect
 
 from magnetar_agent import audit, reconcile
 from magnetar_agent.access import OPERATE
-from magnetar_agent.routes import Json, key, number, outcome, query, result, seconds, until
+from magnetar_agent.routes import Json, key, outcome, query, result, until
 from magnetar_core.errors import Forbidden, InvalidField, InvalidRequest, NotFound, TimedOut, TooLarge
 from magnetar_core.kinds import Image, Server
+from magnetar_core.query import number, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

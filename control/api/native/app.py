@@ -28,6 +28,7 @@ from magnetar_core.errors import (
     Unreachable,
 )
 from magnetar_core.plan import Result
+from magnetar_core.query import boolean, number, parameters, plain, seconds, words
 
 from . import events
 from .asks import Asks, Document, error_of
@@ -49,52 +50,9 @@ class MethodNotAllowed(MagnetarError):
 
 
 # Reading requests -----------------------------------------------------------------------------------------------
-def boolean(name: str, text: str) -> bool:
-    """true or false of a query string."""
-    if text not in ("true", "false"):
-        raise InvalidField(name, "must be true or false", text)
-    return text == "true"
-
-
-def seconds(name: str, text: str) -> float:
-    """A time span of a query string."""
-    try:
-        found = float(text)
-    except ValueError:
-        found = -1.0
-    if not 0 <= found <= 86400:
-        raise InvalidField(name, "must be a number of seconds from 0 to 86400", text)
-    return found
-
-
-def number(name: str, text: str) -> int:
-    """A whole number of a query string."""
-    if not text.isascii() or not text.isdigit() or len(text) > 18:
-        raise InvalidField(name, "must be a whole number", text)
-    return int(text)
-
-
-def words(_name: str, text: str) -> list[str]:
-    """A list separated by commas."""
-    return [word.strip() for word in text.split(",") if word.strip()]
-
-
-def plain(_name: str, text: str) -> str:
-    """The text itself."""
-    return text
-
-
 def query(request: Request, known: Mapping[str, Callable[[str, str], Any]]) -> dict[str, Any]:
     """The parameters, each read by its function; others, and repeated ones, are refused."""
-    found: dict[str, Any] = {}
-    for name, text in request.query:
-        if name not in known:
-            raise InvalidRequest(f"{name[:80]} is not a parameter of this route; known are: "
-                                 f"{', '.join(known) or 'none'}.", field=name[:80])
-        if name in found:
-            raise InvalidRequest(f"{name} is given more than once.", field=name)
-        found[name] = known[name](name, text)
-    return found
+    return parameters(request.query, known, shown=80)
 
 
 def body(request: Request) -> Any:
