@@ -206,6 +206,19 @@ def since(version: str, value: Value, until: str | None = None, required: bool =
     return Field(value, "", since=version, until=until, on="create", required=required)
 
 
+class Gapped(Value):
+    """A value that is refused between two versions."""
+
+    def __init__(self, value: Value, until: str, again: str) -> None:
+        self.value, self.until, self.again = value, int(until[2:]), int(again[2:])
+
+    def check(self, value: Any, path: str, version: Any = None) -> Any:
+        """As the value does, where it exists."""
+        if version is not None and self.until < version.minor < self.again:
+            raise InvalidField(path, "is not a known field in this version")
+        return self.value.check(value, path, version)
+
+
 class Wrapped(Value):
     """A body ``{key: value}`` and nothing else, but for *more* keys."""
 
@@ -264,4 +277,11 @@ PERSONALITY = ListOf(record({"path": Text(1, 4095, r"[^\x00]+", "must not contai
                             "path", "contents"), 255)
 CERTIFICATES = Nullable(ListOf(Text(1, 255), 50, unique=True))
 PASSWORD = Text(0, 255)
+
+
+def device_tag(until: str) -> Field:
+    """The tag of a NIC or disk: there since 2.32, lost by a mistake after *until*, and back since 2.42."""
+    return Field(Gapped(TAG, until, "2.42"), "", since="2.32", on="create")
+
+
 __all__ = ["NAME"]

@@ -10,7 +10,7 @@ from uuid import UUID, uuid5
 import orjson
 
 from magnetar_control.api.operation import Call
-from magnetar_control.api.values import Anything, Id, Number, Truth, record, since
+from magnetar_control.api.values import Anything, Id, Number, Truth, device_tag, record, since
 from magnetar_control.web import Fault
 from magnetar_core.errors import InvalidField
 from magnetar_core.fields import Field
@@ -33,46 +33,17 @@ class BootIndex(Value):
         return Number(-1, 1000).check(value, path, version)
 
 
-def _fields() -> dict[str, Field | Value]:
-    from .server_create import ByVersionField
-
-    return {
-        "uuid": Nullable(Id()), "image_id": Id(), "source_type": Choices(*SOURCES),
-        "destination_type": Choices("local", "volume"), "boot_index": BootIndex(), "volume_size": Nullable(SIZE),
-        "delete_on_termination": Truth(), "guest_format": Nullable(Text(0, 255)), "device_name": Nullable(DEVICE),
-        "device_type": Nullable(Text(0, 255)), "disk_bus": Nullable(Text(0, 255)), "no_device": Anything(),
-        "volume_id": Id(), "snapshot_id": Id(), "virtual_name": Text(0, 255), "connection_info": Anything(),
-        "tag": ByVersionField("2.32", "2.32", "2.42"), "volume_type": since("2.67", Nullable(Text(0, 255)))}
-
-
-class _Later(Value):
-    """The list of mappings; its declaration is read when it is first used."""
-
-    def __init__(self, old: bool = False) -> None:
-        self.old = old
-        self._value: Value | None = None
-
-    def value(self) -> Value:
-        """The list."""
-        if self._value is None:
-            fields = _fields()
-            if self.old:
-                fields = {name: fields[name] for name in ("volume_id", "snapshot_id", "volume_size", "device_name",
-                                                          "delete_on_termination", "no_device", "virtual_name",
-                                                          "connection_info")}
-            self._value = ListOf(record(fields), 255)
-        return self._value
-
-    def check(self, value: Any, path: str, version: Any = None) -> Any:
-        """The list."""
-        return self.value().check(value, path, version)
-
-    def schema(self, version: Any = None) -> dict[str, Any]:
-        """The list."""
-        return self.value().schema(version)
-
-
-BLOCK_DEVICES, OLD_BLOCK_DEVICES = _Later(), _Later(old=True)
+_FIELDS: dict[str, Field | Value] = {
+    "uuid": Nullable(Id()), "image_id": Id(), "source_type": Choices(*SOURCES),
+    "destination_type": Choices("local", "volume"), "boot_index": BootIndex(), "volume_size": Nullable(SIZE),
+    "delete_on_termination": Truth(), "guest_format": Nullable(Text(0, 255)), "device_name": Nullable(DEVICE),
+    "device_type": Nullable(Text(0, 255)), "disk_bus": Nullable(Text(0, 255)), "no_device": Anything(),
+    "volume_id": Id(), "snapshot_id": Id(), "virtual_name": Text(0, 255), "connection_info": Anything(),
+    "tag": device_tag("2.32"), "volume_type": since("2.67", Nullable(Text(0, 255)))}
+_OLD = ("volume_id", "snapshot_id", "volume_size", "device_name", "delete_on_termination", "no_device", "virtual_name",
+        "connection_info")
+BLOCK_DEVICES = ListOf(record(_FIELDS), 255)
+OLD_BLOCK_DEVICES = ListOf(record({name: _FIELDS[name] for name in _OLD}), 255)
 
 
 def checked_blocks(call: Call, want: Mapping[str, Any], image: Mapping[str, Any] | None,

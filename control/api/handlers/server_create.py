@@ -33,6 +33,7 @@ from magnetar_control.api.values import (
     Number,
     Truth,
     Wrapped,
+    device_tag,
     record,
     since,
 )
@@ -43,7 +44,7 @@ from magnetar_control.web import Answer, Fault
 from magnetar_core.errors import InvalidField
 from magnetar_core.fields import Field
 from magnetar_core.kinds.common import NAME
-from magnetar_core.values import Choices, Const, Integer, ListOf, MapOf, Nullable, OneOf, Text, Value
+from magnetar_core.values import Choices, Const, Integer, ListOf, Nullable, OneOf, Text, Value
 
 from .blocks import BLOCK_DEVICES, OLD_BLOCK_DEVICES, checked_blocks
 
@@ -51,36 +52,14 @@ CREATE = "os_compute_api:servers:create"
 #: Gates.
 ANY_NETWORKS_WORD = 37
 DESCRIBED_BY_NAME_UNTIL = 18
-_NIC_TAG = Text(1, 60, r"[^,/]*", "must have 1 to 60 characters, without comma and slash")
-
-
 def _network(uuid_value: Value) -> Value:
     return record({"fixed_ip": Address(), "port": Nullable(Id()), "uuid": uuid_value,
-                   "tag": ByVersionField("2.32", "2.36", "2.42")})
-
-
-def ByVersionField(first: str, until: str, again: str) -> Field:  # noqa: N802 - reads as a declaration
-    """A key that was there, was lost by a mistake, and is there again."""
-    return Field(Gapped(_NIC_TAG, until, again), "", since=first, on="create")
-
-
-class Gapped(Value):
-    """A value that is refused between two versions."""
-
-    def __init__(self, value: Value, until: str, again: str) -> None:
-        self.value, self.until, self.again = value, int(until[2:]), int(again[2:])
-
-    def check(self, value: Any, path: str, version: Any = None) -> Any:
-        """As the value does, where it exists."""
-        if version is not None and self.until < version.minor < self.again:
-            raise InvalidField(path, "is not a known field in this version")
-        return self.value.check(value, path, version)
+                   "tag": device_tag("2.36")})
 
 
 NETWORKS = ByVersion(
     ("2.1", "2.36", ListOf(_network(Id()), 64)),
     ("2.37", None, OneOf(Choices("auto", "none"), ListOf(_network(Id()), 64))))
-HINT = OneOf(Text(1, 36), ListOf(Text(1, 255), 255), MapOf(Text(1, 255), Anything()))
 
 
 class Hints(Value):

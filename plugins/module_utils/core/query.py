@@ -45,8 +45,10 @@ def plain(_name: str, text: str) -> str:
 
 def parameters(given: Iterable[tuple[str, str]], known: Mapping[str, Callable[[str, str], Any]],
                shown: Optional[int] = None) -> dict[str, Any]:
-    """The parameters *given*, each read by its function of *known*. Others, and repeated ones, are refused; of an unknown
-    name no more than *shown* characters are said."""
+    """The parameters *given*, each read by its function of *known*. Others, and repeated ones, are refused.
+
+    *shown*: how many characters of an unknown name are said.
+    """
     found: dict[str, Any] = {}
     for name, text in given:
         if name not in known:
