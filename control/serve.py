@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.agents import Agents
 from magnetar_control.api.app import ComputeApplication
-from magnetar_control.api.cloud import Cloud
+from magnetar_control.api.cloud import Cloud, Hosts
 from magnetar_control.api.native import Native
 from magnetar_control.api.operations import OPERATIONS
 from magnetar_control.conductor.conductor import Conductor
@@ -62,9 +62,9 @@ class Parts:
         self.working: Conductor | None = None
         #: Called when all is given back.
         self.ends: list[Callable[[], None]] = []
-        self.cloud: Cloud | None = None
         self.api_database = Database(settings.url("api"), "api")
         self.store = Store(self.api_database)
+        self.hosts = Hosts(self.store, settings)
         self.agents = Agents(settings.agent_ca_cert, settings.agent_client_cert, settings.agent_client_key,
                              settings.action_timeout)
         self.health = Health(self.store, settings.host_down_after)
@@ -89,13 +89,10 @@ class Parts:
 
     def places(self) -> list[dict[str, Any]]:
         """The hosts on which volumes may lie."""
-        if self.cloud is None:
-            self.cloud = Cloud(self.settings, self.store, Services(
-                self.identity, self.asked, self.networks, self.volumes), self.agents)
         with self.api_database.read() as connection:
             free = {row["name"]: orjson.loads(row["info"]).get("disk_gb_free") or 0 for row in hosts.every(connection)}
         return [{"name": host.name, "endpoint": host.endpoint, "up": host.up and not host.forced_down and
-                 not host.disabled, "disk_gb_free": free.get(host.name, 0)} for host in self.cloud.hosts.all().values()]
+                 not host.disabled, "disk_gb_free": free.get(host.name, 0)} for host in self.hosts.all().values()]
 
     def bring(self, host: str, image: str) -> None:
         """Have an image on a host."""
@@ -153,9 +150,9 @@ class Parts:
 
     def applications(self, services: Services) -> dict[str, Application]:
         """What is mounted where."""
-        self.cloud = Cloud(self.settings, self.store, services, self.agents)
+        cloud = Cloud(self.settings, self.store, services, self.agents, self.hosts)
         mounts: dict[str, Application] = {}
-        mounts |= {"": ComputeApplication(self.cloud, OPERATIONS, Native(self.cloud, mounts)),
+        mounts |= {"": ComputeApplication(cloud, OPERATIONS, Native(cloud, mounts)),
                    "/identity": self.identity.application(),
                    "/image": self.images.application(self.authenticate),
                    "/network": self.networks.application(self.authenticate),

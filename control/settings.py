@@ -84,7 +84,6 @@ class Settings:
     reserved_host_disk_gb: int = _doc("GiB of disk kept from servers.", 0)
     default_availability_zone: str = _doc("Zone of hosts that are in no aggregate with a zone.", "nova")
     default_schedule_zone: str | None = _doc("Zone of servers that ask for none; any when left out.")
-    instance_usage_audit: bool = _doc("Keep what os-simple-tenant-usage needs of deleted servers.", True)
     max_limit: int = _doc("Most items that one answer lists.", 1000)
     cell_timeout: float = _doc("Seconds that a list waits for a cell.", 60.0)
     policy_file: Path | None = _doc("oslo.policy file (YAML) that overrides Nova's default rules.")

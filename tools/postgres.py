@@ -41,8 +41,11 @@ def cluster(settings: tuple[str, ...] = QUICK) -> Iterator[Path]:
     try:
         if not os.getuid():
             shutil.chown(folder, USER, USER)
-        subprocess.run(_as_user(programs_folder / "initdb", "-D", folder / "d", "-A", "trust", "-U", USER, "-N", "-E",
-                                "UTF8", "--locale=C.UTF-8"), check=True, cwd=folder, stdout=subprocess.DEVNULL)
+        made = subprocess.run(_as_user(programs_folder / "initdb", "-D", folder / "d", "-A", "trust", "-U", USER, "-N",
+                                       "-E", "UTF8", "--locale=C.UTF-8"), check=False, cwd=folder,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if made.returncode:
+            raise RuntimeError(f"initdb made no cluster (exit {made.returncode}): {made.stdout}")
         words = [word for one in (*SMALL, *settings, f"unix_socket_directories={folder}") for word in ("-c", one)]
         with (folder / "log").open("wb") as log:
             server = subprocess.Popen(_as_user(programs_folder / "postgres", "-D", folder / "d", *words), cwd=folder,

@@ -109,7 +109,8 @@ def _seen(database: Database, silence: float) -> dict[str, tuple[str, bool]]:
 class Cloud:
     """The parts."""
 
-    def __init__(self, settings: Settings, store: Store, services: Services, agents: Agents) -> None:
+    def __init__(self, settings: Settings, store: Store, services: Services, agents: Agents,
+                 hosts: Hosts | None = None) -> None:
         self.settings, self.store, self.services, self.agents = settings, store, services, agents
         self.policy = Policy(settings.policy_file)
-        self.hosts = Hosts(store, settings)
+        self.hosts = hosts or Hosts(store, settings)

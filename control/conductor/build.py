@@ -62,7 +62,7 @@ def make(work: Work, host: str) -> dict[str, Any]:
         if abroad:  # it starts when it has them
             document["power"] = "off"
         answer = client.ensure("server", work.id, document, timeout=work.conductor.settings.action_timeout,
-                               progress=work.progress, request_id=f"{work.action.request_id}.{work.action.id}")
+                               progress=work.progress, request_id=work.once)
     work.conductor.services.network.bind(work.id, host)
     return volumes.built(work, host, answer["resource"], abroad)
 

@@ -50,7 +50,7 @@ def reboot(work: Work) -> None:
             else:
                 client.event("server", work.id, "reboot", {"type": work.args["type"]},
                              timeout=work.conductor.settings.action_timeout,
-                             request_id=f"{work.action.request_id}.{work.action.id}")
+                             request_id=work.once)
             found = client.get("server", work.id)
     except HostDown as error:
         patiently(work, error)
@@ -64,7 +64,7 @@ def crash_dump(work: Work) -> None:
     """An NMI into the guest."""
     try:
         with work.event(), work.client() as client:
-            client.event("server", work.id, "crash_dump", {}, request_id=f"{work.action.request_id}.{work.action.id}")
+            client.event("server", work.id, "crash_dump", {}, request_id=work.once)
     except HostDown as error:
         patiently(work, error)
     except MagnetarError as error:
@@ -123,7 +123,7 @@ def rebuild(work: Work) -> None:
             if "public_key" in replaced:
                 args["key_name"] = build.keypair(work, client, work.server.host) if work.args["public_key"] else None
             client.event("server", work.id, "rebuild", args, timeout=work.conductor.settings.action_timeout,
-                         request_id=f"{work.action.request_id}.{work.action.id}")
+                         request_id=work.once)
             power = "off" if before == STOPPED else "running"
             found = client.ensure("server", work.id, {"name": work.server.hostname or work.server.name, "power": power})
     except HostDown as error:

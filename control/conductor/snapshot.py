@@ -70,7 +70,7 @@ def _content(work: Work, id: str) -> None:
         work.note(task_state="image_pending_upload")
         client.event("server", work.id, "create_image", {"name": _name(work)},
                      timeout=work.conductor.settings.action_timeout,
-                     request_id=f"{work.action.request_id}.{work.action.id}")
+                     request_id=work.once)
         work.note(task_state="image_uploading")
         pieces, _size = client.receive("image", _name(work))
         work.conductor.services.image.upload(id, _watched(work, pieces))

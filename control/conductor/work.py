@@ -66,6 +66,11 @@ class Work:
         return str(self.action.server_id)
 
     @property
+    def once(self) -> str:
+        """The request id under which an agent does what this action asks, however often it is asked."""
+        return f"{self.action.request_id}.{self.action.id}"
+
+    @property
     def flavor(self) -> dict[str, Any]:
         """The flavor that the server has."""
         found: dict[str, Any] = orjson.loads(self.server.flavor)
