@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 LABEL = "config-2"
+#: Documents fill whole sectors of the drive, so that drives of other guests have the same layout (see ``virt.iso``).
+SECTOR = 2048
 ANY = str(ipaddress.IPv4Address(0))
 #: Version folders (MD-11). Each holds the same files; what a version did not know yet is harmless to its readers.
 VERSIONS = ("2012-08-10", "2013-04-04", "2013-10-17", "2015-10-15", "2016-06-30", "2016-10-06", "2017-02-22",
@@ -188,4 +190,5 @@ def _addresses(given: Iterable[str]) -> list[str]:
 
 
 def _json(content: Mapping[str, Any]) -> bytes:
-    return json.dumps(content, indent=1, sort_keys=True).encode()
+    text = json.dumps(content, indent=1, sort_keys=True).encode()
+    return text + b"\n" * (-len(text) % SECTOR)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import io
+from functools import lru_cache
 from typing import TYPE_CHECKING, BinaryIO
 
 import pycdlib
@@ -11,26 +12,54 @@ import pycdlib
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+#: Bytes of a sector. A file begins with one.
+SECTOR = 2048
+
 
 def write(target: BinaryIO, label: str, files: Mapping[str, bytes]) -> None:
     """Write an image called *label* with *files* (path with ``/`` between folders, to content) to *target*.
+
+    Files of the same content share it. Making an image takes time, filling in another's contents next to none: what
+    differs between two images with the same paths and sizes is their contents only, so what is around them is kept.
+    """
+    contents = {content: at for at, content in enumerate(dict.fromkeys(files.values()))}
+    image, places = _empty(label, tuple((path, contents[files[path]]) for path in sorted(files)),
+                           tuple(map(len, contents)))
+    done = 0
+    for start, content in sorted(zip(places, contents, strict=True)):
+        target.write(image[done:start])
+        target.write(content)
+        done = start + len(content)
+    target.write(image[done:])
+
+
+@lru_cache(maxsize=32)
+def _empty(label: str, paths: tuple[tuple[str, int], ...], sizes: tuple[int, ...]) -> tuple[memoryview, list[int]]:
+    """An image of zeros, and where each content begins: *paths* with the number of their content, *sizes* of contents.
 
     Plain ISO 9660 knows neither ``meta_data.json`` nor ``2009-04-04``, so its names are only numbers.
     """
     image = pycdlib.PyCdlib()
     image.new(interchange_level=3, joliet=3, rock_ridge="1.09", vol_ident=label)
-    plain = {"": ""}
-    for path in sorted(files):
+    plain, first = {"": ""}, dict[int, str]()
+    for path, content in paths:
         folders = path.strip("/").split("/")
         for depth in range(1, len(folders)):
             _add_folder(image, plain, "/".join(folders[:depth]))
-        content = files[path]
-        parent, name = "/".join(folders[:-1]), folders[-1]
-        image.add_fp(io.BytesIO(content), len(content), f"{plain[parent]}/F{len(plain):07d}.;1", rr_name=name,
-                     joliet_path="/" + "/".join(folders), file_mode=0o100444)
-        plain["/".join(folders)] = ""
-    image.write_fp(target)
+        name, joliet = f"{plain['/'.join(folders[:-1])]}/F{len(plain):07d}.;1", "/" + "/".join(folders)
+        plain["/".join(folders)] = name
+        if content in first:
+            image.add_hard_link(iso_old_path=first[content], iso_new_path=name, rr_name=folders[-1])
+            image.add_hard_link(iso_old_path=first[content], joliet_new_path=joliet)
+        else:
+            image.add_fp(io.BytesIO(bytes(sizes[content])), sizes[content], name, rr_name=folders[-1],
+                         joliet_path=joliet, file_mode=0o100444)
+            first[content] = name
+    written = io.BytesIO()
+    image.write_fp(written)
+    places = [image.get_record(iso_path=first[at]).extent_location() * SECTOR for at in range(len(sizes))]
     image.close()
+    return memoryview(written.getvalue()), places
 
 
 def _add_folder(image: pycdlib.PyCdlib, plain: dict[str, str], path: str) -> None:
