@@ -52,6 +52,8 @@ CREATE = "os_compute_api:servers:create"
 #: Gates.
 ANY_NETWORKS_WORD = 37
 DESCRIBED_BY_NAME_UNTIL = 18
+
+
 def _network(uuid_value: Value) -> Value:
     return record({"fixed_ip": Address(), "port": Nullable(Id()), "uuid": uuid_value,
                    "tag": device_tag("2.36")})
