@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 Flow = Callable[[Work], None]
 #: Seconds that work in hand may go on when the conductor is told to stop.
 GRACE = 20.0
+#: Seconds in which further workers become free, when all were busy.
+GATHER = 0.02
 
 
 class Conductor:
@@ -170,12 +172,16 @@ class Conductor:
                     self._free.release()
             for action in taken:
                 self._pool.submit(self._do, database, action, flows)
-            if not taken:
+            if len(taken) < room:  # there was no more
                 database.bell.wait(ACTIONS_BELL, seen)
 
     def _room(self) -> int:
-        """How many workers are free; these are taken. Waits a moment when there is none."""
-        count = 1 if self._free.acquire(timeout=0.2) else 0
+        """How many workers are free; these are taken. Waits a moment when there is none, and then a little more for
+        others: to look once for several costs a fraction."""
+        count = 1 if self._free.acquire(blocking=False) else 0
+        if not count:
+            count = 1 if self._free.acquire(timeout=0.2) else 0
+            self.over.wait(GATHER)
         while count and self._free.acquire(blocking=False):
             count += 1
         return count

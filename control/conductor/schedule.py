@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 import orjson
-from sqlalchemy import insert, select, update
+from sqlalchemy import insert, select
 from sqlalchemy.exc import IntegrityError
 
 from magnetar_control.scheduler.choose import NO_VALID_HOST, NoValidHost
@@ -20,9 +20,7 @@ from magnetar_control.scheduler.place import place
 from magnetar_control.scheduler.request import Request, amounts_of, hint, hinted
 from magnetar_control.store import actions, allocations, hosts, servers
 from magnetar_control.store.database import now
-from magnetar_control.store.tables import actions as queue
 from magnetar_control.store.tables import server_group_members, server_mappings
-from magnetar_control.store.tables import servers as table
 from magnetar_core.errors import Conflict
 
 from . import volumes
@@ -64,13 +62,9 @@ def schedule(work: Work) -> None:
     host, cell_id = found
     target = work.conductor.store.cell(cell_id)
     with work.database.read() as source, target.write() as connection:
-        numbers = servers.carry(source, connection, work.id)
+        numbers = servers.carry(source, connection, work.id, host)
         if work.action.id in numbers:
             actions.happened(connection, numbers[work.action.id], EVENT, here, began)
-        connection.execute(update(table).where(table.c.id == work.id, table.c.host.is_(None)).values(host=host))
-        connection.execute(update(queue).where(queue.c.server_id == work.id, queue.c.action == "create",
-                                               queue.c.state == "running", queue.c.host.is_(None)).values(
-            state="queued", holder=None, lease_until=None, host=host))
         target.ring(connection, servers.ACTIONS_BELL)
     with work.database.write() as connection:
         servers.forget(connection, work.id)

@@ -135,8 +135,7 @@ class Work:
 
     def _noted(self, connection: Connection, values: Mapping[str, Any]) -> None:
         self.hold(connection)
-        servers.progress(connection, self.id, **values)
-        self.server = servers.row(connection, self.id)
+        self.server = servers.progressed(connection, self.id, **values)
         self.database.ring(connection, servers.SERVERS_BELL)
 
     @contextlib.contextmanager

@@ -13,11 +13,11 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
+    BindParameter,
     Connection,
     Integer,
     Select,
     String,
-    Update,
     and_,
     bindparam,
     exists,
@@ -27,6 +27,7 @@ from sqlalchemy import (
     select,
     update,
 )
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from .database import Database, now, utc
 from .tables import action_events, actions
@@ -39,8 +40,13 @@ Limits = Mapping[str, int]
 Row = Any
 
 _other = actions.alias("other")
-_IN = actions.c.id.in_(bindparam("chosen", expanding=True))
-_CHOSEN = select(actions).where(_IN)
+#: Statements that are made once: to make one anew takes longer than the database with it.
+_NUMBER: BindParameter[int] = bindparam("number")
+_MINE = (actions.c.id == _NUMBER, actions.c.holder == bindparam("by"))
+_HELD = select(actions.c.id).where(*_MINE, actions.c.state == "running").with_for_update()
+_CHANGED = update(actions).where(*_MINE)
+_HAPPENED = insert(action_events)
+_FINISHED = update(action_events).where(action_events.c.id == _NUMBER)
 
 
 def take(database: Database, holder: str, count: int, limits: Limits) -> list[Row]:
@@ -58,18 +64,17 @@ def take(database: Database, holder: str, count: int, limits: Limits) -> list[Ro
         chosen = _fair(waiting, connection.execute(asked.running, moment).all(), count, limits)
         if not chosen:
             return []
-        connection.execute(asked.hold, {"chosen": chosen, "by": holder, "moment": now(), **until})
-        taken = connection.execute(_CHOSEN, {"chosen": chosen}).all()
+        taken = connection.execute(asked.hold, {"chosen": chosen, "by": holder, "moment": now(), **until}).all()
     return sorted(taken, key=lambda row: chosen.index(row.id))
 
 
 class Questions(NamedTuple):
-    """The statements of ``take``: whether there is anything, what waits, what runs, and to have it."""
+    """The statements of ``take``: whether there is anything, what waits, what runs, and to have it (tells the rows)."""
 
     any: Select[Any]
     waiting: Select[Any]
     running: Select[Any]
-    hold: Update
+    hold: ReturningUpdate[Any]
 
 
 @cache
@@ -92,9 +97,9 @@ def _questions(kind: str) -> Questions:
             actions.c.id).limit(bindparam("most", type_=Integer)).with_for_update(skip_locked=True),
         select(*by, func.count().label("running")).where(
             actions.c.state == "running", actions.c.lease_until >= clock).group_by(*by),
-        update(actions).where(_IN).values(
+        update(actions).where(actions.c.id.in_(bindparam("chosen", expanding=True))).values(
             state="running", holder=bindparam("by"), lease_until=until, attempts=actions.c.attempts + 1,
-            updated_at=bindparam("moment")))
+            updated_at=bindparam("moment")).returning(actions))
 
 
 def _fair(waiting: Sequence[Row], running: Sequence[Row], count: int, limits: Limits) -> list[int]:
@@ -135,16 +140,14 @@ def beat(database: Database, holder: str, numbers: Collection[int] | None = None
 
 def ended(connection: Connection, number: int, holder: str, state: str = "done", message: str | None = None) -> bool:
     """The action has ended; False when somebody else has it meanwhile."""
-    done = connection.execute(update(actions).where(actions.c.id == number, actions.c.holder == holder).values(
-        state=state, message=message, lease_until=None, updated_at=now()))
+    done = connection.execute(_CHANGED, {"number": number, "by": holder, "state": state, "message": message,
+                                         "lease_until": None, "updated_at": now()})
     return done.rowcount == 1
 
 
 def holds(connection: Connection, number: int, holder: str) -> bool:
     """Whether *holder* still works on the action; in a ``write`` nobody else takes it before the transaction ends."""
-    return connection.execute(select(actions.c.id).where(
-        actions.c.id == number, actions.c.holder == holder, actions.c.state == "running").with_for_update()).first() \
-        is not None
+    return connection.execute(_HELD, {"number": number, "by": holder}).first() is not None
 
 
 def put_back(connection: Connection, number: int, holder: str, not_before: Any = None, **values: Any) -> None:
@@ -173,15 +176,14 @@ def cancel(connection: Connection, server_id: str, but: int | None = None) -> No
 
 def started(connection: Connection, number: int, event: str, host: str | None) -> int:
     """An event of an action begins; returns its number."""
-    found = connection.execute(insert(action_events).values(
-        action_id=number, event=event, start_time=now(), host=host))
+    found = connection.execute(_HAPPENED, {"action_id": number, "event": event, "start_time": now(), "host": host})
     return int(found.inserted_primary_key[0])  # type: ignore[index]
 
 
 def happened(connection: Connection, number: int, event: str, host: str | None, start_time: str,
              result: str = "Success", details: str | None = None) -> None:
     """An event of an action that has ended already."""
-    connection.execute(insert(action_events), {
+    connection.execute(_HAPPENED, {
         "action_id": number, "event": event, "start_time": start_time, "finish_time": now(), "host": host,
         "result": result, "details": details})
 
@@ -192,4 +194,4 @@ def finished(connection: Connection, event: int, result: str, host: str | None =
     values = {"finish_time": finish_time or now(), "result": result, "details": details, "traceback": traceback}
     if host is not None:
         values["host"] = host
-    connection.execute(update(action_events).where(action_events.c.id == event).values(**values))
+    connection.execute(_FINISHED, {"number": event, **values})

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import orjson
-from sqlalchemy import BindParameter, Connection, Row, bindparam, case, delete, insert, select, update
+from sqlalchemy import BindParameter, Connection, Row, Update, bindparam, case, delete, insert, select, update
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from magnetar_core.actions import ACTIONS, ANY
 
@@ -18,21 +20,25 @@ if TYPE_CHECKING:
     from .store import Store
 
 Found = Row[Any]
+#: The task_state of a server that is to be deleted.
+DELETING = "deleting"
 BY_ID = select(servers)
 _MAPPING = select(server_mappings.c.cell_id)
 #: Statements that are made once: to make one anew takes longer than the database with it.
 _ID: BindParameter[str] = bindparam("id")
+_AT: BindParameter[str] = bindparam("at")  # where columns are set: no parameter may be called as one is
 _WHOLE = BY_ID.where(servers.c.id == _ID)
 _LOCKED = _WHOLE.with_for_update()
 _ALIVE = _WHOLE.where(servers.c.deleted_at.is_(None))
 _MAPPED = _MAPPING.where(server_mappings.c.server_id == _ID)
 _ACTIONS = select(actions).where(actions.c.server_id == _ID).order_by(actions.c.id)
+_NEW, _ASKED, _HAPPENED = insert(servers), insert(actions), insert(action_events)
 _EVENTS = select(action_events).where(action_events.c.action_id == _ID)
+_CHANGED = update(servers).where(servers.c.id == _AT)
+_PROGRESSED = _CHANGED.values(task_state=case((servers.c.task_state == DELETING, DELETING), else_=bindparam("task")))
 _FORGET = (
     delete(action_events).where(action_events.c.action_id.in_(select(actions.c.id).where(actions.c.server_id == _ID))),
     delete(actions).where(actions.c.server_id == _ID), delete(servers).where(servers.c.id == _ID))
-#: The task_state of a server that is to be deleted.
-DELETING = "deleting"
 #: The bell that conductors of a cell listen to.
 ACTIONS_BELL = "actions"
 #: The bell that rings when a server has changed (who waits for a state).
@@ -85,7 +91,7 @@ def allowed(server: Found, key: str) -> bool:
 
 def change(connection: Connection, id: str, **values: Any) -> None:
     """Set columns of a server; documents are given as they are."""
-    connection.execute(update(servers).where(servers.c.id == id).values(updated_at=now(), **values))
+    connection.execute(_CHANGED, {"at": id, "updated_at": now(), **values})
 
 
 def revise(connection: Connection, id: str, column: str,
@@ -102,9 +108,26 @@ def revise(connection: Connection, id: str, column: str,
 
 def progress(connection: Connection, id: str, **values: Any) -> None:
     """As ``change``, for what an action does to a server: one that is to be deleted meanwhile keeps saying so."""
-    if "task_state" in values:
-        values["task_state"] = case((servers.c.task_state == DELETING, DELETING), else_=values["task_state"])
-    change(connection, id, **values)
+    connection.execute(*_progress(id, values))
+
+
+def progressed(connection: Connection, id: str, **values: Any) -> Found | None:
+    """As ``progress``; returns the row as it is then."""
+    statement, parameters = _progress(id, values)
+    return connection.execute(_returning(statement), parameters).one_or_none()
+
+
+def _progress(id: str, values: Mapping[str, Any]) -> tuple[Update, dict[str, Any]]:
+    parameters = {"at": id, "updated_at": now(), **values}
+    if "task_state" not in values:
+        return _CHANGED, parameters
+    parameters["task"] = parameters.pop("task_state")
+    return _PROGRESSED, parameters
+
+
+@cache
+def _returning(statement: Update) -> ReturningUpdate[Any]:
+    return statement.returning(servers)
 
 
 def ask(connection: Connection, server: Found, key: str, request_id: str, user_id: str, project_id: str,
@@ -137,28 +160,30 @@ def enqueue(connection: Connection, id: str, key: str, request_id: str, user_id:
 
 def make(connection: Connection, rows: Sequence[Mapping[str, Any]], request_id: str) -> None:
     """Write new servers, each with its create action, into cell0."""
-    connection.execute(insert(servers), [dict(row) for row in rows])
-    connection.execute(insert(actions), [
+    connection.execute(_NEW, [dict(row) for row in rows])
+    connection.execute(_ASKED, [
         {"request_id": request_id, "server_id": row["id"], "action": "create", "project_id": row["project_id"],
          "user_id": row["user_id"], "start_time": row["created_at"], "updated_at": row["created_at"],
          "state": "queued", "args": "{}", "kind": "build"} for row in rows])
 
 
-def carry(source: Connection, target: Connection, id: str) -> dict[int, int]:
-    """Copy a server with its actions and events from cell0 into its cell; the numbers of the actions there, by those
-    here. May be done again, and does nothing then."""
+def carry(source: Connection, target: Connection, id: str, host: str) -> dict[int, int]:
+    """Copy a server with its actions and events from cell0 into its cell, where it is to be on *host* and its creation
+    is in the queue again; the numbers of the actions there, by those here. May be done again, and does nothing then."""
     numbers: dict[int, int] = {}
     found = source.execute(_WHOLE, {"id": id}).mappings().one_or_none()
     if found is None or target.execute(_WHOLE, {"id": id}).first() is not None:
         return numbers
-    target.execute(insert(servers), dict(found))
+    target.execute(_NEW, {**found, "host": found["host"] or host})
     for action in source.execute(_ACTIONS, {"id": id}).mappings().all():
         values = {name: value for name, value in action.items() if name != "id"}
-        number = int(target.execute(insert(actions), values).inserted_primary_key[0])  # type: ignore[index]
+        if action["action"] == "create" and action["state"] == "running":
+            values |= {"state": "queued", "holder": None, "lease_until": None, "host": action["host"] or host}
+        number = int(target.execute(_ASKED, values).inserted_primary_key[0])  # type: ignore[index]
         numbers[action["id"]] = number
         for happened in source.execute(_EVENTS, {"id": action["id"]}).mappings().all():
             values = {name: value for name, value in happened.items() if name != "id"}
-            target.execute(insert(action_events), {**values, "action_id": number})
+            target.execute(_HAPPENED, {**values, "action_id": number})
     return numbers
 
 
