@@ -25,12 +25,22 @@ def place(database: Database, states: HostStates, request: Request, *, consumer_
     """Choose a host and claim it for the request's server (or for *consumer_id*), with the server mapped to the host's
     cell if *map_cell*. Raises ``NoValidHost``, with nothing claimed.
 
-    A host whose claim was refused is read from the database and weighed again as it is. Call ``allocations.held`` first
-    when somebody may have claimed for the server before.
+    A host whose claim was refused is read from the database and weighed again as it is. Before it is said that there is
+    no host, all are: one may have been enabled, or put into a zone, a moment ago. Call ``allocations.held`` first when
+    somebody may have claimed for the server before.
     """
     refused: Counter[str] = Counter()
+    looked = False
     while True:
-        for found in choose(states, request, CANDIDATES, rules=rules, random=random):
+        try:
+            candidates = choose(states, request, CANDIDATES, rules=rules, random=random)
+        except NoValidHost:
+            if looked:
+                raise
+            looked = True
+            _look_at_all(database, states)
+            continue
+        for found in candidates:
             if _claimed(database, request, found, consumer_id or request.server_id, map_cell):
                 states.used(found.host, request.amounts)
                 return found
@@ -59,6 +69,12 @@ def _look_again(database: Database, states: HostStates, name: str) -> None:
         states.changed(row)
     else:
         states.gone(name)
+
+
+def _look_at_all(database: Database, states: HostStates) -> None:
+    with database.read() as connection:
+        rows, aggregates = hosts.every(connection), hosts.every_aggregate(connection)
+    states.refresh(rows, aggregates)
 
 
 __all__ = ["NoValidHost", "place"]

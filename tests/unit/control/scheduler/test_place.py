@@ -97,6 +97,18 @@ def test_a_host_that_was_deleted_is_forgotten(fleet):
     assert place(fleet, states, request(server_id="t", amounts=ONE)).host == "kvm2"
 
 
+def test_a_host_that_was_enabled_a_moment_ago_is_seen(fleet):
+    with fleet.write() as connection:
+        for name in ("kvm1", "kvm2", "kvm3"):
+            hosts.set_host(connection, name, disabled=True)
+    states = a_memory(fleet)
+    with pytest.raises(NoValidHost):
+        place(fleet, states, request(amounts=ONE))
+    with fleet.write() as connection:
+        hosts.set_host(connection, "kvm2", disabled=False)
+    assert place(fleet, states, request(amounts=ONE)).host == "kvm2"
+
+
 def test_a_migration_claims_for_itself_and_leaves_the_mapping_alone(fleet):
     found = place(fleet, a_memory(fleet), request(amounts=ONE), consumer_id="m1", map_cell=False)
     with fleet.read() as connection:
