@@ -41,7 +41,7 @@ from magnetar_control.store import hosts, schema
 from magnetar_control.store.database import Database
 from magnetar_control.store.store import CELL0, Cell, Store
 from magnetar_control.store.tables import API, CELL
-from magnetar_control.web import Fault, Request
+from magnetar_control.web.application import by_token
 from magnetar_control.web.asgi import Application, Server
 
 log = logging.getLogger(__name__)
@@ -151,23 +151,15 @@ class Parts:
     def applications(self, services: Services) -> dict[str, Application]:
         """What is mounted where."""
         cloud = Cloud(self.settings, self.store, services, self.agents, self.hosts)
+        authenticate = by_token(self.identity.validate, self.settings.keystone_url or "/identity")
         mounts: dict[str, Application] = {}
         mounts |= {"": ComputeApplication(cloud, OPERATIONS, Native(cloud, mounts)),
                    "/identity": self.identity.application(),
-                   "/image": self.images.application(self.authenticate),
-                   "/network": self.networks.application(self.authenticate),
-                   "/volume": self.volumes.application(self.authenticate),
-                   "/healthz": self.health, "/metrics": Admins(self.metrics.text, self.authenticate)}
+                   "/image": self.images.application(authenticate),
+                   "/network": self.networks.application(authenticate),
+                   "/volume": self.volumes.application(authenticate),
+                   "/healthz": self.health, "/metrics": Admins(self.metrics.text, authenticate)}
         return mounts
-
-    def authenticate(self, request: Request) -> None:
-        """Set the request's context by its token. Raises ``Fault`` 401."""
-        token = request.headers.get("x-auth-token")
-        request.context = self.identity.validate(token) if token else None
-        if request.context is None:
-            where = self.settings.keystone_url or f"{request.root}/identity"
-            raise Fault(401, "The request you have made requires authentication.",
-                        {"WWW-Authenticate": f'Keystone uri="{where}"'})
 
     def work(self, services: Services) -> None:
         """Begin to conduct."""

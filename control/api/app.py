@@ -11,6 +11,7 @@ from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.store import servers
 from magnetar_control.web import Answer, Fault, Request, Router
+from magnetar_control.web.application import by_token
 from magnetar_core.actions import ACTIONS
 
 from . import faults, versions
@@ -26,6 +27,7 @@ class ComputeApplication:
 
     def __init__(self, cloud: Cloud, operations: Sequence[Operation], native: Any = None) -> None:
         self.cloud, self.native = cloud, native
+        self.authenticate = by_token(cloud.services.identity.validate, cloud.settings.keystone_url or "/identity")
         self.router = Router(operations)
         self.collections = {operation.path.split("/")[1] for operation in operations}
         quick = "|".join(re.sub(r"\{\w+\}", "[^/]+", operation.path) for operation in operations if operation.quick)
@@ -74,19 +76,10 @@ class ComputeApplication:
         if head == "v2.1":
             version = versions.negotiate(request.headers)
             stamp.update(versions.stamp(version))
-        request.context = self._caller(request)
+        self.authenticate(request)
         path = self._below(request, head, rest)
         call = self._found(request, path, version)
         return self._run(call)
-
-    def _caller(self, request: Request) -> Any:
-        token = request.headers.get("x-auth-token")
-        context = self.cloud.services.identity.validate(token) if token else None
-        if context is None:
-            where = self.cloud.settings.keystone_url or f"{request.root}/identity"
-            raise Fault(401, "The request you have made requires authentication.",
-                        {"WWW-Authenticate": f'Keystone uri="{where}"'})
-        return context
 
     def _below(self, request: Request, head: str, rest: str) -> str:
         """The path below version and project. Raises ``Fault`` 400 when that is another project than the token's."""

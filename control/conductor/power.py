@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
@@ -10,6 +11,7 @@ import orjson
 from magnetar_control.store import servers
 from magnetar_control.web import Fault
 from magnetar_core.actions import ERROR, POWER, STOPPED
+from magnetar_core.client import Client
 from magnetar_core.errors import MagnetarError
 
 from . import build
@@ -27,109 +29,102 @@ def patiently(work: Work, error: HostDown, **values: Any) -> None:
         work.failed(error, **values)
 
 
-def converge(work: Work) -> None:
-    """The rows of ``ACTIONS`` that say what the agent's server is to be."""
-    want = dict(work.rule.want or {})
+def attempt(work: Work, ask: Callable[[Client], Mapping[str, Any]], fails: Callable[[Exception], None]) -> None:
+    """*ask* the host's agent, as the action's event; what that returns is set of the server then. *fails* takes what
+    the agent, or a service, refused."""
     try:
         with work.event(), work.client() as client:
-            answer = client.ensure("server", work.id, want, timeout=work.conductor.settings.action_timeout)
+            values = ask(client)
     except HostDown as error:
         patiently(work, error)
-    except MagnetarError as error:
-        work.failed(error)
+    except (MagnetarError, Fault) as error:
+        fails(error)
     else:
-        work.done(power_state=POWER.get(answer["resource"]["power_state"], 0), fault=None)
+        work.done(**values)
+
+
+def converge(work: Work) -> None:
+    """The rows of ``ACTIONS`` that say what the agent's server is to be."""
+    def ask(client: Client) -> dict[str, Any]:
+        answer = client.ensure("server", work.id, dict(work.rule.want or {}),
+                               timeout=work.conductor.settings.action_timeout)
+        return {"power_state": POWER.get(answer["resource"]["power_state"], 0), "fault": None}
+
+    attempt(work, ask, work.failed)
 
 
 def reboot(work: Work) -> None:
     """soft or hard; a server in error that comes up again is active."""
-    try:
-        with work.event(), work.client() as client:
-            if work.server.vm_state in (STOPPED, "suspended", "paused", ERROR):
-                client.ensure("server", work.id, {"power": "running"})
-            else:
-                client.event("server", work.id, "reboot", {"type": work.args["type"]},
-                             timeout=work.conductor.settings.action_timeout,
-                             request_id=work.once)
-            found = client.get("server", work.id)
-    except HostDown as error:
-        patiently(work, error)
-    except MagnetarError as error:
-        work.failed(error)
-    else:
-        work.done(power_state=POWER.get(found["power_state"], 0), fault=None)
+    def ask(client: Client) -> dict[str, Any]:
+        if work.server.vm_state in (STOPPED, "suspended", "paused", ERROR):
+            client.ensure("server", work.id, {"power": "running"})
+        else:
+            client.event("server", work.id, "reboot", {"type": work.args["type"]},
+                         timeout=work.conductor.settings.action_timeout, request_id=work.once)
+        return {"power_state": POWER.get(client.get("server", work.id)["power_state"], 0), "fault": None}
+
+    attempt(work, ask, work.failed)
 
 
 def crash_dump(work: Work) -> None:
     """An NMI into the guest."""
-    try:
-        with work.event(), work.client() as client:
-            client.event("server", work.id, "crash_dump", {}, request_id=work.once)
-    except HostDown as error:
-        patiently(work, error)
-    except MagnetarError as error:
-        work.failed(error)
-    else:
-        work.done()
+    def ask(client: Client) -> dict[str, Any]:
+        client.event("server", work.id, "crash_dump", {}, request_id=work.once)
+        return {}
+
+    attempt(work, ask, work.failed)
 
 
 def rescue(work: Work) -> None:
     """Boot from another image, the root disk as second disk."""
     image = work.args.get("image")
-    try:
-        with work.event(), work.client() as client:
-            if image:
-                build.image(work, client, work.server.host, image)
-            client.ensure("server", work.id, {"rescue": {"image": image} if image else {}, "power": "running"},
-                          timeout=work.conductor.settings.action_timeout)
-    except HostDown as error:
-        patiently(work, error)
-    except MagnetarError as error:
-        work.error(error)
-    else:
-        work.done(power_state=POWER["running"], fault=None)
+
+    def ask(client: Client) -> dict[str, Any]:
+        if image:
+            build.image(work, client, work.server.host, image)
+        return _boot(work, client, {"image": image} if image else {})
+
+    attempt(work, ask, work.error)
 
 
 def unrescue(work: Work) -> None:
     """Boot from the root disk again."""
-    try:
-        with work.event(), work.client() as client:
-            client.ensure("server", work.id, {"rescue": None, "power": "running"},
-                          timeout=work.conductor.settings.action_timeout)
-    except HostDown as error:
-        patiently(work, error)
-    except MagnetarError as error:
-        work.error(error)
-    else:
-        work.done(power_state=POWER["running"], fault=None)
+    attempt(work, lambda client: _boot(work, client, None), work.error)
+
+
+def _boot(work: Work, client: Client, rescue_: Mapping[str, Any] | None) -> dict[str, Any]:
+    client.ensure("server", work.id, {"rescue": rescue_, "power": "running"},
+                  timeout=work.conductor.settings.action_timeout)
+    return {"power_state": POWER["running"], "fault": None}
 
 
 def rebuild(work: Work) -> None:
     """The root disk anew. A stopped server stays off (as Nova does)."""
     before = work.args.get("vm_state") or work.server.vm_state
+
+    def ask(client: Client) -> dict[str, Any]:
+        build.image(work, client, work.server.host, work.args["image"])
+        client.event("server", work.id, "rebuild", _anew(work, client),
+                     timeout=work.conductor.settings.action_timeout, request_id=work.once)
+        found = client.ensure("server", work.id, {"name": work.server.hostname or work.server.name,
+                                                  "power": "off" if before == STOPPED else "running"})
+        return {"vm_state": STOPPED if before == STOPPED else "active", "fault": None,
+                "power_state": POWER.get(found["resource"]["power_state"], 0)}
+
+    attempt(work, ask, work.error)
+
+
+def _anew(work: Work, client: Client) -> dict[str, Any]:
+    """What the agent is told of a rebuild. Key and files that are new are noted as the server's own."""
     args: dict[str, Any] = {"image": work.args["image"], "metadata": orjson.loads(work.server.metadata),
                             "preserve_ephemeral": work.args["preserve_ephemeral"]}
     if work.server.user_data:
         args["user_data"] = work.server.user_data
-    try:
-        with work.event(), work.client() as client:
-            build.image(work, client, work.server.host, work.args["image"])
-            replaced = {name: work.args[name] for name in ("public_key", "personality") if name in work.args}
-            if replaced:
-                work.note(request=servers.text({**work.request, **replaced}))
-                work.load()
-            if "personality" in replaced:
-                args["personality"] = replaced["personality"] or None
-            if "public_key" in replaced:
-                args["key_name"] = build.keypair(work, client, work.server.host) if work.args["public_key"] else None
-            client.event("server", work.id, "rebuild", args, timeout=work.conductor.settings.action_timeout,
-                         request_id=work.once)
-            power = "off" if before == STOPPED else "running"
-            found = client.ensure("server", work.id, {"name": work.server.hostname or work.server.name, "power": power})
-    except HostDown as error:
-        patiently(work, error)
-    except (MagnetarError, Fault) as error:
-        work.error(error)
-    else:
-        work.done(vm_state=STOPPED if before == STOPPED else "active", fault=None,
-                  power_state=POWER.get(found["resource"]["power_state"], 0))
+    replaced = {name: work.args[name] for name in ("public_key", "personality") if name in work.args}
+    if replaced:
+        work.note(request=servers.text({**work.request, **replaced}))
+    if "personality" in replaced:
+        args["personality"] = replaced["personality"] or None
+    if "public_key" in replaced:
+        args["key_name"] = build.keypair(work, client, work.server.host) if work.args["public_key"] else None
+    return args

@@ -70,16 +70,21 @@ class Routed:
         return answer
 
 
+def unknown(where: str) -> Fault:
+    """It is not known who asks; tokens are to be had at the URL *where*."""
+    return Fault(401, "The request you have made requires authentication: X-Auth-Token is missing, expired or not good "
+                      "any more.", {"WWW-Authenticate": f'Keystone uri="{where}"'})
+
+
 def by_token(validate: Callable[[str], Any], catalogue: str = "/identity") -> Callable[[Request], None]:
     """An ``authenticate`` that asks *validate* (of ``services.Identity``) about X-Auth-Token. A client that has none is
     told where tokens are to be had: *catalogue*, a path of this server or a URL."""
 
     def authenticate(request: Request) -> None:
-        context = validate(request.headers.get("x-auth-token", ""))
+        token = request.headers.get("x-auth-token")
+        context = validate(token) if token else None
         if context is None:
-            where = request.root + catalogue if catalogue.startswith("/") else catalogue
-            raise Fault(401, "The request you have made requires authentication: X-Auth-Token is missing, expired or "
-                             "not good any more.", {"WWW-Authenticate": f'Keystone uri="{where}"'})
+            raise unknown(request.root + catalogue if catalogue.startswith("/") else catalogue)
         request.context = context
 
     return authenticate

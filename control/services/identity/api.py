@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import Any
 
 from magnetar_control.web import Answer, Fault, Request
-from magnetar_control.web.application import Guarded, Routed
+from magnetar_control.web.application import Guarded, Routed, unknown
 
 from .authentication import Authentication
 from .bearers import Bearers
@@ -34,8 +34,7 @@ def application(bearers: Bearers, life: float, root: Callable[[Request], str | N
     def authenticate(request: Request) -> None:
         bearer = bearers.find(request.headers.get("x-auth-token", ""))
         if bearer is None:
-            raise Fault(401, "The request you have made requires authentication: X-Auth-Token is missing, expired or "
-                             "not good any more.", {"WWW-Authenticate": f'Keystone uri="{request.base}"'})
+            raise unknown(request.base)
         request.context, request.extra["bearer"] = bearer.context, bearer
 
     return Routed(routes, authenticate, rendered)

@@ -178,7 +178,7 @@ def test_a_lease_is_safe_from_a_machine_whose_clock_is_off(postgres, monkeypatch
 @pytest.mark.parametrize("seconds", [-60, 60])
 def test_hosts_are_up_whatever_the_clock_of_the_api_says(cloud, monkeypatch, seconds):
     monkeypatch.setattr("magnetar_control.api.cloud.now", shifted(seconds), raising=False)
-    assert all(host.up for host in cloud.parts.cloud.hosts.all(fresh=True).values())
+    assert all(host.up for host in cloud.parts.hosts.all(fresh=True).values())
 
 
 @pytest.mark.parametrize("seconds", [-60, 60])
