@@ -58,7 +58,8 @@ def _claimed(database: Database, request: Request, found: Candidate, consumer_id
         with database.write() as connection:
             return allocations.claim(
                 connection, consumer_id, request.server_id, found.host_id, request.amounts,
-                project_id=request.project_id, cell_id=found.cell_id if map_cell else None, group=request.group)
+                project_id=request.project_id, cell_id=found.cell_id if map_cell else None, group=request.group,
+                anyway=False)
     return database.retried(once)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, RowMapping, and_, bindparam, delete, func, or_, select, update
+from sqlalchemy import Boolean, Connection, RowMapping, and_, bindparam, delete, func, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from .database import now
@@ -65,7 +65,8 @@ _HOLD = {kind: insert(allocations).on_conflict_do_nothing().execution_options(pr
 _HELD = select(*(allocations.c[name] for name in RESOURCES)).where(_MINE).with_for_update()
 _DROP = delete(allocations).where(_MINE)
 _CHANGE = update(allocations).where(_MINE)
-_RAISE = update(hosts).where(hosts.c.id == bindparam("host"), *(
+_OPEN = or_(bindparam("anyway", type_=Boolean), and_(~hosts.c.disabled, ~hosts.c.forced_down))
+_RAISE = update(hosts).where(hosts.c.id == bindparam("host"), _OPEN, *(
     or_(bindparam(f"more_{name}", type_=hosts.c[name].type) <= 0,
         hosts.c[f"{name}_used"] + bindparam(f"more_{name}") <= hosts.c[f"{name}_limit"]) for name in RESOURCES)).values(
     {f"{name}_used": hosts.c[f"{name}_used"] + bindparam(f"more_{name}") for name in RESOURCES}
@@ -85,11 +86,12 @@ def limits(row: Mapping[Any, Any], ratios: Ratios = USUAL) -> Amounts:
 
 
 def claim(connection: Connection, consumer_id: str, server_id: str, host_id: str, amounts: Amounts, *,
-          project_id: str = "", cell_id: str | None = None, group: Group | None = None) -> bool:
+          project_id: str = "", cell_id: str | None = None, group: Group | None = None, anyway: bool = True) -> bool:
     """Have the consumer hold exactly *amounts* of the host; with *cell_id*, have the server mapped to that cell too.
 
     ``False``, and nothing changed, when the host has not enough left, or is gone, or the group's policy (affinity,
-    anti-affinity) forbids it by now. A consumer that holds something there already is brought to *amounts*: a resize.
+    anti-affinity) forbids it by now; unless *anyway*, also when it is disabled or forced down. A consumer that holds
+    something there already is brought to *amounts*: a resize.
     """
     if group and not _allowed(connection, group, server_id, host_id):
         return False
@@ -105,7 +107,7 @@ def claim(connection: Connection, consumer_id: str, server_id: str, host_id: str
         more, servers = amounts, 1
     else:
         more, servers = Amounts(*(int(n) - int(had) for n, had in zip(amounts, held, strict=True))), 0
-    if (servers or any(more)) and not _raise(connection, host_id, more, servers):
+    if (servers or any(more)) and not _raise(connection, host_id, more, servers, anyway):
         if servers:
             connection.execute(_DROP, me)
         return False
@@ -191,9 +193,10 @@ def audit(connection: Connection, repair: bool = False) -> list[Difference]:
     return found
 
 
-def _raise(connection: Connection, host_id: str, more: Amounts, servers: int) -> bool:
+def _raise(connection: Connection, host_id: str, more: Amounts, servers: int, anyway: bool = True) -> bool:
     values = {f"more_{name}": n for name, n in zip(RESOURCES, more, strict=True)}
-    return connection.execute(_RAISE, values | {"host": host_id, "more_servers": servers}).rowcount == 1
+    more_values = {"host": host_id, "more_servers": servers, "anyway": anyway}
+    return connection.execute(_RAISE, values | more_values).rowcount == 1
 
 
 def _allowed(connection: Connection, group: Group, server_id: str, host_id: str) -> bool:

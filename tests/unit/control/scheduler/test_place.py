@@ -109,6 +109,16 @@ def test_a_host_that_was_enabled_a_moment_ago_is_seen(fleet):
     assert place(fleet, states, request(amounts=ONE)).host == "kvm2"
 
 
+def test_a_host_that_was_disabled_a_moment_ago_takes_nothing(fleet):
+    states = a_memory(fleet)
+    with fleet.write() as connection:
+        hosts.set_host(connection, "kvm1", disabled=True)
+        hosts.set_host(connection, "kvm3", forced_down=True)
+    assert [place(fleet, states, request(server_id=name, amounts=ONE)).host for name in "st"] == ["kvm2", "kvm2"]
+    with pytest.raises(NoValidHost):
+        place(fleet, states, request(server_id="u", amounts=ONE))
+
+
 def test_a_migration_claims_for_itself_and_leaves_the_mapping_alone(fleet):
     found = place(fleet, a_memory(fleet), request(amounts=ONE), consumer_id="m1", map_cell=False)
     with fleet.read() as connection:
