@@ -45,13 +45,8 @@ class World(Cloud):
 
     def _start(self) -> None:
         self.folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="kill")))
-        names = [f"kvm{number + 1}" for number in range(self.count)]
-        self.hosts = {name: f"unix:{self.folder}/{name}/agent.sock" for name in names}
-        self._stack.callback(self._end_agents)
         self._stack.callback(self._end_processes)
-        self._link()
-        for name in self.hosts:
-            self.start_agent(name)
+        self._start_hosts()
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -72,6 +67,14 @@ class World(Cloud):
         self.admin = self.login("admin", self.password, "admin")
         self._first_flavor()
         self._all_up()
+
+    def _start_hosts(self) -> None:
+        names = [f"kvm{number + 1}" for number in range(self.count)]
+        self.hosts = {name: f"unix:{self.folder}/{name}/agent.sock" for name in names}
+        self._stack.callback(self._end_agents)
+        self._link()
+        for name in self.hosts:
+            self.start_agent(name)
 
     def _databases(self) -> dict[str, str]:
         if self.engine == "sqlite":

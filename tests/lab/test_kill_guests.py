@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""API, conductors and agent are killed while ten servers with real guests live; see tests/kill."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import insert
+
+from agent import LabAgent, eventually
+from magnetar_control.store import tables
+from magnetar_control.store.database import now
+from tests.kill.story import live
+from tests.kill.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.lab
+SERVERS, EACH = 10, 2
+#: MiB of memory, by flavor.
+FLAVORS = {"1": 128, "2": 160}
+
+
+class RealWorld(World):
+    """A ``World`` whose only host is the real libvirt of this machine."""
+
+    def __init__(self, engine: str, agent: LabAgent, disk: Path, **settings: Any) -> None:
+        super().__init__(engine, 1, network_cidr=agent.cidr, allow_resize_to_same_host=True, **settings)
+        self.agent, self.disk = agent, disk
+
+    def _start_hosts(self) -> None:
+        self.hosts = {"labhost": self.agent.endpoint}
+
+    def _first_flavor(self) -> None:
+        with self.parts.api_database.write() as connection:
+            connection.execute(insert(tables.flavors), [
+                {"id": id, "name": f"f{id}", "vcpus": 1, "ram": ram, "disk": 1, "created_at": now()}
+                for id, ram in FLAVORS.items()])
+        self.admin.image(content=self.disk.read_bytes(), disk_format="qcow2")
+
+    def start_agent(self, _name: str) -> None:
+        self.agent.launch()
+
+    def kill_agent(self, _name: str) -> None:
+        self.agent.kill()
+
+    def wait_agent(self, _name: str) -> None:
+        eventually(self.agent.answers, "the agent answers")
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def world(request: pytest.FixtureRequest, guest_image: dict[str, Path]) -> Iterator[RealWorld]:
+    # A guest is often asked to power off before it has booted, when it cannot hear that yet.
+    with LabAgent(shutdown_timeout=3) as agent, RealWorld(request.param, agent, guest_image["disk"]) as found:
+        yield found
+
+
+def test_nothing_is_stuck_or_leaked(world: RealWorld) -> None:
+    live(world, SERVERS, EACH)
+    assert len(world.agent.domains()) == len(world.agent.names("server"))
