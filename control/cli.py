@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The control plane's subcommands of ``magnetar``: serve, api, conductor, db, cell, config."""
+"""The control plane's subcommands of ``magnetar``: serve, api, conductor, audit, db, cell, config."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import os
 import signal
@@ -33,6 +34,10 @@ def parser() -> argparse.ArgumentParser:
     _command(commands, "api", api, "Run the API with the embedded services.", "magnetar api")
     _command(commands, "conductor", conductor, "Run the conductor of a cell.", "magnetar conductor")
     _command(commands, "config", config, "Check the settings, and show them.", "magnetar config")
+    look = _command(commands, "audit", audit, "Compare databases, services and hosts, and tell what does not fit. "
+                    "Changes nothing. Status 1 when something was found, or could not be looked at.",
+                    "magnetar audit\n  magnetar audit --json --config /etc/magnetar-control/conductor.yml")
+    look.add_argument("--json", action="store_true", help="findings as a JSON list of {kind, id, place, text}")
     db = _group(commands, "db", "Make the databases' tables be as this version wants them.")
     _command(db, "upgrade", upgrade, "Make or upgrade the tables of all databases.", "magnetar db upgrade")
     cell = _group(commands, "cell", "List, make, disable and remove cells.")
@@ -142,6 +147,30 @@ def _parts(given: argparse.Namespace) -> Parts:
     from magnetar_control.serve import Parts
 
     return Parts(configuration.load(given.config))
+
+
+def audit(given: argparse.Namespace) -> int:
+    """``magnetar audit``."""
+    from dataclasses import asdict
+
+    from magnetar_control.conductor.audit import twice
+
+    parts = _parts(given)
+    found, seen = twice(parts.store, parts.agents, parts.services())
+    names = {cell.id: cell.name for cell in parts.store.cells()}
+    silent = [*(f"host {host.name}" for host in seen.hosts.values() if host.name not in seen.there),
+              *(f"cell {names[id]}" for id in seen.silent)]
+    parts.close()
+    if given.json:
+        print(json.dumps([asdict(one) for one in found], indent=1))
+    else:
+        for one in found:
+            print(f"{one.kind}\t{one.text}")
+    for name in silent:
+        print(f"magnetar: {name} does not answer, and was not looked at.", file=sys.stderr)
+    if not found and not silent:
+        print(f"Nothing is amiss: {len(seen.servers)} servers on {len(seen.there)} hosts.", file=sys.stderr)
+    return 1 if found or silent else 0
 
 
 def upgrade(given: argparse.Namespace) -> int:

@@ -312,8 +312,15 @@ def findings(seen: Seen) -> list[Finding]:
 
 def check(store: Store, agents: Agents, services: Services, pause: float = 2.0) -> list[Finding]:
     """What is found in two looks, *pause* seconds apart: nothing, in a cloud that is well."""
-    before = set(findings(look(store, agents, services)))
+    return twice(store, agents, services, pause)[0]
+
+
+def twice(store: Store, agents: Agents, services: Services, pause: float = 2.0) -> tuple[list[Finding], Seen]:
+    """As ``check``, with the last look, which tells who did not answer."""
+    seen = look(store, agents, services)
+    before = set(findings(seen))
     if not before:
-        return []
+        return [], seen
     time.sleep(pause)
-    return [one for one in findings(look(store, agents, services)) if one in before]
+    seen = look(store, agents, services)
+    return [one for one in findings(seen) if one in before], seen

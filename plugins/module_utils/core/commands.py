@@ -13,7 +13,7 @@ from typing import Optional
 
 AGENT, CONTROL = "magnetar_agent.cli", "magnetar_control.cli"
 #: Subcommands of the control plane; the agent's command line has the others, and the help of all.
-OF_CONTROL = ("serve", "api", "conductor", "db", "cell", "config")
+OF_CONTROL = ("serve", "api", "conductor", "audit", "db", "cell", "config")
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:

@@ -10,6 +10,10 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from sqlalchemy import delete
+
+from magnetar_control.store.database import Database
+from magnetar_control.store.tables import allocations
 
 from .cloud import Caller
 from .spread import Spread
@@ -104,3 +108,16 @@ def test_commands_change_nothing_twice(spread):
     said = spread.magnetar("api", "db", "upgrade").splitlines()
     assert said == [f"{name}: as this version wants it" for name in ("api", "cell0", "cell1", "cell2")]
     assert "password" not in json.dumps(spread.magnetar("api", "cell", "list"))
+
+
+def test_the_audit_finds_nothing_and_then_something(spread):
+    said = spread.magnetar("cell1", "audit", "--json")
+    assert "[]" in said and "Nothing is amiss: 2 servers on 2 hosts." in said
+    with Database(spread.url("api")).write() as connection:
+        connection.execute(delete(allocations))
+    for words in ((), ("--json",)):
+        with pytest.raises(AssertionError, match="unclaimed"):
+            spread.magnetar("cell1", "audit", *words)
+    spread.kill_agent("kvm2")
+    with pytest.raises(AssertionError, match="host kvm2 does not answer, and was not looked at"):
+        spread.magnetar("cell1", "audit")
