@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import multiprocessing
+import multiprocessing.connection
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -88,6 +91,51 @@ STAGES: dict[str, tuple[str, Callable[[], bool]]] = {
     "lab": ("tests with real guests and hosts", partial(call, *PYTEST, "-m", "lab", "tests")),
 }
 FAST = [name for name in STAGES if name != "lab"]
+#: What runs beside the tests: each of these needs one CPU, and the tests wait for other things half of the time.
+BESIDE = ("ansible-lint", "changelog", "sanity", "collection")
+
+
+def run(names: list[str]) -> list[str]:
+    """Run the stages; returns those that failed."""
+    failed = []
+    for name in names:
+        print(f"==> {name}", flush=True)
+        started = time.monotonic()
+        good = STAGES[name][1]()
+        failed += [] if good else [name]
+        print(f"==> {name}: {'passed' if good else 'FAILED'} ({time.monotonic() - started:.1f} s)", flush=True)
+    return failed
+
+
+@contextlib.contextmanager
+def beside(names: list[str], failed: list[str]) -> Iterator[None]:
+    """Run stages in a process of their own beside the block; then show what they said, and add those that failed."""
+    if names:
+        print(f"==> {', '.join(names)}: at the same time, shown afterwards", flush=True)
+    with tempfile.TemporaryFile("w+") as said:
+        told, tell = multiprocessing.Pipe(duplex=False)
+        process = multiprocessing.get_context("fork").Process(target=_beside, args=(names, said.fileno(), tell))
+        process.start()
+        tell.close()
+        try:
+            yield
+        except BaseException:
+            process.terminate()
+            raise
+        finally:
+            process.join()
+            said.seek(0)
+            print(said.read(), end="", flush=True)
+        try:
+            failed += told.recv()
+        except EOFError:  # it died
+            failed += names
+
+
+def _beside(names: list[str], said: int, tell: multiprocessing.connection.Connection) -> None:
+    os.dup2(said, 1)
+    os.dup2(said, 2)
+    tell.send(run(names))
 
 
 def work() -> int:
@@ -105,11 +153,11 @@ def work() -> int:
         machine.libvirt()
     failed = []
     for name in chosen:
-        print(f"==> {name}", flush=True)
-        started = time.monotonic()
-        good = STAGES[name][1]()
-        failed += [] if good else [name]
-        print(f"==> {name}: {'passed' if good else 'FAILED'} ({time.monotonic() - started:.1f} s)", flush=True)
+        if name == "tests":
+            with beside([one for one in chosen if one in BESIDE], failed):
+                failed += run([name])
+        elif name not in BESIDE or "tests" not in chosen:
+            failed += run([name])
     if failed:
         print(f"Failed: {', '.join(failed)}. Run one alone with ./check NAME.")
     print(f"{len(chosen) - len(failed)} passed, {len(failed)} failed")
