@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Measures the control plane: ``magnetar serve`` in a process of its own with agents of fake hosts, on SQLite and on
-PostgreSQL, against what the same rows cost when they are only fetched and turned into JSON. Run ``bench/control``.
+PostgreSQL, against what the same rows cost when they are only fetched and turned into JSON; and real guests, which need
+libvirt, against the same guests made by hand. Run ``bench/control``.
 
 Beside the time, as a client sees it, stands the CPU time of the server's process: on a machine that has other work too,
 it says more.
@@ -9,6 +10,7 @@ it says more.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -19,6 +21,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 try:
+    import control_guests as guests
     import control_life as life
     import control_reads as reads
     from control_cloud import Cloud
@@ -35,6 +38,7 @@ SUBJECTS: Mapping[str, Callable[[Cloud, int], list[Figure]]] = {
     "create": life.one,
     "full": life.full,
     "many": life.many,
+    "guests": guests.guests,
 }
 
 
@@ -57,7 +61,9 @@ def main() -> int:
             if given.only and name not in given.only:
                 continue
             print(engine, name, file=sys.stderr)
-            with Cloud(engine, hosts=1 if name == "full" else 2) as cloud:
+            with contextlib.ExitStack() as stack:
+                cloud = stack.enter_context(guests.cloud(engine, stack)) if name == "guests" else stack.enter_context(
+                    Cloud(engine, hosts=1 if name == "full" else 2))
                 found[engine] += subject(cloud, given.rounds)
             load.append(os.getloadavg()[0])
         print(f"{engine}, {os.cpu_count()} CPUs, load {min(load):.1f} to {max(load):.1f}, in the mean "

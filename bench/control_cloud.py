@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -42,6 +42,10 @@ NO_LIMITS = dict.fromkeys(("quota_instances", "quota_cores", "quota_ram"), -1)
 class Cloud:
     """*kind*: ``sqlite`` or ``postgresql``. Projects with their lists of servers are made with ``project``."""
 
+    #: The image that servers are made of, and the flavor's size.
+    image_content, image_format = b"\0" * 65536, "raw"
+    size: Mapping[str, int] = {"vcpus": 1, "ram": 64}
+
     def __init__(self, kind: str, hosts: int = 2) -> None:
         self.kind, self.count, self.drawn = kind, hosts, 0
         #: The project of each token that ``project`` gave.
@@ -51,10 +55,7 @@ class Cloud:
         with contextlib.ExitStack() as stack:
             self.folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench")))
             self.urls = stack.enter_context(databases(self.kind, self.folder))
-            self.agents = {f"kvm{at + 1}": self.folder / f"kvm{at + 1}" / "agent.sock" for at in range(self.count)}
-            for name, path in self.agents.items():
-                stack.enter_context(self._process(name, [sys.executable, "-c", AGENT, name, "agent", "--fake",
-                                                         "--state-dir", path.parent, "--socket", path]))
+            self.agents = self._agents(stack)
             self._await(lambda: all(path.exists() for path in self.agents.values()), "the agents")
             self._serve(stack)
             self._set_up()
@@ -65,6 +66,14 @@ class Cloud:
         for database in (self.cell0, self.cell, self.api):
             database.close()
         self._stack.close()
+
+    def _agents(self, stack: contextlib.ExitStack) -> dict[str, Path]:
+        """Start the hosts' agents; their sockets."""
+        agents = {f"kvm{at + 1}": self.folder / f"kvm{at + 1}" / "agent.sock" for at in range(self.count)}
+        for name, path in agents.items():
+            stack.enter_context(self._process(name, [sys.executable, "-c", AGENT, name, "agent", "--fake",
+                                                     "--state-dir", path.parent, "--socket", path]))
+        return agents
 
     def _serve(self, stack: contextlib.ExitStack) -> None:
         self.port = int(subprocess.check_output([sys.executable, "-c", FREE_PORT]))
@@ -114,13 +123,13 @@ class Cloud:
             for setting, name in NAMES.items() if name != "spare")
         with self.api.write() as connection:
             connection.execute(insert(flavors), [
-                {"id": str(at), "name": f"size{at}", "vcpus": 1, "ram": 64 + at, "created_at": now()}
-                for at in range(FLAVORS)])
+                {**self.size, "id": str(at), "name": f"size{at}", "created_at": now()} for at in range(FLAVORS)])
         self.wire = Wire(self.port)
         self.token = self.login("admin")
-        image = self.ask("POST", "/image/v2/images", {"name": "bench", "disk_format": "raw", "visibility": "public",
-                                                      "container_format": "bare"})["id"]
-        content = b"\0" * 65536
+        image = self.ask("POST", "/image/v2/images", {
+            "name": "bench", "disk_format": self.image_format, "visibility": "public",
+            "container_format": "bare"})["id"]
+        content = self.image_content
         text = request("PUT", f"/image/v2/images/{image}/file", self.token)
         wire = Wire(self.port)
         wire.send(text.replace("\r\n\r\n", f"\r\nContent-Type: application/octet-stream\r\nContent-Length: "
