@@ -18,7 +18,7 @@ from magnetar_control.web import Request
 
 from . import nics, wishes
 from .application import Application
-from .groups import default_group, named
+from .groups import named
 from .tables import networks, ports, subnets
 
 #: Of the network that a new cloud begins with; /16, since a shared network serves all projects.
@@ -66,8 +66,7 @@ class Embedded:
         """See ``services.Networks``; *groups*: names or ids of security groups of the ports that are made."""
         def once() -> list[Document]:
             with self.database.write() as connection:
-                default = default_group(connection, context.project_id)
-                ids = named(connection, context, groups) if groups else [default]
+                ids = named(connection, context, groups or ["default"], make=True)
                 return nics.allocated(connection, context, server_id, wishes_, ids)
 
         return self.database.retried(once)

@@ -50,9 +50,9 @@ def _rule(connection: Connection, project_id: str, group_id: str, direction: str
           remote_group_id=remote, description="", created_at=now())
 
 
-def named(connection: Connection, context: Context, names: Sequence[str]) -> list[str]:
-    """Uuids of the project's groups *names* (or uuids). Raises ``Fault`` 400 for one that is not there, 409 where
-    several have the name."""
+def named(connection: Connection, context: Context, names: Sequence[str], *, make: bool = False) -> list[str]:
+    """Uuids of the project's groups *names* (or uuids); *make*: in a transaction, which may make ``default``. Raises
+    ``Fault`` 400 for one that is not there, 409 where several have the name."""
     table, project = security_groups, context.project_id or ""
     rows = connection.execute(select(table.c.id, table.c.name).where(
         table.c.project_id == project, or_(table.c.name.in_(names), table.c.id.in_(names)))).all()
@@ -60,7 +60,7 @@ def named(connection: Connection, context: Context, names: Sequence[str]) -> lis
     for name in dict.fromkeys(names):
         ids = [row.id for row in rows if row.id == name] or [row.id for row in rows if row.name == name]
         if not ids and name == "default":
-            ids = [default_id(project)]
+            ids = [default_group(connection, project) if make else default_id(project)]
         if not ids:
             raise Fault(400, f"Security group {name} not found for project {project}.", type="SecurityGroupNotFound")
         if len(ids) > 1:
