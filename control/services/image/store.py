@@ -13,6 +13,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from magnetar_control.services import Context, Document
 from magnetar_control.store.database import now
+from magnetar_control.store.paging import beyond
 from magnetar_control.web import Fault
 
 from .fields import VISIBILITIES, document
@@ -221,9 +222,5 @@ def _after(connection: Connection, context: Context, marker: str, keys: Sequence
     row = find(connection, context, marker)
     if row is None:
         raise Fault(400, f"The marker {marker} is no image that you can see.")
-    found: Condition = false()
-    for key in reversed(keys):
-        column, down = _column(key)
-        value = row[key[0]] if row[key[0]] is not None else SORTS[key[0]]
-        found = or_(column < value if down else column > value, and_(column == value, found))
-    return found
+    return beyond([_column(key) for key in keys], [SORTS[name] if row[name] is None else row[name]
+                                                   for name, _down in keys])

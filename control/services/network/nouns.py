@@ -17,7 +17,6 @@ from sqlalchemy import (
     Integer,
     RowMapping,
     Table,
-    and_,
     delete,
     insert,
     or_,
@@ -27,6 +26,7 @@ from sqlalchemy import (
 
 from magnetar_control.services import Context, Document
 from magnetar_control.store.database import Database, now
+from magnetar_control.store.paging import beyond
 from magnetar_control.web import Answer, Fault, Request
 from magnetar_control.web.application import Guarded
 
@@ -264,16 +264,11 @@ class Asked:
         return query.limit(self.limit) if self.limit else query
 
     def _after(self, connection: Connection, order: Sequence[tuple[Any, bool]], marker: str) -> ColumnElement[bool]:
-        row = connection.execute(select(*(column for column, _down in order))
-                                 .where(self.noun.table.c.id == marker)).first()
+        row = connection.execute(select(*(column for column, _down in order)).where(
+            self.noun.table.c.id == marker, self.noun.visible(self.request.context))).first()
         if row is None:
             raise Fault(400, f"marker: there is no {self.noun.name} {marker}.", type="BadRequest")
-        same: list[ColumnElement[bool]] = []
-        choices = []
-        for (column, down), value in zip(order, row, strict=True):
-            choices.append(and_(*same, column < value if down else column > value))
-            same.append(column == value)
-        return or_(*choices)
+        return beyond(order, row)
 
     def next(self, last: str) -> str:
         """URL of the next page."""

@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, Select, and_, func, or_, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, Select, func, select, true
 
 from magnetar_control.services import Document
+from magnetar_control.store.paging import beyond
 from magnetar_control.web import Fault, Request
 
 from .tables import volumes
@@ -136,15 +137,17 @@ class Listing:
 
     def where(self) -> list[ColumnElement[bool]]:
         """Conditions of the filters. What is no filter is not looked at, as in Cinder."""
-        context, found = self.request.context, []
-        everybody = context.is_admin and self.given.get("all_tenants", "0").lower() in TRUE
-        project = self.given.get("project_id") if everybody else context.project_id or ""
-        if project is not None:
-            found.append(self.table.c.project_id == project)
+        found = [self._mine()]
         found += [self._equals(name, self.given[name]) for name in self.columns if name in self.given]
         if "name~" in self.given and "name" in self.table.c:
             found.append(self.table.c.name.contains(self.given["name~"], autoescape=True))
         return found
+
+    def _mine(self) -> ColumnElement[bool]:
+        context = self.request.context
+        everybody = context.is_admin and self.given.get("all_tenants", "0").lower() in TRUE
+        project = self.given.get("project_id") if everybody else context.project_id or ""
+        return true() if project is None else self.table.c.project_id == project
 
     def _equals(self, name: str, value: str) -> ColumnElement[bool]:
         column = self.table.c[name]
@@ -181,16 +184,11 @@ class Listing:
         return order
 
     def _after(self, connection: Connection, order: Sequence[tuple[Any, bool]], marker: str) -> ColumnElement[bool]:
-        row = connection.execute(select(*(column for column, _down in order))
-                                 .where(self.table.c.id == marker)).first()
+        row = connection.execute(select(*(column for column, _down in order)).where(
+            self.table.c.id == marker, self._mine())).first()
         if row is None:
             raise Fault(400, f"marker [{marker}] not found.")
-        same: list[ColumnElement[bool]] = []
-        choices = []
-        for (column, down), value in zip(order, row, strict=True):
-            choices.append(and_(*same, column < value if down else column > value))
-            same.append(column == value)
-        return or_(*choices)
+        return beyond(order, row)
 
     def links(self, rows: Sequence[RowMapping]) -> list[Document]:
         """To the next page, where this one is full."""

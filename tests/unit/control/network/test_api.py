@@ -180,6 +180,12 @@ def test_pages_follow_each_other(ask):
     assert names == ["n4", "n3", "n2", "n1", "n0", "default"]
 
 
+def test_a_marker_tells_nothing_of_another_projects_things(ask):
+    mine = ask("POST", "/v2.0/networks", {"network": {"name": "mine"}})["network"]["id"]
+    ask("GET", f"/v2.0/networks?limit=2&marker={mine}")
+    ask.as_(BOB)("GET", f"/v2.0/networks?limit=2&marker={mine}", status=400)
+
+
 def test_an_unknown_filter_is_refused_and_what_there_is_not_is_said(ask):
     for query in ("colour=red", "mtu=wide", "shared=perhaps", "limit=-1", f"limit={10**30}", "sort_key=moon",
                   "provider:network_type=nat", "marker=gone"):

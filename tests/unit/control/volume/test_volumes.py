@@ -210,6 +210,7 @@ def test_another_projects_volume_is_not_there(ask, service):
     other("POST", "/v3/blue/snapshots", {"snapshot": {"volume_id": volume["id"]}}, status=404)
     other("POST", "/v3/blue/volumes", {"volume": {"size": 1, "source_volid": volume["id"]}}, status=404)
     assert other("GET", "/v3/blue/volumes?all_tenants=1")["volumes"] == []
+    other("GET", f"/v3/blue/volumes?marker={volume['id']}", status=400)
     assert other("GET", f"/v3/red/volumes/{volume['id']}", status=400)
     assert len(ask.as_(ADMIN)("GET", "/v3/operators/volumes/detail?all_tenants=1")["volumes"]) == 1
     assert ask.as_(READER)("POST", "/v3/red/volumes", {"volume": {"size": 1}}, status=403)
