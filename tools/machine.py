@@ -262,9 +262,17 @@ def healthy() -> bool:
     """True when the agent says that it is ready."""
     connection = http.client.HTTPConnection("localhost", timeout=20)
     connection.sock = socket.socket(socket.AF_UNIX)
+    connection.sock.settimeout(20)
     try:
-        connection.sock.settimeout(20)
         connection.sock.connect(str(SOCKET))
+    except OSError:
+        connection.close()
+        return False
+    return _well(connection)
+
+
+def _well(connection: http.client.HTTPConnection) -> bool:
+    try:
         connection.request("GET", "/healthz")
         return connection.getresponse().status == http.client.OK
     except (OSError, http.client.HTTPException):
@@ -273,16 +281,21 @@ def healthy() -> bool:
         connection.close()
 
 
+def _service(path: Path, text: str, *, fresh: bool) -> None:
+    """systemd runs the unit *path* of this *text*, started anew when it was installed anew."""
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        path.write_text(text, encoding="utf-8")
+        run("systemctl", "daemon-reload")
+    run("systemctl", "enable", path.name)
+    run("systemctl", "restart" if fresh else "start", path.name)
+
+
 def agent(fresh: bool) -> None:
     """The agent runs and is ready; it is started anew when it was installed anew (*fresh*)."""
     with step("Agent"):
         RUN.mkdir(parents=True, exist_ok=True)
         if SYSTEMD:
-            if not UNIT.exists() or UNIT.read_text(encoding="utf-8") != unit():
-                UNIT.write_text(unit(), encoding="utf-8")
-                run("systemctl", "daemon-reload")
-            run("systemctl", "enable", "magnetar-agent.service")
-            run("systemctl", "restart" if fresh else "start", "magnetar-agent.service")
+            _service(UNIT, unit(), fresh=fresh)
         elif fresh or not healthy():
             _stop("agent")
             _start("agent", f"{AGENT_VENV}/bin/magnetar", "agent")
@@ -291,26 +304,14 @@ def agent(fresh: bool) -> None:
 
 def serves() -> bool:
     """True when the API answers."""
-    connection = http.client.HTTPConnection(*API, timeout=20)
-    try:
-        connection.request("GET", "/healthz")
-        return connection.getresponse().status == http.client.OK
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
+    return _well(http.client.HTTPConnection(*API, timeout=20))
 
 
 def control(fresh: bool) -> None:
     """The control plane runs beside the agent, with this machine as its host."""
     with step("Control plane (API, conductor, services)"):
         if SYSTEMD:
-            text = (ROOT / "tools/magnetar-serve.service").read_text(encoding="utf-8")
-            if not SERVE_UNIT.exists() or SERVE_UNIT.read_text(encoding="utf-8") != text:
-                SERVE_UNIT.write_text(text, encoding="utf-8")
-                run("systemctl", "daemon-reload")
-            run("systemctl", "enable", "magnetar-serve.service")
-            run("systemctl", "restart" if fresh else "start", "magnetar-serve.service")
+            _service(SERVE_UNIT, (ROOT / "tools/magnetar-serve.service").read_text(encoding="utf-8"), fresh=fresh)
         elif fresh or not serves():
             _stop("control")
             _start("control", f"{AGENT_VENV}/bin/magnetar", "serve")

@@ -10,7 +10,7 @@ from ..core.flows.migrate import Side
 from ..core.kinds.interface import InterfaceAttachment
 from ..core.kinds.volume import VolumeAttachment
 from ..core.options import Option, client_arguments, collect
-from ..core.values import Choices, Integer, ListOf, MapOf, Text, Value
+from ..core.values import Text
 from . import results
 from .resource import ABSENT, InfoFace, ResourceFace, is_uuid
 
@@ -90,18 +90,10 @@ class AttachmentInfoFace(InfoFace):
         super().__init__(kind)
 
     def _selecting(self):
-        plural = self.kind.plural.replace("_", " ")
         named = {"server": Option(Text(), "Only those of the server with this name or uuid."),
                  self.other: Option(Text(), self.other_doc)}
         return collect(
-            id=Option(Text(), "Only the one with this uuid."), **named,
-            filters=Option(MapOf(Text(), Value()), "Only %s whose fields have these values, compared on the agent."
-                           % plural, default={}),
-            fields=Option(ListOf(Choices(*[f.name for f in self.kind.fields if "list" in f.on])),
-                          "Report these fields only; less to send for long lists."),
-            limit=Option(Integer(1), "Report this many at most."),
-            sort=Option(Text(), "Field to sort by; with a V(-) before it from the end."),
-        )
+            id=Option(Text(), "Only the one with this uuid."), **named, **self.narrowing())
 
     def execute(self, params, check_mode, diff_mode, client):
         query = {name: params[name] for name in ("id", "fields", "limit", "sort")}

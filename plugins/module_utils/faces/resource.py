@@ -119,14 +119,19 @@ class InfoFace(Face):
         return collect(
             name=Option(Text(), "Only %s of this name; a pattern such as %s is allowed." % (plural, sample),
                         aliases=(self.kind.noun,)),
-            id=Option(Text(), "Only the %s with this uuid." % self.kind.noun),
-            filters=Option(MapOf(Text(), Value()), "Only %s whose fields have these values, compared on the agent."
-                           % plural, default={}),
-            fields=Option(ListOf(Choices(*[f.name for f in self.kind.fields if "list" in f.on])),
-                          "Report these fields only; less to send for long lists."),
-            limit=Option(Integer(1), "Report this many at most."),
-            sort=Option(Text(), "Field to sort by; with a V(-) before it from the end."),
+            id=Option(Text(), "Only the %s with this uuid." % self.kind.noun), **self.narrowing(),
         )
+
+    def narrowing(self):
+        """Options that say which, and how much of each; all lists have them."""
+        return {
+            "filters": Option(MapOf(Text(), Value()), "Only %s whose fields have these values, compared on the agent."
+                              % self.kind.plural.replace("_", " "), default={}),
+            "fields": Option(ListOf(Choices(*[f.name for f in self.kind.fields if "list" in f.on])),
+                             "Report these fields only; less to send for long lists."),
+            "limit": Option(Integer(1), "Report this many at most."),
+            "sort": Option(Text(), "Field to sort by; with a V(-) before it from the end."),
+        }
 
     def execute(self, params, check_mode, diff_mode, client):
         if not self.filtered:

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.control.cloud import Cloud
 from tools import postgres
 
-from .clouds import flavors
+from .clouds import claims, flavors
 
 NUMBERS = itertools.count(1)
 
@@ -34,3 +34,13 @@ def cloud(databases):
     with Cloud(hosts=2, links=True, databases=databases) as found:
         flavors(found)
         yield found
+
+
+@pytest.fixture
+def server(cloud):
+    """A running server; it is removed afterwards, and claims nothing then."""
+    found = cloud.admin.boot(flavorRef="small")
+    yield found
+    cloud.admin.delete(f"/v2.1/servers/{found['id']}")
+    assert cloud.admin.settled(found["id"]) is None
+    assert claims(cloud, found["id"]) == {}

@@ -25,16 +25,6 @@ def cloud():
 
 
 @pytest.fixture
-def server(cloud):
-    """A running server."""
-    found = cloud.admin.boot(flavorRef="small")
-    yield found
-    cloud.admin.delete(f"/v2.1/servers/{found['id']}")
-    assert cloud.admin.settled(found["id"]) is None
-    assert claims(cloud, found["id"]) == {}
-
-
-@pytest.fixture
 def hasty(monkeypatch):
     """A conductor that does not wait for hosts that are down."""
     monkeypatch.setattr(move, "TRIES", 0)

@@ -22,15 +22,6 @@ def cloud():
         yield found
 
 
-@pytest.fixture
-def server(cloud):
-    """A running server, and its host."""
-    found = cloud.admin.boot(flavorRef="small")
-    yield found
-    cloud.admin.delete(f"/v2.1/servers/{found['id']}")
-    assert cloud.admin.settled(found["id"]) is None
-
-
 def other(cloud, host):
     """The other host."""
     return next(name for name in cloud.hosts if name != host)
