@@ -22,6 +22,7 @@ from magnetar_agent.agent import Agent
 from magnetar_agent.app import Application
 from magnetar_agent.link import ALPN, TCP
 from magnetar_agent.settings import InvalidSettings, Settings
+from magnetar_agent.sockets import bound
 from magnetar_core.errors import MagnetarError
 
 if TYPE_CHECKING:
@@ -78,23 +79,14 @@ def unix_socket(path: Path, group: str) -> socket.socket:
             probe.connect(str(path))
             raise CannotStart(f"Somebody answers on {path} already. Stop that agent, or set another socket.")
         path.unlink()
-    listener = socket.socket(socket.AF_UNIX)
+    gid = access.group_id(group)
+    if gid is None:
+        log.warning("There is no group %s; only root can use %s. Make it: groupadd --system %s", group, path, group)
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        before = os.umask(0o177)
-        try:
-            listener.bind(str(path))
-        finally:
-            os.umask(before)
-        gid = access.group_id(group)
-        if gid is None:
-            log.warning("There is no group %s; only root can use %s. Make it: groupadd --system %s", group, path, group)
-        elif gid != os.getegid():
-            os.chown(path, -1, gid)
-        path.chmod(0o660)
+        listener = bound(path, -1 if gid in (None, os.getegid()) else gid)
         listener.listen(128)
     except OSError as error:
-        listener.close()
         raise CannotStart(f"The agent cannot listen on {path}: {error.strerror or error}.") from error
     return listener
 

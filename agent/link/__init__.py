@@ -17,7 +17,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import os
 import socket
 import ssl
 import threading
@@ -30,6 +29,7 @@ from cryptography import x509
 from cryptography.x509.oid import NameOID
 
 from magnetar_agent.link.pipe import ALPN, TCP, Accepted, Dialled, Local, common_name
+from magnetar_agent.sockets import bound
 from magnetar_core.errors import Conflict, MagnetarError, NotFound, Unreachable, from_dict
 
 if TYPE_CHECKING:
@@ -159,14 +159,7 @@ class Links:
     def forward(self, remote: Remote, door: str, path: Path, gid: int = -1) -> None:
         """Listen on the unix socket *path* (mode 0660, group *gid*); each connection goes to *door* of *remote*."""
         path.unlink(missing_ok=True)
-        sock = socket.socket(socket.AF_UNIX)
-        before = os.umask(0o117)
-        try:
-            sock.bind(str(path))
-        finally:
-            os.umask(before)
-        os.chown(path, -1, gid)
-        self._run(self._serve(remote, door, path, sock))
+        self._run(self._serve(remote, door, path, bound(path, gid)))
 
     def call(self, remote: Remote, door: str) -> socket.socket:
         """A socket, connected to *door* of *remote*. Raises ``Unreachable``, or what the other agent says."""

@@ -107,7 +107,7 @@ def back(folder: Path) -> None:
 
 def main(words: list[str]) -> int:
     """The command line."""
-    os.umask(0o022)
+    os.umask(0o022)  # noqa: TID251 - nothing else runs in this process
     if len(words) in (4, 5) and words[0] == "install":
         install(Path(words[1]), *words[2:])
     elif len(words) == 2 and words[0] == "back":
