@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections import defaultdict, deque
@@ -12,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.documents import write_atomically
+from magnetar_agent.fake.journal import Journal
 from magnetar_agent.hypervisor import OFF, Domain, Event, Lease, NetworkSeen
 from magnetar_agent.virt.domain import parse as _parse
 from magnetar_core.errors import HypervisorDown
@@ -65,7 +64,8 @@ class State:
         self.wiped: list[str] = []
         self._bridges, self._kvm = frozenset(bridges), kvm
         self._connected = True
-        self._file = None if folder is None else folder / "fake-hypervisor.json"
+        self._folder = folder
+        self._journal = None if folder is None else Journal(folder / "fake-hypervisor.jsonl")
         self._lock = threading.RLock()
         self._failures: dict[str, deque[Exception]] = defaultdict(deque)
         self._events: list[Event] = []
@@ -73,8 +73,8 @@ class State:
         self._on_connect: list[Callable[[], None]] = []
         self._domains: dict[str, FakeDomain] = {}
         self._networks: dict[str, FakeNetwork] = {}
-        if self._file and self._file.exists():
-            self._load(json.loads(self._file.read_text()))
+        if self._journal:
+            self._load(self._journal.read())
 
     @contextmanager
     def _call(self, method: str, change: bool = False, needs_libvirt: bool = True) -> Iterator[None]:
@@ -97,22 +97,34 @@ class State:
         """Change the state under the lock; then write it down and tell of the events, without the lock."""
         with self._lock:
             yield
-            if self._file:
-                write_atomically(self._file, json.dumps(self._dump()).encode())
+            if self._journal:
+                self._journal.write(self._things(), self._plain)
             events, self._events = self._events, []
         for event in events:
             for listener in list(self._on_event):
                 listener(event)
 
-    def _dump(self) -> dict[str, Any]:
-        return {"domains": {uuid: asdict(domain) for uuid, domain in self._domains.items()},
-                "networks": {name: asdict(network) for name, network in self._networks.items()},
-                "copies": sorted(self._copies)}
+    def _things(self) -> dict[str, object]:
+        """What there is, in a form that is compared quickly."""
+        return {
+            **{f"domain {uuid}": (one.xml, one.state, one.reason, one.persistent, one.live)
+               for uuid, one in self._domains.items()},
+            **{f"network {name}": (one.seen, tuple(one.leases), tuple(one.hosts.items()))
+               for name, one in self._networks.items()},
+            "copies": frozenset(self._copies)}
 
-    def _load(self, kept: dict[str, Any]) -> None:
-        self._copies = set(kept["copies"])
-        self._domains = {uuid: FakeDomain(**domain) for uuid, domain in kept["domains"].items()}
-        self._networks = {
-            name: FakeNetwork(NetworkSeen(**network["seen"]), [Lease(**x) for x in network["leases"]],
-                              network.get("hosts", {}))
-            for name, network in kept["networks"].items()}
+    def _plain(self, thing: str) -> Any:
+        kind, _blank, name = thing.partition(" ")
+        if kind == "copies":
+            return sorted(self._copies)
+        return asdict(self._domains[name] if kind == "domain" else self._networks[name])
+
+    def _load(self, things: dict[str, Any]) -> None:
+        self._copies = set(things.pop("copies", ()))
+        for thing, kept in things.items():
+            kind, _blank, name = thing.partition(" ")
+            if kind == "domain":
+                self._domains[name] = FakeDomain(**kept)
+            else:
+                self._networks[name] = FakeNetwork(
+                    NetworkSeen(**kept["seen"]), [Lease(**one) for one in kept["leases"]], kept["hosts"])

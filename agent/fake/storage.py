@@ -79,7 +79,7 @@ class Storage(State):
             progress(seen.virtual_size, seen.virtual_size)
 
     def _pool(self, name: str) -> Path:
-        folder = self._file.parent if self._file else Path("/nonexistent")
+        folder = self._folder or Path("/nonexistent")
         return folder / f"pool-{name}"
 
     def _there(self, name: str) -> Path:
