@@ -38,9 +38,11 @@ class GuestCloud(Cloud):
     def _agents(self, _stack: contextlib.ExitStack) -> dict[str, Path]:
         return {"bench": self.host.socket}
 
-    def remove_networks(self) -> None:
-        """Those that the cloud made on the host go: they would stay in libvirt."""
+    def clean(self) -> None:
+        """Servers and networks that the cloud made on the host go: they would stay in libvirt."""
         with self.host.client() as client:
+            for one in client.list("server"):
+                client.delete("server", one["id"])
             for one in client.list("network"):
                 client.delete("network", one["name"])
 
@@ -53,7 +55,7 @@ def cloud(kind: str, stack: contextlib.ExitStack) -> Iterator[GuestCloud]:
         try:
             yield made
         finally:
-            made.remove_networks()
+            made.clean()
 
 
 def guests(cloud: GuestCloud, rounds: int) -> list[Figure]:

@@ -8,6 +8,7 @@ cloud at work changes while it is read, so one look alone means little.
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -45,6 +46,10 @@ class Finding:
     id: str
     place: str
     text: str
+
+
+#: How networks are called that a cloud makes on its hosts: whatever an operator made there has another name.
+OF_THE_CLOUD = re.compile("mag-[0-9a-f]{8}")
 
 
 @dataclass
@@ -297,7 +302,8 @@ def network(seen: Seen) -> Found:
         used = {nic.get(name) for one in seen.there[host].values() for nic in one.get("networks") or ()
                 for name in ("network", "network_id")}
         for net in nets:
-            if net["name"].startswith("mag-") and net["name"] not in seen.networks | used and net["id"] not in used:
+            ours = OF_THE_CLOUD.fullmatch(net["name"])
+            if ours and net["name"] not in seen.networks | used and net["id"] not in used:
                 yield Finding("network", net["name"], host, f"host {host} has network {net['name']}, which is deleted")
 
 

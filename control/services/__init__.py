@@ -98,7 +98,8 @@ class Networks(Protocol):
         """The ports that servers have: port to server, whether there is such a server or not."""
 
     def names(self) -> set[str]:
-        """Names on hosts of all networks that ``on_host`` gives; another ``mag-…`` there is left of a deleted one."""
+        """Names on hosts of all networks that ``on_host`` gives; another there, ``mag-`` with eight hex digits, is left
+        of a deleted one."""
 
     def groups(self, context: Context, names: Sequence[str]) -> list[str]:
         """Names of security groups, checked; raises ``web.Fault`` 400."""

@@ -83,7 +83,7 @@ class Embedded:
             nics.released(connection, server_id, port_id)
 
     def names(self) -> set[str]:
-        """Names that networks of the cloud have on hosts; a host's other ``mag-…`` is left of one that was deleted."""
+        """Names that networks of the cloud have on hosts; another there is left of one that was deleted."""
         with self.database.read() as connection:
             return {nics.host_name(id) for id in connection.execute(select(networks.c.id)).scalars()}
 

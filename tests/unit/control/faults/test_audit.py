@@ -155,7 +155,8 @@ def test_what_is_left_on_a_host(cloud, periodic):
             client.ensure("server", key, {"name": f"n{key[:6]}", "flavor": {"vcpus": 1, "ram": 64, "disk": 1},
                                           "networks": []})
             stranger = key
-        client.ensure("network", "mag-dead0000", {"name": "mag-dead0000", "mode": "isolated", "cidr": "10.77.0.0/24"})
+        for name, cidr in (("mag-dead0000", "10.77.0.0/24"), ("mag-lan", "10.78.0.0/24")):  # the second is not ours
+            client.ensure("network", name, {"name": name, "mode": "isolated", "cidr": cidr})
         assert kinds(cloud) == ["left", "network", "stranger"]
         periodic.audit(), periodic.audit()
         assert kinds(cloud) == ["stranger"]  # which is told and not touched
