@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
-BARE = (*(name for name in SYSTEM if name != "python3-venv"), "sudo")
+BARE = tuple(name for name in SYSTEM if name != "python3-venv")
 # Every site has a bridge and a network of its own, so that several are there at once: magbare1 has 10.78.1.0/24.
 BRIDGE, NETWORK, SITES = "magbare", "10.78", range(1, 100)
 WHEELS = "/srv/wheels"
@@ -58,18 +58,20 @@ NOT_WHEELS = ("libvirt-python",)
 class BareHost(LabHost):
     """A lab host without libvirt and QEMU, on the bridge of the site *number*, which has hosts of these *names*.
 
-    *key* is the public key of `USER`, *proxy* the package proxy's port.
+    *key* is the public key of `USER`, *proxy* the package proxy's port. *packed*: it has the agent's OS packages
+    already, as a machine may that is made of an image; installing them takes two cores half a minute.
     """
 
-    def __init__(self, name: str, names: Sequence[str], number: int, key: str, proxy: int) -> None:
+    def __init__(self, name: str, names: Sequence[str], number: int, key: str, proxy: int,
+                 packed: bool = False) -> None:
         self.bridge, self.machine_address = f"{BRIDGE}{number}", f"{NETWORK}.{number}.1"
         self.addresses = {one: f"{NETWORK}.{number}.{at}" for at, one in enumerate(names, 11)}
         super().__init__(name, {wheels(): WHEELS})
         self.machine = f"{name}-{number}"
-        self.key, self.proxy = key, proxy
+        self.key, self.proxy, self.packed = key, proxy, packed
 
     def _base(self) -> Path:
-        return base("bare", BARE)
+        return base() if self.packed else base("bare", BARE)
 
     def _configure(self, root: Path) -> None:
         for name, text in self._files().items():
@@ -197,12 +199,13 @@ class Site:
 
     `folder` is where all of the controller's files go, `machine_address` this machine's for the hosts. `play` runs a
     playbook on the hosts. All hosts are in the group ``magnetar``, unless `groups` says what else there is: the
-    children of ``all``, as an inventory has them.
+    children of ``all``, as an inventory has them. `packed` are names of hosts that have the agent's OS packages.
     """
 
     def __init__(self, folder: Path, names: Sequence[str], groups: dict[str, object] | None = None,
-                 **variables: object) -> None:
+                 packed: Sequence[str] = (), **variables: object) -> None:
         self.folder, self.names, self.variables, self.groups = folder, names, variables, groups
+        self.packed = packed
         self.hosts: dict[str, BareHost] = {}
         self.collections = folder / "collections"
         self.collection = self.collections / "ansible_collections/magnetar/compute"
@@ -217,7 +220,8 @@ class Site:
             proxy = self._undo.enter_context(PackageProxy(self.machine_address))
             key = (self.folder / "key.pub").read_text().strip()
             with ThreadPoolExecutor() as threads:
-                made = [BareHost(name, self.names, number, key, proxy.port) for name in self.names]
+                made = [BareHost(name, self.names, number, key, proxy.port, name in self.packed)
+                        for name in self.names]
                 for host, started in [(host, threads.submit(host.__enter__)) for host in made]:
                     self.hosts[host.name] = started.result()
                     self._undo.push(host.__exit__)

@@ -40,7 +40,7 @@ RELEASE = "bookworm"
 # What makes a container a host; libvirt, QEMU and Python's venv come with the agent's packages.
 SYSTEM = (
     "systemd", "systemd-sysv", "dbus", "udev", "openssh-server", "iproute2", "iputils-ping", "ca-certificates",
-    "python3", "python3-venv",
+    "python3", "python3-venv", "sudo",
 )  # fmt: skip
 
 BRIDGE = "maglab0"
