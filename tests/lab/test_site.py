@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A cloud of two cells on bare Debian hosts, made by nothing but playbooks/site.yml over SSH, and used by OpenStack's
-own clients from the controller.
+"""A cloud of two cells on Debian hosts, made by nothing but playbooks/site.yml over SSH, and used by OpenStack's own
+clients from the controller.
 
-The tests of this file are one story and run in its order. There are four containers, and each is a compute host: two in
-each cell, so that servers can change hosts; two of them have the control plane as well. More would need more of what
-takes most of the time: installing releases, libvirt and QEMU with two cores. So three begin with libvirt and QEMU.
+The tests of this file are one story and run in its order. There are four containers, and each is a compute host: two
+in each cell, so that servers can change hosts; two of them have the control plane as well. A fifth, for the API alone,
+would take a minute of two cores and show nothing more. All begin with libvirt and QEMU, but nothing of ours and no
+PostgreSQL: that the role installs those two on bare hosts is shown in test_roles.py.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ GROUPS = {
     "magnetar": {"hosts": {"a": {"magnetar_cell": "cell1"}, "b": {"magnetar_cell": "cell2"},
                            "c": {}, "d": {"magnetar_cell": "cell2"}}},
 }
-PACKED = ("a", "c", "d")
+NAMES = ("a", "b", "c", "d")
 SETTINGS = {"quota_instances": 50, "heartbeat": 1.0, "host_down_after": 10.0, "cell_timeout": 8.0}
 #: A guest is often asked to power off before it has booted, when it cannot hear that yet.
 AGENTS = {"virt_type": "qemu", "shutdown_timeout": 5}
@@ -77,7 +78,7 @@ def cloud(tmp_path_factory: pytest.TempPathFactory, guest_image: dict[str, Path]
     folder = tmp_path_factory.mktemp("cloud")
     given = {"disk": str(guest_image["disk"]), "api_settings": SETTINGS, "conductor_settings": SETTINGS,
              "agent_settings": AGENTS}
-    with Site(folder, ["a", "b", "c", "d"], groups=GROUPS, packed=PACKED, **given) as site:
+    with Site(folder, NAMES, groups=GROUPS, packed=NAMES, **given) as site:
         yield Cloud(site)
 
 
@@ -86,9 +87,9 @@ def changes(said: str) -> dict[str, int]:
     return {name: int(count) for name, count in re.findall(r"^(\S+) +: ok=\d+ +changed=(\d+)", said, re.MULTILINE)}
 
 
-def test_check_mode_on_bare_hosts(cloud: Cloud) -> None:
-    said = cloud.site.play("magnetar.compute.site", "--check", "--diff")
-    assert all(count > 8 for count in changes(said).values()), said[-3000:]
+def test_check_mode_on_new_hosts(cloud: Cloud) -> None:
+    said = cloud.site.play("magnetar.compute.site", "--check", "--diff", "--limit", "a")  # it has everything
+    assert changes(said)["a"] > 20, said[-3000:]
     assert "+ExecStart=/opt/magnetar-control/bin/magnetar conductor" in said and "postgresql" in said
     assert not (cloud.site.folder / "magnetar-pki").exists()
     for host in cloud.hosts.values():
@@ -101,9 +102,9 @@ def test_install_twice(cloud: Cloud) -> None:
     said = cloud.site.play("magnetar.compute.site")
     print(f"\nsite: API, two cells and four compute hosts in {time.monotonic() - began:.1f} s")
     began = time.monotonic()
-    again = cloud.site.play("magnetar.compute.site", "--diff")
+    again = cloud.site.play("magnetar.compute.site", "--diff", "--limit", "a")
     print(f"site: second run {time.monotonic() - began:.1f} s")
-    assert set(changes(again).values()) == {0}, again[-4000:]
+    assert changes(again) == {"a": 0}, again[-4000:]
     password = cloud.hosts["a"].run(["cat", "/etc/magnetar-control/database.password"]).stdout.strip()
     assert len(password) == 48 and password not in said + again
     assert cloud.clouds.stat().st_mode & 0o777 == 0o600
