@@ -2,10 +2,10 @@
 """A cloud of two cells on Debian hosts, made by nothing but playbooks/site.yml over SSH, and used by OpenStack's own
 clients from the controller.
 
-The tests of this file are one story and run in its order. There are four containers, and each is a compute host: two
-in each cell, so that servers can change hosts; two of them have the control plane as well. A fifth, for the API alone,
-would take a minute of two cores and show nothing more. All begin with libvirt and QEMU, but nothing of ours and no
-PostgreSQL: that the role installs those two on bare hosts is shown in test_roles.py.
+The tests of this file are one story and run in its order, in ten minutes on two cores. There are four containers, and
+each is a compute host: two in each cell, so that servers can change hosts. Two of them have the control plane as well.
+A fifth, for the API alone, would take a minute more and show nothing more. All begin with libvirt and QEMU, but nothing
+of ours and no PostgreSQL: that the role installs those two on bare hosts is shown in test_roles.py.
 """
 
 from __future__ import annotations
