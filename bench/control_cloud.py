@@ -167,8 +167,15 @@ class Cloud:
     def made(self, name: str) -> str:
         """A new server, when it is active."""
         id = self.ask("POST", "/v2.1/servers", self.want(name))["server"]["id"]
-        self._await(lambda: self.ask("GET", f"/v2.1/servers/{id}")["server"]["status"] == "ACTIVE", "a server")
+        self._await(lambda: self.state(id) == "ACTIVE", "a server")
         return str(id)
+
+    def state(self, id: str) -> str:
+        """The status of a server; ends the program when it is in error."""
+        found = self.ask("GET", f"/v2.1/servers/{id}")["server"]
+        if found["status"] == "ERROR":
+            raise SystemExit(f"a server is in error: {found.get('fault', {}).get('message')}")
+        return str(found["status"])
 
     def project(self, count: int, like: str) -> str:
         """A project with *count* servers that are copies of the row of one that was made; its token."""

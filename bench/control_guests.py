@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from control_cloud import Cloud
-from control_life import end, status, wishes
+from control_life import end, wishes
 from figures import Figure, in_turns, spread, timed
 from host import GUEST, SIZES, Host
 from servers import Raw
@@ -122,5 +122,5 @@ def _ten(cloud: GuestCloud, raws: Sequence[Raw], rounds: int) -> Figure:
 def _active(cloud: Cloud, count: int, ids: list[str]) -> None:
     ids += [cloud.ask("POST", "/v2.1/servers", cloud.want(f"bench{at}"))["server"]["id"] for at in range(count)]
     for id in ids:
-        while status(cloud, id) != "ACTIVE":
+        while cloud.state(id) != "ACTIVE":
             time.sleep(LOOK)

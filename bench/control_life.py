@@ -47,7 +47,7 @@ def one(cloud: Cloud, rounds: int) -> list[Figure]:
         cpu, began = cloud.cpu(), time.perf_counter()
         id = cloud.ask("POST", "/v2.1/servers", cloud.want("bench"))["server"]["id"]
         answers.append((time.perf_counter() - began) * 1000)
-        while status(cloud, id) != "ACTIVE":
+        while cloud.state(id) != "ACTIVE":
             time.sleep(LOOK)
         lives.append((time.perf_counter() - began) * 1000)
         busy.append((cloud.cpu() - cpu) * 1000)
@@ -60,14 +60,6 @@ def one(cloud: Cloud, rounds: int) -> list[Figure]:
                    spread=spread(lives), cpu=statistics.median(busy), notes=("CPU with looking at the server",)),
             Figure("DELETE /servers/{id}, until 404", statistics.median(ends), floor=removed, floor_name=BY_AGENT,
                    limit=50, spread=spread(ends))]
-
-
-def status(cloud: Cloud, id: str) -> str:
-    """Of a server; ends the program when it is in error."""
-    found = str(cloud.ask("GET", f"/v2.1/servers/{id}")["server"]["status"])
-    if found == "ERROR":
-        raise SystemExit(f"a server is in error: {cloud.ask('GET', f'/v2.1/servers/{id}')}")
-    return found
 
 
 def end(cloud: Cloud, id: str) -> None:
