@@ -20,6 +20,7 @@ from typing import Any, Self
 import libvirt
 import yaml
 
+from magnetar_agent.virt import reservations
 from magnetar_core.client import Client
 from magnetar_core.errors import MagnetarError
 
@@ -132,6 +133,7 @@ class Host:
             if network.isActive():
                 network.destroy()
             network.undefine()
+        reservations.remove(NETWORK)
         shutil.rmtree(FOLDER, ignore_errors=True)
 
 

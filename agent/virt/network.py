@@ -13,12 +13,12 @@ import libvirt  # type: ignore[import-untyped]
 from magnetar_agent.hypervisor import Lease, NetworkSeen, NetworkSpec
 from magnetar_core.errors import Conflict
 
-from . import dhcp
+from . import dhcp, reservations
 from .domain import owner
 from .templates import fill
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from .connection import Connection
 
@@ -52,7 +52,11 @@ class Networks:
             seen = None if there is None else _see(there)
             if seen is not None and (not seen.owned or seen.uuid != spec.uuid):
                 raise _foreign(spec.name)
-            network = conn.networkDefineXML(fill("network.xml.j2", {"spec": spec}, self.templates))
+            if spec.dhcp_start:
+                with self._reserving:
+                    reservations.write(spec.name, dict(spec.hosts))
+            network = conn.networkDefineXML(fill(
+                "network.xml.j2", {"spec": spec, "hosts_file": reservations.path(spec.name)}, self.templates))
             try:
                 network.setAutostart(True)
                 if not network.isActive():
@@ -76,31 +80,33 @@ class Networks:
                 network.destroy()
             if network.isPersistent():
                 network.undefine()
+            reservations.remove(name)
         self.connection.call(f"remove the network {name}", remove)
 
     def reserve(self, network: str, mac: str, address: str) -> None:
-        """virNetworkUpdate of what runs and of what is kept, each as far as it is not so already."""
-        def change(hosts: dict[str, str]) -> Iterator[tuple[int, str]]:
-            for other, had in hosts.items():
-                if (other == mac) != (had == address) or (other == mac and had != address):
-                    yield _DELETE, _host(other, had)
-            if hosts.get(mac) != address:
-                yield _ADD, _host(mac, address)
+        """In the file of reservations, or by virNetworkUpdate."""
+        def change(hosts: dict[str, str]) -> dict[str, str]:
+            return {other: had for other, had in hosts.items() if other != mac and had != address} | {mac: address}
+
         self._reserve(f"reserve {address} on the network {network}", network, change)
 
     def release(self, network: str, mac: str) -> None:
-        """virNetworkUpdate, and an end of the lease."""
-        def change(hosts: dict[str, str]) -> Iterator[tuple[int, str]]:
-            if mac in hosts:
-                yield _DELETE, _host(mac, hosts[mac])
+        """As ``reserve``, and an end of the lease; also of one that libvirt has not heard of yet."""
+        leased: set[str] = set()
+
+        def change(hosts: dict[str, str]) -> dict[str, str]:
+            leased.update(address for other, address in hosts.items() if other == mac)
+            return {other: address for other, address in hosts.items() if other != mac}
+
         self._reserve(f"release the address of {mac} on the network {network}", network, change)
-        leased = [lease.address for lease in self.leases(network) if lease.mac == mac and lease.version == 4]
+        leased.update(lease.address for lease in self.leases(network) if lease.mac == mac and lease.version == 4)
         if leased:
             bridge, server = self.connection.call(f"read the network {network}", lambda conn: _served(conn, network))
             for address in leased if bridge and server else ():
                 dhcp.release(bridge, server, mac, address)
 
-    def _reserve(self, what: str, name: str, change: Callable[[dict[str, str]], Iterator[tuple[int, str]]]) -> None:
+    def _reserve(self, what: str, name: str, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
+        """What is kept of the network first, then what runs; each as far as it is not so already."""
         def act(conn: Any) -> None:
             network = _lookup(conn, name)
             if network is None:
@@ -108,11 +114,20 @@ class Networks:
             if not _owned(network):
                 raise _foreign(name)
             with self._reserving:  # what is read and what is written belong together
-                for flag, xml in ((libvirt.VIR_NETWORK_UPDATE_AFFECT_CONFIG, _INACTIVE),
-                                  (libvirt.VIR_NETWORK_UPDATE_AFFECT_LIVE, 0)):
-                    if flag == libvirt.VIR_NETWORK_UPDATE_AFFECT_CONFIG or network.isActive():
-                        for command, host in list(change(_hosts(network.XMLDesc(xml)))):
-                            network.update(command, libvirt.VIR_NETWORK_SECTION_IP_DHCP_HOST, -1, host, flag)
+                kept = network.XMLDesc(_INACTIVE)
+                if reservations.used(name, kept):
+                    before = reservations.read(name)
+                    if change(before) != before:
+                        reservations.write(name, change(before))
+                else:
+                    _update(network, kept, change, libvirt.VIR_NETWORK_UPDATE_AFFECT_CONFIG)
+                if not network.isActive():
+                    return
+                runs = network.XMLDesc()
+                if reservations.used(name, runs):
+                    reservations.tell(name)  # even of nothing new: whoever wrote it may have died before this
+                else:
+                    _update(network, runs, change, libvirt.VIR_NETWORK_UPDATE_AFFECT_LIVE)
         self.connection.call(what, act)
 
     def leases(self, network: str) -> list[Lease]:
@@ -155,6 +170,16 @@ def _served(conn: Any, name: str) -> tuple[str, str]:
 def _owned(network: Any) -> bool:
     root = ET.fromstring(network.XMLDesc(_INACTIVE if network.isPersistent() else 0))  # noqa: S314 (libvirt wrote it)
     return owner(root, "network") is not None
+
+
+def _update(network: Any, xml: str, change: Callable[[dict[str, str]], dict[str, str]], flag: int) -> None:
+    """virNetworkUpdate of a network that reads no file."""
+    before = _hosts(xml)
+    after = change(before)
+    for command, here, there in ((_DELETE, before, after), (_ADD, after, before)):
+        for mac, address in here.items():
+            if there.get(mac) != address:
+                network.update(command, libvirt.VIR_NETWORK_SECTION_IP_DHCP_HOST, -1, _host(mac, address), flag)
 
 
 def _hosts(xml: str) -> dict[str, str]:

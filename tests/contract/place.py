@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.fake import FakeHypervisor
 from magnetar_agent.hypervisor import Disk, DomainSpec, Event
+from magnetar_agent.virt import reservations
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,7 +76,7 @@ class LibvirtOutside:
         network = self.conn.networkLookupByName(name)
         live, kept = (re.findall(r"<host mac='(.*?)' ip='(.*?)'/>", network.XMLDesc(flag)) for flag in (0, 1))
         assert sorted(live) == sorted(kept)
-        return dict(live)
+        return reservations.read(name) if reservations.used(name, network.XMLDesc()) else dict(live)
 
     def pool(self, name: str, room: int) -> Path:
         """A pool of files in a file system of its own stands for LVM: libvirt treats both alike."""
@@ -116,6 +117,7 @@ class LibvirtOutside:
                 if network.isActive():
                     network.destroy()
                 network.undefine()
+                reservations.remove(network.name())
         self.conn.close()
 
 

@@ -42,9 +42,14 @@ def ask(client: str, mac: str) -> str:
 
 @pytest.mark.lab
 @pytest.mark.skipif(shutil.which("busybox") is None, reason="needs busybox")
-def test_an_address_goes_from_one_to_the_next(client: str, tmp_path: Path) -> None:
-    from magnetar_agent.virt import LibvirtHypervisor
+@pytest.mark.parametrize("file", [True, False], ids=["in the file", "as networks of earlier releases have it"])
+def test_an_address_goes_from_one_to_the_next(
+    client: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: bool
+) -> None:
+    from magnetar_agent.virt import LibvirtHypervisor, reservations
 
+    if not file:
+        monkeypatch.setattr(reservations, "used", lambda _name, _xml: False)
     hypervisor = LibvirtHypervisor("qemu:///system", tmp_path)
     try:
         hypervisor.make_network(NetworkSpec(str(uuid.uuid4()), NAME, "isolated", NAME, "192.168.219.1", 24,

@@ -24,6 +24,7 @@ import guest
 import libvirt
 import yaml
 
+from magnetar_agent.virt import reservations
 from magnetar_core.client import Client
 from magnetar_core.errors import MagnetarError
 
@@ -314,8 +315,10 @@ def remove_domain(domain: Any) -> None:
 
 
 def remove_network(network: Any) -> None:
-    """Destroy and undefine."""
+    """Destroy and undefine; its file of reservations goes too."""
+    name = network.name()
     if network.isActive():
         network.destroy()
     with suppress(libvirt.libvirtError):
         network.undefine()
+    reservations.remove(name)
