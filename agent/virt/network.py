@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from .connection import Connection
 
+log = logging.getLogger(__name__)
 _INACTIVE = libvirt.VIR_NETWORK_XML_INACTIVE
 _ADD, _DELETE = libvirt.VIR_NETWORK_UPDATE_COMMAND_ADD_LAST, libvirt.VIR_NETWORK_UPDATE_COMMAND_DELETE
 NET = Path("/sys/class/net")
@@ -52,11 +54,8 @@ class Networks:
             seen = None if there is None else _see(there)
             if seen is not None and (not seen.owned or seen.uuid != spec.uuid):
                 raise _foreign(spec.name)
-            if spec.dhcp_start:
-                with self._reserving:
-                    reservations.write(spec.name, dict(spec.hosts))
             network = conn.networkDefineXML(fill(
-                "network.xml.j2", {"spec": spec, "hosts_file": reservations.path(spec.name)}, self.templates))
+                "network.xml.j2", {"spec": spec, "hosts_file": self._hosts_file(spec)}, self.templates))
             try:
                 network.setAutostart(True)
                 if not network.isActive():
@@ -66,6 +65,18 @@ class Networks:
                     network.undefine()
                 raise
         self.connection.call(f"make the network {spec.name}", make)
+
+    def _hosts_file(self, spec: NetworkSpec) -> Path | None:
+        """The file of reservations, written; none where the agent may not write it, as under an older unit."""
+        if not spec.dhcp_start:
+            return None
+        try:
+            with self._reserving:
+                reservations.write(spec.name, dict(spec.hosts))
+        except OSError as error:
+            log.warning("network %s: %s; its addresses are reserved by libvirt, which takes longer", spec.name, error)
+            return None
+        return reservations.path(spec.name)
 
     def remove_network(self, name: str) -> None:
         """virNetworkDestroy and virNetworkUndefine."""

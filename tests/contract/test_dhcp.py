@@ -70,3 +70,21 @@ def test_the_message_is_that_of_the_rfc() -> None:
     assert len(found) == 300 and found[:8] == b"\x01\x01\x06\x00\1\2\3\4"
     assert found[12:16] == bytes((192, 168, 219, 7)) and found[28:34] == bytes.fromhex("525400000d01")
     assert found[236:251] == b"\x63\x82\x53\x63\x35\x01\x07\x36\x04" + bytes((192, 168, 219, 1)) + b"\xff\0"
+
+
+@pytest.mark.lab
+def test_a_file_that_may_not_be_written_leaves_it_to_libvirt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from magnetar_agent.virt import LibvirtHypervisor, reservations
+
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(reservations, "FOLDER", tmp_path / "file")
+    hypervisor = LibvirtHypervisor("qemu:///system", tmp_path)
+    try:
+        hypervisor.make_network(NetworkSpec(str(uuid.uuid4()), NAME, "isolated", NAME, "192.168.219.1", 24,
+                                            "192.168.219.2", "192.168.219.254", hosts=((OTHER, "192.168.219.9"),)))
+        hypervisor.reserve(NAME, ONE, ADDRESS)
+        xml = do("virsh", "net-dumpxml", NAME)
+        assert ADDRESS in xml and "192.168.219.9" in xml and "hostsfile" not in xml
+    finally:
+        hypervisor.remove_network(NAME)
+        hypervisor.close()

@@ -52,7 +52,7 @@ def xml_of(path: Path) -> str:
     """What the template makes of a case."""
     case = yaml.safe_load(path.read_text())
     if "network" in case:
-        return fill("network.xml.j2", {"spec": NetworkSpec(**case["network"]), "hosts_file": Path("/hosts")})
+        return fill("network.xml.j2", {"spec": NetworkSpec(**case["network"]), "hosts_file": case.get("hosts_file")})
     cache = case.pop("cache", "none")
     return render(spec_of(case), cache).replace(f'arch="{platform.machine()}"', 'arch="x86_64"')
 
