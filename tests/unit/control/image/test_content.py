@@ -39,7 +39,7 @@ def test_hostile_content_is_refused_and_leaves_nothing(small, claimed, data):
 @pytest.mark.skipif(not shutil.which("qemu-img"), reason="qemu-img is not installed")
 def test_what_qemu_makes(small, tmp_path):
     def made(name, *options):
-        subprocess.run(["qemu-img", "create", "-q", *options, str(tmp_path / name), "10M"], check=True)
+        subprocess.run(["qemu-img", "create", "-q", *options, name, "10M"], check=True, cwd=tmp_path)
         return (tmp_path / name).read_bytes()
 
     good = made("good", "-f", "qcow2")
