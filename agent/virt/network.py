@@ -128,8 +128,9 @@ class Networks:
                 kept = network.XMLDesc(_INACTIVE)
                 if reservations.used(name, kept):
                     before = reservations.read(name)
-                    if change(before) != before:
-                        reservations.write(name, change(before))
+                    after = change(before)
+                    if after != before:
+                        reservations.write(name, after)
                 else:
                     _update(network, kept, change, libvirt.VIR_NETWORK_UPDATE_AFFECT_CONFIG)
                 if not network.isActive():
