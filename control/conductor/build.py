@@ -33,8 +33,7 @@ def build(work: Work) -> None:
     """``create`` in the cell."""
     host = work.action.host or work.server.host
     try:
-        new = work.server.vm_state == "building"
-        with work.event(host=host, noted={"task_state": "spawning", "host": host} if new else None):
+        with work.event(host=host, soon=True):
             resource = make(work, host)
     except Cancelled:
         work.failed(Conflict("The server was deleted while it was built."), vm_state="error")
@@ -50,7 +49,7 @@ def build(work: Work) -> None:
 
 def make(work: Work, host: str) -> dict[str, Any]:
     """Have the server on *host*; returns the agent's resource."""
-    nics = network(work)
+    nics = network(work, host)
     with work.client(host) as client:
         networks(work, client, host, nics)
         document = described(work, nics)
@@ -67,16 +66,17 @@ def make(work: Work, host: str) -> dict[str, Any]:
     return volumes.built(work, host, answer["resource"], abroad)
 
 
-def network(work: Work) -> list[dict[str, Any]]:
-    """The server's NICs, allocated once and noted."""
-    if work.server.interfaces != "[]":
-        nics: list[dict[str, Any]] = orjson.loads(work.server.interfaces)
-        return nics
-    wishes = work.request.get("networks") or []
-    groups = [one["name"] for one in orjson.loads(work.server.security_groups)]
-    nics = work.conductor.services.network.allocate(work.context(), work.id, wishes, groups) if wishes else []
-    if nics:
-        work.note(interfaces=servers.text(nics))
+def network(work: Work, host: str) -> list[dict[str, Any]]:
+    """The server's NICs, allocated once and noted, with what a new server does from now on, and where."""
+    nics: list[dict[str, Any]] = orjson.loads(work.server.interfaces)
+    noted = {"task_state": "spawning", "host": host} if work.server.vm_state == "building" else {}
+    wishes = [] if nics else work.request.get("networks")
+    if wishes:
+        groups = [one["name"] for one in orjson.loads(work.server.security_groups)]
+        nics = work.conductor.services.network.allocate(work.context(), work.id, wishes, groups)
+        noted["interfaces"] = servers.text(nics)
+    if noted:
+        work.note(**noted)
     return nics
 
 

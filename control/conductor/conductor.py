@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -64,6 +64,8 @@ class Conductor:
         self._pool = ThreadPoolExecutor(settings.workers, thread_name_prefix="work")
         self._free = threading.BoundedSemaphore(settings.workers)
         self._held: dict[tuple[str, int], Work] = {}
+        #: Databases in whose queues something was left at the last look: the end of other work may make it free.
+        self._left: dict[str, bool] = {}
         self._lock = threading.Lock()
         self._endpoints: dict[str, str] = {}
         self._threads: list[threading.Thread] = []
@@ -107,6 +109,16 @@ class Conductor:
         """Whether the agent of a host was heard lately."""
         host = self.states.hosts.get(name)
         return bool(host and host.profile.up)
+
+    def when_idle(self, server_id: str, then: Callable[[Work], None]) -> bool:
+        """Have *then* called when the action of the server that is in hand here has ended, instead of what was given
+        before for it. False, and nothing is called, when there is none."""
+        with self._lock:
+            for work in self._held.values():
+                if work.id == server_id:
+                    work.then = then
+                    return True
+        return False
 
     def settling(self) -> bool:
         """Whether hosts may only look down because this conductor has not heard of them yet: it was started a moment
@@ -160,10 +172,11 @@ class Conductor:
         while not self.over.is_set():
             seen = database.bell.count(ACTIONS_BELL)
             room = self._room()
-            taken: list[Any] = []
+            taken: Sequence[Any] = ()
             try:
                 if room:
-                    taken = actions.take(database, self.holder, room, limits)
+                    self._left[database.name] = True  # for work that ends while this looks
+                    taken, self._left[database.name] = actions.take(database, self.holder, room, limits)
             except DBAPIError as error:
                 log.warning("database %s: %s", database.name, error.orig)
                 self.over.wait(1.0)
@@ -202,10 +215,13 @@ class Conductor:
             self._unexpected(database, action, error)
         finally:
             with self._lock:
-                self._held.pop(key, None)
+                held = self._held.pop(key, None)
             request_id.reset(named)
             self._free.release()
-            database.bell.ring(ACTIONS_BELL)
+            if self._left[database.name]:
+                database.bell.ring(ACTIONS_BELL)
+            if held and held.then:
+                held.then(held)
 
     def _unexpected(self, database: Database, action: Any, error: Exception) -> None:
         """No flow expects this: a database that is away, or a mistake of ours. It is tried again for a while, and at

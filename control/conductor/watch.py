@@ -25,6 +25,7 @@ from magnetar_core.errors import MagnetarError
 
 from .conductor import Conductor
 from .move import drop_halves
+from .work import Work
 
 log = logging.getLogger(__name__)
 #: Seconds that a watch is leased, between two looks at who watches whom, and after a failure.
@@ -160,8 +161,19 @@ class Watch:
     def _heard(self, name: str, event: str, document: Mapping[str, Any]) -> None:
         if event == "servers":
             self._all(name, document.get("servers") or [])
-        elif event == "server" and not document.get("removed"):
+        elif event == "server" and not document.get("removed") and not self.conductor.when_idle(
+                document["id"], lambda work: self._afterwards(work, name, document)):
             self.follow(name, [document])
+
+    def _afterwards(self, work: Work, name: str, document: Mapping[str, Any]) -> None:
+        """What was heard last of a server while an action of it was in hand; most actions leave it as that says."""
+        word = str(document["power_state"])
+        if (work.left.get("vm_state"), work.left.get("power_state")) == (FOLLOWS.get(word), POWER.get(word)):
+            return
+        try:
+            self.conductor.database.retried(lambda: self.follow(name, [document]))
+        except DBAPIError as error:
+            log.warning("server %s, which is %s on host %s: %s", work.id, word, name, error.orig)
 
     def _all(self, name: str, found: list[Mapping[str, Any]]) -> None:
         """Everything on the host at the moment of connecting."""

@@ -49,6 +49,9 @@ class Work:
         self.rule = ACTIONS[action.action]
         self.cancelled = threading.Event()
         self.server: Any = None
+        #: What is called when the action has ended (see ``Conductor.when_idle``), and the columns that it set then.
+        self.then: Callable[[Work], None] | None = None
+        self.left: Mapping[str, Any] = {}
         #: What else is written in the transaction that ends the action.
         self.also: list[Callable[[Connection], None]] = []
         #: What is written with the next transaction, whichever it is.
@@ -131,24 +134,24 @@ class Work:
     def note(self, **values: Any) -> None:
         """Set columns of the server, and read it again."""
         with self.write() as connection:
-            self._noted(connection, values)
-
-    def _noted(self, connection: Connection, values: Mapping[str, Any]) -> None:
-        self.hold(connection)
-        self.server = servers.progressed(connection, self.id, **values)
-        self.database.ring(connection, servers.SERVERS_BELL)
+            self.hold(connection)
+            self.server = servers.progressed(connection, self.id, **values)
+            self.database.ring(connection, servers.SERVERS_BELL)
 
     @contextlib.contextmanager
-    def event(self, name: str | None = None, host: str | None = None,
-              noted: Mapping[str, Any] | None = None) -> Iterator[None]:
-        """One event of the action: when it began and ended, how, and where. *noted* is set of the server then. Its end
-        is written with what is written next: a crash in between leaves an event that did not end, and the action is
-        done again."""
-        with self.write() as connection:
-            number = actions.started(connection, self.action.id, name or self.rule.event or self.action.action,
-                                     host or self.server.host)
-            if noted:
-                self._noted(connection, noted)
+    def event(self, name: str | None = None, host: str | None = None, soon: bool = False) -> Iterator[None]:
+        """One event of the action: when it began and ended, how, and where. Its end is written with what is written
+        next, and its begin too where that comes *soon*: a crash in between leaves an event that did not end, or none,
+        and the action is done again."""
+        name, host, moment, number = name or self.rule.event or self.action.action, host or self.server.host, now(), 0
+
+        def begun(connection: Connection) -> None:
+            nonlocal number
+            number = actions.started(connection, self.action.id, name, host, moment)
+
+        self._soon.append(begun)
+        if not soon:
+            self.flush()
         ended: dict[str, Any] = {"result": "Success"}
         try:
             yield
@@ -194,12 +197,14 @@ class Work:
                 self.database.ring(connection, servers.SERVERS_BELL)
 
         self.database.retried(once)
+        self.left = values
         self.conductor.ended(self.action.action, state)
 
     def later(self, seconds: float, **values: Any) -> None:
         """Put the action back, to be taken again after *seconds*."""
         with self.write() as connection:
             actions.put_back(connection, self.action.id, self.conductor.holder, self.database.clock(seconds), **values)
+            self.database.ring(connection, servers.ACTIONS_BELL)
 
     def error(self, cause: BaseException) -> None:
         """The action has failed and the server with it."""

@@ -39,7 +39,7 @@ LOOKED_AT = 8
 Limits = Mapping[str, int]
 Row = Any
 
-_other = actions.alias("other")
+_other, _any = actions.alias("other"), actions.alias("any")
 #: Statements that are made once: to make one anew takes longer than the database with it.
 _NUMBER: BindParameter[int] = bindparam("number")
 _MINE = (actions.c.id == _NUMBER, actions.c.holder == bindparam("by"))
@@ -49,27 +49,36 @@ _HAPPENED = insert(action_events)
 _FINISHED = update(action_events).where(action_events.c.id == _NUMBER)
 
 
-def take(database: Database, holder: str, count: int, limits: Limits) -> list[Row]:
+class Taken(NamedTuple):
+    """What ``take`` gives: rows, in the order of taking, and whether there was more in the queue, which something may
+    make free: the end of other work, or time."""
+
+    rows: list[Row]
+    more: bool
+
+
+def take(database: Database, holder: str, count: int, limits: Limits) -> Taken:
     """Take up to *count* actions for *holder*. *limits*: how many of a kind (build, live) a host bears at once."""
     asked = _questions(database.kind)
     own = database.kind == "sqlite"  # which has no clock that is worth asking
     moment, until = ({"clock": database.clock()}, {"until": database.clock(LEASE)}) if own else ({}, {})
     with database.read() as connection:  # most looks find nothing, and reading keeps nobody waiting
         if connection.execute(asked.any, moment).first() is None:
-            return []
+            return Taken([], more=False)
     with database.write() as connection:
-        waiting = connection.execute(asked.waiting, {**moment, "most": count * LOOKED_AT}).all()
+        waiting = connection.execute(asked.waiting, {**moment, "most": count * LOOKED_AT, "beyond": count + 1}).all()
         if not waiting:
-            return []
+            return Taken([], more=True)
         chosen = _fair(waiting, connection.execute(asked.running, moment).all(), count, limits)
         if not chosen:
-            return []
+            return Taken([], more=True)
         taken = connection.execute(asked.hold, {"chosen": chosen, "by": holder, "moment": now(), **until}).all()
-    return sorted(taken, key=lambda row: chosen.index(row.id))
+    return Taken(sorted(taken, key=lambda row: chosen.index(row.id)), more=waiting[0].idle > len(taken))
 
 
 class Questions(NamedTuple):
-    """The statements of ``take``: whether there is anything, what waits, what runs, and to have it (tells the rows)."""
+    """The statements of ``take``: whether there is anything; what waits and can be taken, each row with how many wait
+    in all; what runs; and to have it (tells the rows)."""
 
     any: Select[Any]
     waiting: Select[Any]
@@ -85,16 +94,22 @@ def _questions(kind: str) -> Questions:
     until: Any = bindparam("until", type_=String)
     if kind == "postgresql":
         clock, until = utc(), utc(LEASE)
-    idle = or_(actions.c.state == "queued", and_(actions.c.state == "running", actions.c.lease_until < clock))
+
+    def idle(table: Any) -> Any:
+        return or_(table.c.state == "queued", and_(table.c.state == "running", table.c.lease_until < clock))
+
     first = ~exists().where(_other.c.server_id == actions.c.server_id, _other.c.id != actions.c.id, or_(
         and_(_other.c.state == "running", _other.c.lease_until >= clock),
         and_(_other.c.state.in_(("queued", "running")), _other.c.id < actions.c.id)))
     due = or_(actions.c.not_before.is_(None), actions.c.not_before <= clock)
     by = (actions.c.host, actions.c.kind, actions.c.project_id)
+    some = select(_any.c.id).where(idle(_any)).limit(bindparam("beyond", type_=Integer)).subquery()
+    count = select(func.count()).select_from(some).scalar_subquery().label("idle")
     return Questions(
-        select(actions.c.id).where(idle).limit(1),
-        select(actions.c.id, actions.c.project_id, actions.c.host, actions.c.kind).where(idle, due, first).order_by(
-            actions.c.id).limit(bindparam("most", type_=Integer)).with_for_update(skip_locked=True),
+        select(actions.c.id).where(idle(actions)).limit(1),
+        select(actions.c.id, actions.c.project_id, actions.c.host, actions.c.kind, count).where(
+            idle(actions), due, first).order_by(actions.c.id).limit(bindparam("most", type_=Integer)).with_for_update(
+            of=actions, skip_locked=True),
         select(*by, func.count().label("running")).where(
             actions.c.state == "running", actions.c.lease_until >= clock).group_by(*by),
         update(actions).where(actions.c.id.in_(bindparam("chosen", expanding=True))).values(
@@ -174,9 +189,9 @@ def cancel(connection: Connection, server_id: str, but: int | None = None) -> No
         state="failed", message="The server was deleted meanwhile.", updated_at=now()))
 
 
-def started(connection: Connection, number: int, event: str, host: str | None) -> int:
-    """An event of an action begins; returns its number."""
-    found = connection.execute(_HAPPENED, {"action_id": number, "event": event, "start_time": now(), "host": host})
+def started(connection: Connection, number: int, event: str, host: str | None, start_time: str) -> int:
+    """An event of an action has begun; returns its number."""
+    found = connection.execute(_HAPPENED, {"action_id": number, "event": event, "start_time": start_time, "host": host})
     return int(found.inserted_primary_key[0])  # type: ignore[index]
 
 

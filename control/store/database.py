@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -168,10 +169,15 @@ class Database:
 def added(connection: Connection, table: Table, **row: Any) -> bool:
     """Add *row* to *table*, unless that would break a unique constraint. On PostgreSQL this waits for a transaction
     that adds the same, and then tells how it ended; so whoever races, one of them is told true."""
-    insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-    query = insert(table).values(**row).on_conflict_do_nothing()
-    # Without the option SQLAlchemy does not keep psycopg's count of an INSERT: it would be -1.
-    return connection.execute(query, execution_options={"preserve_rowcount": True}).rowcount == 1
+    return connection.execute(_adding(connection.dialect.name, table), row).rowcount == 1
+
+
+@cache
+def _adding(kind: str, table: Table) -> Any:
+    """The statement of ``added``, made once. Without the option SQLAlchemy does not keep psycopg's count of an INSERT:
+    it would be -1."""
+    insert = postgresql.insert if kind == "postgresql" else sqlite.insert
+    return insert(table).on_conflict_do_nothing().execution_options(preserve_rowcount=True)
 
 
 def passing(error: DBAPIError) -> bool:

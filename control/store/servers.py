@@ -13,8 +13,8 @@ from sqlalchemy.sql.dml import ReturningUpdate
 
 from magnetar_core.actions import ACTIONS, ANY
 
-from .database import Database, now
-from .tables import action_events, actions, server_mappings, servers
+from .database import Database, added, now
+from .tables import actions, server_mappings, servers
 
 if TYPE_CHECKING:
     from .store import Store
@@ -32,13 +32,11 @@ _LOCKED = _WHOLE.with_for_update()
 _ALIVE = _WHOLE.where(servers.c.deleted_at.is_(None))
 _MAPPED = _MAPPING.where(server_mappings.c.server_id == _ID)
 _ACTIONS = select(actions).where(actions.c.server_id == _ID).order_by(actions.c.id)
-_NEW, _ASKED, _HAPPENED = insert(servers), insert(actions), insert(action_events)
-_EVENTS = select(action_events).where(action_events.c.action_id == _ID)
+_NEW, _ASKED = insert(servers), insert(actions)
 _CHANGED = update(servers).where(servers.c.id == _AT)
 _PROGRESSED = _CHANGED.values(task_state=case((servers.c.task_state == DELETING, DELETING), else_=bindparam("task")))
-_FORGET = (
-    delete(action_events).where(action_events.c.action_id.in_(select(actions.c.id).where(actions.c.server_id == _ID))),
-    delete(actions).where(actions.c.server_id == _ID), delete(servers).where(servers.c.id == _ID))
+#: Events go with their actions.
+_FORGET = (delete(actions).where(actions.c.server_id == _ID), delete(servers).where(servers.c.id == _ID))
 #: The bell that conductors of a cell listen to.
 ACTIONS_BELL = "actions"
 #: The bell that rings when a server has changed (who waits for a state).
@@ -51,18 +49,24 @@ def text(document: Any) -> str:
 
 
 def find(store: Store, id: str) -> tuple[Database, Found] | None:
-    """The server, not deleted ones, and the database it is in; ``None`` when there is none. Two queries."""
+    """The server, not deleted ones, and the database it is in; ``None`` when there is none. One query where the server
+    was found in its cell before, else two."""
     for database in places(store, id):
         with database.read() as connection:
             row = connection.execute(_ALIVE, {"id": id}).one_or_none()
         if row is not None:
+            store.found(id, database)
             return database, row
     return None
 
 
 def places(store: Store, id: str) -> Iterable[Database]:
-    """Databases that may have the server, likeliest first: its cell's; else, and while it is on its way, cell0's. It
-    may have gone from cell0 to its cell between the two looks, so the cell comes once more at last."""
+    """Databases that may have the server, likeliest first: where it was found before; its cell's; else, and while it
+    is on its way, cell0's. It may have gone from cell0 to its cell between the two looks, so the cell comes once more
+    at last."""
+    before = store.where(id)
+    if before is not None:
+        yield before
     for last in (False, True):
         with store.api.read() as connection:
             cell = connection.execute(_MAPPED, {"id": id}).scalar()
@@ -168,22 +172,18 @@ def make(connection: Connection, rows: Sequence[Mapping[str, Any]], request_id: 
 
 
 def carry(source: Connection, target: Connection, id: str, host: str) -> dict[int, int]:
-    """Copy a server with its actions and events from cell0 into its cell, where it is to be on *host* and its creation
-    is in the queue again; the numbers of the actions there, by those here. May be done again, and does nothing then."""
+    """Copy a server with its actions, which have no events yet, from cell0 into its cell, where it is to be on *host*
+    and its creation is in the queue again; the numbers of the actions there, by those here. May be done again, and does
+    nothing then."""
     numbers: dict[int, int] = {}
     found = source.execute(_WHOLE, {"id": id}).mappings().one_or_none()
-    if found is None or target.execute(_WHOLE, {"id": id}).first() is not None:
+    if found is None or not added(target, servers, **{**found, "host": found["host"] or host}):
         return numbers
-    target.execute(_NEW, {**found, "host": found["host"] or host})
     for action in source.execute(_ACTIONS, {"id": id}).mappings().all():
         values = {name: value for name, value in action.items() if name != "id"}
         if action["action"] == "create" and action["state"] == "running":
             values |= {"state": "queued", "holder": None, "lease_until": None, "host": action["host"] or host}
-        number = int(target.execute(_ASKED, values).inserted_primary_key[0])  # type: ignore[index]
-        numbers[action["id"]] = number
-        for happened in source.execute(_EVENTS, {"id": action["id"]}).mappings().all():
-            values = {name: value for name, value in happened.items() if name != "id"}
-            target.execute(_HAPPENED, {**values, "action_id": number})
+        numbers[action["id"]] = int(target.execute(_ASKED, values).inserted_primary_key[0])  # type: ignore[index]
     return numbers
 
 

@@ -21,6 +21,8 @@ from .tables import cells, hosts, server_mappings
 CELL0 = "00000000-0000-0000-0000-000000000000"
 #: Seconds for which the list of cells is believed.
 FRESH = 5.0
+#: How many servers' databases are remembered.
+REMEMBERED = 20_000
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,19 @@ class Store:
         self._open: dict[str, Database] = {}
         self._cells: tuple[Cell, ...] = ()
         self._read_at = float("-inf")
+        self._where: dict[str, Database] = {}
+
+    def where(self, server_id: str) -> Database | None:
+        """The cell's database in which a server was found last. Servers stay in their cells; should it not be there,
+        the API database knows."""
+        return self._where.get(server_id)
+
+    def found(self, server_id: str, database: Database) -> None:
+        """A server is in this database: told to ``where``, but for cell0's, which servers leave."""
+        if database is not self.cell0:
+            if len(self._where) >= REMEMBERED:
+                self._where.clear()
+            self._where[server_id] = database
 
     def cells(self, fresh: bool = False) -> Sequence[Cell]:
         """All cells, cell0 too."""

@@ -12,7 +12,7 @@ from sqlalchemy import select
 
 from magnetar_control.api.operation import Call, Operation, Query
 from magnetar_control.api.paging import PAGE, next_link, size
-from magnetar_control.api.server_view import BASIC, View
+from magnetar_control.api.server_view import BASIC, SHOWS_GROUPS, View
 from magnetar_control.api.values import (
     DESCRIPTION,
     FQDN,
@@ -253,7 +253,7 @@ def _marker(call: Call, id: str, sort: Sequence[tuple[str, bool]]) -> tuple[Any,
 def shown(call: Call, row: Any, everything: bool = True) -> dict[str, Any]:
     """``{"server": …}`` of a row; not *everything*: without extended attributes, as PUT had it before 2.75."""
     view = View(call, groups=True)
-    if call.version >= 71:
+    if call.version >= SHOWS_GROUPS and '"group"' in row.hints:  # no other server is in one
         view.groups = _groups(call, row.id)
     found = view.full(row)
     if not everything:

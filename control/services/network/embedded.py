@@ -108,7 +108,7 @@ class Embedded:
     def ports(self, server_id: str) -> list[Document]:
         """See ``services.Networks``; ``port_state`` is ACTIVE or DOWN, ``host`` where it is bound."""
         with self.database.read() as connection:
-            return nics.found(connection, ports.c.device_id == server_id, states=True)
+            return nics.found(connection, server_id)
 
     def groups(self, context: Context, names: Sequence[str]) -> list[str]:
         """See ``services.Networks``; none given is the project's ``default``."""

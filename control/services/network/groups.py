@@ -7,7 +7,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, RowMapping, or_, select
+from sqlalchemy import Connection, RowMapping, bindparam, or_, select
 
 from magnetar_control.services import Context, Document
 from magnetar_control.store.database import added, now
@@ -19,6 +19,10 @@ from .nouns import Noun, add, change, common, own, remove
 from .tables import ports, security_group_rules, security_groups
 
 NAMESPACE = uuid.UUID("b0b7c1f0-54d3-5e5e-8a67-3f2f8f6f7b11")
+_NAMES = bindparam("names", expanding=True)
+_NAMED = select(security_groups.c.id, security_groups.c.name).where(
+    security_groups.c.project_id == bindparam("project"),
+    or_(security_groups.c.name.in_(_NAMES), security_groups.c.id.in_(_NAMES)))
 
 
 def default_id(project_id: str | None) -> str:
@@ -53,9 +57,8 @@ def _rule(connection: Connection, project_id: str, group_id: str, direction: str
 def named(connection: Connection, context: Context, names: Sequence[str], *, make: bool = False) -> list[str]:
     """Uuids of the project's groups *names* (or uuids); *make*: in a transaction, which may make ``default``. Raises
     ``Fault`` 400 for one that is not there, 409 where several have the name."""
-    table, project = security_groups, context.project_id or ""
-    rows = connection.execute(select(table.c.id, table.c.name).where(
-        table.c.project_id == project, or_(table.c.name.in_(names), table.c.id.in_(names)))).all()
+    project = context.project_id or ""
+    rows = connection.execute(_NAMED, {"project": project, "names": list(names)}).all()
     found = []
     for name in dict.fromkeys(names):
         ids = [row.id for row in rows if row.id == name] or [row.id for row in rows if row.name == name]

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, Connection, RowMapping, delete, select, update
+from sqlalchemy import Connection, RowMapping, bindparam, delete, select, update
 
 from magnetar_control.services import Context, Document
 from magnetar_control.store.database import now
@@ -21,6 +21,18 @@ from .wishes import in_use
 #: Whose ports Nova's are, as Neutron shows it.
 OWNER = "compute:nova"
 TABLES = ("networks", "subnets", "ports", "port_addresses", "security_groups", "security_group_rules")
+#: Statements that each new server needs, made once: to make one takes longer than to ask it.
+_PLACES = select(ports.c.id, ports.c.place).where(ports.c.device_id == bindparam("server"))
+_SUBNETS = select(subnets).where(subnets.c.network_id.in_(bindparam("ids", expanding=True))).order_by(
+    subnets.c.created_at, subnets.c.id)
+_NICS = select(
+    *ports.c["id", "network_id", "mac_address", "tag", "made_for_server", "status", "host"],
+    networks.c.name.label("network"), networks.c.type, networks.c.bridge, addresses.c.subnet_id, addresses.c.ip_address
+    ).join_from(ports, networks, networks.c.id == ports.c.network_id).outerjoin(
+    addresses, addresses.c.port_id == ports.c.id).order_by(
+    ports.c.place, ports.c.created_at, ports.c.id, addresses.c.number)
+_BY_ID = _NICS.where(ports.c.id.in_(bindparam("ids", expanding=True)))
+_BY_SERVER = _NICS.where(ports.c.device_id == bindparam("server"))
 
 
 def host_name(network_id: str) -> str:
@@ -36,7 +48,7 @@ def made_id(server_id: str, wish: Mapping[str, Any], place: int) -> str:
 def allocated(connection: Connection, context: Context, server_id: str, wishes: Sequence[Document],
               groups: Sequence[str]) -> list[Document]:
     """The NICs of *wishes*; what is not there yet is made, or taken from the free ports."""
-    rows = connection.execute(select(ports.c.id, ports.c.place).where(ports.c.device_id == server_id)).all()
+    rows = connection.execute(_PLACES, {"server": server_id}).all()
     have = {row.id for row in rows}
     place = max((row.place for row in rows if row.place is not None), default=-1)
     ids = [wish.get("port_id") or made_id(server_id, wish, number) for number, wish in enumerate(wishes)]
@@ -51,14 +63,13 @@ def allocated(connection: Connection, context: Context, server_id: str, wishes: 
         else:
             _make(connection, context, id, wish, choices.get(wish["network_id"], []),
                   {**values, "security_groups": orjson.dumps(list(groups)).decode()})
-    seen = {nic["port_id"]: nic for nic in found(connection, ports.c.id.in_(ids))}
+    seen = {nic["port_id"]: nic for nic in _shown(connection, connection.execute(_BY_ID, {"ids": ids}).mappings())}
     return [seen[id] for id in ids]
 
 
 def _subnets(connection: Connection, ids: set[str]) -> dict[str, list[RowMapping]]:
     choices: dict[str, list[RowMapping]] = {}
-    for row in connection.execute(select(subnets).where(subnets.c.network_id.in_(ids))
-                                  .order_by(subnets.c.created_at, subnets.c.id)).mappings():
+    for row in connection.execute(_SUBNETS, {"ids": list(ids)}).mappings():
         choices.setdefault(row["network_id"], []).append(row)
     return choices
 
@@ -95,16 +106,21 @@ def released(connection: Connection, server_id: str, port_id: str | None) -> Non
         device_id="", device_owner="", host="", status="DOWN", place=None, tag=None, updated_at=now()))
 
 
-def found(connection: Connection, which: ColumnElement[bool], states: bool = False) -> list[Document]:
-    """The NICs of the ports *which*, in the order of the server's; *states*: with ``port_state`` and ``host``."""
-    rows = connection.execute(
-        select(ports, networks.c.name.label("network"), networks.c.type, networks.c.bridge)
-        .join(networks, networks.c.id == ports.c.network_id).where(which)
-        .order_by(ports.c.place, ports.c.created_at, ports.c.id)).mappings().all()
-    ids = [row["id"] for row in rows]
-    given = addresses_of(connection, ids)
-    itself = _static(connection, [row["id"] for row in rows if row["type"] == "flat"])
-    return [_nic(row, given.get(row["id"], []), itself.get(row["id"]), states) for row in rows]
+def found(connection: Connection, server_id: str) -> list[Document]:
+    """The NICs of a server, in its order, with ``port_state`` and ``host``."""
+    return _shown(connection, connection.execute(_BY_SERVER, {"server": server_id}).mappings(), states=True)
+
+
+def _shown(connection: Connection, rows: Iterable[RowMapping], states: bool = False) -> list[Document]:
+    """NICs of rows of ports, one for each address; *states*: with ``port_state`` and ``host``."""
+    first: dict[str, RowMapping] = {}
+    given: dict[str, list[Document]] = {}
+    for row in rows:
+        first.setdefault(row["id"], row)
+        if row["ip_address"] is not None:
+            given.setdefault(row["id"], []).append({"subnet_id": row["subnet_id"], "ip_address": row["ip_address"]})
+    itself = _static(connection, [id for id, row in first.items() if row["type"] == "flat"])
+    return [_nic(row, given.get(id, []), itself.get(id), states) for id, row in first.items()]
 
 
 def _static(connection: Connection, ids: Sequence[str]) -> dict[str, str]:

@@ -12,13 +12,18 @@ from collections.abc import Mapping, Sequence
 from ipaddress import AddressValueError, IPv4Address
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, or_, select
+from sqlalchemy import ColumnElement, Connection, bindparam, or_, select
 
 from magnetar_control.services import Context, Document
 from magnetar_control.web import Fault
 
 from . import ipam
 from .tables import addresses, networks, ports, subnets
+
+#: Statements that each new server needs, made once.
+_ANY = select(networks.c.id).where(or_(networks.c.project_id == bindparam("project"), networks.c.shared)).limit(2)
+_UP = _ANY.where(networks.c.admin_state_up)
+_SUBNETS = select(subnets).where(subnets.c.network_id.in_(bindparam("ids", expanding=True)))
 
 
 def visible(context: Context) -> ColumnElement[bool]:
@@ -66,9 +71,7 @@ def _plain(wish: Mapping[str, Any]) -> Document:
 
 def _default(connection: Connection, context: Context, automatic: bool) -> list[Document]:
     """The only network that there is for the project. None: no NIC, as in Nova, but for "auto", which promises one."""
-    mine = or_(networks.c.project_id == (context.project_id or ""), networks.c.shared)
-    query = select(networks.c.id).where(mine).limit(2)
-    found = connection.execute(query.where(networks.c.admin_state_up) if automatic else query).scalars().all()
+    found = connection.execute(_UP if automatic else _ANY, {"project": context.project_id or ""}).scalars().all()
     if len(found) > 1:
         raise Fault(409, "Multiple possible networks found, use a Network ID to be more specific.")
     if not found:
@@ -77,7 +80,7 @@ def _default(connection: Connection, context: Context, automatic: bool) -> list[
                         "none that it may use. Create one with a subnet, or ask for networks: none.")
         return []
     plain = [_wish(found[0])]
-    _check_networks(connection, context, plain)
+    _check_subnets(connection, plain)
     return plain
 
 
@@ -110,8 +113,13 @@ def _check_networks(connection: Connection, context: Context, plain: Sequence[Do
         select(networks.c.id).where(networks.c.id.in_(ids), visible(context))).scalars())
     if missing:
         raise Fault(400, f"Network {next(iter(missing))} could not be found.", type="NetworkNotFound")
+    _check_subnets(connection, plain)
+
+
+def _check_subnets(connection: Connection, plain: Sequence[Document]) -> None:
+    ids = {wish["network_id"] for wish in plain}
     choices: dict[str, list[Any]] = {id: [] for id in ids}
-    for row in connection.execute(select(subnets).where(subnets.c.network_id.in_(ids))).mappings():
+    for row in connection.execute(_SUBNETS, {"ids": list(ids)}).mappings():
         choices[row["network_id"]].append(row)
     for id, own in choices.items():
         if not own:

@@ -120,11 +120,11 @@ def test_what_was_taken_and_never_heard_of_runs_out(postgres):
     with postgres.write() as connection:
         for server in "ab":
             servers.enqueue(connection, server, "os-stop", "req-1", "u", "p")
-    known, lost = queue.take(postgres, "one", 2, {})
+    known, lost = queue.take(postgres, "one", 2, {}).rows
     with postgres.write() as connection:
         connection.execute(update(tables.actions).values(lease_until=postgres.clock(-1)))
     queue.beat(postgres, "one", {known.id})
-    assert [row.id for row in queue.take(postgres, "two", 2, {})] == [lost.id]
+    assert [row.id for row in queue.take(postgres, "two", 2, {}).rows] == [lost.id]
 
 
 # Two conductors of one name -------------------------------------------------------------------------------------
@@ -163,16 +163,16 @@ def shifted(seconds):
 def test_a_lease_is_safe_from_a_machine_whose_clock_is_off(postgres, monkeypatch, seconds):
     with postgres.write() as connection:
         servers.enqueue(connection, "s", "os-stop", "req-1", "u", "p")
-    taken = queue.take(postgres, "right", 1, {})
+    taken = queue.take(postgres, "right", 1, {}).rows
     monkeypatch.setattr(queue, "now", shifted(seconds))
-    assert taken and queue.take(postgres, "off", 1, {}) == []
+    assert taken and queue.take(postgres, "off", 1, {}).rows == []
     with postgres.write() as connection:
         queue.put_back(connection, taken[0].id, "right", postgres.clock(30.0))
-    assert queue.take(postgres, "off", 1, {}) == []
+    assert queue.take(postgres, "off", 1, {}).rows == []
     with postgres.write() as connection:
         servers.enqueue(connection, "t", "os-stop", "req-2", "u", "p")
-    (mine,) = queue.take(postgres, "off", 1, {})
-    assert mine.server_id == "t" and queue.take(postgres, "right", 1, {}) == []
+    (mine,) = queue.take(postgres, "off", 1, {}).rows
+    assert mine.server_id == "t" and queue.take(postgres, "right", 1, {}).rows == []
 
 
 @pytest.mark.parametrize("seconds", [-60, 60])

@@ -20,7 +20,7 @@ def put(database, server, key="os-stop", project="p1", host=None):
 
 
 def taken(database, holder="one", count=10, limits=NO_LIMITS):
-    return [row.server_id for row in queue.take(database, holder, count, limits)]
+    return [row.server_id for row in queue.take(database, holder, count, limits).rows]
 
 
 def expire(database):
