@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import atexit
 import base64
 import contextlib
 import json
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from magnetar_agent.hypervisor import Going, Gone, Passage
 
 _ACTIVE = (RUNNING, PAUSED)
+#: Bytes that the path of a unix socket may have (sockaddr_un).
+LONGEST = 107
 
 
 class Migrations(State):
@@ -37,12 +40,22 @@ class Migrations(State):
         with self._lock:
             if self._listener is None:
                 self._listener = socket.socket(socket.AF_UNIX)
-                self._where = Path(tempfile.gettempdir()) / f"magnetar-fake-{os.getpid()}-{id(self):x}.sock"
+                self._where = self._place()
                 self._where.unlink(missing_ok=True)
                 self._listener.bind(str(self._where))
                 self._listener.listen()
                 threading.Thread(target=self._serve, args=(self._listener,), name="fake-libvirt", daemon=True).start()
         return self._where
+
+    def _place(self) -> Path:
+        """Where its socket is: in the host's own folder, which goes with what is in it, unless the path is too long."""
+        name = f"libvirt-{os.getpid()}-{id(self):x}.sock"
+        if self._folder is not None and len(os.fsencode(self._folder / name)) <= LONGEST:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            return self._folder / name
+        where = Path(tempfile.gettempdir()) / f"magnetar-fake-{name}"
+        atexit.register(where.unlink, missing_ok=True)
+        return where
 
     def close_socket(self) -> None:
         """Nobody comes any more."""

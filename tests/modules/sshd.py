@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import getpass
 import os
 import socket
+import stat
 import subprocess
 import time
 from contextlib import suppress
 from pathlib import Path
 
-PRIVSEP = Path("/run/sshd")  # root's sshd does not start without it
+#: Root's sshd needs it for each connection. One of this mode was made by a test; whoever uses it has a lock on it, and
+#: the last one removes it: tests run beside each other.
+PRIVSEP, MADE_HERE = Path("/run/sshd"), 0o711
 
 
 def keygen(path, *words):
@@ -36,6 +40,29 @@ def free_port():
         return probe.getsockname()[1]
 
 
+def held():
+    """Number of the privilege separation folder, open and locked, which nobody removes before it is closed."""
+    while True:
+        with suppress(FileExistsError):
+            PRIVSEP.mkdir()
+            PRIVSEP.chmod(MADE_HERE)
+        with suppress(FileNotFoundError):
+            number = os.open(PRIVSEP, os.O_RDONLY | os.O_DIRECTORY)
+            fcntl.flock(number, fcntl.LOCK_SH)
+            if PRIVSEP.exists() and os.path.samestat(os.fstat(number), PRIVSEP.stat()):
+                return number
+            os.close(number)
+
+
+def let_go(number):
+    """The folder is not needed any more."""
+    with suppress(BlockingIOError):
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if stat.S_IMODE(os.fstat(number).st_mode) == MADE_HERE:
+            PRIVSEP.rmdir()
+    os.close(number)
+
+
 class Sshd:
     """``port``, ``home`` (with ``.ssh``), ``key`` (which is let in), ``trust()``, ``start()``, ``stop()``."""
 
@@ -45,7 +72,7 @@ class Sshd:
         self.host_key = keygen(folder / "host_key")
         self.key = keygen(self.home / ".ssh/id_ed25519")
         self.config, self.log = folder / "sshd_config", folder / "sshd.log"
-        self.process, self._privsep = None, False
+        self.process, self._privsep = None, None
         (folder / "authorized_keys").write_text((self.key.parent / "id_ed25519.pub").read_text())
         self.configure(**options)
 
@@ -72,9 +99,8 @@ class Sshd:
         return f"ssh://{self.user}@127.0.0.1:{self.port}{path}"
 
     def start(self):
-        if os.geteuid() == 0 and not PRIVSEP.exists():
-            PRIVSEP.mkdir(mode=0o755)
-            self._privsep = True
+        if os.geteuid() == 0:
+            self._privsep = held()
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(["/usr/sbin/sshd", "-D", "-e", "-f", self.config], stdin=subprocess.DEVNULL,
                                             stdout=log, stderr=log, start_new_session=True)
@@ -107,6 +133,6 @@ class Sshd:
                 os.kill(pid, 9)
         self.process.wait(10)
         self.process = None
-        if self._privsep:
-            PRIVSEP.rmdir()
-            self._privsep = False
+        if self._privsep is not None:
+            let_go(self._privsep)
+            self._privsep = None

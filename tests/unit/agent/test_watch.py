@@ -6,7 +6,9 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +43,13 @@ def client(application: Application, tmp_path: Path) -> Iterator[Client]:
 
 
 def until(events: Events, name: str, **holds: Any) -> dict[str, Any]:
-    """The next event of this name in which *holds* is so."""
-    return next(data for event, data in events if event == name and holds.items() <= data.items())
+    """The next event of this name in which *holds* is so; heartbeats do not make it wait for ever."""
+    deadline = time.monotonic() + 60
+    for event, data in events:
+        if event == name and holds.items() <= data.items():
+            return data
+        assert time.monotonic() < deadline, (name, holds)
+    raise AssertionError(f"the stream has ended without {name} {holds}")
 
 
 def test_a_watcher_is_told_how_it_is_and_what_happens(client: Client, host: Host) -> None:
@@ -130,7 +137,8 @@ def test_a_slow_watcher_is_cut_off(client: Client, application: Application, tmp
         slow.sendall(b"GET /v1/watch HTTP/1.1\r\nhost: agent\r\n\r\n")
         assert slow.recv(16)
         for number in range(60):  # of 64 KiB each: more than the buffers of socket and server hold
-            application.feed._send("test", {"number": number, "text": "x" * 2**16})
+            event = {"number": number, "text": "x" * 2**16}
+            application.feed._do(partial(application.feed._send, "test", event))
             until(quick, "test", number=number)
         assert sum(not watcher.over for watcher in tuple(application.feed._watchers)) == 1
         with contextlib.suppress(ConnectionError):  # what it had been sent, and then the end
