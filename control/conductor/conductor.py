@@ -175,8 +175,9 @@ class Conductor:
             taken: Sequence[Any] = ()
             try:
                 if room:
+                    likely = self._left.get(database.name, False)
                     self._left[database.name] = True  # for work that ends while this looks
-                    taken, self._left[database.name] = actions.take(database, self.holder, room, limits)
+                    taken, self._left[database.name] = actions.take(database, self.holder, room, limits, likely)
             except DBAPIError as error:
                 log.warning("database %s: %s", database.name, error.orig)
                 self.over.wait(1.0)

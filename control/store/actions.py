@@ -57,22 +57,25 @@ class Taken(NamedTuple):
     more: bool
 
 
-def take(database: Database, holder: str, count: int, limits: Limits) -> Taken:
-    """Take up to *count* actions for *holder*. *limits*: how many of a kind (build, live) a host bears at once."""
+def take(database: Database, holder: str, count: int, limits: Limits, likely: bool = False) -> Taken:
+    """Take up to *count* actions for *holder*. *limits*: how many of a kind (build, live) a host bears at once.
+    *likely*: there was more the last time, so it is not asked first whether there is anything."""
     asked = _questions(database.kind)
     own = database.kind == "sqlite"  # which has no clock that is worth asking
     moment, until = ({"clock": database.clock()}, {"until": database.clock(LEASE)}) if own else ({}, {})
     with database.read() as connection:  # most looks find nothing, and reading keeps nobody waiting
-        if connection.execute(asked.any, moment).first() is None:
+        if not likely and connection.execute(asked.any, moment).first() is None:
             return Taken([], more=False)
-    with database.write() as connection:
         waiting = connection.execute(asked.waiting, {**moment, "most": count * LOOKED_AT, "beyond": count + 1}).all()
-        if not waiting:
-            return Taken([], more=True)
-        chosen = _fair(waiting, connection.execute(asked.running, moment).all(), count, limits)
-        if not chosen:
-            return Taken([], more=True)
-        taken = connection.execute(asked.hold, {"chosen": chosen, "by": holder, "moment": now(), **until}).all()
+        # What runs decides between projects, and at hosts that bear so much only.
+        matters = len({row.project_id for row in waiting}) > 1 or any(row.host and row.kind in limits for row in waiting)
+        running = connection.execute(asked.running, moment).all() if matters else ()
+    chosen = _fair(waiting, running, count, limits)
+    if not chosen:
+        return Taken([], more=True)
+    with database.write() as connection:
+        taken = connection.execute(asked.hold, {
+            **moment, "chosen": chosen, "by": holder, "moment": now(), **until}).all()
     return Taken(sorted(taken, key=lambda row: chosen.index(row.id)), more=waiting[0].idle > len(taken))
 
 
@@ -105,14 +108,16 @@ def _questions(kind: str) -> Questions:
     by = (actions.c.host, actions.c.kind, actions.c.project_id)
     some = select(_any.c.id).where(idle(_any)).limit(bindparam("beyond", type_=Integer)).subquery()
     count = select(func.count()).select_from(some).scalar_subquery().label("idle")
+    # Somebody else may have taken it since: the lock and the condition decide.
+    mine = select(actions.c.id).where(actions.c.id.in_(bindparam("chosen", expanding=True)), idle(actions), first)
+    mine = mine.with_for_update(skip_locked=True)
     return Questions(
         select(actions.c.id).where(idle(actions)).limit(1),
         select(actions.c.id, actions.c.project_id, actions.c.host, actions.c.kind, count).where(
-            idle(actions), due, first).order_by(actions.c.id).limit(bindparam("most", type_=Integer)).with_for_update(
-            of=actions, skip_locked=True),
+            idle(actions), due, first).order_by(actions.c.id).limit(bindparam("most", type_=Integer)),
         select(*by, func.count().label("running")).where(
             actions.c.state == "running", actions.c.lease_until >= clock).group_by(*by),
-        update(actions).where(actions.c.id.in_(bindparam("chosen", expanding=True))).values(
+        update(actions).where(actions.c.id.in_(mine)).values(
             state="running", holder=bindparam("by"), lease_until=until, attempts=actions.c.attempts + 1,
             updated_at=bindparam("moment")).returning(actions))
 
