@@ -68,7 +68,8 @@ def take(database: Database, holder: str, count: int, limits: Limits, likely: bo
             return Taken([], more=False)
         waiting = connection.execute(asked.waiting, {**moment, "most": count * LOOKED_AT, "beyond": count + 1}).all()
         # What runs decides between projects, and at hosts that bear so much only.
-        matters = len({row.project_id for row in waiting}) > 1 or any(row.host and row.kind in limits for row in waiting)
+        matters = len({row.project_id for row in waiting}) > 1 or any(
+            row.host and row.kind in limits for row in waiting)
         running = connection.execute(asked.running, moment).all() if matters else ()
     chosen = _fair(waiting, running, count, limits)
     if not chosen:
@@ -103,7 +104,7 @@ def _questions(kind: str) -> Questions:
 
     first = ~exists().where(_other.c.server_id == actions.c.server_id, _other.c.id != actions.c.id, or_(
         and_(_other.c.state == "running", _other.c.lease_until >= clock),
-        and_(_other.c.state.in_(("queued", "running")), _other.c.id < actions.c.id)))
+        and_(or_(_other.c.state == "queued", _other.c.state == "running"), _other.c.id < actions.c.id)))
     due = or_(actions.c.not_before.is_(None), actions.c.not_before <= clock)
     by = (actions.c.host, actions.c.kind, actions.c.project_id)
     some = select(_any.c.id).where(idle(_any)).limit(bindparam("beyond", type_=Integer)).subquery()

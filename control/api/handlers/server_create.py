@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import orjson
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 
 from magnetar_control.api import quota
 from magnetar_control.api.operation import Call, Operation
@@ -51,6 +51,10 @@ from .blocks import BLOCK_DEVICES, OLD_BLOCK_DEVICES, checked_blocks
 CREATE = "os_compute_api:servers:create"
 #: Gates.
 ANY_NETWORKS_WORD = 37
+#: Statements that each new server needs, made once.
+FLAVOR = select(flavors).where(flavors.c.id == bindparam("id"))
+KEYPAIR = select(keypairs.c.public_key, keypairs.c.type).where(
+    keypairs.c.user_id == bindparam("user"), keypairs.c.name == bindparam("name"))
 DESCRIBED_BY_NAME_UNTIL = 18
 
 
@@ -168,7 +172,7 @@ def find_flavor(call: Call, id: str) -> dict[str, Any]:
     """The flavor as servers keep it; *id* may be a link to it. Raises ``Fault`` 400 where the caller may not use it."""
     id = id.rstrip("/").rpartition("/")[2]
     with call.cloud.store.api.read() as connection:
-        row = connection.execute(select(flavors).where(flavors.c.id == id)).one_or_none()
+        row = connection.execute(FLAVOR, {"id": id}).one_or_none()
         if row is not None and not row.is_public and not call.context.is_admin:
             mine = connection.execute(select(flavor_projects.c.project_id).where(
                 flavor_projects.c.flavor_number == row.number, flavor_projects.c.project_id == call.project)).first()
@@ -230,8 +234,7 @@ def _keypair(call: Call, name: str | None) -> str | None:
     if not name:
         return None
     with call.cloud.store.api.read() as connection:
-        found = connection.execute(select(keypairs.c.public_key, keypairs.c.type).where(
-            keypairs.c.user_id == call.context.user_id, keypairs.c.name == name)).one_or_none()
+        found = connection.execute(KEYPAIR, {"user": call.context.user_id, "name": name}).one_or_none()
     if found is None:
         raise Fault(400, f"Invalid key_name provided. Keypair {name} not found for user {call.context.user_id}")
     return str(found.public_key) if found.type == "ssh" else None

@@ -145,7 +145,7 @@ def _path(operation: Any) -> str:
     return name.replace("~1", "/").replace("~0", "~")
 
 
-def document(row: Mapping[str, Any], names: Iterable[str]) -> Document:
+def document(row: Mapping[Any, Any], names: Iterable[str]) -> Document:
     """A row with its tags as ``services.Images`` has it."""
     found = {str(key): value for key, value in row.items()}
     return {**found, "properties": orjson.loads(row["properties"]), "tags": list(names),

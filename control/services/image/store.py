@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, and_, bindparam, delete, false, func, insert, or_, select, true, update
+from sqlalchemy import BindParameter, Connection, and_, bindparam, delete, false, func, insert, or_, select, true, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from magnetar_control.services import Context, Document
@@ -26,15 +26,15 @@ PAGE, LARGEST_PAGE = 25, 1000
 SORTS: dict[str, Any] = {
     "name": "", "status": "", "container_format": "", "disk_format": "", "size": 0, "id": "", "created_at": "",
     "updated_at": "", "owner": "", "visibility": "", "min_disk": 0, "min_ram": 0}
-_ID, _PROJECT = bindparam("id"), bindparam("project")
+_ID: BindParameter[str] = bindparam("id")
+_PROJECT: BindParameter[str] = bindparam("project")
 #: Statements that each new server needs, made once. A project that is none (NULL) owns nothing.
 _BY_ID = select(images).where(images.c.id == _ID)
 _SHARED = select(members.c.image_id).where(members.c.member == _PROJECT)
 _VISIBLE = _BY_ID.where(or_(
     images.c.visibility.in_(("public", "community")), images.c.owner == _PROJECT,
     (images.c.visibility == "shared") & images.c.id.in_(_SHARED)))
-_TAGS = select(tags.c.image_id, tags.c.tag).where(tags.c.image_id.in_(bindparam("ids", expanding=True))).order_by(
-    tags.c.tag)
+_TAGS = select(tags.c.tag).where(tags.c.image_id == _ID).order_by(tags.c.tag)
 COMPARED = {"gt": "__gt__", "gte": "__ge__", "lt": "__lt__", "lte": "__le__", "eq": "__eq__", "neq": "__ne__"}
 #: Parameters of a list that are no filters.
 CONTROLS = frozenset({"limit", "marker", "sort", "sort_key", "sort_dir", "visibility", "member_status"})
@@ -67,14 +67,14 @@ def find(connection: Connection, context: Context | None, id: str, lock: bool = 
     query = _BY_ID if context is None or context.is_admin else _VISIBLE
     values = {"id": id} if query is _BY_ID else {"id": id, "project": context and context.project_id}
     row = connection.execute(query.with_for_update() if lock else query, values).mappings().first()
-    return with_tags(connection, [row])[0] if row else None
+    return document(row, list(connection.execute(_TAGS, {"id": id}).scalars())) if row else None
 
 
 def with_tags(connection: Connection, rows: Sequence[Row]) -> list[Document]:
     """Rows as documents, with their tags."""
     found = defaultdict(list)
     ids = [row["id"] for row in rows]
-    for id, tag in connection.execute(_TAGS, {"ids": ids}):
+    for id, tag in connection.execute(select(tags).where(tags.c.image_id.in_(ids)).order_by(tags.c.tag)):
         found[id].append(tag)
     return [document(row, found[row["id"]]) for row in rows]
 

@@ -9,7 +9,7 @@ from ipaddress import IPv4Network
 from typing import Any
 
 import orjson
-from sqlalchemy import select, update
+from sqlalchemy import bindparam, select, update
 
 from magnetar_control.services import Context, Document
 from magnetar_control.store.database import Database, added, now
@@ -23,6 +23,7 @@ from .tables import networks, ports, subnets
 
 #: Of the network that a new cloud begins with; /16, since a shared network serves all projects.
 DEFAULT_CIDR = "10.213.0.0/16"
+_BIND = update(ports).where(ports.c.device_id == bindparam("server"))
 NAMESPACE = uuid.UUID("6f0a6f0c-4f0b-5c47-9f59-9b1d4f2b7a10")
 
 
@@ -74,8 +75,8 @@ class Embedded:
     def bind(self, server_id: str, host: str, active: bool = True) -> None:
         """The server's ports are on *host* now; *active*: and its NICs are up."""
         with self.database.write() as connection:
-            connection.execute(update(ports).where(ports.c.device_id == server_id).values(
-                host=host, status="ACTIVE" if active else "DOWN", updated_at=now()))
+            connection.execute(_BIND, {"server": server_id, "host": host, "updated_at": now(),
+                                       "status": "ACTIVE" if active else "DOWN"})
 
     def release(self, server_id: str, port_id: str | None = None) -> None:
         """See ``services.Networks``."""

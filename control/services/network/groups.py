@@ -7,7 +7,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, RowMapping, bindparam, or_, select
+from sqlalchemy import BindParameter, Connection, RowMapping, bindparam, or_, select
 
 from magnetar_control.services import Context, Document
 from magnetar_control.store.database import added, now
@@ -19,7 +19,7 @@ from .nouns import Noun, add, change, common, own, remove
 from .tables import ports, security_group_rules, security_groups
 
 NAMESPACE = uuid.UUID("b0b7c1f0-54d3-5e5e-8a67-3f2f8f6f7b11")
-_NAMES = bindparam("names", expanding=True)
+_NAMES: BindParameter[str] = bindparam("names", expanding=True)
 _NAMED = select(security_groups.c.id, security_groups.c.name).where(
     security_groups.c.project_id == bindparam("project"),
     or_(security_groups.c.name.in_(_NAMES), security_groups.c.id.in_(_NAMES)))

@@ -31,7 +31,6 @@ _NICS = select(
     ).join_from(ports, networks, networks.c.id == ports.c.network_id).outerjoin(
     addresses, addresses.c.port_id == ports.c.id).order_by(
     ports.c.place, ports.c.created_at, ports.c.id, addresses.c.number)
-_BY_ID = _NICS.where(ports.c.id.in_(bindparam("ids", expanding=True)))
 _BY_SERVER = _NICS.where(ports.c.device_id == bindparam("server"))
 
 
@@ -63,7 +62,8 @@ def allocated(connection: Connection, context: Context, server_id: str, wishes: 
         else:
             _make(connection, context, id, wish, choices.get(wish["network_id"], []),
                   {**values, "security_groups": orjson.dumps(list(groups)).decode()})
-    seen = {nic["port_id"]: nic for nic in _shown(connection, connection.execute(_BY_ID, {"ids": ids}).mappings())}
+    nics = _shown(connection, connection.execute(_BY_SERVER, {"server": server_id}).mappings())
+    seen = {nic["port_id"]: nic for nic in nics}
     return [seen[id] for id in ids]
 
 
