@@ -4,10 +4,10 @@
 import dataclasses
 
 import pytest
-from sqlalchemy import insert
+from sqlalchemy import insert, update
 
 from magnetar_control.store.database import now
-from magnetar_control.store.tables import flavors
+from magnetar_control.store.tables import flavors, server_group_members, servers
 
 IMAGE = "70a599e0-31e7-49b7-b260-868f441e862b"
 WANTED = {"server": {"name": "web", "flavorRef": "1", "imageRef": IMAGE, "networks": "none"}}
@@ -72,7 +72,30 @@ def test_more_servers_are_not_more_queries(cloud):
 
 def test_reading_is_a_handful_of_queries(cloud):
     assert len(asked(cloud, "detail")) == 2  # cell0 and the cell
-    assert len(asked(cloud, "show")) <= 3  # where it is, the server, its group
+    assert len(asked(cloud, "show")) == 2  # where it is, and the server
+
+
+def test_where_a_server_was_found_is_remembered(cloud):
+    id = cloud.server(host="kvm1")
+    with cloud.counted() as first:
+        assert cloud.alice.get(f"/servers/{id}", "2.96").status == 200
+    with cloud.counted() as again:
+        assert cloud.alice.get(f"/servers/{id}", "2.96").status == 200
+    assert len(again) == 1 < len(first)
+    with cloud.store.cell(cloud.store.real()[0].id).write() as connection:
+        connection.execute(update(servers).where(servers.c.id == id).values(deleted_at=now()))
+    assert cloud.alice.get(f"/servers/{id}", "2.96").status == 404
+
+
+def test_the_group_of_a_server_is_shown(cloud):
+    group = cloud.alice.post("/os-server-groups", {"server_group": {
+        "name": "apart", "policy": "anti-affinity"}}, "2.64").json["server_group"]["id"]
+    id = cloud.server(host="kvm1", hints=f'{{"group":"{group}"}}')
+    with cloud.api.write() as connection:
+        connection.execute(insert(server_group_members).values(group_id=group, server_id=id))
+    assert cloud.alice.get(f"/servers/{id}", "2.71").json["server"]["server_groups"] == [group]
+    cloud.alice.delete(f"/os-server-groups/{group}", "2.64")
+    assert cloud.alice.get(f"/servers/{id}", "2.71").json["server"]["server_groups"] == []
 
 
 def test_what_asks_little_is_answered_without_a_thread(cloud):

@@ -51,6 +51,40 @@ def test_one_action_of_a_server_at_a_time(database):
     assert states(database) == ["done", "running"]
 
 
+def test_it_is_told_whether_something_is_left(database):
+    assert not queue.take(database, "one", 2, NO_LIMITS).more
+    first, _second = put(database, "s1", "os-stop"), put(database, "s1", "os-start")
+    assert queue.take(database, "one", 2, NO_LIMITS).more, "the second waits for the first"
+    assert queue.take(database, "one", 2, NO_LIMITS) == ([], True)
+    with database.write() as connection:
+        queue.ended(connection, first, "one")
+    assert not queue.take(database, "one", 1, NO_LIMITS, likely=True).more
+    for name in ("s2", "s3", "s4"):
+        put(database, name)
+    assert queue.take(database, "one", 2, NO_LIMITS).more
+    assert not queue.take(database, "one", 2, NO_LIMITS).more
+    assert queue.take(database, "one", 2, NO_LIMITS, likely=True) == ([], True), "nothing was asked beforehand"
+
+
+def test_who_looks_at_the_same_moment_takes_nothing_twice(database):
+    names = [f"s{number}" for number in range(40)]
+    for name in names:
+        put(database, name)
+    found, barrier = [], threading.Barrier(4)
+
+    def look(holder):
+        barrier.wait()
+        for _turn in range(20):
+            found.extend(taken(database, holder, 3))
+
+    threads = [threading.Thread(target=look, args=(f"holder{number}",)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == sorted(names)
+
+
 def test_what_a_dead_conductor_held_is_taken_over(database):
     number = put(database, "s1")
     assert taken(database, "dead") == ["s1"]
