@@ -12,6 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from magnetar_control.store import servers
 from magnetar_control.web import Answer, Fault, Request, Router
 from magnetar_control.web.application import by_token
+from magnetar_control.web.asgi import Way
 from magnetar_core.actions import ACTIONS
 
 from . import faults, versions
@@ -37,11 +38,14 @@ class ComputeApplication:
         """Only the agents' protocol has streams."""
         return bool(self.native and path.startswith("/v1/") and self.native.streams(method, path))
 
-    def quick(self, request: Request) -> bool:
-        """Whether the answer takes next to no time: it asks SQLite, where readers wait for nobody, and nobody else."""
-        return (request.method == "GET" and not request.query_string and self._quick.fullmatch(request.path) is not None
-                and self.cloud.settings.keystone_url is None
-                and all(database.kind == "sqlite" for _cell, database in self.cloud.store.databases()))
+    def way(self, request: Request) -> Way:
+        """What asks databases only, and little of them, is quick; on SQLite, where readers wait for nobody, it takes
+        next to no time."""
+        if request.method != "GET" or request.query_string or self.cloud.settings.keystone_url is not None or not (
+                self._quick.fullmatch(request.path)):
+            return Way.THREAD
+        files = all(database.kind == "sqlite" for _cell, database in self.cloud.store.databases())
+        return Way.HERE if files else Way.TURN
 
     def handle(self, request: Request) -> Answer:
         """Answer; never raises."""

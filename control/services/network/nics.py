@@ -27,8 +27,8 @@ _SUBNETS = select(subnets).where(subnets.c.network_id.in_(bindparam("ids", expan
     subnets.c.created_at, subnets.c.id)
 _NICS = select(
     *ports.c["id", "network_id", "mac_address", "tag", "made_for_server", "status", "host"],
-    networks.c.name.label("network"), networks.c.type, networks.c.bridge, addresses.c.subnet_id, addresses.c.ip_address
-    ).join_from(ports, networks, networks.c.id == ports.c.network_id).outerjoin(
+    networks.c.name.label("network"), networks.c.type, networks.c.bridge, addresses.c.subnet_id, addresses.c.ip_address)
+_NICS = _NICS.join_from(ports, networks, networks.c.id == ports.c.network_id).outerjoin(
     addresses, addresses.c.port_id == ports.c.id).order_by(
     ports.c.place, ports.c.created_at, ports.c.id, addresses.c.number)
 _BY_SERVER = _NICS.where(ports.c.device_id == bindparam("server"))
