@@ -33,8 +33,10 @@ def build(work: Work) -> None:
     """``create`` in the cell."""
     host = work.action.host or work.server.host
     try:
-        with work.event(host=host, soon=True):
-            resource = make(work, host)
+        new = work.server.vm_state == "building"
+        with work.event(host=host, noted={"task_state": "spawning", "host": host} if new else None):
+            nics = network(work)
+            resource = make(work, host, nics)
     except Cancelled:
         work.failed(Conflict("The server was deleted while it was built."), vm_state="error")
         return
@@ -43,13 +45,12 @@ def build(work: Work) -> None:
         _again(work, host, error)
         return
     work.conductor.states.built(host, well=True)
-    work.done(**seen(work, resource), launched_at=work.server.launched_at or now(), progress=100, host=host,
+    work.done(**seen(nics, resource), launched_at=work.server.launched_at or now(), progress=100, host=host,
               availability_zone=work.server.availability_zone)
 
 
-def make(work: Work, host: str) -> dict[str, Any]:
-    """Have the server on *host*; returns the agent's resource."""
-    nics = network(work, host)
+def make(work: Work, host: str, nics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Have the server with its NICs on *host*; returns the agent's resource."""
     with work.client(host) as client:
         networks(work, client, host, nics)
         document = described(work, nics)
@@ -66,17 +67,20 @@ def make(work: Work, host: str) -> dict[str, Any]:
     return volumes.built(work, host, answer["resource"], abroad)
 
 
-def network(work: Work, host: str) -> list[dict[str, Any]]:
-    """The server's NICs, allocated once and noted, with what a new server does from now on, and where."""
-    nics: list[dict[str, Any]] = orjson.loads(work.server.interfaces)
-    noted = {"task_state": "spawning", "host": host} if work.server.vm_state == "building" else {}
-    wishes = [] if nics else work.request.get("networks")
-    if wishes:
+def nics_of(work: Work) -> list[dict[str, Any]]:
+    """The NICs that the server is known to have."""
+    found: list[dict[str, Any]] = orjson.loads(work.server.interfaces)
+    return found
+
+
+def network(work: Work) -> list[dict[str, Any]]:
+    """The server's NICs: allocated once, however often it is asked, and noted with what is written next."""
+    nics = nics_of(work)
+    wishes = work.request.get("networks")
+    if wishes and not nics:
         groups = [one["name"] for one in orjson.loads(work.server.security_groups)]
         nics = work.conductor.services.network.allocate(work.context(), work.id, wishes, groups)
-        noted["interfaces"] = servers.text(nics)
-    if noted:
-        work.note(**noted)
+        work.soon(interfaces=servers.text(nics))
     return nics
 
 
@@ -124,10 +128,10 @@ def keypair(work: Work, client: Any, host: str) -> str:
     return name
 
 
-def seen(work: Work, resource: Mapping[str, Any]) -> dict[str, Any]:
-    """Columns that the agent's resource says."""
+def seen(nics: Sequence[Mapping[str, Any]], resource: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns that the agent's resource says of a server with these NICs."""
     return {"power_state": POWER.get(resource["power_state"], 0), "instance_name": resource["instance_name"],
-            "addresses": servers.text(addresses(orjson.loads(work.server.interfaces), resource.get("addresses") or {})),
+            "addresses": servers.text(addresses(nics, resource.get("addresses") or {})),
             "fault": None}
 
 

@@ -8,7 +8,7 @@ from magnetar_control.web import Fault
 from magnetar_core.actions import ACTIVE, ERROR, PAUSED, STOPPED, SUSPENDED
 from magnetar_core.errors import Cancelled, MagnetarError
 
-from .build import seen
+from .build import nics_of, seen
 from .move import Move, Stayed, patient
 from .work import HostDown, Work
 
@@ -44,7 +44,8 @@ def live(work: Work) -> None:
     else:
         move.release()
         move.ends("completed")
-        work.done(**seen(work, found), progress=0, vm_state=FOLLOWS.get(found["power_state"], work.server.vm_state))
+        state = FOLLOWS.get(found["power_state"], work.server.vm_state)
+        work.done(**seen(nics_of(work), found), progress=0, vm_state=state)
 
 
 def _wished(move: Move) -> None:

@@ -24,7 +24,7 @@ from magnetar_control.web import Fault
 from magnetar_core.actions import ACTIVE, ERROR, POWER, RESIZED, STOPPED
 from magnetar_core.errors import Conflict, MagnetarError, NoSpace
 
-from .build import seen
+from .build import nics_of, seen
 from .conductor import Conductor
 from .move import Move, Stayed, patient
 from .schedule import wanted
@@ -139,7 +139,7 @@ def _waits(move: Move, found: Mapping[str, Any]) -> None:
     move.look()
     move.ends("finished")
     disk_config = {"disk_config": work.args["disk_config"]} if work.args.get("disk_config") else {}
-    work.done(**seen(work, found), **disk_config, flavor=servers.text(flavor), flavor_id=flavor["id"],
+    work.done(**seen(nics_of(work), found), **disk_config, flavor=servers.text(flavor), flavor_id=flavor["id"],
               old_flavor=move.row.old_flavor, host=move.target, launched_at=now())
 
 
@@ -238,7 +238,7 @@ def revert(work: Work) -> None:
     else:
         _settle_claims(move, host, flavor)
         move.ends("reverted")
-        work.done(**seen(work, found), vm_state=row.old_vm_state or ACTIVE, flavor=servers.text(flavor),
+        work.done(**seen(nics_of(work), found), vm_state=row.old_vm_state or ACTIVE, flavor=servers.text(flavor),
                   flavor_id=flavor["id"], old_flavor=None, host=host)
 
 

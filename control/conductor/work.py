@@ -134,24 +134,28 @@ class Work:
     def note(self, **values: Any) -> None:
         """Set columns of the server, and read it again."""
         with self.write() as connection:
-            self.hold(connection)
-            self.server = servers.progressed(connection, self.id, **values)
-            self.database.ring(connection, servers.SERVERS_BELL)
+            self._noted(connection, values)
+
+    def _noted(self, connection: Connection, values: Mapping[str, Any]) -> None:
+        self.hold(connection)
+        self.server = servers.progressed(connection, self.id, **values)
+        self.database.ring(connection, servers.SERVERS_BELL)
+
+    def soon(self, **values: Any) -> None:
+        """Set columns of the server with what is written next."""
+        self._soon.append(lambda connection: servers.progress(connection, self.id, **values))
 
     @contextlib.contextmanager
-    def event(self, name: str | None = None, host: str | None = None, soon: bool = False) -> Iterator[None]:
-        """One event of the action: when it began and ended, how, and where. Its end is written with what is written
-        next, and its begin too where that comes *soon*: a crash in between leaves an event that did not end, or none,
-        and the action is done again."""
-        name, host, moment, number = name or self.rule.event or self.action.action, host or self.server.host, now(), 0
-
-        def begun(connection: Connection) -> None:
-            nonlocal number
-            number = actions.started(connection, self.action.id, name, host, moment)
-
-        self._soon.append(begun)
-        if not soon:
-            self.flush()
+    def event(self, name: str | None = None, host: str | None = None,
+              noted: Mapping[str, Any] | None = None) -> Iterator[None]:
+        """One event of the action: when it began and ended, how, and where. *noted* is set of the server then. Its end
+        is written with what is written next: a crash in between leaves an event that did not end, and the action is
+        done again."""
+        with self.write() as connection:
+            number = actions.started(connection, self.action.id, name or self.rule.event or self.action.action,
+                                     host or self.server.host)
+            if noted:
+                self._noted(connection, noted)
         ended: dict[str, Any] = {"result": "Success"}
         try:
             yield

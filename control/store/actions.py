@@ -59,7 +59,7 @@ class Taken(NamedTuple):
 
 def take(database: Database, holder: str, count: int, limits: Limits, likely: bool = False) -> Taken:
     """Take up to *count* actions for *holder*. *limits*: how many of a kind (build, live) a host bears at once.
-    *likely*: there was more the last time, so it is not asked first whether there is anything."""
+    *likely*: there was more the last time, so it is not asked first whether there is anything at all."""
     asked = _questions(database.kind)
     own = database.kind == "sqlite"  # which has no clock that is worth asking
     moment, until = ({"clock": database.clock()}, {"until": database.clock(LEASE)}) if own else ({}, {})
@@ -67,6 +67,8 @@ def take(database: Database, holder: str, count: int, limits: Limits, likely: bo
         if not likely and connection.execute(asked.any, moment).first() is None:
             return Taken([], more=False)
         waiting = connection.execute(asked.waiting, {**moment, "most": count * LOOKED_AT, "beyond": count + 1}).all()
+        if not waiting:
+            return Taken([], more=not likely or connection.execute(asked.any, moment).first() is not None)
         # What runs decides between projects, and at hosts that bear so much only.
         matters = len({row.project_id for row in waiting}) > 1 or any(
             row.host and row.kind in limits for row in waiting)
@@ -195,9 +197,9 @@ def cancel(connection: Connection, server_id: str, but: int | None = None) -> No
         state="failed", message="The server was deleted meanwhile.", updated_at=now()))
 
 
-def started(connection: Connection, number: int, event: str, host: str | None, start_time: str) -> int:
-    """An event of an action has begun; returns its number."""
-    found = connection.execute(_HAPPENED, {"action_id": number, "event": event, "start_time": start_time, "host": host})
+def started(connection: Connection, number: int, event: str, host: str | None) -> int:
+    """An event of an action begins; returns its number."""
+    found = connection.execute(_HAPPENED, {"action_id": number, "event": event, "start_time": now(), "host": host})
     return int(found.inserted_primary_key[0])  # type: ignore[index]
 
 

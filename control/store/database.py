@@ -12,6 +12,7 @@ import logging
 import os
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -97,6 +98,8 @@ class Database:
         # Who waits for SQLite's own lock sleeps up to 0.1 s at a time; who waits here is woken at once.
         self._turn = threading.Lock()
         self.bell = Bell(LOOK_AGAIN[self.kind])
+        #: Who rings: what is rung here is heard here at once, and need not be heard again from PostgreSQL.
+        self.origin = uuid.uuid4().hex[:12]
         self._listener: _Listener | None = None
 
     @contextlib.contextmanager
@@ -115,7 +118,7 @@ class Database:
                 yield connection
                 if rung and self.kind == "postgresql":
                     for name in rung:
-                        connection.execute(NOTIFY, {"channel": CHANNEL, "name": name})
+                        connection.execute(NOTIFY, {"channel": CHANNEL, "name": f"{name} {self.origin}"})
         for name in rung:
             self.bell.ring(name)
 
@@ -231,7 +234,9 @@ class _Listener(threading.Thread):
                 self.database.bell.ring(name)
             while not self.over.is_set():
                 for heard in connection.notifies(timeout=1.0):
-                    self.database.bell.ring(heard.payload)
+                    name, _space, origin = heard.payload.partition(" ")
+                    if origin != self.database.origin:
+                        self.database.bell.ring(name)
 
     def stop(self) -> None:
         """End within a second."""
