@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import String, bindparam, delete, select, update
 
 from magnetar_control.store import allocations
 from magnetar_control.store.database import now
@@ -20,6 +20,11 @@ from .work import HostDown, Work
 log = logging.getLogger(__name__)
 #: Statuses of migrations that have ended.
 ENDED = ("completed", "confirmed", "reverted", "error", "cancelled", "failed")
+#: Statements that each delete needs, made once.
+_SERVER = bindparam("server", type_=String)
+_MOVES = select(migrations.c.uuid).where(migrations.c.server_id == _SERVER)
+_LEAVE = delete(server_group_members).where(server_group_members.c.server_id == _SERVER)
+_UNMAP = update(server_mappings).where(server_mappings.c.server_id == _SERVER).values(deleted=True)
 
 
 def remove(work: Work) -> None:
@@ -72,12 +77,12 @@ def _from(work: Work, host: str) -> None:
 def _claims(work: Work) -> None:
     """Nothing is claimed for it any more, it is in no server group, and none of its moves goes on."""
     with work.database.read() as connection:
-        moves = connection.execute(select(migrations.c.uuid).where(migrations.c.server_id == work.id)).scalars().all()
+        moves = connection.execute(_MOVES, {"server": work.id}).scalars().all()
     with work.conductor.store.api.write() as connection:
         for consumer in (work.id, *moves):
             allocations.release(connection, consumer)
-        connection.execute(delete(server_group_members).where(server_group_members.c.server_id == work.id))
-        connection.execute(update(server_mappings).where(server_mappings.c.server_id == work.id).values(deleted=True))
+        for statement in (_LEAVE, _UNMAP):
+            connection.execute(statement, {"server": work.id})
     if work.server.host:
         work.conductor.changed(work.server.host)
     if not moves:

@@ -20,7 +20,7 @@ from magnetar_control.store.allocations import INSERT
 from magnetar_control.store.database import now
 from magnetar_control.store.servers import SERVERS_BELL
 from magnetar_control.store.tables import host_states, servers
-from magnetar_core.actions import ACTIVE, PAUSED, POWER, STOPPED, SUSPENDED
+from magnetar_core.actions import ACTIVE, DELETED, PAUSED, POWER, STOPPED, SUSPENDED
 from magnetar_core.errors import MagnetarError
 
 from .conductor import Conductor
@@ -168,7 +168,8 @@ class Watch:
     def _afterwards(self, work: Work, name: str, document: Mapping[str, Any]) -> None:
         """What was heard last of a server while an action of it was in hand; most actions leave it as that says."""
         word = str(document["power_state"])
-        if (work.left.get("vm_state"), work.left.get("power_state")) == (FOLLOWS.get(word), POWER.get(word)):
+        left = work.left.get("vm_state")
+        if left == DELETED or (left, work.left.get("power_state")) == (FOLLOWS.get(word), POWER.get(word)):
             return
         try:
             self.conductor.database.retried(lambda: self.follow(name, [document]))

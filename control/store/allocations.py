@@ -65,6 +65,11 @@ _HOLD = {kind: insert(allocations).on_conflict_do_nothing().execution_options(pr
 _HELD = select(*(allocations.c[name] for name in RESOURCES)).where(_MINE).with_for_update()
 _DROP = delete(allocations).where(_MINE)
 _CHANGE = update(allocations).where(_MINE)
+_RELEASE = delete(allocations).where(allocations.c.consumer_id == bindparam("consumer")).returning(
+    allocations.c.host_id, *(allocations.c[name] for name in RESOURCES))
+_OF_SERVER = select(allocations, hosts.c.name.label("host"), hosts.c.cell_id).join_from(
+    allocations, hosts, hosts.c.id == allocations.c.host_id).where(
+    allocations.c.server_id == bindparam("server")).order_by(allocations.c.created_at, allocations.c.consumer_id)
 _OPEN = or_(bindparam("anyway", type_=Boolean), and_(~hosts.c.disabled, ~hosts.c.forced_down))
 _RAISE = update(hosts).where(hosts.c.id == bindparam("host"), _OPEN, *(
     or_(bindparam(f"more_{name}", type_=hosts.c[name].type) <= 0,
@@ -127,17 +132,15 @@ def map_server(connection: Connection, server_id: str, cell_id: str, project_id:
 def held(connection: Connection, server_id: str) -> list[RowMapping]:
     """What the server and its migrations hold, oldest first: the columns of ``allocations``, ``host`` (name) and
     ``cell_id``. A conductor that takes up somebody's work looks here before it draws a host again."""
-    query = select(allocations, hosts.c.name.label("host"), hosts.c.cell_id).join_from(
-        allocations, hosts, hosts.c.id == allocations.c.host_id).where(allocations.c.server_id == server_id)
-    return list(connection.execute(query.order_by(allocations.c.created_at, allocations.c.consumer_id)).mappings())
+    return list(connection.execute(_OF_SERVER, {"server": server_id}).mappings())
 
 
 def release(connection: Connection, consumer_id: str, host_id: str | None = None) -> int:
     """The consumer holds nothing of the host (of any host without *host_id*); how many claims that ended."""
-    query = delete(allocations).where(allocations.c.consumer_id == consumer_id)
+    query, values = _RELEASE, {"consumer": consumer_id}
     if host_id is not None:
-        query = query.where(allocations.c.host_id == host_id)
-    ended = connection.execute(query.returning(allocations.c.host_id, *(allocations.c[n] for n in RESOURCES))).all()
+        query, values = query.where(allocations.c.host_id == bindparam("host")), {**values, "host": host_id}
+    ended = connection.execute(query, values).all()
     for host, *amounts in sorted(ended):  # always in the same order, so that two who end several never wait in a ring
         _raise(connection, host, Amounts(*(-int(n) for n in amounts)), -1)
     return len(ended)
