@@ -140,7 +140,7 @@ def test_a_guest_obeys_the_power_button_and_reboots(domain: Guest) -> None:
     domain.up(before)
     domain.hypervisor.shutdown(domain.uuid)
     domain.becomes(OFF, "guest")
-    assert Event(domain.uuid, "stopped", "guest") in domain.events
+    eventually(lambda: Event(domain.uuid, "stopped", "guest") in domain.events, "the event")
 
 
 def test_a_guest_whose_qemu_dies_is_crashed_and_starts_again(domain: Guest) -> None:
