@@ -36,7 +36,8 @@ def _doc(text: str, **more: Any) -> Any:
 
 
 def _parallel() -> int:
-    return 2 * (os.cpu_count() or 1)
+    """Starting a guest is waiting for QEMU for the most part: ten start sooner together than four at a time."""
+    return max(10, 2 * (os.cpu_count() or 1))
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Settings:
         "Name of a pool of volumes to {type, path or libvirt_pool}: dir (a folder), nfs (a folder that must be a mount "
         "point), lvm or rbd (a storage pool of libvirt). The pool default (dir, STATE_DIR/volumes) is always there.",
         default_factory=dict)
-    parallel: int = _doc("How many operations run at once. Default: twice the number of CPUs.",
+    parallel: int = _doc("How many operations run at once. Default: twice the number of CPUs, at least 10.",
                          default_factory=_parallel, metadata={"min": 1, "max": 512})
     wait: float = _doc("How long a PUT or DELETE waits before it answers 202 with an operation, unless told.",
                        default=60.0, metadata={"min": 0, "max": 86400})
