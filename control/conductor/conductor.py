@@ -110,15 +110,10 @@ class Conductor:
         host = self.states.hosts.get(name)
         return bool(host and host.profile.up)
 
-    def when_idle(self, server_id: str, then: Callable[[Work], None]) -> bool:
-        """Have *then* called when the action of the server that is in hand here has ended, instead of what was given
-        before for it. False, and nothing is called, when there is none."""
+    def busy(self, server_id: str) -> bool:
+        """Whether an action of the server is in hand here."""
         with self._lock:
-            for work in self._held.values():
-                if work.id == server_id:
-                    work.then = then
-                    return True
-        return False
+            return any(work.id == server_id for work in self._held.values())
 
     def settling(self) -> bool:
         """Whether hosts may only look down because this conductor has not heard of them yet: it was started a moment
@@ -216,13 +211,11 @@ class Conductor:
             self._unexpected(database, action, error)
         finally:
             with self._lock:
-                held = self._held.pop(key, None)
+                self._held.pop(key, None)
             request_id.reset(named)
             self._free.release()
             if self._left[database.name]:
                 database.bell.ring(ACTIONS_BELL)
-            if held and held.then:
-                held.then(held)
 
     def _unexpected(self, database: Database, action: Any, error: Exception) -> None:
         """No flow expects this: a database that is away, or a mistake of ours. It is tried again for a while, and at

@@ -7,9 +7,10 @@ the database is removed when its server was deleted while the host was away; any
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import bindparam, select, update
@@ -20,12 +21,12 @@ from magnetar_control.store.allocations import INSERT
 from magnetar_control.store.database import now
 from magnetar_control.store.servers import SERVERS_BELL
 from magnetar_control.store.tables import host_states, servers
-from magnetar_core.actions import ACTIVE, DELETED, PAUSED, POWER, STOPPED, SUSPENDED
-from magnetar_core.errors import MagnetarError
+from magnetar_core.actions import ACTIVE, PAUSED, POWER, STOPPED, SUSPENDED
+from magnetar_core.client import Client
+from magnetar_core.errors import MagnetarError, NotFound
 
 from .conductor import Conductor
 from .move import drop_halves
-from .work import Work
 
 log = logging.getLogger(__name__)
 #: Seconds that a watch is leased, between two looks at who watches whom, and after a failure.
@@ -138,7 +139,7 @@ class Watch:
                             if not self._mine(name, seen=True):
                                 return
                             self._inventory(name, {**host, **document})
-                        self._heard(name, event, document)
+                        self._heard(name, client, event, document)
             except (MagnetarError, DBAPIError, OSError) as error:
                 log.info("host %s: %s", name, error, extra={"host": name})
                 try:
@@ -158,23 +159,16 @@ class Watch:
         self._kept[name] = totals
         conductor.changed(name)
 
-    def _heard(self, name: str, event: str, document: Mapping[str, Any]) -> None:
+    def _heard(self, name: str, client: Client, event: str, document: Mapping[str, Any]) -> None:
+        """What is heard of a server while an action of it is in hand is the action's: the audit sees what that missed.
+        Later it may still be older than what the action has left; so of a server that is not as it was heard to be, its
+        host is asked."""
         if event == "servers":
             self._all(name, document.get("servers") or [])
-        elif event == "server" and not document.get("removed") and not self.conductor.when_idle(
-                document["id"], lambda work: self._afterwards(work, name, document)):
-            self.follow(name, [document])
-
-    def _afterwards(self, work: Work, name: str, document: Mapping[str, Any]) -> None:
-        """What was heard last of a server while an action of it was in hand; most actions leave it as that says."""
-        word = str(document["power_state"])
-        left = work.left.get("vm_state")
-        if left == DELETED or (left, work.left.get("power_state")) == (FOLLOWS.get(word), POWER.get(word)):
-            return
-        try:
-            self.conductor.database.retried(lambda: self.follow(name, [document]))
-        except DBAPIError as error:
-            log.warning("server %s, which is %s on host %s: %s", work.id, word, name, error.orig)
+        elif event == "server" and not document.get("removed") and not self.conductor.busy(document["id"]):
+            for row, _word in self._unlike(name, [document]):
+                with contextlib.suppress(NotFound):
+                    self.follow(name, [client.get("server", row.id)])
 
     def _all(self, name: str, found: list[Mapping[str, Any]]) -> None:
         """Everything on the host at the moment of connecting."""
@@ -196,18 +190,22 @@ class Watch:
 
     def follow(self, name: str, found: list[Mapping[str, Any]]) -> None:
         """Servers of this host that nothing is done to are as their guests are."""
-        power = {one["id"]: str(one["power_state"]) for one in found}
         database = self.conductor.database
-        with database.read() as connection:
-            rows = connection.execute(IDLE, {"ids": list(power), "at": name}).all()
-        for row in rows:
-            word = power[row.id]
-            state = FOLLOWS.get(word)
-            if state is None or (state == row.vm_state and row.power_state == POWER[word]):
-                continue
+        for row, word in self._unlike(name, found):
+            state = FOLLOWS[word]
             with database.write() as connection:
                 connection.execute(update(servers).where(
                     servers.c.id == row.id, servers.c.task_state.is_(None), servers.c.vm_state == row.vm_state,
                     servers.c.host == name).values(vm_state=state, power_state=POWER[word], updated_at=now()))
                 database.ring(connection, SERVERS_BELL)
             log.info("server %s is %s by itself", row.id, word, extra={"server": row.id, "host": name})
+
+    def _unlike(self, name: str, found: Sequence[Mapping[str, Any]]) -> list[tuple[Any, str]]:
+        """Those of the servers that nothing is done to and that are not as they were *found*, with how that is."""
+        power = {one["id"]: str(one["power_state"]) for one in found}
+        if not power:
+            return []
+        with self.conductor.database.read() as connection:
+            rows = connection.execute(IDLE, {"ids": list(power), "at": name}).all()
+        return [(row, word) for row in rows if (word := power[row.id]) in FOLLOWS and (
+            FOLLOWS[word], POWER[word]) != (row.vm_state, row.power_state)]

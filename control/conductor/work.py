@@ -49,9 +49,6 @@ class Work:
         self.rule = ACTIONS[action.action]
         self.cancelled = threading.Event()
         self.server: Any = None
-        #: What is called when the action has ended (see ``Conductor.when_idle``), and the columns that it set then.
-        self.then: Callable[[Work], None] | None = None
-        self.left: Mapping[str, Any] = {}
         #: What else is written in the transaction that ends the action.
         self.also: list[Callable[[Connection], None]] = []
         #: What is written with the next transaction, whichever it is.
@@ -201,7 +198,6 @@ class Work:
                 self.database.ring(connection, servers.SERVERS_BELL)
 
         self.database.retried(once)
-        self.left = values
         self.conductor.ended(self.action.action, state)
 
     def later(self, seconds: float, **values: Any) -> None:
