@@ -64,14 +64,14 @@ class Conductor:
         self._pool = ThreadPoolExecutor(settings.workers, thread_name_prefix="work")
         self._free = threading.BoundedSemaphore(settings.workers)
         self._held: dict[tuple[str, int], Work] = {}
-        #: Databases in whose queues something was left at the last look: the end of other work may make it free.
-        self._left: dict[str, bool] = {}
         self._lock = threading.Lock()
         self._endpoints: dict[str, str] = {}
         self._threads: list[threading.Thread] = []
         self._served = [(store.cell(self.cell.id), flows["cell"])]
         if schedules:
             self._served.append((store.cell0, flows["cell0"]))
+        #: Databases in whose queues something was left at the last look: the end of other work may make it free.
+        self._left = {database.name: False for database, _flows in self._served}
 
     @property
     def database(self) -> Database:
@@ -170,8 +170,7 @@ class Conductor:
             taken: Sequence[Any] = ()
             try:
                 if room:
-                    likely = self._left.get(database.name, False)
-                    self._left[database.name] = True  # for work that ends while this looks
+                    likely, self._left[database.name] = self._left[database.name], True  # for work that ends meanwhile
                     taken, self._left[database.name] = actions.take(database, self.holder, room, limits, likely)
             except DBAPIError as error:
                 log.warning("database %s: %s", database.name, error.orig)

@@ -235,9 +235,8 @@ class Move:
 
     def _check(self, kind: str, here: str, there: str) -> None:
         """Raise what the two agents would refuse; the networks are at the target afterwards."""
-        nics = orjson.loads(self.work.server.interfaces)
         with self.sides(here, there) as (source, target):
-            build.networks(self.work, target.client, there, nics)
+            build.networks(self.work, target.client, there, build.nics_of(self.work))
             Migrate(source, target, self.work.id, {"type": kind}).plan()
 
     def fits(self, here: str, there: str) -> bool:

@@ -51,11 +51,11 @@ from .blocks import BLOCK_DEVICES, OLD_BLOCK_DEVICES, checked_blocks
 CREATE = "os_compute_api:servers:create"
 #: Gates.
 ANY_NETWORKS_WORD = 37
+DESCRIBED_BY_NAME_UNTIL = 18
 #: Statements that each new server needs, made once.
 FLAVOR = select(flavors).where(flavors.c.id == bindparam("id"))
 KEYPAIR = select(keypairs.c.public_key, keypairs.c.type).where(
     keypairs.c.user_id == bindparam("user"), keypairs.c.name == bindparam("name"))
-DESCRIBED_BY_NAME_UNTIL = 18
 
 
 def _network(uuid_value: Value) -> Value:

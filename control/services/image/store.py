@@ -41,7 +41,8 @@ SORTS: dict[str, Any] = {
     "updated_at": "", "owner": "", "visibility": "", "min_disk": 0, "min_ram": 0}
 _ID: BindParameter[str] = bindparam("id")
 _PROJECT: BindParameter[str] = bindparam("project")
-#: Statements that each new server needs, made once. A project that is none (NULL) owns nothing.
+#: Statements that each new server needs, made once: an image by id, and where a project that is no administrator's may
+#: see it. A project that is none (NULL) owns nothing.
 _BY_ID = select(images).where(images.c.id == _ID)
 _SHARED = select(members.c.image_id).where(members.c.member == _PROJECT)
 _VISIBLE = _BY_ID.where(or_(
@@ -62,13 +63,6 @@ def member_of(project_id: str | None, status: str | None) -> Condition:
     return (images.c.visibility == "shared") & images.c.id.in_(found)
 
 
-def visible(context: Context) -> Condition:
-    """The condition of images that may be shown to *context*, by id."""
-    if context.is_admin:
-        return true()
-    return or_(images.c.visibility.in_(("public", "community")), owned(context), member_of(context.project_id, None))
-
-
 def owned(context: Context) -> Condition:
     """The condition of the project's own images."""
     return images.c.owner == context.project_id if context.project_id is not None else false()
@@ -77,8 +71,10 @@ def owned(context: Context) -> Condition:
 def find(connection: Connection, context: Context | None, id: str, lock: bool = False) -> Document | None:
     """The image, when *context* may see it (``None``: the control plane itself). *lock*: nobody else changes it until
     the transaction ends."""
-    query = _BY_ID if context is None or context.is_admin else _VISIBLE
-    values = {"id": id} if query is _BY_ID else {"id": id, "project": context and context.project_id}
+    values: dict[str, str | None] = {"id": id}
+    query = _BY_ID
+    if context is not None and not context.is_admin:
+        query, values["project"] = _VISIBLE, context.project_id
     row = connection.execute(query.with_for_update() if lock else query, values).mappings().first()
     return document(row, list(connection.execute(_TAGS, {"id": id}).scalars())) if row else None
 
@@ -142,7 +138,7 @@ def listed(context: Context, query: Mapping[str, str]) -> Condition:
         raise Fault(400, "member_status must be accepted, pending, rejected or all.")
     if wanted is None and context.is_admin and "member_status" not in query:
         return true()
-    shown = visible(context) if context.is_admin and "member_status" not in query else or_(
+    shown = true() if context.is_admin and "member_status" not in query else or_(
         images.c.visibility == "public", owned(context),
         member_of(context.project_id, None if status == "all" else status),
         (images.c.visibility == "community") if wanted in ("community", "all") else false())

@@ -16,15 +16,13 @@ from magnetar_control.web import Fault
 
 from . import ipam
 from .tables import addresses, networks, ports, subnets
-from .wishes import in_use
+from .wishes import in_use, subnets_of
 
 #: Whose ports Nova's are, as Neutron shows it.
 OWNER = "compute:nova"
 TABLES = ("networks", "subnets", "ports", "port_addresses", "security_groups", "security_group_rules")
 #: Statements that each new server needs, made once: to make one takes longer than to ask it.
 _PLACES = select(ports.c.id, ports.c.place).where(ports.c.device_id == bindparam("server"))
-_SUBNETS = select(subnets).where(subnets.c.network_id.in_(bindparam("ids", expanding=True))).order_by(
-    subnets.c.created_at, subnets.c.id)
 _NICS = select(
     *ports.c["id", "network_id", "mac_address", "tag", "made_for_server", "status", "host"],
     networks.c.name.label("network"), networks.c.type, networks.c.bridge, addresses.c.subnet_id, addresses.c.ip_address)
@@ -51,7 +49,8 @@ def allocated(connection: Connection, context: Context, server_id: str, wishes: 
     have = {row.id for row in rows}
     place = max((row.place for row in rows if row.place is not None), default=-1)
     ids = [wish.get("port_id") or made_id(server_id, wish, number) for number, wish in enumerate(wishes)]
-    choices = _subnets(connection, {wish["network_id"] for id, wish in zip(ids, wishes, strict=True) if id not in have})
+    new = [wish for id, wish in zip(ids, wishes, strict=True) if id not in have]
+    choices = subnets_of(connection, {wish["network_id"] for wish in new})
     for id, wish in zip(ids, wishes, strict=True):
         if id in have:
             continue
@@ -60,18 +59,11 @@ def allocated(connection: Connection, context: Context, server_id: str, wishes: 
         if wish.get("port_id"):
             _take(connection, id, values)
         else:
-            _make(connection, context, id, wish, choices.get(wish["network_id"], []),
+            _make(connection, context, id, wish, choices[wish["network_id"]],
                   {**values, "security_groups": orjson.dumps(list(groups)).decode()})
     nics = _shown(connection, connection.execute(_BY_SERVER, {"server": server_id}).mappings())
     seen = {nic["port_id"]: nic for nic in nics}
     return [seen[id] for id in ids]
-
-
-def _subnets(connection: Connection, ids: set[str]) -> dict[str, list[RowMapping]]:
-    choices: dict[str, list[RowMapping]] = {}
-    for row in connection.execute(_SUBNETS, {"ids": list(ids)}).mappings():
-        choices.setdefault(row["network_id"], []).append(row)
-    return choices
 
 
 def _take(connection: Connection, id: str, values: Document) -> None:

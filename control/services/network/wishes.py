@@ -8,11 +8,11 @@ networks.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from ipaddress import AddressValueError, IPv4Address
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, bindparam, or_, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, bindparam, or_, select
 
 from magnetar_control.services import Context, Document
 from magnetar_control.web import Fault
@@ -23,7 +23,8 @@ from .tables import addresses, networks, ports, subnets
 #: Statements that each new server needs, made once.
 _ANY = select(networks.c.id).where(or_(networks.c.project_id == bindparam("project"), networks.c.shared)).limit(2)
 _UP = _ANY.where(networks.c.admin_state_up)
-_SUBNETS = select(subnets).where(subnets.c.network_id.in_(bindparam("ids", expanding=True)))
+_SUBNETS = select(subnets).where(subnets.c.network_id.in_(bindparam("ids", expanding=True))).order_by(
+    subnets.c.created_at, subnets.c.id)
 
 
 def visible(context: Context) -> ColumnElement[bool]:
@@ -116,11 +117,16 @@ def _check_networks(connection: Connection, context: Context, plain: Sequence[Do
     _check_subnets(connection, plain)
 
 
-def _check_subnets(connection: Connection, plain: Sequence[Document]) -> None:
-    ids = {wish["network_id"] for wish in plain}
-    choices: dict[str, list[Any]] = {id: [] for id in ids}
+def subnets_of(connection: Connection, ids: Collection[str]) -> dict[str, list[RowMapping]]:
+    """The subnets of each of these networks, oldest first."""
+    choices: dict[str, list[RowMapping]] = {id: [] for id in ids}
     for row in connection.execute(_SUBNETS, {"ids": list(ids)}).mappings():
         choices[row["network_id"]].append(row)
+    return choices
+
+
+def _check_subnets(connection: Connection, plain: Sequence[Document]) -> None:
+    choices = subnets_of(connection, {wish["network_id"] for wish in plain})
     for id, own in choices.items():
         if not own:
             raise Fault(400, f"Network {id} requires a subnet in order to boot instances on.")
