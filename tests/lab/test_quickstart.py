@@ -60,8 +60,9 @@ def test_it_may_be_run_again_whatever_was_tried_in_between(guest_image: dict[str
     (tmp_path / "key.pub").write_text(
         "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBwIIyAUw3AJlDWG3n5qZLbcC3nJpWCPTzfWkqTzUDvx"
     )
-    given = {"guest_disk": guest_image["disk"], "public_key_file": tmp_path / "key.pub"}
+    given: dict[str, object] = {"guest_disk": guest_image["disk"], "public_key_file": tmp_path / "key.pub"}
     with LabAgent() as lab:
+        given |= {"network": f"net-{lab.mark}", "cidr": lab.cidr}
         said = play(lab, "quickstart.yml", tmp_path, **given)
         assert said.endswith("status 0"), said
         lab.domain("quick-1").destroy()
