@@ -50,6 +50,8 @@ class Cloud:
         self.kind, self.count, self.drawn = kind, hosts, 0
         #: The project of each token that ``project`` gave.
         self.projects: dict[str, str] = {}
+        #: The name of each token's project.
+        self.named: dict[str, str] = {}
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
@@ -158,7 +160,9 @@ class Cloud:
             "scope": {"project": {"name": project, "domain": domain}}}})
         if reply.status != 201:
             raise SystemExit(f"login failed: {reply.held[:500]!r}")
-        return reply.headers["x-subject-token"]
+        token = reply.headers["x-subject-token"]
+        self.named[token] = project
+        return token
 
     def want(self, name: str) -> dict[str, Any]:
         """The body of POST /servers."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -45,12 +46,22 @@ def alone(cloud: Cloud, name: str, text: str, count: int, floor: float, limit: f
                   spread=spread(found["taken"]), cpu=found["cpu"])
 
 
-def together(cloud: Cloud, name: str, text: str, count: int, floor: float, least: float) -> Figure:
-    """How many are answered in a second when eight clients ask."""
-    cloud.load([text], 8, max(16, count // 10))
-    found = cloud.load([text], 8, count)
+def together(cloud: Cloud, name: str, path: str, tokens: Sequence[str], count: int, floor: float,
+             least: float | None = None) -> Figure:
+    """How many are answered in a second when eight clients ask, with these tokens in turn."""
+    texts = [request("GET", path, token) for token in tokens]
+    cloud.load(texts, 8, max(16, count // 10))
+    found = cloud.load(texts, 8, count)
     return Figure(name, count / found["seconds"], "per s", floor=1000 / floor, floor_name=FETCHED, least=least,
                   cpu=found["cpu"], notes=(f"median {statistics.median(found['taken']):.3g} ms",))
+
+
+def clients(cloud: Cloud, name: str, path: str, token: str, count: int, floor: float, least: float) -> list[Figure]:
+    """Eight clients with one token, who are answered together where they wait at the same moment, and with a token
+    each, who are not."""
+    each = [cloud.login(cloud.named[token]) for _client in range(8)]
+    return [together(cloud, f"{name} of 8 clients", path, [token], count, floor, least),
+            together(cloud, f"{name} of 8 clients, a token each", path, each, count, floor)]
 
 
 def lists(cloud: Cloud, rounds: int) -> list[Figure]:
@@ -66,7 +77,8 @@ def lists(cloud: Cloud, rounds: int) -> list[Figure]:
         times = rounds * 10 if count < 1000 else rounds
         found.append(alone(cloud, f"GET /servers/detail, {count} servers", text, times, floor, limit))
         if count == 100:
-            found.append(together(cloud, "the same of 8 clients", text, rounds * 10, floor, 250))
+            found += clients(cloud, f"GET /servers/detail, {count} servers,", "/v2.1/servers/detail", token,
+                             rounds * 10, floor, 250)
     return found
 
 
@@ -76,11 +88,10 @@ def show(cloud: Cloud, rounds: int) -> list[Figure]:
     text = request("GET", f"/v2.1/servers/{like}", cloud.token)
     floor = plain(cloud.cell, select(servers).where(servers.c.id == like), rounds * 20)
     return [alone(cloud, "GET /servers/{id}", text, rounds * 20, floor, 1.5),
-            together(cloud, "the same of 8 clients", text, rounds * 80, floor, 1500)]
+            *clients(cloud, "GET /servers/{id}", f"/v2.1/servers/{like}", cloud.token, rounds * 80, floor, 1500)]
 
 
 def flavors(cloud: Cloud, rounds: int) -> list[Figure]:
     """GET /flavors/detail."""
     floor = plain(cloud.api, select(flavor_table).order_by(flavor_table.c.id), rounds * 20)
-    text = request("GET", "/v2.1/flavors/detail", cloud.token)
-    return [together(cloud, "GET /flavors/detail of 8 clients", text, rounds * 80, floor, 2500)]
+    return clients(cloud, "GET /flavors/detail", "/v2.1/flavors/detail", cloud.token, rounds * 80, floor, 2500)

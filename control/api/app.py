@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from magnetar_control.store import servers
 from magnetar_control.web import Answer, Fault, Request, Router
 from magnetar_control.web.application import by_token
-from magnetar_control.web.asgi import Way
+from magnetar_control.web.quick import Way
 from magnetar_core.actions import ACTIONS
 
 from . import faults, versions

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import psycopg
 from sqlalchemy import Connection, Engine, Table, create_engine, event, func, make_url, text
@@ -39,8 +39,19 @@ TURN = 30.0
 #: itself goes before.
 NOTICED = {"connect_timeout": "5", "keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "3",
            "tcp_user_timeout": "20000"}
+#: Seconds that a thread keeps a connection for reading, see ``keep_connections``.
+KEEP = 30.0
 #: How long a call is tried again while the database is away, in seconds.
 RETRY_FOR = 10.0
+
+
+_thread = threading.local()
+
+
+def keep_connections() -> None:
+    """Have the calling thread keep its connections to PostgreSQL for reading, instead of giving each back after use: to
+    take one takes as long as a small query. For a few threads that read often; what they keep, others lack."""
+    _thread.kept = {}
 
 
 def now() -> str:
@@ -80,6 +91,14 @@ class Bell:
             self._condition.wait_for(lambda: self._rung.get(name, 0) != seen, limit)
 
 
+class _Kept(NamedTuple):
+    """A connection that a thread keeps: until when, and what ``Database._broken`` was."""
+
+    connection: Connection
+    until: float
+    broken: int
+
+
 class Database:
     """A database by SQLAlchemy *url*: ``sqlite:////path`` or ``postgresql+psycopg://user@host/name``."""
 
@@ -101,12 +120,42 @@ class Database:
         #: Who rings: what is rung here is heard here at once, and need not be heard again from PostgreSQL.
         self.origin = uuid.uuid4().hex[:12]
         self._listener: _Listener | None = None
+        #: What threads keep, and how often the connections of before were found or made useless.
+        self._kept: set[Connection] = set()
+        self._broken = 0
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Connection]:
         """A connection for reading; each statement is a transaction of its own."""
-        with self._auto.connect() as connection:
-            yield connection
+        kept: dict[Database, _Kept] | None = getattr(_thread, "kept", None)
+        if kept is None or self.kind == "sqlite":
+            with self._auto.connect() as connection:
+                yield connection
+            return
+        mine = self._mine(kept.pop(self, None))  # who reads while he reads gets another one
+        try:
+            yield mine.connection
+        except BaseException as error:
+            self._broken += isinstance(error, DBAPIError) and error.connection_invalidated
+            self._drop(mine.connection)
+            raise
+        if self in kept:
+            self._drop(mine.connection)
+        else:
+            kept[self] = mine
+
+    def _mine(self, kept: _Kept | None) -> _Kept:
+        if kept and kept.until > time.monotonic() and kept.broken == self._broken:
+            return kept
+        if kept:
+            self._drop(kept.connection)
+        connection = self._auto.connect()
+        self._kept.add(connection)
+        return _Kept(connection, time.monotonic() + KEEP, self._broken)
+
+    def _drop(self, connection: Connection) -> None:
+        self._kept.discard(connection)
+        connection.close()
 
     @contextlib.contextmanager
     def write(self) -> Iterator[Connection]:
@@ -166,6 +215,9 @@ class Database:
         """Give all connections back."""
         if self._listener:
             self._listener.stop()
+        self._broken += 1
+        for connection in tuple(self._kept):
+            self._drop(connection)
         self.engine.dispose()
 
 

@@ -4,19 +4,18 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from enum import Enum, auto
 from functools import lru_cache
 from typing import Any, Protocol
 
 import orjson
 
 from .answer import Answer, Fault
+from .quick import Together, Way
 from .request import NO_HOST, Request
 
 log = logging.getLogger(__name__)
@@ -26,18 +25,7 @@ BODY_LIMIT = 1 << 20
 _PIECE_WAIT = 300.0
 #: Streams that come in or go out at the same moment; more of them wait.
 STREAMS = 32
-#: Quick requests that are in threads at the same moment, and seconds after which one does not count any more.
-QUICK, PATIENCE = 3, 0.02
 Observe = Callable[[str, str, str, int, float], None]
-
-
-class Way(Enum):
-    """Where a request is answered. ``HERE``: in the event loop, since to hand it to a thread would take longer.
-    ``TURN``: in a thread, a few at a time, since it takes little but the processor. ``THREAD``: in a thread."""
-
-    HERE = auto()
-    TURN = auto()
-    THREAD = auto()
 
 
 class Application(Protocol):
@@ -52,17 +40,19 @@ class Application(Protocol):
 
 class Server:
     """Mounts by prefix, longest first. *trusted*: believe X-Forwarded-Proto and -Host; a proxy sets them. *observe* is
-    told of each request: prefix, method, pattern of the route (empty for none), status, seconds."""
+    told of each request: prefix, method, pattern of the route (empty for none), status, seconds. *begin* is called in
+    each thread of quick requests before the first."""
 
     def __init__(self, mounts: Mapping[str, Application], threads: int = 16, trusted: bool = False,
-                 lifespan: Callable[[bool], None] | None = None, observe: Observe | None = None) -> None:
+                 lifespan: Callable[[bool], None] | None = None, observe: Observe | None = None,
+                 begin: Callable[[], None] | None = None) -> None:
         self.mounts = sorted(mounts.items(), key=lambda mount: -len(mount[0]))
         #: Applications that know of quick requests say so by their method ``way``.
         self.ways = {prefix: getattr(application, "way", _thread) for prefix, application in mounts.items()}
         self.threads = ThreadPoolExecutor(threads, thread_name_prefix="api")
         # Of their own, so that slow uploads and downloads keep nobody else waiting.
         self.streams = ThreadPoolExecutor(STREAMS, thread_name_prefix="stream")
-        self.turnstile = Turnstile()
+        self.quick = Together(ThreadPoolExecutor(threads, thread_name_prefix="quick", initializer=begin))
         self.trusted, self.lifespan, self.observe = trusted, lifespan, observe
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
@@ -100,11 +90,10 @@ class Server:
             elif "content-length" in headers or "transfer-encoding" in headers:
                 request.content = await _body(receive, headers)
             way = self.ways[prefix](request)
-            if way is Way.HERE:
-                answer = application.handle(request)
+            if way is Way.THREAD:
+                answer = await loop.run_in_executor(threads, application.handle, request)
             else:
-                async with self.turnstile.passed() if way is Way.TURN else contextlib.nullcontext():
-                    answer = await loop.run_in_executor(threads, application.handle, request)
+                answer = await self.quick.answer(way, application.handle, request)
         except Fault as fault:  # the body is too large
             answer = Answer({"error": {"code": fault.status, "message": fault.message}}, fault.status)
         await self._send(answer, request, send, loop)
@@ -150,28 +139,6 @@ class Server:
 
 def _thread(_request: Request) -> Way:
     return Way.THREAD
-
-
-class Turnstile:
-    """Lets ``QUICK`` requests into threads at once. More of them answer none sooner, since one thread computes at a
-    time, and make each longer, since all ask for their turn. One that takes longer than ``PATIENCE`` waits for
-    something else (a database that is far or away), and the next may come in."""
-
-    def __init__(self) -> None:
-        self._free = asyncio.Semaphore(QUICK)
-
-    @contextlib.asynccontextmanager
-    async def passed(self) -> AsyncIterator[None]:
-        """Within, when it is its turn."""
-        await self._free.acquire()
-        loop = asyncio.get_running_loop()
-        timer = loop.call_later(PATIENCE, self._free.release)
-        try:
-            yield
-        finally:
-            if loop.time() < timer.when():
-                timer.cancel()
-                self._free.release()
 
 
 async def _pieces(body: Iterable[bytes], send: Any, loop: asyncio.AbstractEventLoop,

@@ -9,7 +9,7 @@ from sqlalchemy import insert, update
 from magnetar_control.store.database import now
 from magnetar_control.store.tables import flavors, server_group_members, servers
 from magnetar_control.web import Request
-from magnetar_control.web.asgi import Way
+from magnetar_control.web.quick import Way
 
 IMAGE = "70a599e0-31e7-49b7-b260-868f441e862b"
 WANTED = {"server": {"name": "web", "flavorRef": "1", "imageRef": IMAGE, "networks": "none"}}
