@@ -169,7 +169,7 @@ def _action(body: Any) -> str:
 
 
 def guard(call: Call, key: str) -> None:
-    """Whether the server's lock and states let *key* be done. Raises ``Fault`` 409 that names the state."""
+    """Whether the server's lock, states and place let *key* be done. Raises ``Fault`` 409 that names what does not."""
     action, server = ACTIONS[key], call.server
     if action.locked and server.locked_by and not call.context.is_admin:
         raise Fault(409, f"Instance {server.id} is locked")
@@ -178,4 +178,7 @@ def guard(call: Call, key: str) -> None:
     word = action.label or key
     if action.states != ("*",) and server.vm_state not in action.states:
         raise Fault(409, f"Cannot '{word}' instance {server.id} while it is in vm_state {server.vm_state}")
-    raise Fault(409, f"Cannot '{word}' instance {server.id} while it is in task_state {server.task_state}")
+    if not action.busy and server.task_state is not None:
+        raise Fault(409, f"Cannot '{word}' instance {server.id} while it is in task_state {server.task_state}")
+    raise Fault(409, f"Instance {server.id} is not ready: it has no host, so '{word}' is not possible. Delete it; its "
+                     "fault says why it got none.")

@@ -46,7 +46,7 @@ def build(work: Work) -> None:
         return
     work.conductor.states.built(host, well=True)
     work.done(**seen(nics, resource), launched_at=work.server.launched_at or now(), progress=100, host=host,
-              availability_zone=work.server.availability_zone)
+              config_drive=True, availability_zone=work.server.availability_zone)
 
 
 def make(work: Work, host: str, nics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from magnetar_control.store.database import Database
 from magnetar_control.store.servers import ACTIONS_BELL
 from magnetar_control.store.store import Store
 from magnetar_core.actions import ERROR
-from magnetar_core.errors import NotFound
+from magnetar_core.errors import Conflict, NotFound
 
 from .power import AGAIN, TRIES
 from .work import Lost, Work
@@ -238,7 +238,11 @@ class Conductor:
             return
         log.info("%s begins", action.action, extra={"request_id": action.request_id, "server": work.id,
                                                     "host": work.server.host, "action": action.action})
-        flows[action.action](work)
+        flow = flows.get(action.action)
+        if flow is None:  # the API lets none in; to try it again would not help
+            work.failed(Conflict(f"Nothing here does {action.action}: the server has no host."))
+            return
+        flow(work)
 
     def _present(self) -> None:
         """Tell the cell that this conductor lives."""

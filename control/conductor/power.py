@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from magnetar_control.store import servers
+from magnetar_control.store.database import now
 from magnetar_control.web import Fault
 from magnetar_core.actions import ERROR, POWER, STOPPED
 from magnetar_core.client import Client
@@ -108,7 +109,7 @@ def rebuild(work: Work) -> None:
                      timeout=work.conductor.settings.action_timeout, request_id=work.once)
         found = client.ensure("server", work.id, {"name": work.server.hostname or work.server.name,
                                                   "power": "off" if before == STOPPED else "running"})
-        return {"vm_state": STOPPED if before == STOPPED else "active", "fault": None,
+        return {"vm_state": STOPPED if before == STOPPED else "active", "fault": None, "launched_at": now(),
                 "power_state": POWER.get(found["resource"]["power_state"], 0)}
 
     attempt(work, ask, work.error)

@@ -19,11 +19,11 @@ from sqlalchemy import (
     and_,
     bindparam,
     cast,
+    exists,
     func,
     literal,
     or_,
     select,
-    text,
     true,
 )
 from sqlalchemy.dialects.postgresql import JSONB
@@ -195,9 +195,8 @@ def tagged(tags: Sequence[str], every: bool, negated: bool) -> Callable[[str], C
 def _has_tag(kind: str, tag: str, at: int) -> Condition:
     if kind == "postgresql":
         return func.jsonb_exists(cast(servers.c.tags, JSONB), tag)
-    name = f"tag{abs(hash(tag)) % 10**9}_{at}"
-    return text(f"EXISTS (SELECT 1 FROM json_each(servers.tags) WHERE json_each.value = :{name})").bindparams(  # type: ignore[return-value]  # noqa: S608
-        **{name: tag})
+    each = func.json_each(servers.c.tags).table_valued("value", name=f"tag{at}")
+    return exists(select(literal(1)).select_from(each).where(each.c.value == tag))
 
 
 def with_metadata(wanted: dict[str, Any]) -> Callable[[str], Condition]:

@@ -88,9 +88,10 @@ def row(connection: Connection, id: str, lock: bool = False) -> Found | None:
 
 
 def allowed(server: Found, key: str) -> bool:
-    """Whether the action may be asked for in the server's states."""
+    """Whether the action may be asked for in the server's states, and where it is."""
     action = ACTIONS[key]
-    return (action.states == ANY or server.vm_state in action.states) and (action.busy or server.task_state is None)
+    return (action.states == ANY or server.vm_state in action.states) and (
+        action.busy or server.task_state is None) and (not action.placed or server.host is not None)
 
 
 def change(connection: Connection, id: str, **values: Any) -> None:

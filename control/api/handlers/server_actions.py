@@ -46,6 +46,7 @@ RULE = "os_compute_api:"
 PATH = "/servers/{server_id}/action"
 #: Gates.
 REBUILDS_KEY, HOST_CHECKED_MIGRATE, BODY_OF_IMAGE, LOCK_REASON, NO_PRECHECK = 54, 56, 45, 73, 34
+RESCUES_VOLUMES = 87
 
 
 def ask(call: Call, key: str, args: Mapping[str, Any] | None = None,
@@ -197,6 +198,11 @@ def rescue(call: Call) -> Answer:
     """Boot from another image, or its own."""
     want = call.body or {}
     image = want.get("rescue_image_ref")
+    if not call.server.image_id and call.version < RESCUES_VOLUMES:
+        raise Fault(400, "Cannot rescue a volume-backed instance (since microversion 2.87 with a rescue_image_ref).")
+    if not image and not call.server.image_id:
+        raise Fault(400, "rescue.rescue_image_ref: is required: the server boots from a volume, so there is no image "
+                         "that would be taken")
     if image:
         found = call.cloud.services.image.show(call.context, image)
         if found is None:

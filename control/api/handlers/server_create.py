@@ -8,7 +8,7 @@ import re
 import secrets
 import string
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -125,6 +125,8 @@ def prepared(call: Call) -> tuple[list[dict[str, Any]], list[str]]:
     key = _keypair(call, want.get("key_name"))
     blocks = checked_blocks(call, want, image, flavor)
     networks = call.cloud.services.network.check(call.context, want.get("networks", []))
+    if most > 1:
+        _for_many(networks)
     groups = call.cloud.services.network.groups(
         call.context, [one["name"] for one in want.get("security_groups") or [{"name": "default"}]])
     files = want.get("personality")
@@ -158,6 +160,15 @@ def _disk_config(image: Mapping[str, Any] | None) -> str:
     """What is meant when nothing is said: the image says whether its root partition grows."""
     said = ((image or {}).get("properties") or {}).get("auto_disk_config")
     return "AUTO" if str(said).lower() in ("true", "1", "yes") else "MANUAL"
+
+
+def _for_many(networks: Sequence[Mapping[str, Any]]) -> None:
+    """Raises ``Fault`` 400 for NICs that only one server can have."""
+    if any(wish["port_id"] for wish in networks):
+        raise Fault(400, "Unable to launch multiple instances with a single configured port ID. Please launch your "
+                         "instance one by one with different ports.")
+    if any(wish["fixed_ip"] for wish in networks):
+        raise Fault(400, "max_count cannot be greater than 1 if an fixed_ip is specified.")
 
 
 def _count(want: Mapping[str, Any]) -> tuple[int, int]:

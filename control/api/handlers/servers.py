@@ -116,7 +116,7 @@ def _wanted(call: Call, columns: Sequence[Any]) -> listing.Wanted | None:
     """What the query asks for; ``None`` when nothing can fit."""
     query = {name: value[-1] if isinstance(value, list) and name not in ("sort_key", "sort_dir", "status") else value
              for name, value in call.query.items()}
-    everywhere = "all_tenants" in query and _truth(query["all_tenants"])
+    everywhere = "all_tenants" in query and _truth(query, "all_tenants")
     if everywhere:
         call.check(f"{READ}{'detail' if call.operation.name.endswith('detail.list') else 'index'}:get_all_tenants")
     if not call.cloud.policy.allows(f"{READ}allow_all_filters", call.context):
@@ -138,8 +138,9 @@ def _wanted(call: Call, columns: Sequence[Any]) -> listing.Wanted | None:
     return wanted
 
 
-def _truth(text: Any) -> bool:
-    return bool(Truth().check(text, "all_tenants")) if text not in ("", None) else True
+def _truth(query: Mapping[str, Any], name: str) -> bool:
+    text = query[name]
+    return bool(Truth().check(text, name)) if text not in ("", None) else True
 
 
 def _filters(call: Call, query: Mapping[str, Any], wanted: listing.Wanted) -> bool:
@@ -172,7 +173,7 @@ def _filters(call: Call, query: Mapping[str, Any], wanted: listing.Wanted) -> bo
         raise Fault(400, "The value of changes-since must be less than or equal to changes-before.")
     if any(span):
         add(listing.changed(*span))
-    gone = "deleted" in query and _truth(query["deleted"])
+    gone = _only_deleted(call, query.get("status", ())) or ("deleted" in query and _truth(query, "deleted"))
     if gone or not any(span):
         add(listing.deleted(gone))
     return True
@@ -200,13 +201,18 @@ def _status(call: Call, words: Sequence[str], wanted: listing.Wanted) -> bool:
         conditions = [condition for condition in conditions if condition]
         if not conditions:
             return False
-    if "DELETED" in [word.upper() for word in words]:
-        if not call.context.is_admin:
-            raise Fault(403, "Only administrators may list deleted instances")
-        call.query["deleted"] = ["true"]
     from sqlalchemy import or_
 
     wanted.filters.append(lambda kind: or_(*(condition(kind) for condition in conditions if condition)))
+    return True
+
+
+def _only_deleted(call: Call, words: Sequence[str]) -> bool:
+    """Whether deleted servers are asked for by their status. Raises ``Fault`` 403 when the caller may not."""
+    if {word.upper() for word in words} != {"DELETED"}:
+        return False
+    if not call.context.is_admin:
+        raise Fault(403, "Only administrators may list deleted instances")
     return True
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 
 from magnetar_control.store import names
+from magnetar_core.actions import STOPPED
 from magnetar_core.errors import InvalidField, NotFound
 from magnetar_core.fields import Field, Kind
 from magnetar_core.kinds import Image, Server
@@ -92,7 +93,12 @@ def _create_image(doing: do.Doing, row: Any, args: Document) -> Document:
     id = doing.asks.act(row.id, "createImage", {"name": args["name"], "metadata": metadata},
                         doing.asks.request_id)["image_id"]
     doing.ended(doing.asks.request_id, "createImage")
-    return {"image": {"id": id, "name": args["name"]}, "consistency": "crash"}
+    return {"image": {"id": id, "name": args["name"]}, "consistency": _consistency(row)}
+
+
+def _consistency(row: Any) -> str:
+    """Of the file systems in an image of the server, in the agent's words."""
+    return "stopped" if row.vm_state == STOPPED else "crash-consistent"
 
 
 def _crash_dump(doing: do.Doing, row: Any, _args: Document) -> Document:
@@ -139,5 +145,5 @@ def event(asks: Asks, noun: Noun, key: str, sent: Mapping[str, Any], operation: 
     else:
         doing.ended(asks.request_id, action.format(**args))
         image = orjson.loads(before.args).get("image") if name == "create_image" else None
-        found = {"image": {"id": image, "name": args["name"]}, "consistency": "crash"} if image else {}
+        found = {"image": {"id": image, "name": args["name"]}, "consistency": _consistency(row)} if image else {}
     return {"done": True, **found, "resource": noun.one(asks, row.id)}

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from ipaddress import IPv4Network
 from typing import Any
 
+from magnetar_core import addresses
 from magnetar_core.errors import Ambiguous, InvalidField, MagnetarError
 from magnetar_core.kinds import Network
 from magnetar_core.plan import Step
@@ -75,14 +75,10 @@ class Networks(Noun):
             raise InvalidField("bridge", "belongs to mode bridge; the others have names of their own on hosts")
         if not want.get("cidr"):
             raise InvalidField("cidr", "is required: servers of a cloud get their addresses from it")
-        try:
-            net = IPv4Network(want["cidr"])
-        except ValueError as error:
-            raise InvalidField("cidr", f"must be an IPv4 network: {error}", want["cidr"]) from None
-        usual = {"dhcp": True, "dhcp_start": str(net[2]), "dhcp_end": str(net[-2])}
-        for name, value in usual.items():
-            if want.get(name) is None:
-                want[name] = value
+        if want.get("dhcp") is None:
+            want["dhcp"] = True
+        if have is None or any(want.get(name) != have.get(name) for name in ("cidr", "dhcp_start", "dhcp_end")):
+            addresses.span(want, addresses.network(want))
         return want
 
     def make(self, asks: Asks, want: Document, operation: Operation) -> None:

@@ -284,6 +284,8 @@ class Ensuring:
         steps = planning.steps(acts)
         if self.dry:
             after = {**have, **{n: _told(n, want, have) for n in names}}
+            if (after["power"], after["rescue"]) != (have["power"], have["rescue"]):
+                after.update(_afterwards(after))
             return Result(steps, changes, plain(after), self.warnings)
         doing = do.Doing(self.asks, row.id, self.operation)
         preserve = bool(self.permissions.get("preserve_ephemeral"))
@@ -318,6 +320,15 @@ class Ensuring:
         anew = Ensuring(self.noun, self.asks, {**full, "name": want["name"]}, self.permissions, False, self.operation)
         made = anew.run(None)
         return Result(steps, changes, made.resource, self.warnings + anew.warnings)
+
+
+#: The status of a server of each power state.
+_STATUSES = {"running": "ACTIVE", "off": "SHUTOFF", "paused": "PAUSED", "suspended": "SUSPENDED"}
+
+
+def _afterwards(want: Document) -> Document:
+    """How a server is seen that is as *want* says."""
+    return {"power_state": want["power"], "status": "RESCUE" if want["rescue"] else _STATUSES[want["power"]]}
 
 
 def _told(name: str, want: Document, have: Document) -> Any:

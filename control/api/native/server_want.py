@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from magnetar_core.errors import InvalidField
+from magnetar_core.kinds.flavor import completed
 
 from .asks import Asks, Document
 from .flavor import Flavors
@@ -57,7 +58,8 @@ class Wanted:
     def _flavor(self, given: Any, have: Document | None) -> Document:
         if isinstance(given, dict):
             mine = have["flavor"] if have else {}
-            sizes = {**dict.fromkeys(SIZES[3:], 0), **{name: n for name, n in given.items() if name in SIZES[1:]}}
+            sizes = {**dict.fromkeys(SIZES[3:], 0), **{
+                name: n for name, n in completed(given, mine).items() if name in SIZES[1:]}}
             if have and all(mine.get(name) == value for name, value in sizes.items()):
                 return {**mine, "id": have["_flavor"]}
             fits = [one for one in FLAVORS.every(self.asks) if all(one[name] == n for name, n in sizes.items())]

@@ -35,6 +35,7 @@ TYPES = {401: "HTTPUnauthorized", 403: "PolicyNotAuthorized", 404: "HTTPNotFound
          409: "Conflict", 413: "HTTPRequestEntityTooLarge", 415: "HTTPUnsupportedMediaType",
          500: "HTTPInternalServerError", 503: "HTTPServiceUnavailable"}
 UNLIMITED = ("network", "subnet", "port", "security_group", "security_group_rule")
+PROJECT = ("tenant_id", "project_id")
 NOTHING = ("router", "floatingip", "subnetpool", "rbac_policy", "trunk")
 
 
@@ -56,6 +57,8 @@ class Application(Routed):
                   Guarded(method="GET", path="/v2.0/quotas", handler=quotas, who="admin"),
                   Guarded(method="GET", path="/v2.0/quotas/{id}", handler=quota),
                   Guarded(method="GET", path="/v2.0/quotas/{id}/default", handler=quota),
+                  Guarded(method="PUT", path="/v2.0/quotas/{id}", handler=set_quota, who="admin"),
+                  Guarded(method="DELETE", path="/v2.0/quotas/{id}", handler=reset_quota, who="admin"),
                   *(route for noun in NOUNS for route in Verbs(database, noun).routes()),
                   *(route for path, key in NONE_OF.items() for route in _none_of(path, key))]
         super().__init__(routes, authenticate, refused)
@@ -106,6 +109,25 @@ def quota(request: Request) -> Answer:
     if request.params["id"] != request.context.project_id and not request.context.is_admin:
         raise Fault(403, "Only admins may see the quota of another project.", type="PolicyNotAuthorized")
     return Answer({"quota": {**dict.fromkeys(UNLIMITED, -1), **dict.fromkeys(NOTHING, 0)}})
+
+
+def set_quota(request: Request) -> Answer:
+    """Nothing is counted, so the only limit that can be set is none: -1."""
+    given = request.json()
+    wanted = given.get("quota") if isinstance(given, dict) else None
+    if not isinstance(wanted, dict):
+        raise Fault(400, "quota: is required: an object of resources and limits.")
+    for name, limit in wanted.items():
+        if name not in UNLIMITED + NOTHING + PROJECT:
+            raise Fault(400, f"quota.{name[:60]}: is no resource; known are {', '.join(UNLIMITED + NOTHING)}.")
+        if name in UNLIMITED and limit != -1:
+            raise Fault(400, f"quota.{name}: must be -1: networks and what belongs to them have no limit here.")
+    return quota(request)
+
+
+def reset_quota(request: Request) -> Answer:
+    """To the defaults, which all projects have."""
+    return Answer(None, 204)
 
 
 def _none_of(path: str, key: str) -> list[Guarded]:

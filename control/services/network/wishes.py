@@ -58,6 +58,8 @@ def _wish(network_id: str | None = None, port_id: str | None = None, fixed_ip: s
 
 def _plain(wish: Mapping[str, Any]) -> Document:
     port, address = wish.get("port"), wish.get("fixed_ip")
+    if not port and not wish.get("uuid"):
+        raise Fault(400, "networks: each NIC needs a uuid (of a network) or a port.")
     if address is not None:
         if port:
             raise Fault(400, f"Specified Fixed IP '{address}' cannot be used with port '{port}': the two cannot be "

@@ -20,7 +20,8 @@ class Action(NamedTuple):
     """*states*: vm_states in which it may be asked for. *task*: the task_state meanwhile. *after*: the vm_state when it
     has succeeded (``None``: as it was). *locked*: whether a lock keeps it from others than admins. *busy*: whether it
     may be asked for while something else is done. *want*: what the agent's server is then asked to be. *label*: what
-    os-instance-actions calls it. *event*: the name of its event. *kind*: which limit of the host it counts against."""
+    os-instance-actions calls it. *event*: the name of its event. *kind*: which limit of the host it counts against.
+    *placed*: whether a server that never got a host is refused (Nova's "is not ready")."""
 
     states: tuple[str, ...]
     task: Optional[str]
@@ -31,6 +32,7 @@ class Action(NamedTuple):
     label: str = ""
     event: str = ""
     kind: str = "act"
+    placed: bool = True
 
 
 def _power(states: str, task: str, after: str, power: str, label: str) -> Action:
@@ -40,9 +42,11 @@ def _power(states: str, task: str, after: str, power: str, label: str) -> Action
 
 ACTIONS: dict[str, Action] = {
     "create": Action((BUILDING,), "scheduling", ACTIVE, locked=False, busy=True, label="create",
-                     event="compute__do_build_and_run_instance", kind="build"),
-    "delete": Action(ANY, "deleting", DELETED, busy=True, label="delete", event="compute_terminate_instance"),
-    "forceDelete": Action(ANY, "deleting", DELETED, busy=True, label="delete", event="compute_terminate_instance"),
+                     event="compute__do_build_and_run_instance", kind="build", placed=False),
+    "delete": Action(ANY, "deleting", DELETED, busy=True, label="delete", event="compute_terminate_instance",
+                     placed=False),
+    "forceDelete": Action(ANY, "deleting", DELETED, busy=True, label="delete", event="compute_terminate_instance",
+                          placed=False),
     "os-start": _power("stopped", "powering-on", ACTIVE, "running", "start"),
     "os-stop": _power("active error", "powering-off", STOPPED, "off", "stop"),
     "pause": _power("active", "pausing", PAUSED, "paused", "pause"),
@@ -81,12 +85,12 @@ ACTIONS: dict[str, Action] = {
     "live_migration_cancel": Action(ANY, None, None, busy=True, label="live_migration_cancel"),
     "live_migration_force_complete": Action(ANY, None, None, busy=True, label="live_migration_force_complete"),
     # Done by the API at once; they appear among the instance actions only where Nova shows them.
-    "lock": Action(ANY, None, None, locked=False, busy=True, label="lock"),
-    "unlock": Action(ANY, None, None, locked=False, busy=True, label="unlock"),
-    "os-resetState": Action(ANY, None, None, locked=False, busy=True),
-    "metadata": Action((ACTIVE, PAUSED, SUSPENDED, STOPPED), None, None, busy=True),
-    "tags": Action((ACTIVE, PAUSED, SUSPENDED, STOPPED), None, None, locked=False, busy=True),
-    "update": Action(ANY, None, None, locked=False, busy=True),
+    "lock": Action(ANY, None, None, locked=False, busy=True, label="lock", placed=False),
+    "unlock": Action(ANY, None, None, locked=False, busy=True, label="unlock", placed=False),
+    "os-resetState": Action(ANY, None, None, locked=False, busy=True, placed=False),
+    "metadata": Action((ACTIVE, PAUSED, SUSPENDED, STOPPED), None, None, busy=True, placed=False),
+    "tags": Action((ACTIVE, PAUSED, SUSPENDED, STOPPED), None, None, locked=False, busy=True, placed=False),
+    "update": Action(ANY, None, None, locked=False, busy=True, placed=False),
     "console": Action((ACTIVE, PAUSED, RESCUED, RESIZED, ERROR, STOPPED, SUSPENDED), None, None, locked=False,
                       busy=True),
 }

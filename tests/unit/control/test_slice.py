@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from magnetar_control.store import servers
+
 from .cloud import Cloud
 
 
@@ -31,3 +33,70 @@ def test_a_life(cloud: Cloud) -> None:
         assert found and found["status"] == status, (action, found)
     assert admin.delete(f"/v2.1/servers/{server['id']}").status == 204
     assert admin.settled(server["id"]) is None
+
+
+def test_a_server_that_found_no_host_is_only_deleted(cloud: Cloud) -> None:
+    """Nothing that needs a host is begun; what is asked for all the same ends at once, and leaves nothing busy."""
+    admin = cloud.admin
+    flavor = {"flavor": {"id": "huge", "name": "huge", "vcpus": 1, "ram": 1 << 30, "disk": 1}}
+    assert admin.post("/v2.1/flavors", flavor).status == 200
+    id = admin.boot("nowhere", flavorRef="huge")["id"]
+    for state in ("active", "error"):
+        assert admin.act(id, "os-resetState", {"state": state}).status == 202
+        for action, args in (("reboot", {"type": "HARD"}), ("rebuild", {"imageRef": admin.image()}), ("rescue", None),
+                             ("os-stop", None), ("pause", None), ("suspend", None), ("resize", {"flavorRef": "1"}),
+                             ("migrate", None), ("createImage", {"name": "a"}), ("os-getConsoleOutput", {})):
+            reply = admin.act(id, action, args)
+            assert reply.status == 409, (state, action, reply)
+        assert admin.server(id)["OS-EXT-STS:task_state"] is None
+    (cell0,) = [database for cell, database in cloud.parts.store.databases() if cell.name == "cell0"]
+    with cell0.write() as connection:  # as an API of before would have let it in
+        row = servers.row(connection, id, lock=True)
+        assert servers.ask(connection, row, "reboot-hard", "req-1", "me", row.project_id, {"type": "HARD"})
+        cell0.ring(connection, servers.ACTIONS_BELL)
+    found = admin.settled(id)
+    assert found and "has no host" in found["fault"]["message"], found
+    assert admin.delete(f"/v2.1/servers/{id}").status == 204
+    assert admin.settled(id) is None
+
+
+def test_a_server_on_a_volume_is_not_rescued_without_an_image(cloud: Cloud) -> None:
+    admin = cloud.admin
+    id = admin.boot("volume", block_device_mapping_v2=[{
+        "boot_index": 0, "uuid": admin.image(), "source_type": "image", "destination_type": "volume",
+        "volume_size": 1, "delete_on_termination": True}])["id"]
+    for version, args in (("2.1", None), ("2.86", {"rescue_image_ref": admin.image()}), ("2.87", None), ("2.87", {})):
+        reply = admin.act(id, "rescue", args, version)
+        assert reply.status == 400, (version, args, reply)
+    assert admin.server(id)["status"] == "ACTIVE"
+    assert admin.act(id, "rescue", {"rescue_image_ref": admin.image()}, "2.87").status == 200
+    found = admin.settled(id)
+    assert found and found["status"] == "RESCUE"
+    admin.delete(f"/v2.1/servers/{id}")
+
+
+def test_many_servers_do_not_share_a_port_or_an_address(cloud: Cloud) -> None:
+    admin = cloud.admin
+    network = admin.get("/network/v2.0/networks").json["networks"][0]["id"]
+    port = admin.post("/network/v2.0/ports", {"port": {"network_id": network}}).json["port"]
+    body = {"name": "many", "flavorRef": "1", "imageRef": admin.image(), "max_count": 2}
+    for nic, text in (({"port": port["id"]}, "single configured port"),
+                      ({"uuid": network, "fixed_ip": "10.20.1.1"}, "max_count"),
+                      ({}, "needs a uuid")):
+        reply = admin.post("/v2.1/servers", {"server": {**body, "networks": [nic]}}, "2.60")
+        assert reply.status == 400 and text in str(reply.json), reply
+    assert admin.get("/v2.1/servers?name=many").json["servers"] == []
+
+
+def test_what_is_known_of_a_new_server(cloud: Cloud) -> None:
+    """Every server has a config drive, so it says so; a rebuilt one was launched anew."""
+    admin = cloud.admin
+    server = admin.boot("known")
+    assert server["config_drive"] == "True"
+    admin.act(server["id"], "rebuild", {"imageRef": admin.image()})
+    again = admin.settled(server["id"])
+    assert again and again["OS-SRV-USG:launched_at"] > server["OS-SRV-USG:launched_at"]
+    admin.delete(f"/v2.1/servers/{server['id']}")
+    assert admin.settled(server["id"]) is None
+    shown = admin.get("/v2.1/servers?status=DELETED").json["servers"]
+    assert server["id"] in [one["id"] for one in shown]

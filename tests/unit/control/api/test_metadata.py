@@ -151,3 +151,15 @@ def test_addresses_by_network(compute):
     assert (gone.status, gone.message) == (404, "Instance is not a member of specified network")
     assert compute.rita.get(path(id, "ips") + "?a=b", "2.102").status == 400
     assert compute.rita.get(path(id, "ips") + "?a=b", "2.101").status == 200
+
+
+@pytest.mark.parametrize(("query", "names"), [
+    ("tags=a", "both one"), ("tags=a,b", "both"), ("tags-any=a,b", "both one"), ("tags-any=z", ""),
+    ("not-tags=a", "none"), ("not-tags=a,b", "none one"), ("not-tags-any=b", "none one"),
+    ("not-tags-any=a,b", "none"), ("not-tags=b&tags=a", "one"), ("not-tags=z", "both none one")])
+def test_lists_by_tags(compute, query, names):
+    for name, tags in (("both", '["a","b"]'), ("one", '["a"]'), ("none", "[]")):
+        compute.server(name=name, tags=tags)
+    found = compute.alice.get(f"/servers?{query}", "2.26")
+    assert found.status == 200, found.json
+    assert " ".join(sorted(one["name"] for one in found.json["servers"])) == names

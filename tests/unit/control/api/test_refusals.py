@@ -146,6 +146,20 @@ def test_what_is_busy_is_409_and_the_task_is_named(small, operation):
     assert answer.status == 409 and "rebooting" in fault(answer)[1]
 
 
+PLACED = [one for one in OF_SERVERS if one.act and ACTIONS[one.act].placed]
+
+
+@pytest.mark.parametrize("operation", PLACED, ids=ids(PLACED))
+@pytest.mark.parametrize("cell", ["cell0", "cell1"])
+def test_a_server_without_a_host_is_409(small, operation, cell):
+    version, body = BODIES[operation.name]
+    states = ACTIONS[operation.act].states
+    state = "error" if "error" in states else states[0].replace("*", "active")
+    id = small.server(project="red", vm_state=state, cell=cell)
+    answer = send(small, operation, body, version, server=id)
+    assert answer.status == 409 and "has no host" in fault(answer)[1], answer.content
+
+
 LOCKED = [one for one in OF_SERVERS if one.act and ACTIONS[one.act].locked]
 
 
@@ -184,6 +198,7 @@ def test_fields_of_a_new_server(small, field, value):
     answer = small.alice.post("/servers", body)
     assert answer.status == 400, answer
     assert field.split(":")[-1] in answer.message or "NUL" in answer.message
+    assert field != "imageRef" or "must be '' or a uuid" in answer.message
 
 
 @pytest.mark.parametrize(("query", "version", "status"), [

@@ -51,6 +51,26 @@ def test_images_of_another_project(cloud: Cloud) -> None:
     assert other.delete("/v1/image/theirs").json["changed"]
 
 
+@pytest.mark.parametrize(("want", "field"), [
+    ({"cidr": "10.9.0.0/31"}, "cidr"), ({"cidr": "10.9.0.1/32"}, "cidr"), ({"cidr": "0.0.0.0/4"}, "cidr"),
+    ({"cidr": "127.0.0.0/24"}, "cidr"), ({"cidr": "10.9.0.0/33"}, "cidr"), ({}, "cidr"),
+    ({"cidr": "10.9.0.0/24", "dhcp_start": "10.8.0.1"}, "dhcp_start"),
+    ({"cidr": "10.9.0.0/24", "dhcp_start": "10.9.0.9", "dhcp_end": "10.9.0.5"}, "dhcp_start")])
+def test_wrong_addresses_of_a_network(cloud: Cloud, want: dict[str, str], field: str) -> None:
+    """They are refused as a host refuses them, in check mode too."""
+    for dry in (True, False):
+        refused = ensure(cloud.admin, "network/odd", want, dry_run=dry)
+        assert refused.status == 400 and refused.json["error"]["details"]["field"] == field, refused
+    assert cloud.admin.get("/v1/network/odd").status == 404
+
+
+def test_a_network_has_the_normal_form_of_its_addresses(cloud: Cloud) -> None:
+    made = ensure(cloud.admin, "network/odd", {"cidr": "10.97.0.3/24"})
+    assert made.json["resource"]["cidr"] == "10.97.0.0/24"
+    assert not ensure(cloud.admin, "network/odd", {"cidr": "10.97.0.3/24"}).json["changed"]
+    assert cloud.admin.delete("/v1/network/odd").json["changed"]
+
+
 def test_flavors_and_key_pairs(cloud: Cloud) -> None:
     admin = cloud.admin
     want = {"vcpus": 1, "ram": 64, "extra_specs": {"hw:cpu_policy": "shared"}, "description": "a"}

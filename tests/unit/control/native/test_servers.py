@@ -55,6 +55,8 @@ def test_a_life(cloud: Cloud) -> None:
         planned = ensure(admin, "server/web1", {"power": power}, dry_run=True)
         found = ensure(admin, "server/web1", {"power": power})
         assert verbs(found) == ["record", *steps] == verbs(planned)
+        for name in ("power", "power_state", "status"):
+            assert planned.json["resource"][name] == found.json["resource"][name], (power, name)
         assert found.json["resource"]["status"] == status and found.json["resource"]["power"] == power
         assert not ensure(admin, "server/web1", {"power": power}).json["changed"]
     found = ensure(admin, "server/web1", {"metadata": {"tier": "1"}, "tags": ["shop"], "description": "for the shop"},
@@ -81,7 +83,12 @@ def test_another_flavor_needs_leave(cloud: Cloud) -> None:
     found = ensure(admin, "server/grow", {"flavor": "larger"}, allow_reboot=True)
     assert verbs(found) == ["record", "stop", "define", "start"]
     assert found.json["resource"]["flavor"]["ram"] == 128 and found.json["resource"]["status"] == "ACTIVE"
-    assert not ensure(admin, "server/grow", {"flavor": "larger"}).json["changed"]
+    for same in ("larger", {"ram": 128}, {"vcpus": 2}):
+        assert not ensure(admin, "server/grow", {"flavor": same}).json["changed"]
+    for key, flavor, why in (("grow", {"ram": 129}, "no flavor of this cloud"),
+                             ("none", {"ram": 128}, "flavor.vcpus: is required to make a server")):
+        refused = ensure(admin, f"server/{key}", WEB | {"flavor": flavor})
+        assert refused.status == 400 and why in refused.json["error"]["message"]
     admin.delete("/v1/server/grow")
 
 

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The addresses of a network, the same on a host and in a cloud: which are possible, and which DHCP gives."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv4Network
+from typing import Any, Dict, Optional
+
+from .errors import InvalidField
+
+#: Shortest and longest prefix.
+PREFIXES = (8, 30)
+#: Networks that cannot be given to guests.
+SPECIAL = (
+    (IPv4Network("0.0.0.0/8"), "unspecified"), (IPv4Network("127.0.0.0/8"), "loopback"),
+    (IPv4Network("169.254.0.0/16"), "link-local"), (IPv4Network("224.0.0.0/3"), "multicast or reserved"),
+)
+
+
+def network(want: Dict[str, Any]) -> IPv4Network:
+    """The network of ``cidr``, which becomes its normal form. Raises ``InvalidField``."""
+    if not want.get("cidr"):
+        raise InvalidField("cidr", f"is required with mode {want['mode']}, such as 192.168.100.0/24")
+    try:
+        net = IPv4Network(want["cidr"], strict=False)
+    except ValueError:
+        raise InvalidField("cidr", "must be an IPv4 network such as 192.168.100.0/24", want["cidr"]) from None
+    if not PREFIXES[0] <= net.prefixlen <= PREFIXES[1]:
+        raise InvalidField("cidr", f"must have a prefix from /{PREFIXES[0]} to /{PREFIXES[1]}", want["cidr"])
+    for bad, why in SPECIAL:
+        if net.overlaps(bad):
+            raise InvalidField("cidr", f"must not hold {why} addresses ({bad})", want["cidr"])
+    want["cidr"] = str(net)
+    return net
+
+
+def span(want: Dict[str, Any], net: IPv4Network) -> None:
+    """Fill in ``dhcp_start`` and ``dhcp_end``: all addresses but the first, which is the host's or the router's. Raises
+    ``InvalidField``."""
+    first, last = net.network_address + 2, net.broadcast_address - 1
+    start = _address("dhcp_start", want.get("dhcp_start"), first, last) or first
+    end = _address("dhcp_end", want.get("dhcp_end"), first, last) or last
+    if start > end:
+        raise InvalidField("dhcp_start", f"must not come after dhcp_end ({end})", str(start))
+    want.update(dhcp_start=str(start), dhcp_end=str(end))
+
+
+def _address(name: str, text: Optional[str], first: IPv4Address, last: IPv4Address) -> Optional[IPv4Address]:
+    if text is None:
+        return None
+    try:
+        found = IPv4Address(text)
+    except ValueError:
+        raise InvalidField(name, "must be an IPv4 address", text) from None
+    if not first <= found <= last:
+        raise InvalidField(name, f"must lie in {first} to {last}; the address before is the host's", text)
+    return found
