@@ -18,7 +18,8 @@ from starlette.exceptions import HTTPException
 
 from magnetar_agent import access, audit, inventory, openapi
 from magnetar_agent.metrics import Metrics
-from magnetar_agent.routes import Json, Resources, Tasks, query
+from magnetar_agent.routes import Json, Resources, Tasks, key, query
+from magnetar_agent.servers.figures import diagnostics
 from magnetar_agent.streams import Streams
 from magnetar_agent.version import API, version
 from magnetar_agent.watch import Feed
@@ -160,6 +161,16 @@ class Pages:
         query(request)
         return Json(await run_in_threadpool(inventory.host, self.agent))
 
+    async def uptime(self, request: Request) -> Json:
+        """For how long the host is up, and its load; nothing else is looked at."""
+        query(request)
+        return Json(await run_in_threadpool(self.agent.hypervisor.uptime))
+
+    async def diagnostics(self, request: Request) -> Json:
+        """What a server has used since it was started, as its hypervisor counts; empty while it is off."""
+        query(request)
+        return Json(await run_in_threadpool(diagnostics, self.agent, key(request)))
+
     async def health(self, _request: Request) -> Json:
         """200 while libvirt answers, else 503."""
         connected = await run_in_threadpool(self.agent.hypervisor.connected)
@@ -182,7 +193,7 @@ class Application(Front):
         tokens, metrics = access.Tokens(agent.settings.tokens_file), Metrics(agent)
         self.feed = Feed(agent)
         api = FastAPI(title="Magnetar host agent", version=version(), docs_url=None, redoc_url=None,
-                      description="Makes one libvirt host be what its documents say.")
+                      redirect_slashes=False, description="Makes one libvirt host be what its documents say.")
         self._routes(api, agent, metrics)
         api.add_exception_handler(MagnetarError, refused)
         api.add_exception_handler(HTTPException, unknown)
@@ -199,6 +210,7 @@ class Application(Front):
             ("GET", "/metrics", pages.figures, openapi.text("Prometheus' text format")),
             ("GET", "/docs", pages.docs, {"include_in_schema": False}),
             ("GET", "/v1/host", pages.host, openapi.shows(Host)),
+            ("GET", "/v1/host/uptime", pages.uptime, openapi.uptime()),
             ("GET", "/v1/watch", self.feed.watch, openapi.watch()),
             ("GET", "/v1/operations", tasks.list, openapi.operations()),
             ("GET", "/v1/operations/{key}", tasks.show, openapi.operation("wait")),
@@ -206,6 +218,7 @@ class Application(Front):
             ("PUT", f"/v1/{Image.noun}/{{key}}/data", streams.upload, openapi.uploads(Image)),
             ("GET", f"/v1/{Image.noun}/{{key}}/data", streams.download, openapi.downloads(Image)),
             ("GET", f"/v1/{Server.noun}/{{key}}/console", streams.console, openapi.console()),
+            ("GET", f"/v1/{Server.noun}/{{key}}/diagnostics", pages.diagnostics, openapi.diagnostics()),
         ):
             api.add_api_route(where, endpoint, methods=[method], response_class=Json, **{"tags": ["agent"], **extra})
         for kind in KINDS:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import logging
 import os
 import sys
@@ -20,12 +21,14 @@ if TYPE_CHECKING:
     from magnetar_agent.access import Tokens
 
 Command = Callable[[argparse.Namespace], int]
+#: Adds further subcommands to the command line.
+Adds = Callable[["argparse._SubParsersAction[argparse.ArgumentParser]"], None]  # noqa: SLF001 - its only name
 
 
-def parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+def parser(also: Adds | None = None) -> argparse.ArgumentParser:
+    """The whole command line, with the subcommands of other packages that *also* adds."""
     top = argparse.ArgumentParser(
-        prog="magnetar", description="Runs virtual machines on this host.",
+        prog="magnetar", description="Runs virtual machines: the agent of this host, or a cloud of hosts.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="Examples:\n  magnetar agent --check-config\n  magnetar token create awx --scope operate\n"
                "  source <(magnetar completion bash)")
@@ -35,10 +38,13 @@ def parser() -> argparse.ArgumentParser:
                     "  magnetar agent --fake --state-dir /tmp/m --socket /tmp/m/agent.sock   (no libvirt needed)"))
     _token(_command(commands, "token", None, "Make, list and revoke bearer tokens for HTTPS.",
                     "magnetar token create awx --scope operate\n  magnetar token list\n  magnetar token revoke awx"))
-    shell = _command(commands, "completion", run_completion, "Print a completion script for the shell.",
+    shell = _command(commands, "completion", functools.partial(run_completion, top),
+                     "Print a completion script for the shell.",
                      "source <(magnetar completion bash)\n  magnetar completion zsh > ~/.zfunc/_magnetar")
     shell.add_argument("shell", choices=SHELLS)
     _command(commands, "version", run_version, "Print the version.", "magnetar version")
+    if also:
+        also(commands)
     return top
 
 
@@ -134,9 +140,9 @@ def list_tokens(given: argparse.Namespace) -> int:
     return 0
 
 
-def run_completion(given: argparse.Namespace) -> int:
-    """``magnetar completion``."""
-    print(script(parser(), given.shell), end="")
+def run_completion(top: argparse.ArgumentParser, given: argparse.Namespace) -> int:
+    """``magnetar completion``, of all that the command line *top* knows."""
+    print(script(top, given.shell), end="")
     return 0
 
 
@@ -154,9 +160,9 @@ def _tokens(given: argparse.Namespace) -> Tokens:
     return Tokens(given.tokens_file or configuration.load(given.config).tokens_file)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, also: Adds | None = None) -> int:
     """The console command. Failures are one sentence on stderr and status 1."""
-    given = parser().parse_args(arguments)
+    given = parser(also).parse_args(arguments)
     try:
         return int(given.run(given))
     except MagnetarError as error:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from magnetar_agent.storage import Storage
+from magnetar_agent import figures, networks, storage
 
 #: States of a domain as Magnetar sees them. ``crashed``: QEMU died or the guest panicked. ``suspended``: saved to disk.
 RUNNING, OFF, PAUSED, SUSPENDED, CRASHED = "running", "off", "paused", "suspended", "crashed"
@@ -112,45 +112,6 @@ class DomainSpec:
 
 
 @dataclass(frozen=True)
-class NetworkSpec:
-    """A libvirt network that the agent makes. *mode* is nat or isolated; *hosts*: MACs with their addresses."""
-
-    uuid: str
-    name: str
-    mode: str
-    bridge: str
-    address: str
-    prefix: int
-    dhcp_start: str | None = None
-    dhcp_end: str | None = None
-    domain: str | None = None
-    mtu: int = 0
-    hosts: tuple[tuple[str, str], ...] = ()
-
-
-@dataclass(frozen=True)
-class NetworkSeen:
-    """A libvirt network as it is. *owned*: it carries Magnetar's metadata."""
-
-    uuid: str
-    name: str
-    active: bool
-    autostart: bool
-    bridge: str | None
-    owned: bool = False
-
-
-@dataclass(frozen=True)
-class Lease:
-    """A DHCP lease of a libvirt network."""
-
-    mac: str
-    address: str
-    version: int
-    hostname: str | None = None
-
-
-@dataclass(frozen=True)
 class Export:
     """A disk that is served at the unix *socket* under *name*. With *stand_in* it is served as it is while a domain of
     this host still writes to it, and what clients write is lost: good enough for a QEMU that waits for a guest."""
@@ -212,7 +173,7 @@ class Event:
 Progress = Callable[[int, int], None]
 
 
-class Hypervisor(Storage, Protocol):
+class Hypervisor(figures.Figures, networks.Networks, storage.Storage, Protocol):
     """A host on which domains, networks and disks are made."""
 
     # The host ---------------------------------------------------------------------------------------------------
@@ -224,9 +185,6 @@ class Hypervisor(Storage, Protocol):
 
     def kvm(self) -> dict[str, Any]:
         """``{"usable", "reason", "checked_at"}``: a tiny guest was really started under KVM, with a time limit."""
-
-    def bridges(self) -> frozenset[str]:
-        """Names of the bridges of the host."""
 
     def on_event(self, listener: Callable[[Event], None]) -> None:
         """Call *listener* for each event, from the event thread; it must return quickly."""
@@ -354,25 +312,6 @@ class Hypervisor(Storage, Protocol):
 
     def stray(self, uuid: str) -> None:
         """Wait for a migration of this domain that a dead agent had begun to end, or end it."""
-
-    # Networks ---------------------------------------------------------------------------------------------------
-    def networks(self) -> dict[str, NetworkSeen]:
-        """All libvirt networks by name."""
-
-    def make_network(self, spec: NetworkSpec) -> None:
-        """Define, autostart and start. ``Conflict`` when the name is taken by one that is not ours."""
-
-    def remove_network(self, name: str) -> None:
-        """Stop and undefine a network of ours. Not ours: ``Conflict``. Gone: fine."""
-
-    def reserve(self, network: str, mac: str, address: str) -> None:
-        """Have DHCP of a network of ours give *mac* this address, which nobody else gets. Network gone: fine."""
-
-    def release(self, network: str, mac: str) -> None:
-        """Undo ``reserve``, and end the lease of *mac*; fine when there is none."""
-
-    def leases(self, network: str) -> list[Lease]:
-        """DHCP leases of a libvirt network, newest last."""
 
     # Disks ------------------------------------------------------------------------------------------------------
     def disk(self, path: Path) -> DiskSeen | None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from magnetar_agent.figures import DISK, NIC
 from magnetar_agent.routes import Event
 from magnetar_core.ensure import ON_IMMUTABLE
 from magnetar_core.fields import CREATE, LIST, SHOW, Kind
-from magnetar_core.kinds import KINDS, Server
+from magnetar_core.kinds import KINDS, Host, Server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -166,6 +167,26 @@ def console() -> Extra:
     """GET of a console log."""
     return {"tags": [Server.noun], "summary": "Show the end of the console log",
             **_route(TEXT, "The text", _parameters("bytes", "lines", "format", key=True), media="text/plain")}
+
+
+def diagnostics() -> Extra:
+    """GET of what a server has used."""
+    def counted(words: Sequence[str], **more: Any) -> Extra:
+        return _array(_object(device=TEXT, **more, **dict.fromkeys(words, INTEGER)))
+
+    return {"tags": [Server.noun], "summary": "Show what a server has used since it was started",
+            **_route(_object(id=TEXT, power_state=TEXT, config_drive=BOOLEAN, virt_type=TEXT, uptime=INTEGER,
+                             cpus=_array(_object(id=INTEGER, time=INTEGER)),
+                             memory={"type": "object", "additionalProperties": INTEGER},
+                             disks=counted(DISK), nics=counted(NIC, mac=TEXT)),
+                     "Seconds, nanoseconds of CPUs, KiB of memory; null where nobody counts", _parameters(key=True))}
+
+
+def uptime() -> Extra:
+    """GET of the host's uptime."""
+    return {"tags": [Host.noun], "summary": "Show for how long the host is up, and its load",
+            **_route(_object(time=TEXT, uptime=INTEGER, users=INTEGER, load_average=_array(NUMBER)),
+                     "Time of day, seconds, users that are logged in, load of 1, 5 and 15 minutes")}
 
 
 def text(description: str, media: str = "text/plain") -> Extra:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from magnetar_core.ensure import Permissions
 from magnetar_core.errors import Conflict, Immutable, InvalidField, MagnetarError, NotFound
 from magnetar_core.fields import Kind
 from magnetar_core.plan import Result, Step, diff
+from magnetar_core.query import fits
 
 if TYPE_CHECKING:
     from magnetar_agent.agent import Agent
@@ -159,6 +160,7 @@ class _Change:
 
     def _plan(self, document: Document, fresh: bool, dry_run: bool) -> Result:
         known = self.kind.defaults() if fresh else document.state.get(ANEW, document.want)
+        known = self.kind.giving_way(known, self.given)
         merged = {**known, **self._merged(known)}
         if fresh:
             merged["id"] = document.id
@@ -243,9 +245,13 @@ class _Change:
             raise Immutable(
                 f"{self.kind.noun} {document.name!r}: {words}. Set on_immutable {ways}to recreate (what is there is "
                 f"lost) or to ignore, or ask for what is there.", fields=names)
+        if policy == "recreate":
+            self.driver.anew(self.agent, want, self.given, document)
         if policy == "ignore":
-            for name in names:
-                want[name] = document.want.get(name)
+            how = [f.name for f in self.kind.settable() if not f.compared]  # it would be made
+            for name in (*names, *how):
+                want.pop(name, None)
+                want.update({name: document.want[name]} if name in document.want else {})
             self.warnings.append(f"{self.kind.noun} {document.name!r}: {words}; ignored, as on_immutable says.")
         return policy
 
@@ -363,25 +369,17 @@ def show(agent: Agent, kind: type[Kind], key: str) -> Fields:
     return driver.show(agent, document, driver.observe(agent, document, snapshot), snapshot)
 
 
-def collection(agent: Agent, kind: type[Kind], filters: Mapping[str, Any]) -> list[Fields]:
-    """All resources of *kind* whose fields equal *filters* (compared as text), by name and then uuid."""
+def collection(agent: Agent, kind: type[Kind], filters: Mapping[str, Container[str]]) -> list[Fields]:
+    """All resources of *kind* whose fields have, as text, a value of *filters*, by name and then uuid."""
     driver = agent.driver(kind)
     if isinstance(driver, Part):
-        return [one for one in driver.every(agent) if _fits(one, filters)]
+        return [one for one in driver.every(agent) if fits(one, filters)]
     snapshot = driver.snapshot(agent)
     found = []
     for document in agent.documents.list(kind.noun):
-        if "name" in filters and document.name != filters["name"]:
+        if "name" in filters and document.name not in filters["name"]:
             continue
         shown = driver.show(agent, document, driver.observe(agent, document, snapshot), snapshot)
-        if _fits(shown, filters):
+        if fits(shown, filters):
             found.append(shown)
     return found
-
-
-def _fits(shown: Fields, filters: Mapping[str, Any]) -> bool:
-    return all(_text(shown.get(name)) == str(value) for name, value in filters.items())
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

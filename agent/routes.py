@@ -19,8 +19,8 @@ from magnetar_agent.operations import RUNNING, Operation
 from magnetar_core.ensure import batch, permissions
 from magnetar_core.errors import InvalidField, InvalidRequest, MagnetarError, TooLarge
 from magnetar_core.fields import SHOW, Field, Kind
-from magnetar_core.query import boolean, number, parameters, plain, seconds, words
-from magnetar_core.values import Boolean, Choices, Integer, MapOf, Nullable, Text, Value
+from magnetar_core.query import boolean, number, parameters, plain, reader, seconds, texts, words
+from magnetar_core.values import MapOf, Text, Value
 
 if TYPE_CHECKING:
     from magnetar_agent.agent import Agent
@@ -146,14 +146,14 @@ class Resources:
     def __init__(self, agent: Agent, kind: type[Kind]) -> None:
         self.agent, self.kind = agent, kind
         self.shown = {field.name: field for field in kind.fields if field.at(None, SHOW)}
-        self.filters = {name: read for name, field in self.shown.items() if (read := _filter(field.value))}
+        self.filters = {name: read for name, field in self.shown.items() if (read := reader(field.value))}
 
     async def list(self, request: Request) -> Json:
-        """All resources of the kind, or those whose fields equal the filters, page by page if asked."""
+        """All resources of the kind, or those whose fields fit the filters, page by page if asked."""
         page = {"fields": words, "limit": number, "marker": plain, "sort": words}
         given = query(request, **{**self.filters, **page})
         wanted = {name: given.pop(name, None) for name in page}
-        filters = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}
+        filters = {name: texts(value) for name, value in given.items()}
         found = await run_in_threadpool(reconcile.collection, self.agent, self.kind, filters)
         found = _page(self._sorted(found, wanted["sort"]), wanted["marker"], wanted["limit"])
         if wanted["fields"] is not None:
@@ -262,16 +262,6 @@ class Tasks:
 def key(request: Request) -> str:
     """The key in the path. The front hands a slash inside of a key on as NUL, which no name has."""
     return str(request.path_params["key"]).replace("\x00", "/")
-
-
-def _filter(value: Value) -> Callable[[str, str], Any] | None:
-    """How a filter on a field of type *value* is read; ``None`` for lists and objects."""
-    if isinstance(value, Nullable):
-        return _filter(value.value)
-    for kind, read in ((Boolean, boolean), (Integer, number), (Text, plain), (Choices, plain)):
-        if isinstance(value, kind):
-            return read
-    return None
 
 
 def _rank(value: Any) -> Any:

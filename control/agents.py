@@ -6,8 +6,10 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from magnetar_core.client import Client
 from magnetar_core.flows.migrate import Side
@@ -25,6 +27,14 @@ class Named(Client):
     def _headers(self, request_id_: str, accept: str = "application/json") -> dict[str, str]:
         return super()._headers(request_id.get() or request_id_, accept)
 
+    def diagnostics(self, server_id: str) -> dict[str, Any]:
+        """What a server has used since it was started."""
+        return self._call("GET", f"/v1/server/{server_id}/diagnostics")
+
+    def uptime(self, patience: float) -> dict[str, Any]:
+        """For how long the host is up, and its load; asked again for so many seconds while its agent restarts."""
+        return self._call("GET", "/v1/host/uptime", deadline=time.monotonic() + patience)
+
 
 class Agents:
     """Lends clients for endpoints such as ``unix:/run/magnetar/agent.sock`` or ``https://kvm1:6553``."""
@@ -35,10 +45,10 @@ class Agents:
         self.tls = {name: str(path) if path else None for name, path in files.items()}
         self.timeout = timeout
         self._lock = threading.Lock()
-        self._free: dict[str, list[Client]] = {}
+        self._free: dict[str, list[Named]] = {}
 
     @contextlib.contextmanager
-    def client(self, endpoint: str) -> Iterator[Client]:
+    def client(self, endpoint: str) -> Iterator[Named]:
         """A client that nobody else uses meanwhile."""
         with self._lock:
             free = self._free.setdefault(endpoint, [])
@@ -56,7 +66,7 @@ class Agents:
                 return
         client.close()
 
-    def make(self, endpoint: str) -> Client:
+    def make(self, endpoint: str) -> Named:
         """A client of one's own."""
         tls = self.tls if endpoint.startswith("https") else {}
         return Named(endpoint, timeout=self.timeout, **tls)  # type: ignore[arg-type]

@@ -28,7 +28,12 @@ LOCAL_AGENT = Path("/run/magnetar/agent.sock")
 def parser() -> argparse.ArgumentParser:
     """The command line of the control plane."""
     top = argparse.ArgumentParser(prog="magnetar", description="Runs a cloud of KVM hosts.")
-    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    subcommands(top.add_subparsers(dest="command", metavar="COMMAND", required=True))
+    return top
+
+
+def subcommands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the control plane's subcommands to a command line; the agent's has them too."""
     _command(commands, "serve", serve, "Run API, conductor and embedded services in one process, for the hosts of the "
              "settings, or for this machine.", "magnetar serve\n  magnetar serve --config /etc/magnetar/control.yml")
     _command(commands, "api", api, "Run the API with the embedded services.", "magnetar api")
@@ -53,7 +58,6 @@ def parser() -> argparse.ArgumentParser:
         named.append(_command(cell, name, run, text, f"magnetar cell {name} cell2"))
     for one in named:
         one.add_argument("name", nargs="?" if one is create else None, help="name of the cell")
-    return top
 
 
 def _command(commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, run: Command, text: str,

@@ -70,6 +70,10 @@ class Driver(Protocol):
         """Turn *want* (checked, merged, defaults filled in) into what will be kept: resolve references to uuids, draw
         what chance decides, and refuse what this host cannot do. Changes nothing."""
 
+    def anew(self, agent: Agent, want: Fields, given: Fields, document: Document) -> None:
+        """*want*, which was completed, is about to take the place of *document*, for the sake of the fields *given*:
+        refuse what can be seen to fail once the old one is gone. May change *want*."""
+
     def release(self, agent: Agent, document: Document) -> None:
         """Raise ``InUse``, naming the users, when the resource may not go."""
 

@@ -33,6 +33,9 @@ class DocumentDriver:
         """Kept as it was asked for."""
         return want
 
+    def anew(self, agent: Agent, want: Fields, given: Fields, document: Document) -> None:
+        """Cannot fail."""
+
     def release(self, agent: Agent, document: Document) -> None:
         """May always go."""
 

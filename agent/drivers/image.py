@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from magnetar_agent.documents import now
 from magnetar_agent.foresee import missing
 from magnetar_agent.images import content, sources
-from magnetar_agent.images.store import Part, Store
+from magnetar_agent.images.store import Part, Store, check
 from magnetar_core.errors import Conflict, ImageRefused, Immutable, InUse, InvalidField, NotFound
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import Image
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from . import Fields, Task, Verb
 
 UPLOAD = {"upload": True}
+#: What cannot change of an image that has its content.
+FIXED = [field.name for field in Image.settable() if field.fixed and field.compared and field.name != "id"]
 
 
 class ImageDriver(DocumentDriver):
@@ -49,15 +51,29 @@ class ImageDriver(DocumentDriver):
     def complete(self, agent: Agent, want: Fields, document: Document | None) -> Fields:
         """Look at a local source, and resolve kernel and ramdisk to uuids."""
         want = dict(want)
-        if document and _stored(document):
+        stored, source = document and _stored(document), want.get("source")
+        if document and stored:
             _same(agent, want, document)
         else:
             _new(agent, want, document)
         for name, format in (("kernel", "aki"), ("ramdisk", "ari")):
             if want.get(name) and not (document and document.want.get(name) == want[name]):
                 want[name] = _part(agent, name, want[name], format)
+        if document and stored and any(want.get(name) != document.want.get(name) for name in FIXED):
+            want["source"] = source or document.state["source"]  # of what is made in its place, if that is allowed
         _check_boot(want, want.get("disk_format"))
         return want
+
+    def anew(self, agent: Agent, want: Fields, given: Fields, document: Document) -> None:
+        """Read a local source whole. What is uploaded or loaded from elsewhere is known only when it is there."""
+        if "disk_format" not in given and want.get("checksum") != document.want.get("checksum"):
+            want.pop("disk_format", None)  # that of the content which goes
+        source = want.get("source") or {}
+        if "path" in source:
+            with sources.open_file(source["path"], agent.settings.image_paths) as file:
+                _look(agent, file, want.get("disk_format"))
+                check({name: hashlib.file_digest(file, name).hexdigest()
+                       for name in [want["checksum"].partition(":")[0]]}, want["checksum"])
 
     def release(self, agent: Agent, document: Document) -> None:
         """Refused while another image boots with this one. Servers keep what they need of it by themselves."""
@@ -242,8 +258,6 @@ def _same(agent: Agent, want: Fields, document: Document) -> None:
         want["checksum"] = document.want["checksum"]
         if source and "path" in source:
             _compare(agent, want, document, source)
-    if want["checksum"] != document.want["checksum"]:
-        want["source"] = source or state["source"]
 
 
 def _compare(agent: Agent, want: Fields, document: Document, source: dict[str, Any]) -> None:
@@ -260,7 +274,7 @@ def _compare(agent: Agent, want: Fields, document: Document, source: dict[str, A
                            f"{document.name!r} is {document.want['checksum']}. Give the checksum of the new content.",
                            field="checksum", expected=document.want["checksum"], found=f"sha256:{found}")
     want["checksum"] = f"sha256:{found}"
-    if want["disk_format"] == document.want["disk_format"]:
+    if want.get("disk_format") == document.want.get("disk_format"):
         want["disk_format"] = facts.format
 
 

@@ -78,6 +78,9 @@ class MigrationDriver:
             want = {**want, "phase": least}
         return want
 
+    def anew(self, agent: Agent, want: Fields, given: Fields, document: Document) -> None:
+        """Another move that is as this one was."""
+
     def release(self, agent: Agent, document: Document) -> None:
         """What has arrived must be settled first."""
         if document.state.get("moved") and not document.state.get("left"):

@@ -7,15 +7,14 @@ it by its name without a document.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network
-from pathlib import Path
+from ipaddress import IPv4Network
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.hypervisor import NetworkSeen, NetworkSpec
+from magnetar_agent.networks import NetworkSeen, NetworkSpec
 from magnetar_agent.servers import fixed
+from magnetar_core import addresses
 from magnetar_core.errors import Conflict, InUse, InvalidField
 from magnetar_core.kinds import Network
 from magnetar_core.plan import Step
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
 
     from . import Fields, Task, Verb
 
-ROUTES = Path("/proc/net/route")
-PREFIXES = (8, 30)
 MTU_MIN = 576
 _DOMAIN = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}(?<!-))*")
 
@@ -58,7 +55,7 @@ class NetworkDriver(DocumentDriver):
             _check_name(want["name"], agent.hypervisor.networks())
         if want["mode"] == "bridge":
             return _existing(agent, want)
-        net = _cidr(want)
+        net = addresses.network(want)
         if document is None or want["cidr"] != document.want.get("cidr"):
             _check_free(agent, want, net, document)
         if document is None or want.get("bridge") != document.want.get("bridge"):
@@ -152,29 +149,6 @@ def _existing(agent: Agent, want: Fields) -> Fields:
     return {**want, "dhcp": False, "dhcp_start": None, "dhcp_end": None}
 
 
-def _cidr(want: Fields) -> IPv4Network:
-    if not want.get("cidr"):
-        raise InvalidField("cidr", f"is required with mode {want['mode']}, such as 192.168.100.0/24")
-    try:
-        net = IPv4Network(want["cidr"], strict=False)
-    except ValueError:
-        raise InvalidField("cidr", "must be an IPv4 network such as 192.168.100.0/24", want["cidr"]) from None
-    if not PREFIXES[0] <= net.prefixlen <= PREFIXES[1]:
-        raise InvalidField("cidr", f"must have a prefix from /{PREFIXES[0]} to /{PREFIXES[1]}", want["cidr"])
-    for bad, why in SPECIAL:
-        if net.overlaps(bad):
-            raise InvalidField("cidr", f"must not hold {why} addresses ({bad})", want["cidr"])
-    want["cidr"] = str(net)
-    return net
-
-
-#: Networks that cannot be given to guests.
-SPECIAL = (
-    (IPv4Network("0.0.0.0/8"), "unspecified"), (IPv4Network("127.0.0.0/8"), "loopback"),
-    (IPv4Network("169.254.0.0/16"), "link-local"), (IPv4Network("224.0.0.0/3"), "multicast or reserved"),
-)
-
-
 def _check_free(agent: Agent, want: Fields, net: IPv4Network, document: Document | None) -> None:
     """Refuse addresses of another network document, or that the host reaches directly by a device of its own."""
     for other in agent.documents.list("network"):
@@ -182,24 +156,9 @@ def _check_free(agent: Agent, want: Fields, net: IPv4Network, document: Document
         if cidr and (document is None or other.id != document.id) and net.overlaps(IPv4Network(cidr)):
             raise InvalidField("cidr", f"overlaps with {cidr} of network {other.name!r}", want["cidr"])
     own = document.want.get("bridge") if document else None
-    for device, route in host_networks():
+    for device, route in agent.hypervisor.routes():
         if device != own and net.overlaps(route):
             raise InvalidField("cidr", f"overlaps with {route}, which the host has on {device}", want["cidr"])
-
-
-def host_networks() -> list[tuple[str, IPv4Network]]:
-    """Device and network of all IPv4 networks that the host is on (routes of the main table without a gateway)."""
-    try:
-        lines = ROUTES.read_text().splitlines()[1:]
-    except OSError:
-        return []
-    found = []
-    for line in lines:
-        device, to, gateway, *_unused, mask = line.split()[:8]
-        net, bits = (int.from_bytes(bytes.fromhex(text), "little") for text in (to, mask))
-        if int(gateway, 16) == 0 and bits:
-            found.append((device, IPv4Network((net, bits.bit_count()))))
-    return found
 
 
 def _bridge(agent: Agent, given: str | None, document: Document | None) -> str:
@@ -216,7 +175,6 @@ def _bridge(agent: Agent, given: str | None, document: Document | None) -> str:
 
 def _dhcp(want: Fields, net: IPv4Network) -> None:
     """Fill in the range of DHCP: all addresses but the host's, which is the first."""
-    first, last = net.network_address + 2, net.broadcast_address - 1
     given = {name: want.get(name) for name in ("dhcp_start", "dhcp_end")}
     want.setdefault("dhcp", True)
     if not want["dhcp"]:
@@ -225,23 +183,7 @@ def _dhcp(want: Fields, net: IPv4Network) -> None:
                 raise InvalidField(name, "needs dhcp to be true", value)
         want.update(dict.fromkeys(given))
         return
-    start = _address("dhcp_start", given["dhcp_start"], first, last) or first
-    end = _address("dhcp_end", given["dhcp_end"], first, last) or last
-    if start > end:
-        raise InvalidField("dhcp_start", f"must not come after dhcp_end ({end})", str(start))
-    want.update(dhcp_start=str(start), dhcp_end=str(end))
-
-
-def _address(name: str, text: str | None, first: IPv4Address, last: IPv4Address) -> IPv4Address | None:
-    if text is None:
-        return None
-    try:
-        found = ipaddress.IPv4Address(text)
-    except ValueError:
-        raise InvalidField(name, "must be an IPv4 address", text) from None
-    if not first <= found <= last:
-        raise InvalidField(name, f"must lie in {first} to {last}; the address before is the host's", text)
-    return found
+    addresses.span(want, net)
 
 
 def _check_rest(want: Fields) -> None:

@@ -159,6 +159,13 @@ class ServerDriver:
         refuse_while_it_moves(document)
         return choose.complete(agent, want, document)
 
+    def anew(self, agent: Agent, want: Fields, given: Fields, document: Document) -> None:
+        """The image must still be here; the server's own hold on it goes with the old one."""
+        image = document.want["image"]
+        if image and want["image"] == image and agent.documents.standing("image", image) is None:
+            raise Conflict(f"The image that server {document.name!r} was made from is no longer on this host, so it "
+                           "cannot be made anew. Register it again, or name another image.", field="image")
+
     def release(self, agent: Agent, document: Document) -> None:
         """A server may go unless it is on its way to another host."""
         refuse_while_it_moves(document)

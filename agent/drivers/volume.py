@@ -55,6 +55,19 @@ class VolumeDriver(DocumentDriver):
             found["size"] = _size(found.get("size"), least)
         return found
 
+    def anew(self, agent: Agent, want: Fields, given: Fields, document: Document) -> None:
+        """Its pool and its source must do for it; the source cannot be what it takes the place of."""
+        pools.named(agent, want["pool"]).check()
+        for field, kind in SOURCES.items():
+            origin = agent.documents.get(kind, want[field]) if want.get(field) else None
+            if origin and origin.id == document.id:
+                raise InvalidField(field, "must be another volume: this one is gone when it is made anew", origin.name)
+            if origin is None and want.get(field) and want[field] == document.want.get(field):
+                raise InvalidField(field, "is not here any more, so it cannot be made anew from it; name another "
+                                          "source", document.state.get("source_name"))
+            if origin:
+                _size(want["size"], weigh(field, origin, origin.name, field))
+
     def release(self, agent: Agent, document: Document) -> None:
         """Refused while a server has it."""
         users = sorted(attaching.server_name(agent, one) for one in holders(agent, document.id))

@@ -15,21 +15,27 @@ from magnetar_agent.documents import now
 from magnetar_agent.fake.devices import Devices
 from magnetar_agent.fake.disks import Disks
 from magnetar_agent.fake.exports import Exports
+from magnetar_agent.fake.figures import Figures
 from magnetar_agent.fake.inside import Inside
 from magnetar_agent.fake.migrate import Migrations
 from magnetar_agent.fake.state import FakeDomain, FakeNetwork, parse
 from magnetar_agent.fake.storage import Storage
-from magnetar_agent.hypervisor import CRASHED, OFF, PAUSED, RUNNING, Event, Lease, NetworkSeen, NetworkSpec
+from magnetar_agent.hypervisor import CRASHED, OFF, PAUSED, RUNNING, Event
+from magnetar_agent.networks import Lease, NetworkSeen, NetworkSpec
 from magnetar_core.errors import Conflict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from ipaddress import IPv4Network
 
 __all__ = ["FakeHypervisor"]
 
 
-class FakeHypervisor(Inside, Devices, Exports, Migrations, Storage, Disks):
+class FakeHypervisor(Inside, Devices, Exports, Figures, Migrations, Storage, Disks):
     """See the head of this file. *delay* seconds pass in each call; *folder* keeps the state."""
+
+    #: What ``routes`` gives: the host is on no network that anybody could meet.
+    on_networks: Sequence[tuple[str, IPv4Network]] = ()
 
     # What tests do to it ------------------------------------------------------------------------------------------
     def fail_next(self, method: str, error: Exception, times: int = 1) -> None:
@@ -127,6 +133,9 @@ class FakeHypervisor(Inside, Devices, Exports, Migrations, Storage, Disks):
 
     def bridges(self) -> frozenset[str]:
         return self._bridges
+
+    def routes(self) -> Sequence[tuple[str, IPv4Network]]:
+        return self.on_networks
 
     def on_event(self, listener: Callable[[Event], None]) -> None:
         self._on_event.append(listener)

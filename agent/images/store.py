@@ -24,7 +24,7 @@ from magnetar_agent.images.sources import CHUNK
 from magnetar_core.errors import ImageRefused, InvalidRequest, NoSpace, TooLarge
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
 #: Digests that are kept of all content, so that either tells whether it is the same.
@@ -95,18 +95,23 @@ class Part:
 
     def check(self, checksum: str | None) -> None:
         """Raise ``ImageRefused`` unless the content has *checksum* (``sha256:…`` or ``sha512:…``)."""
-        if checksum is None:
-            return
-        name, _colon, wanted = checksum.partition(":")
-        if self.digests[name] != wanted:
-            raise ImageRefused(f"checksum: the content has {name}:{self.digests[name]}, and {checksum} was asked for. "
-                               "It was damaged on its way, or is another version.",
-                               field="checksum", expected=checksum, found=f"{name}:{self.digests[name]}")
+        check(self.digests, checksum)
 
     def settle(self) -> None:
         """Flush to disk and make read-only: ready for ``Store.commit``."""
         os.fchmod(self.descriptor, MODE)
         os.fsync(self.descriptor)
+
+
+def check(digests: Mapping[str, str], checksum: str | None) -> None:
+    """Raise ``ImageRefused`` unless *checksum* (``sha256:…`` or ``sha512:…``) is among the *digests* of a content."""
+    if checksum is None:
+        return
+    name, _colon, wanted = checksum.partition(":")
+    if digests[name] != wanted:
+        raise ImageRefused(f"checksum: the content has {name}:{digests[name]}, and {checksum} was asked for. It was "
+                           "damaged on its way, or is another version.",
+                           field="checksum", expected=checksum, found=f"{name}:{digests[name]}")
 
 
 class Store:

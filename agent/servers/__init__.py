@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from magnetar_agent.agent import Agent
     from magnetar_agent.documents import Document
-    from magnetar_agent.hypervisor import Domain, Lease
+    from magnetar_agent.hypervisor import Domain
+    from magnetar_agent.networks import Lease
 
 GIB = 2**30
 MIB = 2**20

@@ -13,6 +13,7 @@ from magnetar_agent.documents import Document
 from magnetar_agent.foresee import missing
 from magnetar_agent.servers import GIB, blocks, fixed, hold, rescue
 from magnetar_core.errors import Conflict, InvalidField
+from magnetar_core.kinds.flavor import completed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,7 +55,10 @@ def _uuid_is_free(agent: Agent, id: str) -> None:
 def _flavor(agent: Agent, given: Any, old: Fields | None) -> Fields:
     """Sizes of a flavor, and its name when it has one."""
     if isinstance(given, dict):
-        sizes = {size: given.get(size, 0) for size in SIZES}
+        if old and given.items() <= old.items():
+            return old
+        whole = completed(given, old)
+        sizes = {size: whole.get(size, 0) for size in SIZES}
         return {"name": given["name"], **sizes} if "name" in given else sizes
     found = agent.documents.standing("flavor", given)
     if found is None:

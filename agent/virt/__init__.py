@@ -13,6 +13,7 @@ from .copies import Copies
 from .devices import Devices
 from .disks import Disks
 from .events import listen
+from .figures import Figures
 from .inside import Inside
 from .migrate import Migrations
 from .nbd import Exports
@@ -31,7 +32,7 @@ __all__ = ["LibvirtHypervisor"]
 log = logging.getLogger(__name__)
 
 
-class LibvirtHypervisor(Capabilities, Copies, Exports, Inside, Devices, Migrations, Networks, Storage, Disks):
+class LibvirtHypervisor(Capabilities, Copies, Exports, Inside, Devices, Figures, Migrations, Networks, Storage, Disks):
     """``Hypervisor`` on the libvirt at *uri*; what it finds out about the host is kept in *state_dir*."""
 
     def __init__(self, uri: str = "qemu:///system", state_dir: Path = Path("/var/lib/magnetar"),

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import logging
 import threading
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 import libvirt  # type: ignore[import-untyped]
 
-from magnetar_agent.hypervisor import Lease, NetworkSeen, NetworkSpec
+from magnetar_agent.networks import Lease, NetworkSeen, NetworkSpec
 from magnetar_core.errors import Conflict
 
 from . import dhcp, reservations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 _INACTIVE = libvirt.VIR_NETWORK_XML_INACTIVE
 _ADD, _DELETE = libvirt.VIR_NETWORK_UPDATE_COMMAND_ADD_LAST, libvirt.VIR_NETWORK_UPDATE_COMMAND_DELETE
-NET = Path("/sys/class/net")
+NET, ROUTES = Path("/sys/class/net"), Path("/proc/net/route")
 
 
 class Networks:
@@ -39,6 +40,20 @@ class Networks:
     def bridges(self) -> frozenset[str]:
         """Devices under /sys/class/net that are bridges."""
         return frozenset(path.parent.name for path in NET.glob("*/bridge"))
+
+    def routes(self) -> list[tuple[str, IPv4Network]]:
+        """Routes of the main table without a gateway (/proc/net/route)."""
+        try:
+            lines = ROUTES.read_text().splitlines()[1:]
+        except OSError:
+            return []
+        found = []
+        for line in lines:
+            device, to, gateway, *_unused, mask = line.split()[:8]
+            net, bits = (int.from_bytes(bytes.fromhex(text), "little") for text in (to, mask))
+            if int(gateway, 16) == 0 and bits:
+                found.append((device, IPv4Network((net, bits.bit_count()))))
+        return found
 
     def networks(self) -> dict[str, NetworkSeen]:
         """virConnectListAllNetworks and the XML of each."""

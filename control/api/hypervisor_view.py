@@ -35,8 +35,8 @@ def brief(one: Service, version: int, servers: Mapping[str, Any] | None = None) 
     return shown
 
 
-def full(one: Service, version: int, servers: Mapping[str, Any] | None = None, workload: Workload = (0, 0)) -> \
-        dict[str, Any]:
+def full(one: Service, version: int, servers: Mapping[str, Any] | None = None, workload: Workload = (0, 0),
+         uptime: str | None = None) -> dict[str, Any]:
     """All keys. *workload*: servers, and those that something is being done to."""
     row: Any = one.row
     info = orjson.loads(row["info"])
@@ -46,7 +46,7 @@ def full(one: Service, version: int, servers: Mapping[str, Any] | None = None, w
              "service": {"id": one.id if version >= BY_UUID else one.number, "host": one.host,
                          "disabled_reason": one.disabled_reason}}
     if version >= PLAIN:
-        shown["uptime"] = info.get("uptime") if one.up else None
+        shown["uptime"] = uptime
         return shown
     shown.update(sizes(row, info, workload))
     cpu = processor(row["vcpus"], info)

@@ -10,11 +10,13 @@ name: servers
 version_added: "0.2.0"
 short_description: Servers of one or many hosts as an inventory
 description:
-  - Asks the agents of one or many hosts for their servers, all at once, and makes a host of Ansible of each.
+  - Asks the agents of one or many hosts for their servers, or clouds for those of a project, all at once, and makes a
+    host of Ansible of each.
   - The name of the configuration file must be C(magnetar.yml) or C(magnetar_servers.yml), or end in C(.magnetar.yml);
     with C(.yaml) as well.
   - Each host has the variable C(magnetar), which is the server as M(magnetar.compute.server_info) reports it, and
-    C(magnetar_endpoint), the endpoint of the agent that has it. C(ansible_host) is set when the address is known.
+    C(magnetar_endpoint), the endpoint of the agent (or the API of the cloud) that has it; C(magnetar_cloud) is the name
+    of the cloud. C(ansible_host) is set when the address is known.
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
@@ -29,10 +31,10 @@ options:
     choices: [magnetar.compute.servers]
   endpoints:
     description:
-      - The agents to ask. Each item is an endpoint, or a mapping with O(endpoint) and other options of the connection
-        (such as O(token), O(ca_cert), O(ssh_private_key)); what an item does not say is taken from the options beside
-        the list.
-      - Without it, O(endpoint) is the only one.
+      - The agents and clouds to ask. Each item is an endpoint, or a mapping with O(endpoint) or O(cloud) and other
+        options of the connection (such as O(token), O(ca_cert), O(ssh_private_key)); what an item does not say is taken
+        from the options beside the list.
+      - Without it, O(endpoint) is the only one, or else O(cloud).
     type: list
     elements: raw
   strict_endpoints:
@@ -118,6 +120,12 @@ compose:
   ansible_user: magnetar.metadata.login | default('debian')
 
 ---
+# cloud.magnetar.yml: the servers of a project, with the login that clouds.yaml has
+plugin: magnetar.compute.servers
+cloud: shop
+group_by: [status, availability_zone]
+
+---
 # magnetar_servers.yml: named by a metadata key, reached in the network mgmt, by IPv6 if possible
 plugin: magnetar.compute.servers
 endpoint: ssh://kvm1.example.org
@@ -135,6 +143,7 @@ cache_plugin: ansible.builtin.jsonfile
 cache_connection: ~/.cache/magnetar
 """
 
+import difflib
 import os
 import re
 from collections.abc import Mapping
@@ -147,17 +156,19 @@ from ansible.module_utils.errors import UnsupportedError
 from ansible.plugins.inventory import BaseInventoryPlugin, Cacheable, Constructable
 from ansible.template import trust_as_template
 
-from ansible_collections.magnetar.compute.plugins.module_utils import shell
+from ansible_collections.magnetar.compute.plugins.module_utils import clouds, shell
 from ansible_collections.magnetar.compute.plugins.module_utils.core.endpoint import ENDPOINT
 from ansible_collections.magnetar.compute.plugins.module_utils.core.errors import MagnetarError
 from ansible_collections.magnetar.compute.plugins.module_utils.core.options import CONNECTION, CONNECTION_FILES, spec
 from ansible_collections.magnetar.compute.plugins.plugin_utils import listing
 
 FILES = re.compile(r"(.*\.)?magnetar\.ya?ml|magnetar_servers\.ya?ml")
-OPTIONS = tuple(option for option in CONNECTION if option.name not in ("cloud", "direct"))
+OPTIONS = tuple(option for option in CONNECTION if option.name != "direct")
 #: Endpoints that are asked at the same time.
 AT_ONCE = 16
 PAGE = 2000
+#: What is noted with each server of where it was found.
+WHERE = ("endpoint", "cloud")
 #: Texts that can be no template and no expression with a call.
 HARMLESS = re.compile(r"[^()\[\]{}|]*")
 
@@ -174,7 +185,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     def parse(self, inventory, loader, path, cache=True):
         """Put the servers into *inventory*."""
         super().parse(inventory, loader, path, cache)
-        self._read_config_data(path)
+        self._check(self._read_config_data(path))
         filters = listing.flat(self.get_option("filters"))
         wanted = [self._group(item) for item in self.get_option("group_by")]
         self._known("filters", filters)
@@ -182,6 +193,22 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         self._known("group_by", [key for key, _prefix in wanted])
         servers = [server for server in self._servers(path, cache) if listing.fits(server, filters)]
         self._fill(listing.once(servers), wanted)
+
+    def _check(self, config):
+        """Refuse what would be ignored: unknown keys, and a cloud that is not asked."""
+        known = [name for option, told in self.option_definitions.items()
+                 for name in (option, *(told.get("aliases") or ()))]
+        for key in config:
+            if key not in known:
+                near = difflib.get_close_matches(str(key), known, 1)
+                raise AnsibleParserError("%s: is not an option of this inventory%s" % (
+                    key, "; did you mean %s?" % near[0] if near else ". `ansible-doc -t inventory %s` shows them."
+                    % self.NAME))
+        if config.get("cloud") and config.get("endpoints") is not None:
+            raise AnsibleParserError("cloud: is not asked beside endpoints; make it an item of them, {cloud: %s}."
+                                     % config["cloud"])
+        if not self.get_option("hostnames"):
+            raise AnsibleParserError("hostnames: is empty. Say what hosts are called, or leave it out for their name.")
 
     def _group(self, item):
         """The key and the prefix of an item of ``group_by``."""
@@ -203,7 +230,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         """All servers, each with ``endpoint``; from the cache where that is wanted and possible."""
         key, caching = self.get_cache_key(path), self.get_option("cache")
         connections = self._connections(path)
-        endpoints = [one["endpoint"] for one in connections]
+        endpoints = [_place(one) for one in connections]
         if caching and cache:
             kept = self._kept(key)
             if kept.get("endpoints") == endpoints:
@@ -222,19 +249,24 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     def _connections(self, path):
         """The options of each connection, checked."""
         items = self.get_option("endpoints")
+        common = self._given({option.name: self.get_option(option.name) for option in OPTIONS})
         if items is None:
-            items = [{}]
+            return [self._checked(common, path)]
         if not items:
             raise AnsibleParserError("endpoints: is empty. Name an endpoint, or leave it out for the local agent.")
-        common = {option.name: self.get_option(option.name) for option in OPTIONS}
-        found = []
-        for item in items:
-            own = item if isinstance(item, Mapping) else {"endpoint": item}
-            given = {name: value for name, value in {**common, **own}.items() if value is not None}
-            if self.get_option("endpoints") and "endpoint" not in own:
-                raise AnsibleParserError("endpoints: an item has no endpoint.")
-            found.append(self._checked({name: self._plain(value) for name, value in given.items()}, path))
-        return found
+        return [self._checked(self._own(at, item, common), path) for at, item in enumerate(items)]
+
+    def _own(self, at, item, common):
+        """The options of an item of ``endpoints``, which says itself what to ask."""
+        own = self._given(item if isinstance(item, Mapping) else {"endpoint": item})
+        if not own.get("endpoint") and not own.get("cloud"):
+            raise AnsibleParserError("endpoints[%d]: has no endpoint. Each item is an endpoint, or a mapping with "
+                                     "endpoint or cloud." % at)
+        beside = {name: value for name, value in common.items() if name not in ("endpoint", "cloud")}
+        return {**beside, **own}
+
+    def _given(self, options):
+        return {name: self._plain(value) for name, value in options.items() if value is not None}
 
     def _plain(self, value):
         """*value* with templates done, and vaulted texts read."""
@@ -248,7 +280,8 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             unknown = isinstance(result.errors[0], UnsupportedError)
             raise AnsibleParserError("endpoints: %s%s" % ("unknown option " if unknown else "", result.errors.msg))
         found = result.validated_parameters
-        found["endpoint"] = found.get("endpoint") or ENDPOINT
+        if clouds.meant(found) is None:
+            found["endpoint"] = found.get("endpoint") or ENDPOINT
         for name in CONNECTION_FILES:
             if found.get(name):
                 found[name] = os.path.join(os.path.dirname(os.path.abspath(path)), os.path.expanduser(found[name]))
@@ -276,8 +309,8 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         safe = {}
         for server in servers:
             name = self.inventory.add_host(called[server["id"]])
-            variables = {"magnetar": {key: value for key, value in server.items() if key != "endpoint"},
-                         "magnetar_endpoint": server["endpoint"]}
+            variables = {"magnetar": {key: value for key, value in server.items() if key not in WHERE},
+                         **{"magnetar_%s" % key: server[key] for key in WHERE if server.get(key)}}
             address = listing.address(server, networks, versions)
             if address:
                 variables["ansible_host"] = address
@@ -302,12 +335,23 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         self._add_host_to_keyed_groups(self.get_option("keyed_groups"), variables, name, **more)
 
 
+def _place(options):
+    """What is asked, in words that are kept with the cache: never a secret."""
+    name, described = clouds.meant(options) or (None, None)
+    if described is None:
+        return "cloud %s" % name if name else options["endpoint"]
+    auth = described["auth"]
+    return "cloud %s" % " ".join(auth[key] for key in ("auth_url", "project_id", "project_name",
+                                                       "application_credential_id") if key in auth)
+
+
 def _ask(options):
     """The servers of an endpoint, or the error."""
     try:
         client = shell.connect(options)
         try:
-            return [dict(server, endpoint=options["endpoint"]) for server in _pages(client)]
+            where = {"endpoint": client.endpoint, "cloud": (clouds.meant(options) or [None])[0]}
+            return [dict(server, **where) for server in _pages(client)]
         finally:
             client.close()
     except MagnetarError as error:

@@ -15,7 +15,7 @@ from . import clouds
 from .core.client import Client
 from .core.errors import MagnetarError
 from .core.login import Login
-from .core.options import client_arguments, spec
+from .core.options import CONNECTION, check, client_arguments, spec
 from .faces import results
 
 HIDDEN = "VALUE_SPECIFIED_IN_NO_LOG_PARAMETER"
@@ -48,6 +48,7 @@ def execute(face, params, check_mode, diff_mode, client=None):
     """The result of the module *face* for checked *params*; failures are results with ``failed`` and ``msg``."""
     own = client is None
     try:
+        check(face.options, params)
         client = client or connect(params)
         try:
             return face.execute(params, check_mode, diff_mode, client)
@@ -60,6 +61,7 @@ def execute(face, params, check_mode, diff_mode, client=None):
 
 def connect(params):
     """The client that *params*, the options of the connection, describe; raises ``InvalidField``."""
+    check(CONNECTION, params)
     arguments = client_arguments(params)
     described = clouds.described(params)
     if described is not None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar_agent.hypervisor import NetworkSpec
+from magnetar_agent.networks import NetworkSpec
 from magnetar_agent.virt import dhcp
 
 ONE, OTHER, ADDRESS = "52:54:00:00:0d:01", "52:54:00:00:0d:02", "192.168.219.7"

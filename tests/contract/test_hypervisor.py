@@ -12,7 +12,8 @@ from dataclasses import replace
 
 import pytest
 
-from magnetar_agent.hypervisor import CRASHED, OFF, PAUSED, RUNNING, SUSPENDED, Disk, NetworkSpec, Nic
+from magnetar_agent.hypervisor import CRASHED, OFF, PAUSED, RUNNING, SUSPENDED, Disk, Nic
+from magnetar_agent.networks import NetworkSpec
 from magnetar_core.errors import Conflict, HypervisorError
 
 from .place import HOSTILE, MIB, Place

@@ -22,7 +22,7 @@ from ansible_collections.magnetar.compute.plugins.plugin_utils import listing
 from magnetar_agent import serve
 from magnetar_agent.access import Tokens
 from magnetar_agent.app import Application
-from magnetar_agent.hypervisor import Lease
+from magnetar_agent.networks import Lease
 
 from .conftest import ROOT, Running
 from .sshd import Sshd
@@ -35,7 +35,8 @@ def place(tmp_path):
     """``place(config, *words, name=…)``: what ansible-inventory says, as JSON for --list."""
     (tmp_path / "home").mkdir()
     (tmp_path / "inventories").mkdir()
-    environment = {name: text for name, text in os.environ.items() if not name.startswith(("ANSIBLE_", "MAGNETAR_"))}
+    environment = {name: text for name, text in os.environ.items()
+                   if not name.startswith(("ANSIBLE_", "MAGNETAR_", "OS_"))}
     environment.update(ANSIBLE_COLLECTIONS_PATH=str(ROOT / ".cache"), HOME=str(tmp_path / "home"), LC_ALL="C.UTF-8",
                        ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED="true", ANSIBLE_DEPRECATION_WARNINGS="false")
 
@@ -225,8 +226,16 @@ def test_what_is_missing_is_not_cached(hosts, place, tmp_path):
     ({"group_by": ["colour"]}, "group_by: colour is nothing that servers have"),
     ({"group_by": [{"prefix": "x"}]}, "group_by: an item must be"),
     ({"hostnames": ["colour"]}, "hostnames: colour"), ({"filters": {"colour": "red"}}, "filters: colour"),
-    ({"endpoints": []}, "endpoints: is empty"), ({"endpoints": [{"token": "geheim"}]}, "an item has no endpoint"),
+    ({"endpoints": []}, "endpoints: is empty"), ({"endpoints": [{"token": "geheim"}]}, "endpoints[0]: has no"),
     ({"endpoints": [{"endpoint": "unix:///x", "tokn": "geheim"}]}, "endpoints: unknown option tokn"),
+    ({"endpoints": [None]}, "endpoints[0]: has no"), ({"endpoints": ["unix:///x", ""]}, "endpoints[1]: has no"),
+    ({"endpoints": ["{{ lookup('ansible.builtin.env', 'NOWHERE') }}"]}, "endpoints[0]: has no endpoint"),
+    ({"hostnames": []}, "hostnames: is empty"), ({"timeout": 0}, "timeout: must be from 1"),
+    ({"clouds": "a"}, "clouds: is not an option of this inventory; did you mean cloud?"),
+    ({"zzz": "red"}, "zzz: is not an option of this inventory. `ansible-doc"),
+    ({"endpoint": None, "cloud": "none"}, "cloud: needs a clouds.yaml"),
+    ({"endpoints": [{"cloud": "none"}]}, "cloud: needs a clouds.yaml"),
+    ({"endpoints": ["unix:///x"], "cloud": "a"}, "cloud: is not asked beside endpoints"),
     ({"endpoint": "http://kvm1"}, "must not be http"), ({"timeout": "long"}, "timeout"),
     ({"address_versions": [5]}, "address_versions"), ({"keyed_groups": [{"key": "nothing.at.all"}], "strict": True},
                                                       "Could not generate group")])

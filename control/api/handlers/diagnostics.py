@@ -1,87 +1,105 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""diagnostics: what a server's guest has, and what it does, as far as its host's agent tells. What it does not tell is
-null: agents keep no counters of processors, disks and NICs."""
+"""diagnostics: what a server's guest has used, as its host's agent counts it. Until 2.47 it has the form of Nova's
+libvirt driver, since then the one of all drivers, where null is what nobody counts (CPUs in percent, rates of NICs)."""
 
 from __future__ import annotations
 
-import string
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from magnetar_control.api.operation import Call, Operation
 from magnetar_control.web import Fault
-from magnetar_core.errors import MagnetarError, NotFound, Unreachable
+from magnetar_core.errors import MagnetarError, NotFound
 
 PATH = "/servers/{server_id}/diagnostics"
 #: Gate: one form for all hypervisors.
 ONE_FORM = 48
 RUNNING = "running"
-#: Counters, in the words of the new form and of the old.
-NIC = ("rx_octets", "rx_errors", "rx_drop", "rx_packets", "rx_rate", "tx_octets", "tx_errors", "tx_drop", "tx_packets",
-       "tx_rate")
-OLD_NIC = ("rx", "rx_errors", "rx_drop", "rx_packets", "tx", "tx_errors", "tx_drop", "tx_packets")
-DISK = ("read_bytes", "read_requests", "write_bytes", "write_requests", "errors_count")
-OLD_DISK = ("read", "read_req", "write", "write_req", "errors")
+#: Counters in the words of the new form and of the agent; ``None``: nobody counts it.
+NIC = {word: word for word in ("rx_octets", "rx_errors", "rx_drop", "rx_packets", "tx_octets", "tx_errors", "tx_drop",
+                               "tx_packets")} | {"mac_address": "mac", "rx_rate": None, "tx_rate": None}
+DISK = {word: word for word in ("read_bytes", "read_requests", "write_bytes", "write_requests")} | {
+    "errors_count": "errors"}
+#: The same of the old form.
+OLD_NIC = {"rx": "rx_octets", "tx": "tx_octets", **{
+    word: word for word in ("rx_errors", "rx_drop", "rx_packets", "tx_errors", "tx_drop", "tx_packets")}}
+OLD_DISK = {"read": "read_bytes", "read_req": "read_requests", "write": "write_bytes", "write_req": "write_requests"}
+#: What libvirt says, and so Nova's old form, where errors are not counted.
+UNCOUNTED = -1
+KIB = 1024
+Told = Mapping[str, Any]
 
 
 def show(call: Call) -> dict[str, Any]:
     """GET …/diagnostics of a server that runs."""
-    resource, host = _asked(call)
-    if resource["power_state"] != RUNNING:
+    told = _asked(call)
+    if told["power_state"] != RUNNING:
         raise Fault(409, f"Cannot 'get_diagnostics' instance {call.server.id} while it is in power state "
-                         f"{resource['power_state']}")
-    return _new(resource, host) if call.version >= ONE_FORM else _old(resource)
+                         f"{told['power_state']}")
+    return _new(told) if call.version >= ONE_FORM else dict(_old(told))
 
 
-def _asked(call: Call) -> tuple[Any, Any]:
-    """The server and the host as the agent tells them. Raises ``Fault`` 409 while the server is on no host, 503 when
-    the agent does not answer."""
+def _asked(call: Call) -> Told:
+    """What the agent tells. Raises ``Fault`` 409 when nobody can tell now, 501 when its agent is too old to."""
     found = call.cloud.hosts.get(call.server.host)
     if found is None:
         raise Fault(409, f"Instance {call.server.id} is not ready: it is on no host.")
     try:
         with call.cloud.agents.client(found.endpoint) as client:
-            return client.get("server", call.server.id), client.get("host")
-    except NotFound:
+            return client.diagnostics(call.server.id)
+    except NotFound as error:
+        if "kind" not in error.details:  # it is the route that is not there
+            raise Fault(501, f"The agent of host {found.name} is too old to tell. Update it.") from None
         raise Fault(409, f"Instance {call.server.id} is not ready: its host {found.name} does not have it.") from None
-    except Unreachable:
-        raise Fault(503, f"The agent of host {found.name} does not answer. Try again in a moment, or look at "
-                         "`openstack compute service list`.") from None
     except MagnetarError as error:
-        raise Fault(503, f"Host {found.name} cannot tell: {error.message}") from error
+        raise Fault(409, f"Instance {call.server.id} is not ready: its host {found.name} cannot tell: {error.message} "
+                         "Try again in a moment, or look at `openstack compute service list`.") from None
 
 
-def _disks(resource: Any) -> int:
-    """Root, ephemeral and swap disks, and volumes; a config drive is none."""
-    flavor, volumes = resource["flavor"], resource.get("volumes_attached") or []
-    return bool(resource.get("image")) + bool(flavor.get("ephemeral")) + bool(flavor.get("swap")) + len(volumes)
-
-
-def _macs(resource: Any) -> list[str | None]:
-    return [nic.get("mac") for nic in resource.get("networks") or ()]
-
-
-def _new(resource: Any, host: Any) -> dict[str, Any]:
-    flavor, disks, macs = resource["flavor"], _disks(resource), _macs(resource)
-    virt = resource.get("virt_type")
+def _new(told: Told) -> dict[str, Any]:
+    cpus, nics, disks = ([dict(one) for one in told[name]] for name in ("cpus", "nics", "disks"))
     return {
-        "state": resource["power_state"], "driver": "libvirt", "hypervisor_os": "linux", "uptime": None,
-        "hypervisor": virt if virt != "auto" else next(iter(host.get("virt_types") or ()), None),
-        "config_drive": bool(resource.get("config_drive")),
-        "num_cpus": flavor["vcpus"], "num_nics": len(macs), "num_disks": disks,
-        "cpu_details": [{"id": number, "time": None, "utilisation": None} for number in range(flavor["vcpus"])],
-        "nic_details": [{"mac_address": mac, **dict.fromkeys(NIC)} for mac in macs],
-        "disk_details": [dict.fromkeys(DISK) for _number in range(disks)],
-        "memory_details": {"maximum": flavor["ram"], "used": None}}
+        "state": told["power_state"], "driver": "libvirt", "hypervisor": told["virt_type"], "hypervisor_os": "linux",
+        "uptime": told["uptime"], "config_drive": told["config_drive"],
+        "num_cpus": len(cpus), "num_nics": len(nics), "num_disks": len(disks),
+        "cpu_details": [{"id": cpu["id"], "time": cpu["time"], "utilisation": None} for cpu in cpus],
+        "nic_details": [_counters(nic, NIC) for nic in nics], "disk_details": [_counters(disk, DISK) for disk in disks],
+        "memory_details": _memory(told["memory"])}
 
 
-def _old(resource: Any) -> dict[str, Any]:
-    """As Nova's libvirt driver had it: sizes in KiB, a name for each counter of each device."""
-    shown: dict[str, Any] = {f"cpu{number}_time": None for number in range(resource["flavor"]["vcpus"])}
-    for letter in string.ascii_lowercase[:_disks(resource)]:
-        shown.update((f"vd{letter}_{word}", None) for word in OLD_DISK)
-    for number in range(len(_macs(resource))):
-        shown.update((f"vnet{number}_{word}", None) for word in OLD_NIC)
-    return {**shown, "memory": resource["flavor"]["ram"] * 1024, "memory-actual": None, "memory-rss": None}
+def _counters(device: Told, words: Mapping[str, str | None]) -> dict[str, Any]:
+    return {word: device[theirs] if theirs else None for word, theirs in words.items()}
+
+
+def _memory(told: Told) -> dict[str, int | None]:
+    """In MiB. What is used is for the guest to tell (its balloon driver); of one that does not, as Nova has it, what it
+    was given."""
+    used, given = told.get("actual"), told.get("available")
+    free = told.get("usable", told.get("unused"))
+    if given is not None and free is not None:
+        used = given - free
+    return {"maximum": _mib(told.get("maximum")), "used": _mib(used)}
+
+
+def _mib(kib: int | None) -> int | None:
+    return None if kib is None else kib // KIB
+
+
+def _old(told: Told) -> Iterator[tuple[str, int]]:
+    """A name for each counter of each device, and memory in KiB; what is not known is left out."""
+    yield from _known({f"cpu{cpu['id']}_time": cpu["time"] for cpu in told["cpus"]})
+    for disk in told["disks"]:
+        yield from _known({f"{disk['device']}_{word}": disk[theirs] for word, theirs in OLD_DISK.items()})
+        yield f"{disk['device']}_errors", UNCOUNTED if disk["errors"] is None else disk["errors"]
+    for nic in told["nics"]:
+        yield from _known({f"{nic['device']}_{word}": nic[theirs] for word, theirs in OLD_NIC.items()})
+    memory = told["memory"]
+    yield from _known({"memory": memory.get("maximum")})
+    yield from _known({f"memory-{word}": value for word, value in memory.items() if word != "maximum"})
+
+
+def _known(counters: Mapping[str, int | None]) -> Iterator[tuple[str, int]]:
+    return ((name, value) for name, value in counters.items() if value is not None)
 
 
 OPERATIONS = (

@@ -9,13 +9,14 @@ from typing import Any
 import orjson
 
 from magnetar_control.api import hypervisor_view as view
+from magnetar_control.api import uptimes
 from magnetar_control.api.operation import Call, Operation, Query
 from magnetar_control.api.paging import PAGE, next_link, size
 from magnetar_control.api.values import Anything, Id, Truth
 from magnetar_control.store import services
 from magnetar_control.store.services import COMPUTE, Service
 from magnetar_control.web import Fault
-from magnetar_core.errors import InvalidField
+from magnetar_core.errors import InvalidField, MagnetarError, NotFound
 from magnetar_core.values import Text
 
 RULE = "os_compute_api:os-hypervisors:"
@@ -35,6 +36,10 @@ def _servers(call: Call, found: Sequence[Service], *, wanted: bool) -> Mapping[s
 
 def _workloads(call: Call, found: Sequence[Service]) -> Mapping[str, tuple[int, int]]:
     return services.workloads(call.cloud.store, [one.host for one in found]) if call.version < PLAIN else {}
+
+
+def _uptimes(call: Call, found: Sequence[Service]) -> Mapping[str, str]:
+    return uptimes.of_hosts(call.cloud.agents, found) if call.version >= PLAIN else {}
 
 
 def _listed(call: Call, path: str, show: Callable[[Sequence[Service], Mapping[str, Any] | None], list[Any]]) -> \
@@ -82,8 +87,8 @@ def list_brief(call: Call) -> dict[str, Any]:
 def list_full(call: Call) -> dict[str, Any]:
     """GET /os-hypervisors/detail."""
     def show(found: Sequence[Service], servers: Mapping[str, Any] | None) -> list[Any]:
-        loads = _workloads(call, found)
-        return [view.full(one, call.version, servers, loads.get(one.host, (0, 0))) for one in found]
+        loads, told = _workloads(call, found), _uptimes(call, found)
+        return [view.full(one, call.version, servers, loads.get(one.host, (0, 0)), told.get(one.host)) for one in found]
 
     return _listed(call, PATH + "/detail", show)
 
@@ -107,17 +112,22 @@ def show(call: Call) -> dict[str, Any]:
     one = _found(call)
     servers = _servers(call, [one], wanted=call.query.get("with_servers", False))
     load = _workloads(call, [one]).get(one.host, (0, 0))
-    return {"hypervisor": view.full(one, call.version, servers, load)}
+    return {"hypervisor": view.full(one, call.version, servers, load, _uptimes(call, [one]).get(one.host))}
 
 
 def uptime(call: Call) -> dict[str, Any]:
     """GET …/uptime, until 2.87."""
     one = _found(call)
-    if not one.up:
-        raise Fault(400, f"Compute service of {one.host} is unavailable at this time.")
-    told = orjson.loads(one.row["info"]).get("uptime") if one.row is not None else None
-    if told is None:
-        raise Fault(501, f"The agent of host {one.host} does not tell for how long the host is up.")
+    away = Fault(400, f"Compute service of {one.host} is unavailable at this time.")
+    if not one.up or one.row is None:
+        raise away
+    try:
+        told = uptimes.ask(call.cloud.agents, one.row["endpoint"])
+    except NotFound:
+        raise Fault(501, f"The agent of host {one.host} is too old to tell for how long the host is up. "
+                         "Update it.") from None
+    except MagnetarError:
+        raise away from None
     return {"hypervisor": {**view.brief(one, call.version), "uptime": told}}
 
 

@@ -28,7 +28,7 @@ from magnetar_core.errors import (
     Unreachable,
 )
 from magnetar_core.plan import Result
-from magnetar_core.query import boolean, number, parameters, plain, seconds, words
+from magnetar_core.query import boolean, fits, number, parameters, plain, reader, seconds, texts, words
 
 from . import events
 from .asks import Asks, Document, error_of
@@ -170,11 +170,13 @@ class Native:
     def _list(self, request: Request, asks: Asks, noun: Noun) -> Answer:
         shown = {field.name for field in noun.kind.fields if "list" in field.on}
         page = {"fields": words, "limit": number, "marker": plain, "sort": words}
-        given = query(request, {**dict.fromkeys(sorted(shown), plain), **page})
+        readers = {field.name: reader(field.value) for field in noun.kind.fields if "list" in field.on}
+        given = query(request, {**{name: read for name, read in sorted(readers.items()) if read}, **page})
         asked = {name: given.pop(name, None) for name in page}
         asks.filters = given
         found = [public(one) for one in noun.every(asks)]
-        found = [one for one in found if all(_text(one.get(n)) == v for n, v in given.items())]
+        filters = {name: texts(value) for name, value in given.items()}
+        found = [one for one in found if fits(one, filters)]
         for key in reversed(asked["sort"] or ["name"] * ("name" in shown)):
             name = key.lstrip("-")
             _known(noun, "sort", name, shown)
@@ -295,10 +297,6 @@ def _operation(operation: Operation) -> Document:
 def _known(noun: Noun, parameter: str, name: str, shown: set[str]) -> None:
     if name not in shown:
         raise InvalidField(parameter, f"{noun.kind.noun} has no field {name[:80]}; it has {', '.join(sorted(shown))}")
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _rank(value: Any) -> Any:

@@ -316,11 +316,11 @@ class Client:
             answer = json.loads(content) if content else {}
         except ValueError:
             answer = None
-        if not isinstance(answer, dict) or (status >= 400 and not isinstance(answer.get("error"), dict)):
+        if not isinstance(answer, dict) or (status >= 300 and not isinstance(answer.get("error"), dict)):
             raise MagnetarError(
                 "%s answered HTTP %d with something that is not Magnetar's; check that the endpoint is a Magnetar "
                 "agent, and a proxy in between." % (self.endpoint, status))
-        if status < 400:
+        if status < 300:
             return answer
         error = from_dict(answer["error"])
         error.request_id = answer["error"].get("request_id")
@@ -365,6 +365,8 @@ def new_request_id() -> str:
 
 
 def _route(noun: str, key: Optional[str] = None) -> str:
+    if key == "":  # its route would be that of the list
+        raise InvalidField("name", "must not be empty: it says which %s is meant" % noun)
     return "/v1/%s" % noun if key is None else "/v1/%s/%s" % (noun, quote(str(key), safe=""))
 
 

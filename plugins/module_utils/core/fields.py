@@ -131,11 +131,16 @@ def _unknown(name: Any, known: Mapping[str, Field], fields: Sequence[Field]) -> 
 class Record(Value):
     """An object value with fields of its own: ``Record(vcpus=Field(...), ram=Field(...))``."""
 
+    form = (dict,)
+
     def __init__(self, **fields: Field) -> None:
         self.fields = _Fields.collect(fields)
 
     def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
         return _Fields.check(self.fields, value, path, version, CREATE)
+
+    def likeness(self, value: Any) -> int:
+        return super().likeness(value) and 1 + sum(field.name in value for field in self.fields)
 
     def schema(self, version: Optional[Version] = None) -> dict[str, Any]:
         return _Fields.schema(self.fields, version, CREATE)
@@ -153,6 +158,8 @@ class Kind:
     own: ClassVar[tuple[Field, ...]] = ()
     #: Fixed fields that a rebuild (``on_immutable: rebuild``) may change.
     rebuilt: ClassVar[frozenset[str]] = frozenset()
+    #: Groups of fields of which a resource has one: what it is made from.
+    alternatives: ClassVar[tuple[frozenset[str], ...]] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -194,6 +201,13 @@ class Kind:
     def defaults(cls) -> dict[str, Any]:
         """What omitted fields mean when a resource is made."""
         return {f.name: f.default for f in cls.settable() if f.default is not UNSET}
+
+    @classmethod
+    def giving_way(cls, known: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+        """The document *known*, in which fields to which *given* names an alternative are as if never set."""
+        chosen = {name for name, value in given.items() if value is not None}
+        gone = {name for group in cls.alternatives if group & chosen for name in group - set(given)}
+        return {name: cls.field(name).default if name in gone else value for name, value in known.items()}
 
     @classmethod
     def secrets(cls) -> frozenset[str]:

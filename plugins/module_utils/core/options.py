@@ -64,8 +64,8 @@ CONNECTION = collect(
     ssh_known_hosts=Option(File(), "File with host keys for an C(ssh) endpoint, besides C(~/.ssh/known_hosts) and "
                            "C(/etc/ssh/ssh_known_hosts). A host whose key is in none of them is refused.",
                            env="MAGNETAR_SSH_KNOWN_HOSTS"),
-    api_timeout=Option(Integer(), "Seconds in which the endpoint must accept a connection.", default=5),
-    timeout=Option(Integer(), "Seconds that the task may take as a whole. A change that takes longer goes on; the "
+    api_timeout=Option(Integer(1), "Seconds in which the endpoint must accept a connection.", default=5),
+    timeout=Option(Integer(1), "Seconds that the task may take as a whole. A change that takes longer goes on; the "
                    "error names its operation.", default=180, aliases=("wait_timeout",)),
     direct=Option(Choices(*DIRECT), "Where the work is done. V(auto) does it in the Ansible process where that gives "
                   "the same result, V(never) always starts a module process, V(always) fails where direct execution "
@@ -97,8 +97,7 @@ def documentation(fields: Iterable[Field]) -> dict[str, Any]:
 def plugin_documentation(fields: Iterable[Field]) -> dict[str, Any]:
     """The ``options:`` of a plugin, which Ansible reads from the environment itself. Paths are its own affair."""
     found = documentation(fields)
-    for name in ("cloud", "direct"):
-        found.pop(name, None)
+    found.pop("direct", None)
     for name, field in _visible(fields):
         env = getattr(field, "env", None)
         if name in found and env:
@@ -106,6 +105,20 @@ def plugin_documentation(fields: Iterable[Field]) -> dict[str, Any]:
         if name in CONNECTION_FILES:
             found[name]["type"] = "str"
     return found
+
+
+def check(options: Iterable[Field], params: Mapping[str, Any], prefix: str = "") -> None:
+    """Check what an argument spec cannot say of *options*: the range of numbers, and that a text is not empty.
+
+    Raises ``InvalidField``. Fields of kinds are left to the agent, which checks them.
+    """
+    for name, option in _visible(options):
+        if isinstance(option, Option) and _bounded(option.value) and params.get(name) is not None:
+            option.value.check(params[name], prefix + name)
+
+
+def _bounded(value: Value) -> bool:
+    return isinstance(value, Integer) or (isinstance(value, Text) and value.min > 0)
 
 
 def client_arguments(params: Mapping[str, Any]) -> dict[str, Any]:

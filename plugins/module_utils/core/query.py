@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterable, Mapping, Optional
+from typing import Any, Callable, Container, Iterable, Mapping, Optional
 
 from .errors import InvalidField, InvalidRequest
+from .values import Boolean, Choices, Integer, Nullable, Text, Value
 
 
 def boolean(name: str, text: str) -> bool:
@@ -41,6 +42,40 @@ def words(_name: str, text: str) -> list[str]:
 def plain(_name: str, text: str) -> str:
     """The text itself."""
     return text
+
+
+def reader(value: Value) -> Optional[Callable[[str, str], Any]]:
+    """How a filter on a field of type *value* is read; ``None`` for lists and objects, which cannot be filtered by.
+
+    Of choices, some are read: words with commas between them, of which the field is to have one.
+    """
+    if isinstance(value, Nullable):
+        return reader(value.value)
+    if isinstance(value, Choices):
+        return lambda name, text: [value.check(word, name) for word in words(name, text) or [text]]
+    for kind, read in ((Boolean, boolean), (Integer, number), (Text, plain)):
+        if isinstance(value, kind):
+            return read
+    return None
+
+
+def texts(value: Any) -> list[str]:
+    """What a filter says that ``reader`` has read, as ``fits`` takes it."""
+    return [_text(one) for one in (value if isinstance(value, list) else [value])]
+
+
+def fits(shown: Mapping[str, Any], filters: Mapping[str, Container[str]]) -> bool:
+    """Whether each field of *filters* (its name to the texts of which it is to have one) does. A reference has the
+    texts of its uuid and of its name."""
+    return all(any(one in wanted for one in _names(shown.get(name))) for name, wanted in filters.items())
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    return (_text(value.get("id")), _text(value.get("name"))) if isinstance(value, dict) else (_text(value),)
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def parameters(given: Iterable[tuple[str, str]], known: Mapping[str, Callable[[str, str], Any]],

@@ -19,8 +19,15 @@ from .versions import Range, Version
 class Value:
     """Any JSON value."""
 
+    #: What values of this type are in Python.
+    form: tuple[type, ...] = ()
+
     def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
         return value
+
+    def likeness(self, value: Any) -> int:
+        """How much *value* looks as if one of this type was meant; 0: not at all."""
+        return int(isinstance(value, self.form))
 
     def schema(self, version: Optional[Version] = None) -> dict[str, Any]:
         return {}
@@ -31,6 +38,8 @@ class Value:
 
 class Text(Value):
     """A string of *min* to *max* characters that matches *pattern* (whole), said in words by *rule*."""
+
+    form = (str,)
 
     def __init__(self, min: int = 0, max: int = 255, pattern: Optional[str] = None, rule: Optional[str] = None) -> None:
         self.min, self.max, self.rule = min, max, rule
@@ -108,6 +117,8 @@ class Base64(Text):
 class Integer(Value):
     """A whole number from *min* to *max*."""
 
+    form = (int,)
+
     def __init__(self, min: int = 0, max: int = 2**31 - 1) -> None:
         self.min, self.max = min, max
 
@@ -127,6 +138,8 @@ class Integer(Value):
 
 class Boolean(Value):
     """true or false."""
+
+    form = (bool,)
 
     def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
         if not isinstance(value, bool):
@@ -179,6 +192,9 @@ class Nullable(Value):
     def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
         return None if value is None else self.value.check(value, path, version)
 
+    def likeness(self, value: Any) -> int:
+        return self.value.likeness(value)
+
     def schema(self, version: Optional[Version] = None) -> dict[str, Any]:
         return {"anyOf": [self.value.schema(version), {"type": "null"}]}
 
@@ -188,6 +204,8 @@ class Nullable(Value):
 
 class ListOf(Value):
     """A list of at most *max* items; ``unique`` refuses equal items and sorts (a set has no order)."""
+
+    form = (list, tuple)
 
     def __init__(self, item: Value, max: int = 100, unique: bool = False) -> None:
         self.item, self.max, self.unique = item, max, unique
@@ -214,6 +232,8 @@ class ListOf(Value):
 class MapOf(Value):
     """An object with at most *max* free keys; *key* and *value* are value types."""
 
+    form = (dict,)
+
     def __init__(self, key: Value, value: Value, max: int = 128) -> None:
         self.key, self.value, self.max = key, value, max
 
@@ -236,21 +256,36 @@ class MapOf(Value):
         return {"type": "dict"}
 
 
+def _either(rules: list[str]) -> str:
+    """*rules* as one, of which any may be kept: must be A or B."""
+    alike = all(rule.startswith("must be ") for rule in rules)
+    first, *others = dict.fromkeys(rules)
+    return " or ".join([first] + [rule[len("must be "):] if alike else rule for rule in others])
+
+
 class OneOf(Value):
-    """The first of several value types that takes the value."""
+    """The first of several value types that takes the value. Else it is told what the likest has against it, or, where
+    none looks more like it than others, what all have."""
 
     def __init__(self, *values: Value) -> None:
         self.values = values
 
     def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
-        refused: list[InvalidField] = []
+        refused: list[tuple[int, InvalidField]] = []
         for choice in self.values:
             try:
                 return choice.check(value, path, version)
             except InvalidField as error:
-                refused.append(error)
-        fitting = [e for e in refused if e.details["field"] != path]
-        raise (fitting or refused)[-1 if fitting else 0]
+                refused.append((choice.likeness(value), error))
+        nearest = max(likeness for likeness, _error in refused)
+        likest = [error for likeness, error in refused if likeness == nearest]
+        inside = [error for error in likest if error.details["field"] != path]
+        if inside or len(likest) == 1:
+            raise (inside or likest)[-1]
+        raise InvalidField(path, _either([error.details["rule"] for error in likest]), value)
+
+    def likeness(self, value: Any) -> int:
+        return max(choice.likeness(value) for choice in self.values)
 
     def schema(self, version: Optional[Version] = None) -> dict[str, Any]:
         return {"anyOf": [choice.schema(version) for choice in self.values]}

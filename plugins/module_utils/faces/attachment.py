@@ -14,7 +14,7 @@ from ..core.values import Text
 from . import results
 from .resource import ABSENT, InfoFace, ResourceFace, is_uuid
 
-SERVER = Option(Text(), "The server, by name or uuid.", required=True)
+SERVER = Option(Text(1, 255), "The server, by name or uuid.", required=True)
 
 
 class AttachmentFace(ResourceFace):
@@ -31,7 +31,8 @@ class AttachmentFace(ResourceFace):
         for name in self.marks:
             if params.get(name):
                 return "%s:%s" % (params["server"], params[name])
-        raise InvalidField(self.marks[-1], "or %s is required" % " or ".join(self.marks[:-1]))
+        others = " or ".join(self.marks[:-1])
+        raise InvalidField(self.marks[-1], "or %s is required" % others if others else "is required")
 
     def want(self, params):
         want = super().want(dict(params, id=None, name=None))
@@ -52,7 +53,7 @@ class AttachmentFace(ResourceFace):
 class VolumeAttachmentFace(AttachmentFace):
     kind = VolumeAttachment
     own = collect(
-        server=SERVER, volume=Option(Text(), "The volume, by name or uuid.", required=True),
+        server=SERVER, volume=Option(Text(1, 255), "The volume, by name or uuid.", required=True),
         volume_endpoint=Option(Text(1, 255), "Endpoint of the agent that has the volume, when it is another than "
                                "O(endpoint), which has the server. Token and certificates are used for both. Detaching "
                                "does not need it."),
@@ -97,11 +98,12 @@ class AttachmentInfoFace(InfoFace):
 
     def execute(self, params, check_mode, diff_mode, client):
         query = {name: params[name] for name in ("id", "fields", "limit", "sort")}
-        query.update(self._filters(params["filters"] or {}))
+        plain, tests = self._filters(params["filters"] or {})
+        query.update(plain)
         for name, by_name in (("server", "server_name"), (self.other, self.name_field)):
             if params[name] is not None:
                 query[by_name if by_name and not is_uuid(params[name]) else name] = params[name]
-        return {"changed": False, self.kind.plural: client.list(self.kind.noun, **query)}
+        return {"changed": False, self.kind.plural: self._passing(client, query, tests)}
 
 
 MODULES = {

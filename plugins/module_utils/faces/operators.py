@@ -77,7 +77,7 @@ class ActionInfoFace(CloudInfoFace):
 
     def _selecting(self):
         return collect(
-            server=Option(Text(), "The server, by name or uuid; one that was deleted by uuid.", required=True,
+            server=Option(Text(1, 255), "The server, by name or uuid; one that was deleted by uuid.", required=True,
                           aliases=("name",)),
             id=Option(Text(), "Only the request of this id, with its events.", aliases=("request_id",)),
             limit=Option(Integer(1), "Report this many at most, the latest."),

@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 
 from ..core.errors import InvalidField, NotFound
+from ..core.kinds.common import REFERENCE
 from ..core.options import CONNECTION, WAITING, Option, collect, given
+from ..core.query import reader
 from ..core.values import Choices, Integer, ListOf, MapOf, Text, Uuid, Value
 from . import results
 
@@ -92,7 +95,7 @@ class ResourceFace(Face):
         return [name for name in ("metadata", "tags") if params.get("purge_" + name) is False and name in params]
 
     def execute(self, params, check_mode, diff_mode, client):
-        key = params.get("id") or params.get("name")
+        key = called(params)
         waiting = {"dry_run": check_mode, "wait": params["wait"], "timeout": params["timeout"]}
         if params["state"] == ABSENT:
             answer = client.delete(self.kind.noun, key, **waiting)
@@ -125,7 +128,7 @@ class InfoFace(Face):
     def narrowing(self):
         """Options that say which, and how much of each; all lists have them."""
         return {
-            "filters": Option(MapOf(Text(), Value()), "Only %s whose fields have these values, compared on the agent."
+            "filters": Option(MapOf(Text(), Value()), "Only %s whose fields have these values; of a list, one."
                               % self.kind.plural.replace("_", " "), default={}),
             "fields": Option(ListOf(Choices(*[f.name for f in self.kind.fields if "list" in f.on])),
                              "Report these fields only; less to send for long lists."),
@@ -138,32 +141,57 @@ class InfoFace(Face):
             found = client.get(self.kind.noun)  # an agent has one, a cloud has many
             return {"changed": False, self.kind.plural: found.get(self.kind.plural, [found])}
         query = {name: params[name] for name in ("id", "fields", "limit", "sort")}
-        query.update(self._filters(params["filters"] or {}))
+        plain, tests = self._filters(params["filters"] or {})
+        query.update(plain)
         name = params["name"]
-        pattern = name is not None and any(sign in name for sign in "*?[")
-        if name is not None and not pattern:
+        if name is not None and any(sign in name for sign in "*?["):
+            tests["name"] = functools.partial(_like, name, tests.get("name"))
+        elif name is not None:
             query["id" if is_uuid(name) and not query["id"] else "name"] = name
-        if pattern:
-            found = self._matching(client, query, name)
-        else:
-            found = client.list(self.kind.noun, **query)
-        return {"changed": False, self.kind.plural: found}
+        return {"changed": False, self.kind.plural: self._passing(client, query, tests)}
 
     def _filters(self, filters):
-        known = [f.name for f in self.kind.fields if "list" in f.on]
-        for name in filters:
+        """*filters* as a query, and as tests for those of which one of many values must fit."""
+        known = {f.name: reader(f.value) for f in self.kind.fields if "list" in f.on and reader(f.value)}
+        query, tests = {}, {}
+        for name, value in filters.items():
+            where = "filters.%s" % name
             if name not in known:
-                raise InvalidField("filters.%s" % name, "is not a field; known are %s" % ", ".join(known))
-        return {name: _plain(value) for name, value in filters.items()}
+                raise InvalidField(where, "is nothing to filter by; known are %s" % ", ".join(known))
+            values = value if isinstance(value, list) else [value]
+            if not values or any(one is None or isinstance(one, (dict, list)) for one in values):
+                raise InvalidField(where, "must be a value, or a list of values of which one must fit", value)
+            if len(values) == 1:
+                query[name] = _plain(values[0])
+            else:
+                texts = {str(_plain(one)) for one in values}
+                for text in sorted(texts):
+                    known[name](where, text)  # one that no field can have is refused, as the host does
+                tests[name] = functools.partial(_one_of, texts)
+        return query, tests
 
-    def _matching(self, client, query, pattern):
-        """The match is made here; so ``name`` must come along, and the limit counts what matches."""
+    def _passing(self, client, query, tests):
+        """What the host finds and passes *tests*, ``{field: test}``. They are made here; so their fields must come
+        along, and the limit counts what passes."""
+        if not tests:
+            return client.list(self.kind.noun, **query)
         fields, limit = query.pop("fields"), query.pop("limit")
-        query["fields"] = list(fields) + ["name"] if fields and "name" not in fields else fields
-        found = [r for r in client.list(self.kind.noun, **query) if fnmatch.fnmatchcase(r.get("name", ""), pattern)]
+        query["fields"] = list(dict.fromkeys(list(fields) + list(tests))) if fields else None
+        found = [r for r in client.list(self.kind.noun, **query) if all(test(r.get(f)) for f, test in tests.items())]
         if fields:
             found = [{name: value for name, value in r.items() if name in fields} for r in found]
         return found[:limit]
+
+
+def called(params, where=""):
+    """What *params* call a resource: its ``id``, or else its ``name``. The argument spec takes empty ones for given.
+
+    *where* comes before the option in the message of the ``InvalidField`` that this raises.
+    """
+    for option in ("id", "name"):
+        if params.get(option) is not None:
+            return REFERENCE.check(params[option], where + option)
+    raise InvalidField(where + "name", "is required; give it, or id")
 
 
 def find(client, noun, key):
@@ -181,6 +209,18 @@ def is_uuid(text):
     except InvalidField:
         return False
     return True
+
+
+def _like(pattern, further, value):
+    """Whether a name fits *pattern*, and the test *further* when there is one."""
+    return fnmatch.fnmatchcase(value or "", pattern) and (further is None or further(value))
+
+
+def _one_of(texts, value):
+    """Whether *value* is one of *texts*: as the host compares, by text, and what is referred to by name or uuid."""
+    if isinstance(value, dict):
+        return not texts.isdisjoint((value.get("id"), value.get("name")))
+    return value is not None and str(_plain(value)) in texts
 
 
 def worded(field, value):

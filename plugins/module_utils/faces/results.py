@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from ..core.errors import MagnetarError
+
 
 def changed(noun, label, answer, diff_mode):
     """The result of an ensure: ``changed``, ``<noun>``, ``actions``, ``changes``, ``request_id``, ``diff``, …
@@ -10,7 +12,7 @@ def changed(noun, label, answer, diff_mode):
     An answer with only an operation (``wait: false``) counts as changed: something is under way.
     """
     if "changed" not in answer:
-        return {"changed": True, "operation": answer.get("operation"), "request_id": answer.get("request_id")}
+        return {"changed": True, "operation": _operation(answer), "request_id": answer.get("request_id")}
     leaves = answer.get("diff") or []
     result = {
         "changed": answer["changed"],
@@ -24,6 +26,13 @@ def changed(noun, label, answer, diff_mode):
     if diff_mode:
         result["diff"] = _diff(leaves, "%s %s" % (noun, label))
     return result
+
+
+def _operation(answer):
+    if not answer.get("operation"):
+        raise MagnetarError("The answer says neither whether anything changed nor what goes on, so what was done is "
+                            "unknown. Check that the endpoint is a Magnetar agent, and a proxy in between.")
+    return answer["operation"]
 
 
 def _diff(leaves, header):

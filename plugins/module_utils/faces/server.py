@@ -9,13 +9,15 @@ import json
 from ..core.errors import InvalidField
 from ..core.kinds.flavor import Flavor
 from ..core.kinds.server import Server
-from ..core.options import Option, collect
+from ..core.options import Option, check, collect
 from ..core.values import Boolean, Integer, ListOf, Text, Value
 from . import results
-from .resource import ABSENT, PRESENT, InfoFace, ResourceFace
+from .resource import ABSENT, PRESENT, InfoFace, ResourceFace, called, is_uuid
 
 SIZES = ("vcpus", "ram", "disk", "ephemeral", "swap")
 NIC_KEYS = ("network", "bridge", "mac", "model", "tag", "address")
+#: Of these, those of which ``null`` says something: that there is to be none.
+NULLABLE = ("address",)
 #: openstack.cloud's words in ``nics`` -> ours.
 NIC_WORDS = {"net-name": "network", "net-id": "network", "tag": "tag", "bridge": "bridge", "mac": "mac",
              "model": "model"}
@@ -144,11 +146,12 @@ class ServerFace(ResourceFace):
     def _batch(self, params, check_mode, diff_mode, client):
         """Items that are wrong before the call is made fail alone; the rest goes on."""
         items = [self._item(params, given) for given in params["servers"]]
+        _refuse_twins(items)
         labels = [item.get("name") or item.get("id") or "servers[%d]" % at for at, item in enumerate(items)]
         answers, asked = [None] * len(items), []
         for at, item in enumerate(items):
             try:
-                asked.append((at, self._asked(item)))
+                asked.append((at, self._asked(item, "servers[%d]." % at)))
             except InvalidField as error:
                 answers[at] = {"error": error.as_dict()}
         answer = {"results": []}
@@ -168,12 +171,23 @@ class ServerFace(ResourceFace):
         passed = {name: params.get(name) for name in known if not _crowded_out(name, own)}
         return dict(dict.fromkeys(known), **dict(passed, **own))
 
-    def _asked(self, item):
-        key = item.get("id") or item.get("name")
-        if not key:
-            raise InvalidField("name", "or id is required in each item")
+    def _asked(self, item, where):
+        key = called(item, where)
+        check(self.item_options, item, where)
         want = None if item["state"] == ABSENT else self.want(item)
         return dict(self.allowed(item), key=key, want=want, merge=self.merge(item))
+
+
+def _refuse_twins(items):
+    """Raise for an item that means a server which one before it means: nobody can say which of the two counts."""
+    first = {}
+    for at, item in enumerate(items):
+        option = "id" if item.get("id") else "name"
+        key = item.get(option)
+        meant = key.replace("-", "").lower() if key and is_uuid(key) else key
+        if key and first.setdefault(meant, at) != at:
+            raise InvalidField("servers[%d].%s" % (at, option), "is that of servers[%d] already; give each server "
+                               "once, with all its options" % first[meant], key)
 
 
 def _crowded_out(name, own):
@@ -267,7 +281,7 @@ def _checked(item, known, where):
     for key in item:
         if key not in known:
             raise InvalidField("%s.%s" % (where, key), "is not known here; known are %s" % ", ".join(known))
-    return {key: value for key, value in item.items() if value is not None}
+    return {key: value for key, value in item.items() if value is not None or key in NULLABLE}
 
 
 def encoded(data):

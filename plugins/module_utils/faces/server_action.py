@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from ..core.errors import Conflict, InvalidField
+from ..core.kinds.common import NAME
 from ..core.options import Option, collect
 from ..core.values import Boolean, Choices, Integer, MapOf, Text, Value
 from . import results
-from .resource import Face, find, worded
+from .resource import Face, called, find, worded
 from .server import encoded
 
 #: Actions that are states of the server: made so where it is not so yet.
@@ -24,6 +25,8 @@ EVENTS = {
 }
 #: Options of the remaining actions.
 OTHERS = {"rescue": ("image",), "console_output": ("length",)}
+#: What an action cannot do without.
+NEEDED = {"create_image": "image_name", "change_password": "password"}
 OPTIONS = dict(dict.fromkeys(STATES, ()), **dict(EVENTS, **OTHERS))
 LINES = 50
 
@@ -34,12 +37,12 @@ class ServerActionFace(Face):
     name = "server_action"
     rules = {
         "required_one_of": [["name", "id"]],
-        "required_if": [["action", "create_image", ["image_name"]], ["action", "change_password", ["password"]]],
+        "required_if": [["action", action, [option]] for action, option in NEEDED.items()],
     }
     masked = ("userdata",)
     options = collect(
-        name=Option(Text(), "Name or uuid of the server.", aliases=("server",)),
-        id=Option(Text(), "Uuid of the server, in place of O(name)."),
+        name=Option(Text(1, 255), "Name or uuid of the server.", aliases=("server",)),
+        id=Option(Text(1, 255), "Uuid of the server, in place of O(name)."),
         action=Option(
             Choices(*OPTIONS), "What to do. V(reboot_soft) asks the guest to restart; V(reboot_hard) restarts its "
             "machine; V(reboot) does what O(reboot_type) says. V(rebuild) makes the root disk anew from its image or "
@@ -53,7 +56,7 @@ class ServerActionFace(Face):
         image=Option(Text(), "Image by name or uuid. For O(action=rebuild) the one to make the root disk from, the "
                      "same again when omitted; for O(action=rescue) the one to boot from, the server's own when "
                      "omitted.", aliases=("rescue_image",)),
-        image_name=Option(Text(), "Name of the image that O(action=create_image) makes. If there is an image of that "
+        image_name=Option(NAME, "Name of the image that O(action=create_image) makes. If there is an image of that "
                           "name that was made of this server, nothing is done; any other is an error."),
         metadata=Option(MapOf(Text(), Value()), "Properties of the image of O(action=create_image), or the metadata "
                         "that the server has after O(action=rebuild)."),
@@ -70,8 +73,7 @@ class ServerActionFace(Face):
     def execute(self, params, check_mode, diff_mode, client):
         action = params["action"]
         _check(action, params)
-        key = params["id"] or params["name"]
-        server = find(client, "server", key)
+        server = find(client, "server", called(params))
         if action in STATES:
             return self._ensure(server, params, check_mode, diff_mode, client)
         if action == "console_output":
@@ -102,11 +104,14 @@ class ServerActionFace(Face):
 
 
 def _check(action, params):
-    """An option that does not belong to the action is refused rather than ignored."""
+    """An option that does not belong to the action is refused rather than ignored; ``null`` for a needed one too."""
     known = {name for names in OPTIONS.values() for name in names} - {"reboot_type"}
     for name in sorted(known - set(OPTIONS[action])):
         if params.get(name) is not None:
             raise InvalidField(name, "does not belong to action %s" % action)
+    needed = NEEDED.get(action)
+    if needed and params.get(needed) is None:
+        raise InvalidField(needed, "is required for action %s" % action)
 
 
 def _asked(params):

@@ -183,6 +183,35 @@ def test_made_anew_with_other_volumes(place: Host) -> None:
     assert not make(place, ROOT, BLANK, DATA).changed
 
 
+def test_an_image_and_a_volume_as_root_disk_take_each_others_place(place: Host) -> None:
+    blocks = [{**DATA, "boot_index": 0}]
+    place.server(image="img", block_device_mapping=[BLANK])
+    for want, old in (({"block_device_mapping": blocks}, {"image": "img"}), ({"image": "img"}, {})):
+        with pytest.raises(Immutable, match="image cannot change .*; block_device_mapping cannot change"):
+            place.ensure("server", "web1", want)
+        ignored = place.ensure("server", "web1", want, on_immutable="ignore")
+        assert not ignored.changed and ignored.warnings
+        assert not place.ensure("server", "web1", old).changed
+        predicted = place.ensure("server", "web1", want, dry_run=True, on_immutable="recreate")
+        done = place.ensure("server", "web1", want, on_immutable="recreate")
+        assert [s.verb for s in predicted.steps] == [s.verb for s in done.steps]
+        assert not place.ensure("server", "web1", want).changed
+        assert disks(place)["vda"] == ("disk" if "image" in want else "data")
+        assert bool(place.show()["image"]) == ("image" in want)
+    with pytest.raises(InvalidField, match="leave image out"):
+        place.ensure("server", "web1", {"image": "img", "block_device_mapping": blocks}, on_immutable="recreate")
+
+
+def test_a_server_whose_image_is_gone_is_not_made_anew(place: Host) -> None:
+    place.server(image="img")
+    place.ensure("image", "img", None)
+    with pytest.raises(Conflict, match="no longer on this host"):
+        place.ensure("server", "web1", {"availability_zone": "b"}, on_immutable="recreate")
+    assert place.show()["status"] == "ACTIVE"
+    later = place.ensure("server", "web1", {"image": "later"}, dry_run=True, on_immutable="recreate")
+    assert later.changed and "later" in later.warnings[0]
+
+
 def test_one_that_cannot_go_is_not_taken_for_the_new_one(place: Host) -> None:
     make(place, ROOT)
     place.fake.fail_next("undefine", HypervisorError("it could not."))

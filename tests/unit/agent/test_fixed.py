@@ -4,15 +4,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from magnetar_agent import configdrive
 from magnetar_agent.configdrive import Address
-from magnetar_agent.drivers import network
-from magnetar_agent.hypervisor import Lease
+from magnetar_agent.networks import Lease
 from magnetar_agent.servers import fixed
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField
 
@@ -25,10 +23,8 @@ LAN = {"mode": "nat", "cidr": "192.168.100.0/24"}
 
 
 @pytest.fixture
-def lan(host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
+def lan(host: Host) -> Host:
     """A host with a network of the agent's."""
-    (tmp_path / "route").write_text("")
-    monkeypatch.setattr(network, "ROUTES", tmp_path / "route")
     host.ensure("network", "lan", LAN)
     return host
 
@@ -159,9 +155,7 @@ def test_a_making_that_fails_reserves_nothing(lan: Host, method: str) -> None:
     assert lan.server(networks=[card()]).resource["addresses"]
 
 
-def test_it_goes_along_to_another_host(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "route").write_text("")
-    monkeypatch.setattr(network, "ROUTES", tmp_path / "route")
+def test_it_goes_along_to_another_host(pair: Pair) -> None:
     for kvm in (pair.one, pair.two):
         kvm.side().client.ensure("network", "lan", LAN)
     id = pair.make(networks=[card()])

@@ -151,6 +151,44 @@ def test_what_is_missing_is_named(host: Host) -> None:
     assert host.agent.documents.list("image") == [] and kept(host) == []
 
 
+def test_other_content_that_is_ignored_is_no_change(host: Host) -> None:
+    first, second = ({"source": {"upload": True}, "checksum": digest(data)} for data in (GOOD, OTHER))
+    host.ensure("image", "img", first)
+    receive(host, GOOD)
+    for dry_run in (True, False):
+        ignored = host.ensure("image", "img", second, dry_run=dry_run, on_immutable="ignore")
+        assert ignored.warnings and (ignored.changed, ignored.steps, ignored.diff) == (False, [], [])
+    assert not host.ensure("image", "img", first).changed
+    assert "source" not in host.agent.documents.find("image", "img").want
+
+
+def test_an_image_is_made_anew_with_its_source(host: Host) -> None:
+    """Also where the content stays, and where the new one has another format."""
+    host.ensure("image", "vmlinuz", {"source": {"path": put(host, kernel(), "k")}})
+    want = file(host)
+    host.ensure("image", "img", want)
+    made = host.ensure("image", "img", {**want, "kernel": "vmlinuz"}, on_immutable="recreate").resource
+    assert (made["status"], made["checksum"]) == ("active", digest(GOOD)) and made["kernel"]
+    raw = {"source": {"path": put(host, b"raw".ljust(4096), "raw")}, "checksum": digest(b"raw".ljust(4096))}
+    made = host.ensure("image", "img", raw, on_immutable="recreate").resource
+    assert (made["status"], made["disk_format"], made["checksum"]) == ("active", "raw", raw["checksum"])
+    assert not host.ensure("image", "img", raw).changed
+
+
+@pytest.mark.parametrize(("data", "more", "why"), [
+    (vmdk("/etc/shadow"), {"checksum": digest(vmdk("/etc/shadow"))}, "vmdk"),
+    (OTHER, {"checksum": digest(b"other")}, "checksum: the content has"),
+    (OTHER, {"checksum": digest(OTHER), "disk_format": "raw"}, "the content is qcow2"),
+], ids=["format", "checksum", "claim"])
+def test_a_file_that_cannot_be_taken_in_leaves_what_is_there(host: Host, data: bytes, more: Any, why: str) -> None:
+    host.ensure("image", "img", file(host))
+    for dry_run in (True, False):
+        with pytest.raises(MagnetarError, match=why):
+            host.ensure("image", "img", file(host, data, **more), dry_run=dry_run, on_immutable="recreate")
+    shown = host.ensure("image", "img", {}).resource
+    assert (shown["status"], shown["checksum"]) == ("active", digest(GOOD)) and len(kept(host)) == 2
+
+
 def test_an_upload_is_taken_in_and_may_be_repeated(host: Host) -> None:
     assert host.ensure("image", "img", {"source": {"upload": True}}).resource["status"] == "queued"
     assert not host.ensure("image", "img", {"source": {"upload": True}}).changed

@@ -52,7 +52,7 @@ def test_attach_and_detach(host: Host, power: str) -> None:
     assert not host.server().changed and not host.server(networks=host.show()["networks"]).changed
     shown = reconcile.show(host.agent, KIND, f"web1:{MAC}")
     assert shown == reconcile.show(host.agent, KIND, shown["id"]) and shown["tag"] == "back"
-    assert [one["mac"] for one in reconcile.collection(host.agent, KIND, {"server_name": "web1"})] == [*first, MAC]
+    assert [one["mac"] for one in reconcile.collection(host.agent, KIND, {"server_name": ["web1"]})] == [*first, MAC]
     assert detach(host, MAC, dry_run=True).changed and detach(host, MAC).changed and macs(host) == first
     assert not detach(host, MAC).changed
 

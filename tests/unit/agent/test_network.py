@@ -4,16 +4,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from magnetar_agent.drivers import network
 from magnetar_agent.drivers.image import ImageDriver
 from magnetar_agent.drivers.network import NetworkDriver
-from magnetar_agent.hypervisor import NetworkSpec
+from magnetar_agent.fake import FakeHypervisor
+from magnetar_agent.networks import NetworkSpec
+from magnetar_agent.virt import network as virt
 from magnetar_core.errors import Conflict, Immutable, InUse, InvalidField
 
 from .conftest import SMALL, Host
@@ -31,12 +33,10 @@ NAT = {"mode": "nat", "cidr": "192.168.100.0/24"}
 
 
 @pytest.fixture(autouse=True)
-def routes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A host on 10.0.0.0/16 (with its mask as the kernel writes it) and 192.168.1.0/24."""
-    path = tmp_path / "route"
-    path.write_text(ROUTES.replace("00FFFFFF", "0000FFFF", 1))
-    monkeypatch.setattr(network, "ROUTES", path)
-    return path
+def on_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host on two networks."""
+    monkeypatch.setattr(FakeHypervisor, "on_networks", [
+        ("eth0", IPv4Network("10.0.0.0/16")), ("eth1", IPv4Network("192.168.1.0/24"))])
 
 
 @pytest.mark.parametrize(("driver", "case"), CASES)
@@ -44,9 +44,15 @@ def test_plan(driver: Any, case: dict[str, Any]) -> None:
     assert [step.verb for step in driver.plan(case["want"], case["have"])] == case["steps"]
 
 
-def test_routes_of_the_host() -> None:
-    assert [(device, str(net)) for device, net in network.host_networks()] == [
+def test_networks_that_a_host_is_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """10.0.0.0/16 with its mask as the kernel writes it, and 192.168.1.0/24; those behind a gateway are not its own."""
+    path = tmp_path / "route"
+    path.write_text(ROUTES.replace("00FFFFFF", "0000FFFF", 1))
+    monkeypatch.setattr(virt, "ROUTES", path)
+    assert [(device, str(net)) for device, net in virt.Networks().routes()] == [
         ("eth0", "10.0.0.0/16"), ("eth1", "192.168.1.0/24")]
+    path.unlink()
+    assert virt.Networks().routes() == []
 
 
 def test_a_nat_network_is_made_and_goes(host: Host) -> None:

@@ -82,6 +82,8 @@ def test_a_mac_is_drawn_once(host: Host) -> None:
 REFUSED = [
     ({"flavor": SMALL, "nmae": "x"}, InvalidField, "did you mean name"),
     ({"flavor": {"vcpus": 0, "ram": 64}}, InvalidField, "flavor.vcpus: must be from 1"),
+    ({"flavor": {"ram": 64}}, InvalidField, "flavor.vcpus: is required to make a server: give vcpus and ram"),
+    ({"flavor": {"vcpus": 1, "disk": 1}}, InvalidField, "flavor.ram: is required"),
     ({"flavor": {"vcpus": 1, "ram": 64, "disk": -1}}, InvalidField, "flavor.disk: must be from 0"),
     ({}, InvalidField, "flavor: is required"),
     ({"flavor": "none"}, InvalidField, "flavor: must name a flavor"),
@@ -179,6 +181,20 @@ def test_the_same_flavor_by_name_is_no_change_and_other_sizes_are(host: Host) ->
     with pytest.raises(Conflict, match="while server 'web1' is off"):
         host.server(flavor="small")
     assert verbs(host.server(flavor="small", power="off")) == ["record", "stop", "define"]
+
+
+def test_sizes_that_are_left_out_stay(host: Host) -> None:
+    sizes = {"vcpus": 2, "ram": 64, "disk": 1, "ephemeral": 1, "swap": 8}
+    host.ensure("flavor", "small", sizes)
+    host.server(flavor="small", power="off")
+    for given in ({}, {"ram": 64}, {"vcpus": 2, "ram": 64}):
+        assert host.server(flavor=given).steps == []
+    assert host.show()["flavor"] == {"name": "small", **sizes}
+    for given in ({"ram": 160}, {"vcpus": 1, "swap": 0}):
+        sizes.update(given)
+        done = host.server(flavor=given)
+        assert done.changed and done.resource["flavor"] == sizes
+        assert host.server(flavor=given).steps == []
 
 
 # Failures ----------------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from magnetar_core.client import Client as Core
 from magnetar_core.errors import HypervisorError, InvalidRequest, NotFound
 
 from .serving import Client, Unix, served
+from .test_volume import image
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,6 +108,19 @@ def test_lists(client: Client) -> None:
     assert names("?limit=2") == ["a", "b"]
     assert names("?marker=a&limit=1") == ["b"]
     assert client.call("GET", "/v1/flavor?fields=name,ram&name=a")[1] == {"flavors": [{"name": "a", "ram": 32}]}
+
+
+def test_lists_are_filtered_by_references_and_words(client: Client, host: Any) -> None:
+    small = {"vcpus": 1, "ram": 64}
+    image(host, "disk")
+    for name, more in (("a", {"image": "disk"}), ("b", {"power": "off"}), ("c", {"power": "paused", "image": "disk"})):
+        host.server(name, flavor=small, **more)
+    uuid = host.show("a")["image"]["id"]
+    for query, names in ((f"image={uuid}", "ac"), ("image=disk", "ac"), ("image=other", ""), ("status=ACTIVE", "a"),
+                         ("status=ACTIVE,SHUTOFF", "ab"), ("status=ACTIVE,PAUSED&image=disk", "ac"),
+                         ("power=off, running", "ab"), ("config_drive=true", "abc"), ("config_drive=false", "")):
+        status, found = client.call("GET", f"/v1/server?{query.replace(' ', '%20')}")
+        assert (status, "".join(one["name"] for one in found["servers"])) == (200, names), query
 
 
 def test_batch(client: Client) -> None:
@@ -252,6 +266,16 @@ def test_console(client: Client, host: Any) -> None:
     log.symlink_to("/etc/passwd")
     assert client.raw("GET", "/v1/server/s/console?lines=9") == (200, b"zero\n")
     assert client.raw("GET", "/v1/server/%2E%2E%2Fx/console")[0] == 404
+
+
+def test_figures(client: Client) -> None:
+    client.call("PUT", "/v1/server/s", {"flavor": SMALL})
+    status, told = client.call("GET", "/v1/server/s/diagnostics")
+    assert (status, told["power_state"], told["memory"]["maximum"]) == (200, "running", 64 * 1024)
+    assert client.call("GET", "/v1/server/t/diagnostics")[0] == 404
+    assert client.call("GET", "/v1/server/s/diagnostics?a=b")[0] == 400
+    status, told = client.call("GET", "/v1/host/uptime")
+    assert status == 200 and set(told) == {"time", "uptime", "users", "load_average"}
 
 
 def test_tail_of_nothing(tmp_path: Path) -> None:

@@ -125,6 +125,48 @@ def test_fixed_fields_differ(host: Host) -> None:
     assert after["format"] == "raw" and after["id"] == before["id"]
 
 
+def test_another_source_takes_the_place_of_the_old_one(host: Host) -> None:
+    """Each way of on_immutable, in check mode and for good, though a volume is made from one source only."""
+    image(host)
+    host.ensure("volume", "first", {"size": 1})
+    host.ensure("volume_snapshot", "snap", {"volume": "first"})
+    host.ensure("volume", "data", {"source_volume": "first"})
+    with pytest.raises(Immutable, match="image cannot change from None to .*; source_volume cannot change"):
+        host.ensure("volume", "data", {"image": "img"})
+    ignored = host.ensure("volume", "data", {"image": "img"}, on_immutable="ignore")
+    assert not ignored.changed and ignored.warnings and ignored.resource["image"] is None
+    for field, name in (("image", "img"), ("snapshot", "snap"), ("source_volume", "first")):
+        wanted = {field: name}
+        predicted = host.ensure("volume", "data", wanted, dry_run=True, on_immutable="recreate")
+        done = host.ensure("volume", "data", wanted, on_immutable="recreate")
+        assert predicted.diff == done.diff and done.changed
+        assert [other for other in ("image", "snapshot", "source_volume") if done.resource[other]] == [field]
+        assert not host.ensure("volume", "data", wanted).changed
+    with pytest.raises(InvalidField, match="snapshot: cannot be combined with image"):
+        host.ensure("volume", "data", {"image": "img", "snapshot": "snap"}, on_immutable="recreate")
+
+
+@pytest.mark.parametrize(("want", "why"), [
+    ({"image": "big"}, "size: must be at least 2 GiB"), ({"source_volume": "data"}, "source_volume: must be another"),
+], ids=str)
+def test_what_could_not_be_made_anew_leaves_what_is_there(host: Host, want: dict[str, Any], why: str) -> None:
+    image(host, "big", GIB + 512)
+    before = host.ensure("volume", "data", {"size": 1}).resource
+    for dry_run in (True, False):
+        with pytest.raises(InvalidField, match=why):
+            host.ensure("volume", "data", want, dry_run=dry_run, on_immutable="recreate")
+    assert content(host, before).is_file() and not host.ensure("volume", "data", {"size": 1}).changed
+
+
+def test_a_volume_whose_source_is_gone_is_not_made_anew(host: Host) -> None:
+    image(host)
+    before = host.ensure("volume", "data", {"image": "img"}).resource
+    host.ensure("image", "img", None)
+    with pytest.raises(InvalidField, match="image: is not here any more.*got 'img'"):
+        host.ensure("volume", "data", {"format": "raw"}, on_immutable="recreate")
+    assert content(host, before).is_file()
+
+
 def test_check_mode_gets_through_what_is_not_there_yet(host: Host) -> None:
     found = host.ensure("volume", "data", {"image": "later"}, dry_run=True)
     assert found.changed and "later" in found.warnings[0]

@@ -20,7 +20,8 @@ import pytest
 import yaml
 from jinja2 import UndefinedError
 
-from magnetar_agent.hypervisor import Disk, DomainSpec, NetworkSpec, Nic, Remote
+from magnetar_agent.hypervisor import Disk, DomainSpec, Nic, Remote
+from magnetar_agent.networks import NetworkSpec
 from magnetar_agent.virt.domain import Seen, parse, render, render_device, state
 from magnetar_agent.virt.power import FREE
 from magnetar_agent.virt.probe import PROVED, firmware, probe

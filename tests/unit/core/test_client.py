@@ -111,6 +111,21 @@ def test_a_dropped_connection_is_opened_again(server, client):
     assert client.get("flavor", "x") == {"name": "x"}
 
 
+@pytest.mark.parametrize("status", [301, 307])
+def test_redirects_are_no_answers(status, server, client):
+    server.script[:] = [(status, b"")]
+    with pytest.raises(MagnetarError, match=f"HTTP {status} with something that is not Magnetar's"):
+        client.ensure("flavor", "x", {})
+
+
+def test_an_empty_key_is_not_the_list(server, client):
+    for call in (lambda: client.ensure("flavor", "", {}), lambda: client.delete("flavor", ""),
+                 lambda: client.get("flavor", ""), lambda: client.event("server", "", "reboot")):
+        with pytest.raises(InvalidField, match="name: must not be empty: it says which"):
+            call()
+    assert server.seen == []
+
+
 def test_503_is_asked_again(server, client):
     server.script[:] = [(503, failure("hypervisor-down"))] * 2 + [(200, {"changed": True})]
     assert client.ensure("server", "x", {})["changed"]

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from magnetar_core.client import ENDPOINT, Client
+from magnetar_core.errors import InvalidField
 from magnetar_core.fields import Field, Record
 from magnetar_core.kinds.server import Server
-from magnetar_core.options import CONNECTION, Option, client_arguments, collect, documentation, given, spec
+from magnetar_core.options import CONNECTION, Option, check, client_arguments, collect, documentation, given, spec
 from magnetar_core.values import Boolean, Choices, Integer, ListOf, MapOf, Text
 
 FIELDS = (
@@ -48,6 +51,21 @@ def test_documentation_fits_the_spec():
 
 def test_omitted_options_say_nothing():
     assert given(FIELDS, {"text": None, "letter": "b", "number": 0}) == {"number": 0, "choice": "b"}
+
+
+@pytest.mark.parametrize(("params", "said"), [
+    ({"text": ""}, "at.text: must have 1 to 9 characters"), ({"number": 0}, "at.number: must be from 1 to 9"),
+    ({"number": 10}, "at.number: must be from 1 to 9"), ({}, None), ({"text": None, "number": None}, None),
+    ({"free": "", "kind": -1, "text": "x", "number": 1}, None)])
+def test_options_keep_what_they_declare(params, said):
+    """Fields of kinds are the agent's to check."""
+    options = collect(text=Option(Text(1, 9), ""), number=Option(Integer(1, 9), ""), free=Option(Text(), ""),
+                      kind=Field(Integer(), ""))
+    if said is None:
+        check(options, params, "at.")
+        return
+    with pytest.raises(InvalidField, match=said):
+        check(options, params, "at.")
 
 
 def test_client_arguments():

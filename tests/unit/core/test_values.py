@@ -12,6 +12,10 @@ from magnetar_core import values as v
 from magnetar_core.errors import InvalidField
 from magnetar_core.fields import Field, Record
 
+#: One of several objects that differ by their names.
+SOURCE = v.OneOf(Record(path=Field(v.Text(), "P.", required=True)),
+                 Record(url=Field(v.Text(1, 9, "http", "must be http"), "U.", required=True)),
+                 Record(upload=Field(v.Boolean(), "U.", required=True)))
 GOOD = [
     (v.Text(1, 3), "abc", "abc"),
     (v.Uuid(), "8C7D3C0E5D0F4A2B9D0E0C6C8A1F2B3D", "8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d"),
@@ -50,6 +54,16 @@ BAD = [
     (v.MapOf(v.Text(1, 3), v.Text()), {"a": 1}, "f.a", "must be a string"),
     (v.MapOf(v.Text(1, 3), v.Text(), max=1), {"a": "", "b": ""}, "f", "at most 1 keys"),
     (v.OneOf(v.Text(), Record(a=Field(v.Integer(), "A."))), {"a": "x"}, "f.a", "whole number"),
+    (v.OneOf(v.Text(1), Record(a=Field(v.Integer(), "A."))), "", "f", "has 0."),
+    (v.OneOf(v.Text(), v.Integer()), None, "f", "must be a string or a whole number."),
+    (v.OneOf(v.Const(""), v.Boolean()), "x", "f", "must be '' or true or false (got 'x')"),
+    (v.OneOf(v.Const(""), v.Uuid()), "8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3x", "f", "must be a UUID"),
+    (v.OneOf(v.Choices("auto"), v.ListOf(v.Integer())), "x", "f", "must be one of auto or a list (got 'x')"),
+    (v.OneOf(v.Choices("auto"), v.ListOf(v.Integer())), ["x"], "f[0]", "whole number"),
+    (SOURCE, {"url": "ftp"}, "f.url", "must be http"),
+    (SOURCE, {"upload": "x"}, "f.upload", "true or false"),
+    (SOURCE, {"url": "ftp", "checksum": ""}, "f.checksum", "known are url"),
+    (SOURCE, "http", "f", "must be an object"),
     (v.Const(1), True, "f", "must be 1"),
     (Record(a=Field(v.Integer(), "A.", required=True)), {}, "f.a", "is required"),
     (Record(alpha=Field(v.Integer(), "A.")), {"alpa": 1}, "f.alpa", "did you mean alpha"),

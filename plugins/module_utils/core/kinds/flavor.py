@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, Optional
+
+from ..errors import InvalidField
 from ..fields import FIXED, Field
 from ..values import Integer, MapOf, Text
 from .common import Resource
@@ -13,15 +17,24 @@ DISK = Integer(0, 2**20)
 SWAP = Integer(0, 2**26)
 
 
-def sizes(on: str = FIXED) -> dict[str, Field]:
+def sizes(required: bool = True) -> dict[str, Field]:
     """The size fields, alike in a flavor and in a server's inline flavor."""
     return {
-        "vcpus": Field(VCPUS, "Number of virtual CPUs.", required=True, on=on, sample=1),
-        "ram": Field(RAM, "Memory in MiB.", required=True, on=on, sample=512),
-        "disk": Field(DISK, "Root disk in GiB; 0 keeps the size of the image.", default=0, on=on, sample=10),
-        "ephemeral": Field(DISK, "Ephemeral disk in GiB; 0 for none.", default=0, on=on, sample=0),
-        "swap": Field(SWAP, "Swap disk in MiB; 0 for none.", default=0, on=on, sample=0),
+        "vcpus": Field(VCPUS, "Number of virtual CPUs.", required=required, on=FIXED, sample=1),
+        "ram": Field(RAM, "Memory in MiB.", required=required, on=FIXED, sample=512),
+        "disk": Field(DISK, "Root disk in GiB; 0 keeps the size of the image.", default=0, on=FIXED, sample=10),
+        "ephemeral": Field(DISK, "Ephemeral disk in GiB; 0 for none.", default=0, on=FIXED, sample=0),
+        "swap": Field(SWAP, "Swap disk in MiB; 0 for none.", default=0, on=FIXED, sample=0),
     }
+
+
+def completed(given: Mapping[str, Any], old: Optional[Mapping[str, Any]]) -> dict[str, Any]:
+    """The sizes *given* in place of a flavor, with those of *old*, which the server has, where they are left out."""
+    found = dict(old or {}, **given)
+    for name in ("vcpus", "ram"):
+        if name not in found:
+            raise InvalidField("flavor." + name, "is required to make a server: give vcpus and ram, or a flavor")
+    return found
 
 
 class Flavor(Resource):

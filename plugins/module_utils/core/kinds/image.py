@@ -20,8 +20,8 @@ class Image(Resource):
     source = Field(
         OneOf(
             Record(path=Field(Text(1, 4096), "A file on the host, in one of the agent's image_paths.", required=True)),
-            Record(url=Field(Text(1, 2048, "https?://.+", "must be an http or https URL"), "Where to load it from.",
-                             required=True)),
+            Record(url=Field(Text(1, 2048, "https?://.+", "must begin with http:// or https://"),
+                             "Where to load it from.", required=True)),
             Record(upload=Field(Boolean(), "The content follows with PUT /v1/image/{key}/data.", required=True)),
         ),
         "Where the content comes from: {path}, {url} or {upload: true}. A url needs a checksum.",

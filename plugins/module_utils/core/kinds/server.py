@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from ..fields import FIXED, READ, Field, Record
 from ..values import Base64, Boolean, Choices, Integer, ListOf, Mac, MapOf, Nullable, OneOf, Text, Uuid, Value
 from .common import REFERENCE, Resource
@@ -69,6 +72,12 @@ def _file() -> Record:
     )
 
 
+def _boots(block: Mapping[str, Any]) -> bool:
+    """Whether an item of the block device mapping is a volume that is the root disk."""
+    usual = "volume" if block["source_type"] in ("volume", "snapshot") else "local"
+    return block.get("boot_index") == 0 and block.get("destination_type", usual) == "volume"
+
+
 class Server(Resource):
     """A virtual machine on a host."""
 
@@ -76,8 +85,9 @@ class Server(Resource):
     rebuilt = frozenset(("image", "key_name", "user_data", "availability_zone", "config_drive", "root_format",
                          "virt_type", "machine", "personality"))
 
-    flavor = Field(OneOf(REFERENCE, Record(**sizes())),
-                   "A flavor by name or uuid, or its sizes {vcpus, ram, disk, ephemeral, swap}.", required=True,
+    flavor = Field(OneOf(REFERENCE, Record(**sizes(required=False))),
+                   "A flavor by name or uuid, or its sizes {vcpus, ram, disk, ephemeral, swap}; those that are left "
+                   "out stay as they are. A new server needs vcpus and ram.", required=True,
                    sample={"name": "small", "vcpus": 1, "ram": 512, "disk": 10, "ephemeral": 0, "swap": 0})
     image = Field(Nullable(REFERENCE), "The image to boot from, by name or uuid; null for a blank root disk.",
                   default=None, on=FIXED, sample={"id": "0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11", "name": "debian"})
@@ -133,3 +143,14 @@ class Server(Resource):
     instance_name = Field(Text(0, 64), "Name of the libvirt domain.", on=READ, sample="magnetar-8c7d3c0e")
     console_log = Field(Text(0, 4096), "Path of the console log on the host.", on=READ,
                         sample="/var/lib/magnetar/servers/8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d/console.log")
+
+    @classmethod
+    def giving_way(cls, known: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+        """An image gives way to a volume as root disk, and such a volume to an image."""
+        found = super().giving_way(known, given)
+        if "image" not in given and any(_boots(one) for one in given.get("block_device_mapping", ())):
+            found["image"] = None
+        blocks = found.get("block_device_mapping", ())
+        if given.get("image") is not None and any(_boots(one) for one in blocks):
+            found["block_device_mapping"] = [one for one in blocks if not _boots(one)]
+        return found

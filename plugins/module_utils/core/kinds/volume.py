@@ -31,6 +31,7 @@ class Volume(Resource):
     """A disk that outlives the servers that it is attached to."""
 
     noun, plural = "volume", "volumes"
+    alternatives = (frozenset(("image", "source_volume", "snapshot")),)
 
     size = Field(SIZE, "Size in GiB. Needed to make an empty one, else that of its source, rounded up. It can grow, "
                  "also while a running server has it, and never shrinks.", sample=10)

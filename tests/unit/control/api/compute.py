@@ -19,6 +19,7 @@ from magnetar_control.store.database import now
 from magnetar_control.store.store import CELL0, Store
 from magnetar_control.store.tables import API, CELL, host_states, server_mappings, servers
 from magnetar_control.web import Request
+from magnetar_core.errors import Unreachable
 
 CELL1 = "11111111-1111-1111-1111-111111111111"
 WHO = {one.token: one for one in (
@@ -36,6 +37,20 @@ class Identity:
 
     def project_exists(self, context, project_id):
         return project_id in ("operators", "red", "blue", "green")
+
+
+class Agents:
+    """Clients of agents by the host of their endpoint; those that are not there cannot be reached."""
+
+    def __init__(self, **clients):
+        self.clients = clients
+
+    @contextlib.contextmanager
+    def client(self, endpoint):
+        name = endpoint.removeprefix("https://").partition(".")[0]
+        if name not in self.clients:
+            raise Unreachable
+        yield self.clients[name]
 
 
 class Reply:
@@ -93,7 +108,7 @@ class Compute:
         self.store.add_cell("cell1", _url(databases["cell1"]), CELL1)
         self.store._open.update({CELL0: databases["cell0"], CELL1: databases["cell1"]})
         self.cloud = Cloud(make({"state_dir": str(folder), **settings}), self.store,
-                           Services(Identity(), None, None, None), None)
+                           Services(Identity(), None, None, None), Agents())
         self.application = ComputeApplication(self.cloud, OPERATIONS)
         self.admin, self.alice, self.bob, self.rita = (Caller(self.application, token) for token in WHO)
 

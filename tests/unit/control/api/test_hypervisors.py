@@ -2,12 +2,18 @@
 """os-hypervisors: each microversion's form, pages, patterns, servers of hosts."""
 
 import json
+import re
+import threading
 import uuid
 
 import pytest
 
+from magnetar_control.api import uptimes
 from magnetar_control.api.hypervisor_view import address, number
 from magnetar_control.store import allocations, hosts
+from magnetar_core.errors import NotFound, Unreachable
+
+from .compute import Agents
 
 PATH = "/os-hypervisors"
 BRIEF = {"id", "hypervisor_hostname", "state", "status"}
@@ -139,17 +145,71 @@ def test_statistics_until_2_87(compute):
     assert compute.admin.get(f"{PATH}/statistics", "2.88").status == 404
 
 
+class Clock:
+    """The client of an agent that tells for how long its host is up, or raises."""
+
+    def __init__(self, told):
+        self.told = told
+
+    def uptime(self, patience):
+        if isinstance(self.told, Exception):
+            raise self.told
+        return self.told
+
+
+UP = {"time": "08:32:11", "uptime": 8101500, "users": 12, "load_average": [0.2, 0.12, 0.14]}
+WORDS = " 08:32:11 up 93 days, 18:25, 12 users,  load average: 0.20, 0.12, 0.14"
+
+
 def test_uptime_as_the_agent_tells_it(small):
-    id = small.host("kvm1", uptime=" 10:00:00 up 1 day")
-    small.host("kvm2")
-    down = small.host("kvm3", seen=False)
-    assert small.admin.get(f"{PATH}/{id}/uptime", "2.53").json["hypervisor"]["uptime"] == " 10:00:00 up 1 day"
-    assert small.admin.get(f"{PATH}/{id}", "2.88").json["hypervisor"]["uptime"] == " 10:00:00 up 1 day"
+    id, down = small.host("kvm1"), small.host("kvm2", seen=False)
+    small.cloud.agents = Agents(kvm1=Clock(UP), kvm2=Clock(UP))
+    assert small.admin.get(f"{PATH}/1/uptime").json["hypervisor"] == {
+        "id": 1, "hypervisor_hostname": "kvm1", "state": "up", "status": "enabled", "uptime": WORDS}
+    assert small.admin.get(f"{PATH}/{id}/uptime", "2.87").json["hypervisor"]["uptime"] == WORDS
+    assert small.admin.get(f"{PATH}/{id}", "2.88").json["hypervisor"]["uptime"] == WORDS
+    shown = small.admin.get(f"{PATH}/detail", "2.88").json["hypervisors"]
+    assert [one["uptime"] for one in shown] == [WORDS, None]
     assert small.admin.get(f"{PATH}/{down}/uptime", "2.53").status == 400
     assert small.admin.get(f"{PATH}/{down}", "2.88").json["hypervisor"]["uptime"] is None
     assert small.admin.get(f"{PATH}/{id}/uptime", "2.88").status == 404
-    other = small.admin.get(PATH, "2.53").json["hypervisors"][1]["id"]
-    assert small.admin.get(f"{PATH}/{other}/uptime", "2.53").status == 501
+
+
+@pytest.mark.parametrize(("why", "status"), [(Unreachable(), 400), (NotFound(), 501)])
+def test_uptime_of_a_host_that_does_not_tell(small, why, status):
+    id = small.host("kvm1")
+    small.cloud.agents = Agents(kvm1=Clock(why))
+    assert small.admin.get(f"{PATH}/{id}/uptime", "2.53").status == status
+    assert small.admin.get(f"{PATH}/{id}", "2.88").json["hypervisor"]["uptime"] is None
+
+
+def test_a_list_does_not_wait_for_an_agent_that_hangs(small, monkeypatch):
+    monkeypatch.setattr(uptimes, "PATIENCE", 0.1)
+    end = threading.Event()
+
+    class Hangs:
+        def uptime(self, patience):
+            end.wait(30)
+            return UP
+
+    small.host("kvm1")
+    small.host("kvm2")
+    small.cloud.agents = Agents(kvm1=Hangs(), kvm2=Clock(UP))
+    try:
+        shown = small.admin.get(f"{PATH}/detail", "2.88").json["hypervisors"]
+    finally:
+        end.set()
+    assert [one["uptime"] for one in shown] == [None, WORDS]
+
+
+@pytest.mark.parametrize(("seconds", "users", "words"), [
+    (8101500, 12, "up 93 days, 18:25, 12 users,"), (86400 + 3900, 1, "up 1 day,  1:05,  1 user,"),
+    (172800, 0, "up 2 days, 0 min,  0 users,"), (3540, 2, "up 59 min,  2 users,"), (0, 0, "up 0 min,  0 users,")])
+def test_words_of_uptime(seconds, users, words):
+    found = uptimes.text({**UP, "uptime": seconds, "users": users})
+    assert found == f" 08:32:11 {words}  load average: 0.20, 0.12, 0.14"
+    # How OpenStack's command-line client takes it apart.
+    assert re.match(r"\s*(.+)\sup\s+(.+),\s+(.+)\susers?,\s+load average:\s(.+)", found)
 
 
 def test_hypervisors_are_for_administrators(small):

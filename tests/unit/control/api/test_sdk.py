@@ -67,7 +67,10 @@ def test_services_and_hypervisors(compute):
     service = compute.disable_service(services["kvm1"], disabled_reason="new fan")
     assert compute.find_hypervisor("kvm1", details=True).status == "disabled"
     compute.update_service(service, status="enabled")
-    assert [one.name for one in compute.hypervisors(details=True)] == ["kvm1", "kvm2"]
+    shown = list(compute.hypervisors(details=True))
+    assert [one.name for one in shown] == ["kvm1", "kvm2"]
+    assert {one.uptime for one in shown} == {
+        " 08:32:11 up 93 days, 18:25, 12 users,  load average: 0.20, 0.12, 0.14"}
 
 
 def test_a_zone_is_where_its_servers_go(cloud, compute):
@@ -88,7 +91,8 @@ def test_a_zone_is_where_its_servers_go(cloud, compute):
     assert "Success" in {event.result for event in create.events}
     assert list(compute.server_ips(found))
     diagnostics = compute.get_server_diagnostics(found)
-    assert (diagnostics.state, diagnostics.num_cpus) == ("running", 1)
+    assert (diagnostics.state, diagnostics.num_cpus, diagnostics.cpu_details[0]["time"]) == (
+        "running", 1, 17300000000)
     assert compute.hypervisors(details=True, with_servers=True)
     assert cloud.admin.delete(f"/v2.1/servers/{found.id}").status == 204
     assert cloud.admin.settled(found.id) is None

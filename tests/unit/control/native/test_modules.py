@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +18,9 @@ import yaml
 from magnetar_core import login
 from magnetar_core.client import Client
 from magnetar_core.errors import InvalidField, Unauthenticated
+from magnetar_core.fields import Kind
+from magnetar_core.kinds import ComputeService, Flavor, Hypervisor, Image, Network, Server, Volume
+from magnetar_core.query import reader
 from tests.unit.control.cloud import Cloud
 
 from .play import ROOT, play, prepared
@@ -91,6 +98,46 @@ def test_by_variables_and_as_modules(cloud: Cloud, folder: Path) -> None:
                                                                                 "ignore_errors": True}],
                           {}, **{**variables, "OS_PASSWORD": "wrong"})
     assert "does not let you in" in wrong["msg"] and "is not in" in unknown["msg"]
+
+
+def test_an_inventory_of_the_cloud(cloud: Cloud, folder: Path) -> None:
+    """By its name, as an item of endpoints, and by the variables; a socket in the environment does not win."""
+    secrets = {name: str(text) for name, text in auth(cloud)["auth"].items()}
+    variables = {login.VARIABLES[name]: text for name, text in secrets.items()}
+    nowhere = {"MAGNETAR_ENDPOINT": "unix:///nowhere"}
+    for config, more in (({"cloud": "mycloud"}, nowhere), ({}, {"OS_CLOUD": "mycloud"}),
+                         ({"endpoints": [{"cloud": "mycloud"}]}, nowhere), ({}, variables)):
+        kept = {"cache": True, "cache_plugin": "ansible.builtin.jsonfile", "cache_connection": str(folder / "cache"),
+                "cache_prefix": f"{len(more)}{len(config)}"}
+        for _from_cache in (False, True):
+            answer = listed(folder, {**config, **kept}, **more)
+            variables_of = answer["_meta"]["hostvars"]["web1"]
+            assert variables_of["magnetar"]["status"] == "ACTIVE" and "cloud" not in variables_of["magnetar"]
+            assert variables_of["magnetar_endpoint"] == f"http://127.0.0.1:{cloud.port}"
+            assert variables_of.get("magnetar_cloud") == (None if "OS_AUTH_URL" in more else "mycloud")
+    assert not [path for path in (folder / "cache").iterdir() if cloud.password in path.read_text()]
+
+
+def listed(folder: Path, config: dict[str, Any], **environment: str) -> dict[str, Any]:
+    """What ansible-inventory makes of *config*."""
+    file = folder / "cloud.magnetar.yml"
+    file.write_text(yaml.safe_dump({"plugin": "magnetar.compute.servers", **config}))
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OS_", "MAGNETAR_"))}
+    env = {**kept, "OS_CLIENT_CONFIG_FILE": str(folder / "clouds.yaml"), "ANSIBLE_COLLECTIONS_PATH": str(folder),
+           "ANSIBLE_LOCAL_TEMP": str(folder), "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "true", **environment}
+    done = subprocess.run([Path(sys.executable).parent / "ansible-inventory", "-i", file, "--list"], env=env,
+                          capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("kind", [Server, Flavor, Image, Network, Volume, ComputeService, Hypervisor])
+def test_what_modules_filter_by_is_known_here(cloud: Cloud, kind: type[Kind]) -> None:
+    with Client(login=login.Login(auth(cloud))) as client:
+        for field in kind.fields:
+            if "list" in field.on and reader(field.value):
+                client.list(kind.noun, **{field.name: "1"})
 
 
 def test_a_token_is_renewed(cloud: Cloud) -> None:

@@ -214,3 +214,23 @@ def test_operations(cloud: Cloud) -> None:
     assert ended["status"] == "succeeded" and ended["result"]["resource"]["name"] == "slow"
     assert cloud.caller("ann", "shop").get(f"/v1/operations/{id}").status == 404
     admin.delete("/v1/server/slow")
+
+
+def test_filters_of_lists(cloud: Cloud) -> None:
+    admin = cloud.admin
+    made = ensure(admin, "server/found", WEB).json["resource"]
+
+    def names(query: str) -> list[str]:
+        reply = admin.get(f"/v1/server?{query}")
+        assert reply.status == 200, (query, reply)
+        return [one["name"] for one in reply.json["servers"]]
+
+    for query in ("image=cirros", f"image={made['image']['id']}", "status=ACTIVE,SHUTOFF", f"id={made['id']}",
+                  "status=ACTIVE&image=cirros", f"host={made['host']}"):
+        assert "found" in names(query), query
+    for query in ("image=none", "status=SHUTOFF,PAUSED", "name=other"):
+        assert "found" not in names(query), query
+    refused = admin.get("/v1/server?status=NOPE")
+    assert refused.status == 400 and "SHUTOFF" in refused.json["error"]["message"], refused
+    assert admin.get("/v1/server?metadata=x").status == 400
+    assert admin.delete("/v1/server/found").json["changed"]
