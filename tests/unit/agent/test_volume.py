@@ -147,10 +147,11 @@ def test_another_source_takes_the_place_of_the_old_one(host: Host) -> None:
 
 
 @pytest.mark.parametrize(("want", "why"), [
-    ({"image": "big"}, "size: must be at least 2 GiB"), ({"source_volume": "data"}, "source_volume: must be another"),
+    ({"source_volume": "big"}, "size: must be at least 2 GiB"),
+    ({"source_volume": "data"}, "source_volume: must be another"),
 ], ids=str)
 def test_what_could_not_be_made_anew_leaves_what_is_there(host: Host, want: dict[str, Any], why: str) -> None:
-    image(host, "big", GIB + 512)
+    host.ensure("volume", "big", {"size": 2})
     before = host.ensure("volume", "data", {"size": 1}).resource
     for dry_run in (True, False):
         with pytest.raises(InvalidField, match=why):
