@@ -88,9 +88,11 @@ STAGES: dict[str, tuple[str, Callable[[], bool]]] = {
     "changelog": ("changelog fragments", partial(call, "antsibull-changelog", "lint")),
     "sanity": ("ansible-test sanity", sanity),
     "collection": ("the collection builds, installs and holds the agent", collection),
-    "lab": ("tests with real guests and hosts", partial(call, *PYTEST, "-m", "lab", "tests")),
+    "slow": ("unit tests that take long: moves, faults, crashes",
+             partial(call, *PYTEST, *AT_ONCE, "-m", "lab", "tests/unit")),
+    "lab": ("tests with real guests and hosts", partial(call, *PYTEST, "-m", "lab", "--ignore=tests/unit", "tests")),
 }
-FAST = [name for name in STAGES if name != "lab"]
+FAST = [name for name in STAGES if name not in ("slow", "lab")]
 #: What runs beside the tests: each of these needs one CPU, and the tests wait for other things half of the time.
 BESIDE = ("ansible-lint", "changelog", "sanity", "collection")
 
