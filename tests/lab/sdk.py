@@ -173,11 +173,20 @@ class Story:
         compute, server = self.compute, self.server
         for act, status in ((compute.pause_server, "PAUSED"), (compute.unpause_server, "ACTIVE"),
                             (compute.suspend_server, "SUSPENDED"), (compute.resume_server, "ACTIVE"),
-                            (compute.stop_server, "SHUTOFF"), (compute.start_server, "ACTIVE")):
+                            (compute.stop_server, "SHUTOFF")):
             act(server)
             self.becomes(status)
-        compute.reboot_server(server, "HARD")
-        self.becomes("ACTIVE")
+        for act in (compute.start_server, lambda one: compute.reboot_server(one, "HARD")):
+            before = self.boots()
+            act(server)
+            self.becomes("ACTIVE")
+            # A guest that boots hears nothing, and would not let go of what is taken away next.
+            self.until(lambda before=before: self.boots() > before, "the guest boots")
+
+    def boots(self) -> int:
+        """How often the guest has said that it is up."""
+        output: str = self.compute.get_server_console_output(self.server)["output"]
+        return output.count("GUEST ready")
 
     def volumes(self) -> None:
         """Attached, shown, and taken away."""

@@ -95,7 +95,7 @@ class Story:
     def counted(self, name: str) -> int:
         """How far the guest has counted; it has started just once."""
         said = self.site.hosts[name].run(["sh", "-c", "cat /var/lib/magnetar/servers/*/console.log"], check=False)
-        numbers = [int(number) for number in re.findall(r"GUEST count (\d+)", said.stdout)]
+        numbers = [int(number) for number in re.findall(r"GUEST count (\d+)\s", said.stdout)]
         assert numbers == list(range(1, len(numbers) + 1))
         return len(numbers)
 

@@ -127,7 +127,7 @@ class Fleet:
     def counted(self, name: str) -> int:
         """How far the guest has counted; it has started just once, and the pattern was whole each time."""
         said = self.hosts[name].run(["sh", "-c", "cat /var/lib/magnetar/servers/*/console.log"]).stdout
-        found = re.findall(r"GUEST count (\d+) (\w+)", said)
+        found = re.findall(r"GUEST count (\d+) (\w+)\s", said)  # lines that are complete
         numbers = [int(number) for number, _is in found]
         assert numbers == list(range(1, len(numbers) + 1)), said[-3000:]
         assert {word for _number, word in found} <= {"whole"}

@@ -159,7 +159,7 @@ def changes(said: str) -> dict[str, int]:
 def counted(host: BareHost) -> int:
     """How far the guest has counted on its console; it must have started just once."""
     said = host.run(["sh", "-c", "cat /var/lib/magnetar/servers/*/console.log"]).stdout
-    numbers = [int(number) for number in re.findall(r"GUEST count (\d+)", said)]
+    numbers = [int(number) for number in re.findall(r"GUEST count (\d+)\s", said)]
     assert numbers == sorted(set(numbers))
     return numbers[-1] if numbers else 0
 
