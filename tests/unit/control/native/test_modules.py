@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +138,8 @@ def test_what_modules_filter_by_is_known_here(cloud: Cloud, kind: type[Kind]) ->
     with Client(login=login.Login(auth(cloud))) as client:
         for field in kind.fields:
             if "list" in field.on and reader(field.value):
-                client.list(kind.noun, **{field.name: "1"})
+                with suppress(InvalidField):  # it knows the field, and that this is no value of it
+                    client.list(kind.noun, **{field.name: "1"})
 
 
 def test_a_token_is_renewed(cloud: Cloud) -> None:
