@@ -18,6 +18,7 @@ from magnetar_control.api.operation import Operation as Route
 from magnetar_control.store import listing, names, servers
 from magnetar_control.store.tables import servers as table
 from magnetar_control.web import Answer
+from magnetar_core.actions import RESCUED, status
 from magnetar_core.errors import Ambiguous, Conflict, InvalidField, MagnetarError, NotFound
 from magnetar_core.fields import CREATE as MAKING
 from magnetar_core.kinds import Server
@@ -30,7 +31,7 @@ from .asks import Asks, Document, error_of
 from .noun import EMPTY, Noun, immutable, is_uuid, merged
 from .operations import Operation
 from .placing import host_for
-from .server_shown import CONSTANT, plain, shown
+from .server_shown import CONSTANT, POWERS, plain, shown
 from .server_want import Wanted
 
 #: The microversion in whose words servers are made.
@@ -322,13 +323,11 @@ class Ensuring:
         return Result(steps, changes, made.resource, self.warnings + anew.warnings)
 
 
-#: The status of a server of each power state.
-_STATUSES = {"running": "ACTIVE", "off": "SHUTOFF", "paused": "PAUSED", "suspended": "SUSPENDED"}
-
-
 def _afterwards(want: Document) -> Document:
-    """How a server is seen that is as *want* says."""
-    return {"power_state": want["power"], "status": "RESCUE" if want["rescue"] else _STATUSES[want["power"]]}
+    """How a server is seen that is as *want* says; to be rescued with its own image is an empty object."""
+    vm_state = RESCUED if want["rescue"] is not None else next(
+        state for state, power in POWERS.items() if power == want["power"])
+    return {"power_state": want["power"], "status": status(vm_state, None)}
 
 
 def _told(name: str, want: Document, have: Document) -> Any:

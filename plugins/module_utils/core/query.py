@@ -65,9 +65,13 @@ def texts(value: Any) -> list[str]:
 
 
 def fits(shown: Mapping[str, Any], filters: Mapping[str, Container[str]]) -> bool:
-    """Whether each field of *filters* (its name to the texts of which it is to have one) does. A reference has the
-    texts of its uuid and of its name."""
-    return all(any(one in wanted for one in _names(shown.get(name))) for name, wanted in filters.items())
+    """Whether each field of *filters* (its name to the texts of which it is to have one) does."""
+    return all(one_of(shown.get(name), wanted) for name, wanted in filters.items())
+
+
+def one_of(value: Any, wanted: Container[str]) -> bool:
+    """Whether the text of *value* is *wanted*; a reference has those of its uuid and of its name."""
+    return any(one in wanted for one in _names(value))
 
 
 def _names(value: Any) -> tuple[str, ...]:

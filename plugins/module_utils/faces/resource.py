@@ -9,7 +9,7 @@ import functools
 from ..core.errors import InvalidField, NotFound
 from ..core.kinds.common import REFERENCE
 from ..core.options import CONNECTION, WAITING, Option, collect, given
-from ..core.query import reader
+from ..core.query import one_of, reader, texts
 from ..core.values import Choices, Integer, ListOf, MapOf, Text, Uuid, Value
 from . import results
 
@@ -164,10 +164,10 @@ class InfoFace(Face):
             if len(values) == 1:
                 query[name] = _plain(values[0])
             else:
-                texts = {str(_plain(one)) for one in values}
-                for text in sorted(texts):
+                wanted = set(texts(values))
+                for text in sorted(wanted):
                     known[name](where, text)  # one that no field can have is refused, as the host does
-                tests[name] = functools.partial(_one_of, texts)
+                tests[name] = functools.partial(_one_of, wanted)
         return query, tests
 
     def _passing(self, client, query, tests):
@@ -216,11 +216,9 @@ def _like(pattern, further, value):
     return fnmatch.fnmatchcase(value or "", pattern) and (further is None or further(value))
 
 
-def _one_of(texts, value):
-    """Whether *value* is one of *texts*: as the host compares, by text, and what is referred to by name or uuid."""
-    if isinstance(value, dict):
-        return not texts.isdisjoint((value.get("id"), value.get("name")))
-    return value is not None and str(_plain(value)) in texts
+def _one_of(wanted, value):
+    """As the host compares; but what is not there is nothing."""
+    return value is not None and one_of(value, wanted)
 
 
 def worded(field, value):

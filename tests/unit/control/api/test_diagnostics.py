@@ -5,7 +5,7 @@ import pytest
 
 from magnetar_core.errors import HypervisorDown, NotFound, TimedOut, Unreachable
 
-from .compute import Agents
+from .compute import Agents, Teller
 
 DISK = {"read_bytes": 262144, "read_requests": 112, "write_bytes": 5778432, "write_requests": 488, "errors": None}
 COUNTED = {"rx_octets": 2070139, "rx_packets": 26701, "rx_errors": 1, "rx_drop": 2, "tx_octets": 140208,
@@ -20,21 +20,9 @@ TOLD = {
              {"device": None, "mac": "52:54:00:00:00:02", **dict.fromkeys(COUNTED)}]}
 
 
-class Agent:
-    """The agent's client; what it tells of the server, or what it raises."""
-
-    def __init__(self, told):
-        self.told = told
-
-    def diagnostics(self, server_id):
-        if isinstance(self.told, Exception):
-            raise self.told
-        return self.told
-
-
 def asked(compute, told=None, version="2.48", **values):
     compute.host("kvm1")
-    compute.cloud.agents = Agents(kvm1=Agent(TOLD if told is None else told))
+    compute.cloud.agents = Agents(kvm1=Teller(TOLD if told is None else told))
     id = compute.server(**{"host": "kvm1", **values})
     return id, compute.admin.get(f"/servers/{id}/diagnostics", version)
 

@@ -13,7 +13,7 @@ from magnetar_control.api.hypervisor_view import address, number
 from magnetar_control.store import allocations, hosts
 from magnetar_core.errors import NotFound, Unreachable
 
-from .compute import Agents
+from .compute import Agents, Teller
 
 PATH = "/os-hypervisors"
 BRIEF = {"id", "hypervisor_hostname", "state", "status"}
@@ -145,25 +145,13 @@ def test_statistics_until_2_87(compute):
     assert compute.admin.get(f"{PATH}/statistics", "2.88").status == 404
 
 
-class Clock:
-    """The client of an agent that tells for how long its host is up, or raises."""
-
-    def __init__(self, told):
-        self.told = told
-
-    def uptime(self, patience):
-        if isinstance(self.told, Exception):
-            raise self.told
-        return self.told
-
-
 UP = {"time": "08:32:11", "uptime": 8101500, "users": 12, "load_average": [0.2, 0.12, 0.14]}
 WORDS = " 08:32:11 up 93 days, 18:25, 12 users,  load average: 0.20, 0.12, 0.14"
 
 
 def test_uptime_as_the_agent_tells_it(small):
     id, down = small.host("kvm1"), small.host("kvm2", seen=False)
-    small.cloud.agents = Agents(kvm1=Clock(UP), kvm2=Clock(UP))
+    small.cloud.agents = Agents(kvm1=Teller(UP), kvm2=Teller(UP))
     assert small.admin.get(f"{PATH}/1/uptime").json["hypervisor"] == {
         "id": 1, "hypervisor_hostname": "kvm1", "state": "up", "status": "enabled", "uptime": WORDS}
     assert small.admin.get(f"{PATH}/{id}/uptime", "2.87").json["hypervisor"]["uptime"] == WORDS
@@ -178,7 +166,7 @@ def test_uptime_as_the_agent_tells_it(small):
 @pytest.mark.parametrize(("why", "status"), [(Unreachable(), 400), (NotFound(), 501)])
 def test_uptime_of_a_host_that_does_not_tell(small, why, status):
     id = small.host("kvm1")
-    small.cloud.agents = Agents(kvm1=Clock(why))
+    small.cloud.agents = Agents(kvm1=Teller(why))
     assert small.admin.get(f"{PATH}/{id}/uptime", "2.53").status == status
     assert small.admin.get(f"{PATH}/{id}", "2.88").json["hypervisor"]["uptime"] is None
 
@@ -194,7 +182,7 @@ def test_a_list_does_not_wait_for_an_agent_that_hangs(small, monkeypatch):
 
     small.host("kvm1")
     small.host("kvm2")
-    small.cloud.agents = Agents(kvm1=Hangs(), kvm2=Clock(UP))
+    small.cloud.agents = Agents(kvm1=Hangs(), kvm2=Teller(UP))
     try:
         shown = small.admin.get(f"{PATH}/detail", "2.88").json["hypervisors"]
     finally:

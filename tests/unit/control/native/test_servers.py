@@ -120,8 +120,10 @@ def test_nics_and_rescue(cloud: Cloud) -> None:
     assert [nic["network"] for nic in more.json["resource"]["networks"]] == ["default", "lan"]
     less = ensure(admin, "server/nics", {"networks": [{"network": "lan"}]})
     assert [nic["network"] for nic in less.json["resource"]["networks"]] == ["lan"]
+    assert ensure(admin, "server/nics", {"rescue": {}}, dry_run=True).json["resource"]["status"] == "RESCUE"
     assert ensure(admin, "server/nics", {"rescue": {}}).json["resource"]["status"] == "RESCUE"
     assert not ensure(admin, "server/nics", {"rescue": {}}).json["changed"]
+    assert ensure(admin, "server/nics", {"rescue": None}, dry_run=True).json["resource"]["status"] == "ACTIVE"
     assert ensure(admin, "server/nics", {"rescue": None}).json["resource"]["status"] == "ACTIVE"
     admin.delete("/v1/server/nics")
     assert admin.delete("/v1/network/lan").json["changed"]
