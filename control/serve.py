@@ -38,7 +38,7 @@ from magnetar_control.services.network import Embedded as Networks
 from magnetar_control.services.volume import Embedded as Volumes
 from magnetar_control.settings import Settings
 from magnetar_control.store import hosts, schema
-from magnetar_control.store.database import Database, keep_connections
+from magnetar_control.store.database import Database
 from magnetar_control.store.store import CELL0, Cell, Store
 from magnetar_control.store.tables import API, CELL
 from magnetar_control.web.application import by_token
@@ -176,7 +176,7 @@ class Parts:
     def server(self, services: Services) -> Server:
         """The API."""
         return Server(self.applications(services), self.settings.threads, self.settings.trust_proxy,
-                      observe=self.metrics.request, begin=keep_connections)
+                      observe=self.metrics.request)
 
     def close(self) -> None:
         """End the work, and give everything back."""

@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import psycopg
-from sqlalchemy import Connection, Engine, Table, create_engine, event, func, make_url, text
+from sqlalchemy import URL, Connection, Engine, Table, create_engine, event, func, make_url, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, OperationalError
 
@@ -39,19 +39,8 @@ TURN = 30.0
 #: itself goes before.
 NOTICED = {"connect_timeout": "5", "keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "3",
            "tcp_user_timeout": "20000"}
-#: Seconds that a thread keeps a connection for reading, see ``keep_connections``.
-KEEP = 30.0
 #: How long a call is tried again while the database is away, in seconds.
 RETRY_FOR = 10.0
-
-
-_thread = threading.local()
-
-
-def keep_connections() -> None:
-    """Have the calling thread keep its connections to PostgreSQL for reading, instead of giving each back after use: to
-    take one takes as long as a small query. For a few threads that read often; what they keep, others lack."""
-    _thread.kept = {}
 
 
 def now() -> str:
@@ -91,14 +80,6 @@ class Bell:
             self._condition.wait_for(lambda: self._rung.get(name, 0) != seen, limit)
 
 
-class _Kept(NamedTuple):
-    """A connection that a thread keeps: until when, and what ``Database._broken`` was."""
-
-    connection: Connection
-    until: float
-    broken: int
-
-
 class Database:
     """A database by SQLAlchemy *url*: ``sqlite:////path`` or ``postgresql+psycopg://user@host/name``."""
 
@@ -109,53 +90,22 @@ class Database:
             raise ValueError(f"database {name}: the URL must begin with sqlite:// or postgresql+psycopg://")
         if self.kind == "postgresql":
             self.url = self.url.update_query_dict({one: NOTICED[one] for one in NOTICED.keys() - self.url.query.keys()})
-        self.engine = _sqlite(url, pool) if self.kind == "sqlite" else create_engine(
-            self.url, pool_size=pool, max_overflow=pool, pool_recycle=1800)
-        # SQLite reads so by itself (see ``_sqlite``): to ask for it would cost two statements each time.
-        self._auto = self.engine.execution_options(**(
-            {"only_reads": True} if self.kind == "sqlite" else {"isolation_level": "AUTOCOMMIT"}))
+        make = _sqlite if self.kind == "sqlite" else _postgresql
+        #: Of transactions, and of statements that are read one by one. To take a connection from the pool and change how
+        #: it works, there and back, takes longer than a small query.
+        self.engine, self.reading = make(self.url, pool), make(self.url, pool, isolation_level="AUTOCOMMIT")
         # Who waits for SQLite's own lock sleeps up to 0.1 s at a time; who waits here is woken at once.
         self._turn = threading.Lock()
         self.bell = Bell(LOOK_AGAIN[self.kind])
         #: Who rings: what is rung here is heard here at once, and need not be heard again from PostgreSQL.
         self.origin = uuid.uuid4().hex[:12]
         self._listener: _Listener | None = None
-        #: What threads keep, and how often the connections of before were found or made useless.
-        self._kept: set[Connection] = set()
-        self._broken = 0
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Connection]:
         """A connection for reading; each statement is a transaction of its own."""
-        kept: dict[Database, _Kept] | None = getattr(_thread, "kept", None)
-        if kept is None or self.kind == "sqlite":
-            with self._auto.connect() as connection:
-                yield connection
-            return
-        mine = self._mine(kept.pop(self, None))  # who reads while he reads gets another one
-        try:
-            yield mine.connection
-        except BaseException as error:
-            self._broken += isinstance(error, DBAPIError) and error.connection_invalidated
-            self._drop(mine.connection)
-            raise
-        if self in kept:
-            self._drop(mine.connection)
-        else:
-            kept[self] = mine
-
-    def _mine(self, kept: _Kept | None) -> _Kept:
-        if kept and kept.until > time.monotonic() and kept.broken == self._broken:
-            return kept
-        if kept:
-            self._drop(kept.connection)
-        connection = self._auto.connect()
-        self._kept.add(connection)
-        return _Kept(connection, time.monotonic() + KEEP, self._broken)
-
-    def _drop(self, connection: Connection) -> None:
-        self._kept.discard(connection)
-        connection.close()
+        with self.reading.connect() as connection:
+            yield connection
 
     @contextlib.contextmanager
     def write(self) -> Iterator[Connection]:
@@ -215,9 +165,7 @@ class Database:
         """Give all connections back."""
         if self._listener:
             self._listener.stop()
-        self._broken += 1
-        for connection in tuple(self._kept):
-            self._drop(connection)
+        self.reading.dispose()
         self.engine.dispose()
 
 
@@ -241,13 +189,18 @@ def passing(error: DBAPIError) -> bool:
     return error.connection_invalidated or isinstance(error, OperationalError) or state[:2] in ("08", "40", "57")
 
 
-def _sqlite(url: str, pool: int) -> Engine:
-    path = make_url(url).database
+def _postgresql(url: URL, pool: int, **how: Any) -> Engine:
+    """The connection given back last is taken first: it has most statements prepared."""
+    return create_engine(url, pool_size=pool, max_overflow=pool, pool_recycle=1800, pool_use_lifo=True, **how)
+
+
+def _sqlite(url: URL, pool: int, **how: Any) -> Engine:
+    path = url.database
     if path and path != ":memory:":
         Path(path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # keys and hashes of passwords are in it
-    engine = create_engine(url, pool_size=pool, max_overflow=pool, connect_args={"check_same_thread": False,
-                                                                                 "timeout": 30.0})
+    engine = create_engine(url, pool_size=pool, max_overflow=pool, pool_use_lifo=True, connect_args={
+        "check_same_thread": False, "timeout": 30.0}, **how)
 
     @event.listens_for(engine, "connect")
     def connected(raw: Any, _record: Any) -> None:
@@ -255,9 +208,9 @@ def _sqlite(url: str, pool: int) -> Engine:
         for pragma in SQLITE_PRAGMAS:
             raw.execute(f"PRAGMA {pragma}")
 
-    @event.listens_for(engine, "begin")
-    def begun(connection: Connection) -> None:
-        if not connection.get_execution_options().get("only_reads"):
+    if not how:
+        @event.listens_for(engine, "begin")
+        def begun(connection: Connection) -> None:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     return engine

@@ -40,19 +40,17 @@ class Application(Protocol):
 
 class Server:
     """Mounts by prefix, longest first. *trusted*: believe X-Forwarded-Proto and -Host; a proxy sets them. *observe* is
-    told of each request: prefix, method, pattern of the route (empty for none), status, seconds. *begin* is called in
-    each thread of quick requests before the first."""
+    told of each request: prefix, method, pattern of the route (empty for none), status, seconds."""
 
     def __init__(self, mounts: Mapping[str, Application], threads: int = 16, trusted: bool = False,
-                 lifespan: Callable[[bool], None] | None = None, observe: Observe | None = None,
-                 begin: Callable[[], None] | None = None) -> None:
+                 lifespan: Callable[[bool], None] | None = None, observe: Observe | None = None) -> None:
         self.mounts = sorted(mounts.items(), key=lambda mount: -len(mount[0]))
         #: Applications that know of quick requests say so by their method ``way``.
         self.ways = {prefix: getattr(application, "way", _thread) for prefix, application in mounts.items()}
         self.threads = ThreadPoolExecutor(threads, thread_name_prefix="api")
         # Of their own, so that slow uploads and downloads keep nobody else waiting.
         self.streams = ThreadPoolExecutor(STREAMS, thread_name_prefix="stream")
-        self.quick = Together(ThreadPoolExecutor(threads, thread_name_prefix="quick", initializer=begin))
+        self.quick = Together(ThreadPoolExecutor(threads, thread_name_prefix="quick"))
         self.trusted, self.lifespan, self.observe = trusted, lifespan, observe
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:

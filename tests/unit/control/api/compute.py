@@ -168,13 +168,14 @@ class Compute:
             if not statement.startswith(("BEGIN", "COMMIT", "PRAGMA")):
                 seen.append(statement)
 
-        for database in self.databases.values():
-            event.listen(database.engine, "before_cursor_execute", note)
+        engines = [engine for database in self.databases.values() for engine in (database.engine, database.reading)]
+        for engine in engines:
+            event.listen(engine, "before_cursor_execute", note)
         try:
             yield seen
         finally:
-            for database in self.databases.values():
-                event.remove(database.engine, "before_cursor_execute", note)
+            for engine in engines:
+                event.remove(engine, "before_cursor_execute", note)
 
 
 def _url(database):

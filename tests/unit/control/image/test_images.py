@@ -208,7 +208,7 @@ def test_a_list_costs_two_queries(small):
     for number in range(5):
         small.make("ann", tags=[f"t{number}"])
     seen = []
-    event.listen(small.service.database.engine, "before_cursor_execute", lambda *_all: seen.append(1))
+    event.listen(small.service.database.reading, "before_cursor_execute", lambda *_all: seen.append(1))
     small.names(small.ann)
     assert len(seen) == 2
 

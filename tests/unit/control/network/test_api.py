@@ -235,7 +235,7 @@ def test_the_real_client(service):
 
 def test_a_list_asks_the_database_as_often_for_many_as_for_one(sqlite_service):
     asked: list[str] = []
-    event.listen(sqlite_service.database.engine, "before_cursor_execute",
+    event.listen(sqlite_service.database.reading, "before_cursor_execute",
                  lambda _c, _cursor, statement, *_rest: asked.append(statement))
     asker = Asker(sqlite_service.application(authenticate))
     network = _network(asker)

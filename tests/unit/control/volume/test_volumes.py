@@ -248,7 +248,7 @@ def test_quota(ask):
 
 def test_a_list_asks_the_database_as_often_for_many_as_for_one(ask, service):
     asked: list[str] = []
-    event.listen(service.database.engine, "before_cursor_execute",
+    event.listen(service.database.reading, "before_cursor_execute",
                  lambda _c, _cursor, statement, *_rest: asked.append(statement))
     counts = []
     for _number in range(2):

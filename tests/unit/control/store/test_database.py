@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Reading and writing have connections of their own, on both engines."""
+
+import psycopg
+import pytest
+from sqlalchemy import insert, text
+from sqlalchemy.exc import DBAPIError
+
+from magnetar_control.store.database import now
+from magnetar_control.store.tables import flavors
+
+BACKEND = text("SELECT pg_backend_pid()")
+SMALL = {"id": "1", "name": "small", "vcpus": 1, "ram": 1}
+
+
+def count(connection):
+    return connection.execute(text("SELECT count(*) FROM flavors")).scalar_one()
+
+
+def backend(database):
+    with database.read() as connection:
+        return connection.execute(BACKEND).scalar_one()
+
+
+def test_each_statement_that_reads_sees_what_is_true_then(database):
+    with database.read() as reading:
+        assert count(reading) == 0
+        with database.write() as connection:
+            connection.execute(insert(flavors), {**SMALL, "created_at": now()})
+            assert count(connection) == 1
+            assert count(reading) == 0
+        assert count(reading) == 1
+
+
+def test_what_fails_is_not_written(database):
+    with pytest.raises(ZeroDivisionError), database.write() as connection:
+        connection.execute(insert(flavors), {**SMALL, "created_at": now()})
+        1 / 0  # noqa: B018 - anything that fails
+    with database.read() as connection:
+        assert count(connection) == 0
+
+
+def test_who_reads_one_by_one_has_one_connection(postgres):
+    assert len({backend(postgres) for _again in range(5)}) == 1
+    with postgres.read() as one, postgres.read() as other:
+        assert one.execute(BACKEND).scalar_one() != other.execute(BACKEND).scalar_one()
+    assert postgres.reading.pool.checkedout() == 0
+
+
+def test_what_was_cut_is_made_anew(postgres, cluster):
+    cut = backend(postgres)
+    with psycopg.connect(host=str(cluster), user="postgres", dbname="postgres", autocommit=True) as connection:
+        connection.execute("SELECT pg_terminate_backend(%s)", (cut,))
+    with pytest.raises(DBAPIError):
+        backend(postgres)
+    assert backend(postgres) != cut
+
+
+def test_a_refused_statement_leaves_nothing_behind(postgres):
+    with pytest.raises(DBAPIError), postgres.read() as connection:
+        connection.execute(text("SELECT nothing FROM nowhere"))
+    assert postgres.reading.pool.checkedout() == 0
+    assert backend(postgres)
+
+
+def test_none_is_left_when_the_database_is_closed(database):
+    with database.write() as writing, database.read() as reading:
+        count(writing), count(reading)
+    database.close()
+    assert database.engine.pool.checkedin() == database.reading.pool.checkedin() == 0
