@@ -190,5 +190,5 @@ def _addresses(given: Iterable[str]) -> list[str]:
 
 
 def _json(content: Mapping[str, Any]) -> bytes:
-    text = json.dumps(content, indent=1, sort_keys=True).encode()
+    text = json.dumps(content, sort_keys=True).encode()
     return text + b"\n" * (-len(text) % SECTOR)

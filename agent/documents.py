@@ -8,9 +8,10 @@ whatever is found on the host after a crash belongs to a document or is an orpha
 from __future__ import annotations
 
 import json
+import marshal
 import os
 import threading
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,7 +57,7 @@ class Document:
 
     def copy(self) -> Document:
         """An independent copy; what is changed in it does not exist until it is written."""
-        return replace(self, want=_copied(self.want), state=_copied(self.state))
+        return Document(**marshal.loads(marshal.dumps(vars(self))))  # noqa: S302 - ours; deepcopy takes ten times as long
 
 
 class Documents:
@@ -126,12 +127,14 @@ class Documents:
         """Keep *document*: on disk for good, then in memory. Raises ``NoSpace`` with nothing changed."""
         path = self.root / document.kind / f"{document.id}.json"
         try:
-            write_atomically(path, json.dumps(asdict(document), indent=1, sort_keys=True).encode())
+            # In one line: json indents in Python, which takes ten times as long.
+            text = json.dumps(vars(document), sort_keys=True)
+            write_atomically(path, text.encode() + b"\n")
         except OSError as error:
             raise NoSpace(f"The document of {document.kind} {document.name} cannot be written: {error.strerror}. "
                           f"Free some room under {self.root}.") from error
         with self._lock:
-            self._found[document.kind][document.id] = document.copy()
+            self._found[document.kind][document.id] = Document(**json.loads(text))  # as the next start will read it
         self._tell(document, False)
 
     def remove(self, document: Document) -> None:
@@ -171,15 +174,6 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _copied(value: Any) -> Any:
-    """A copy of a JSON value; deepcopy takes several times as long, as it looks after what JSON cannot hold."""
-    if isinstance(value, dict):
-        return {key: _copied(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_copied(item) for item in value]
-    return value
 
 
 def _read(path: Path) -> Document:

@@ -77,7 +77,7 @@ def _gone(have: Fields | None) -> Iterator[str]:
         yield "undefine"
     if have.get("attached"):
         yield "free"
-    if have.get(fixed.RESERVED):
+    if have.get("told"):
         yield "release"
     yield "erase"
 
@@ -201,6 +201,7 @@ class ServerDriver:
         look = snapshot or servers.Snapshot(agent, {})
         have["attached"] = bool(look.volumes(document.id) or blocks.items(document.want))
         have[fixed.RESERVED] = document.state.get(fixed.RESERVED, [])
+        have["told"] = bool(fixed.told_of(document))
         have["volumes_made"] = bool(document.state.get("volumes_made"))
         return have
 

@@ -118,7 +118,10 @@ class State:
         kind, _blank, name = thing.partition(" ")
         if kind == "copies":
             return sorted(self._copies)
-        return asdict(self._domains[name] if kind == "domain" else self._networks[name])
+        if kind == "domain":
+            return vars(self._domains[name])
+        there = self._networks[name]
+        return {"seen": asdict(there.seen), "leases": list(map(vars, there.leases)), "hosts": there.hosts}
 
     def _load(self, things: dict[str, Any]) -> None:
         self._copies = set(things.pop("copies", ()))

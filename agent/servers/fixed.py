@@ -134,6 +134,12 @@ def wanted(networks: Iterable[Fields]) -> list[list[Any]]:
             if nic.get("network") and nic.get("address")]
 
 
+def told_of(server: Document) -> list[list[Any]]:
+    """What DHCP was told for the server, or may have been before a crash."""
+    noted: list[list[Any]] = server.state.get(RESERVED, [])
+    return noted + [one for one in wanted(server.want["networks"]) if one not in noted]
+
+
 def hosts(agent: Agent, network: Document) -> tuple[tuple[str, str], ...]:
     """MAC and address of all that DHCP of *network* is to know, for when the network is made."""
     found = {(nic["mac"], nic["address"]) for server in agent.documents.peek("server") if not server.deleting
@@ -146,8 +152,10 @@ def reserve(task: Task) -> None:
     """Have DHCP answer the server's cards as they are wanted now, and no others of it."""
     agent, document = task.agent, task.document
     now, before = wanted(document.want["networks"]), document.state.get(RESERVED, [])
-    document.state[RESERVED] = now + [one for one in before if one not in now]
-    task.keep()
+    gone = [one for one in before if one not in now]
+    if gone:  # of the others the document says already that they are wanted
+        document.state[RESERVED] = now + gone
+        task.keep()
     macs = {(mac, network) for mac, network, _address in now}
     for mac, network, _address in before:
         if (mac, network) not in macs:
@@ -155,12 +163,12 @@ def reserve(task: Task) -> None:
     for mac, network, address in now:
         _each(agent, network, lambda name, mac=mac, address=address: agent.hypervisor.reserve(name, mac, address))
     document.state[RESERVED] = now
-    task.keep()
+    task.note()
 
 
 def release(task: Task) -> None:
     """Take back all that DHCP was told for the server."""
-    for mac, network, _address in task.document.state.get(RESERVED, []):
+    for mac, network, _address in told_of(task.document):
         _each(task.agent, network, lambda name, mac=mac: task.agent.hypervisor.release(name, mac))
 
 

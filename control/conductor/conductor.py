@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.agents import Agents, request_id
@@ -67,11 +68,11 @@ class Conductor:
         self._lock = threading.Lock()
         self._endpoints: dict[str, str] = {}
         self._threads: list[threading.Thread] = []
-        self._served = [(store.cell(self.cell.id), flows["cell"])]
-        if schedules:
-            self._served.append((store.cell0, flows["cell0"]))
+        self._served = [store.cell(self.cell.id), *([store.cell0] if schedules else ())]
+        #: By the name of the database that the action is in.
+        self._flows = {self._served[0].name: flows["cell"], store.cell0.name: flows["cell0"]}
         #: Databases in whose queues something was left at the last look: the end of other work may make it free.
-        self._left = {database.name: False for database, _flows in self._served}
+        self._left = {database.name: False for database in self._served}
 
     @property
     def database(self) -> Database:
@@ -115,6 +116,11 @@ class Conductor:
         with self._lock:
             return any(work.id == server_id for work in self._held.values())
 
+    def goes_on(self, database: Database, connection: Connection, host: str, kind: str) -> bool:
+        """Whether an action of *kind* at *host*, in a transaction of *database*, may begin here without the queue."""
+        return database is self._served[0] and actions.bears(
+            database, connection, host, kind, self.settings.limits())
+
     def settling(self) -> bool:
         """Whether hosts may only look down because this conductor has not heard of them yet: it was started a moment
         ago, perhaps after all others had been away for long. That no host takes a server is not believed then."""
@@ -124,9 +130,9 @@ class Conductor:
     def start(self, *more: Callable[[], None]) -> None:
         """Begin to work; *more* run in threads of their own until ``over``."""
         self.look()
-        for database, flows in self._served:
+        for database in self._served:
             database.listen()
-            self._thread(f"take {database.name}", partial(self._take, database, flows))
+            self._thread(f"take {database.name}", partial(self._take, database))
         self._thread("beat", self._beat)
         for function in more:
             self._thread(getattr(function, "__name__", "more"), function)
@@ -147,14 +153,14 @@ class Conductor:
     def stop(self, grace: float = GRACE) -> None:
         """Take nothing more, end what is in hand within *grace* seconds, and give the rest back."""
         self.over.set()
-        for database, _flows in self._served:
+        for database in self._served:
             database.bell.ring(ACTIONS_BELL)
         ended = threading.Thread(target=lambda: self._pool.shutdown(wait=True, cancel_futures=True), daemon=True)
         ended.start()
         ended.join(grace)
         with contextlib.suppress(DBAPIError):
             conductors.gone(self.database, self.holder)
-        for database, _flows in self._served:
+        for database in self._served:
             try:
                 actions.let_go(database, self.holder)
             except DBAPIError:
@@ -162,7 +168,7 @@ class Conductor:
 
     # The queue
 
-    def _take(self, database: Database, flows: Mapping[str, Flow]) -> None:
+    def _take(self, database: Database) -> None:
         limits = self.settings.limits()
         while not self.over.is_set():
             seen = database.bell.count(ACTIONS_BELL)
@@ -179,7 +185,7 @@ class Conductor:
                 for _at in range(room - len(taken)):
                     self._free.release()
             for action in taken:
-                self._pool.submit(self._do, database, action, flows)
+                self._pool.submit(self._do, database, action)
             if len(taken) < room:  # there was no more
                 database.bell.wait(ACTIONS_BELL, seen)
 
@@ -194,13 +200,27 @@ class Conductor:
             count += 1
         return count
 
-    def _do(self, database: Database, action: Any, flows: Mapping[str, Flow]) -> None:
+    def _do(self, database: Database, action: Any) -> None:
+        """In a worker: do an action that was taken, and those with which its flow goes on."""
+        in_hand: tuple[Database, Any] | None = database, action
+        try:
+            while in_hand and not self.over.is_set():  # what is left then is given back
+                in_hand = self._act(*in_hand)
+        finally:
+            self._free.release()
+            for one in self._served:
+                if self._left[one.name]:
+                    one.bell.ring(ACTIONS_BELL)
+
+    def _act(self, database: Database, action: Any) -> tuple[Database, Any] | None:
+        """Do one action; returns what to go on with."""
         key, named = (database.name, action.id), request_id.set(action.request_id)
+        work = None
         try:
             work = Work(self, database, action)
             with self._lock:
                 self._held[key] = work
-            self._flow(work, flows)
+            self._flow(work, self._flows[database.name])
             work.flush()
         except Lost:
             log.warning("action %s of server %s was taken over", action.id, action.server_id)
@@ -212,9 +232,7 @@ class Conductor:
             with self._lock:
                 self._held.pop(key, None)
             request_id.reset(named)
-            self._free.release()
-            if self._left[database.name]:
-                database.bell.ring(ACTIONS_BELL)
+        return work.onward if work else None
 
     def _unexpected(self, database: Database, action: Any, error: Exception) -> None:
         """No flow expects this: a database that is away, or a mistake of ours. It is tried again for a while, and at
@@ -256,7 +274,7 @@ class Conductor:
         self._present()
         while not self.over.wait(actions.HEARTBEAT):
             self._present()
-            for database, _flows in self._served:
+            for database in self._served:
                 with self._lock:
                     held = {number: work for (name, number), work in self._held.items() if name == database.name}
                 if not held:

@@ -3,11 +3,14 @@
 
 Choose and claim (one transaction of the API database, which also says in which cell the server is), copy the server
 into its cell, remove it from cell0. Each step may be done twice; the claim says whether the first was done already.
+Where this conductor works for that cell and the host bears one more, it has the creation there in hand at once, and
+goes on with it; else whoever takes it from the cell's queue does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -62,10 +65,15 @@ def schedule(work: Work) -> None:
     host, cell_id = found
     target = work.conductor.store.cell(cell_id)
     with work.database.read() as source, target.write() as connection:
-        numbers = servers.carry(source, connection, work.id, host)
-        if work.action.id in numbers:
-            actions.happened(connection, numbers[work.action.id], EVENT, here, began)
-        target.ring(connection, servers.ACTIONS_BELL)
+        goes_on = work.conductor.goes_on(target, connection, host, work.action.kind)
+        creation = servers.carry(source, connection, work.id, host, partial(
+            actions.begun, target, connection, work.conductor.holder) if goes_on else None)
+        if creation:
+            actions.happened(connection, creation.id, EVENT, here, began)
+        if not goes_on:
+            target.ring(connection, servers.ACTIONS_BELL)
+    if goes_on and creation:
+        work.onward = target, creation
     with work.database.write() as connection:
         servers.forget(connection, work.id)
 

@@ -51,6 +51,8 @@ class Work:
         self.server: Any = None
         #: What else is written in the transaction that ends the action.
         self.also: list[Callable[[Connection], None]] = []
+        #: The action, and its database, with which the same worker goes on: it is in hand already.
+        self.onward: tuple[Database, Any] | None = None
         #: What is written with the next transaction, whichever it is.
         self._soon: list[Callable[[Connection], None]] = []
         self.load()

@@ -27,7 +27,7 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.sql.dml import ReturningUpdate
+from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
 
 from .database import Database, now, utc
 from .tables import action_events, actions
@@ -82,14 +82,33 @@ def take(database: Database, holder: str, count: int, limits: Limits, likely: bo
     return Taken(sorted(taken, key=lambda row: chosen.index(row.id)), more=waiting[0].idle > len(taken))
 
 
+def bears(database: Database, connection: Connection, host: str, kind: str, limits: Limits) -> bool:
+    """Whether the limits let one more action of *kind* run at *host*."""
+    if kind not in limits:
+        return True
+    own = {"clock": database.clock()} if database.kind == "sqlite" else {}
+    asked = _questions(database.kind).at_host
+    return bool(connection.execute(asked, {**own, "host": host, "kind": kind}).scalar_one() < limits[kind])
+
+
+def begun(database: Database, connection: Connection, holder: str, values: Mapping[str, Any]) -> Row:
+    """Write down an action that *holder* has in hand from the start; returns its row."""
+    own = {"until": database.clock(LEASE)} if database.kind == "sqlite" else {}
+    return connection.execute(_questions(database.kind).begun, {
+        **values, "by": holder, "state": "running", "attempts": 1, **own}).one()
+
+
 class Questions(NamedTuple):
     """The statements of ``take``: whether there is anything; what waits and can be taken, each row with how many wait
-    in all; what runs; and to have it (tells the rows)."""
+    in all; what runs; and to have it (tells the rows). How much of a kind runs at a host (``bears``), and to write one
+    down that runs (``begun``)."""
 
     any: Select[Any]
     waiting: Select[Any]
     running: Select[Any]
     hold: ReturningUpdate[Any]
+    at_host: Select[Any]
+    begun: ReturningInsert[Any]
 
 
 @cache
@@ -114,15 +133,18 @@ def _questions(kind: str) -> Questions:
     # Somebody else may have taken it since: the lock and the condition decide.
     mine = select(actions.c.id).where(actions.c.id.in_(bindparam("chosen", expanding=True)), idle(actions), first)
     mine = mine.with_for_update(skip_locked=True)
+    runs = (actions.c.state == "running", actions.c.lease_until >= clock)
     return Questions(
         select(actions.c.id).where(idle(actions)).limit(1),
         select(actions.c.id, actions.c.project_id, actions.c.host, actions.c.kind, count).where(
             idle(actions), due, first).order_by(actions.c.id).limit(bindparam("most", type_=Integer)),
-        select(*by, func.count().label("running")).where(
-            actions.c.state == "running", actions.c.lease_until >= clock).group_by(*by),
+        select(*by, func.count().label("running")).where(*runs).group_by(*by),
         update(actions).where(actions.c.id.in_(mine)).values(
             state="running", holder=bindparam("by"), lease_until=until, attempts=actions.c.attempts + 1,
-            updated_at=bindparam("moment")).returning(actions))
+            updated_at=bindparam("moment")).returning(actions),
+        select(func.count()).select_from(actions).where(
+            *runs, actions.c.host == bindparam("host"), actions.c.kind == bindparam("kind")),
+        insert(actions).values(holder=bindparam("by"), lease_until=until).returning(actions))
 
 
 def _fair(waiting: Sequence[Row], running: Sequence[Row], count: int, limits: Limits) -> list[int]:

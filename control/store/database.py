@@ -91,8 +91,8 @@ class Database:
         if self.kind == "postgresql":
             self.url = self.url.update_query_dict({one: NOTICED[one] for one in NOTICED.keys() - self.url.query.keys()})
         make = _sqlite if self.kind == "sqlite" else _postgresql
-        #: Of transactions, and of statements that are read one by one. To take a connection from the pool and change how
-        #: it works, there and back, takes longer than a small query.
+        #: Of transactions, and of statements that are read one by one. To take a connection from the pool and change
+        #: how it works, there and back, takes longer than a small query.
         self.engine, self.reading = make(self.url, pool), make(self.url, pool, isolation_level="AUTOCOMMIT")
         # Who waits for SQLite's own lock sleeps up to 0.1 s at a time; who waits here is woken at once.
         self._turn = threading.Lock()
@@ -191,7 +191,8 @@ def passing(error: DBAPIError) -> bool:
 
 def _postgresql(url: URL, pool: int, **how: Any) -> Engine:
     """The connection given back last is taken first: it has most statements prepared."""
-    return create_engine(url, pool_size=pool, max_overflow=pool, pool_recycle=1800, pool_use_lifo=True, **how)
+    return create_engine(url, pool_size=pool, max_overflow=pool, pool_recycle=1800, pool_use_lifo=True,
+                         connect_args={"prepare_threshold": 1}, **how)
 
 
 def _sqlite(url: URL, pool: int, **how: Any) -> Engine:

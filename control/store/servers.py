@@ -33,6 +33,7 @@ _ALIVE = _WHOLE.where(servers.c.deleted_at.is_(None))
 _MAPPED = _MAPPING.where(server_mappings.c.server_id == _ID)
 _ACTIONS = select(actions).where(actions.c.server_id == _ID).order_by(actions.c.id)
 _NEW, _ASKED = insert(servers), insert(actions)
+_ASKED_WHOLE = _ASKED.returning(actions)
 _CHANGED = update(servers).where(servers.c.id == _AT)
 _PROGRESSED = _CHANGED.values(task_state=case((servers.c.task_state == DELETING, DELETING), else_=bindparam("task")))
 #: Events go with their actions.
@@ -172,20 +173,23 @@ def make(connection: Connection, rows: Sequence[Mapping[str, Any]], request_id: 
          "state": "queued", "args": "{}", "kind": "build"} for row in rows])
 
 
-def carry(source: Connection, target: Connection, id: str, host: str) -> dict[int, int]:
+def carry(source: Connection, target: Connection, id: str, host: str,
+          begin: Callable[[Mapping[str, Any]], Row[Any]] | None = None) -> Row[Any] | None:
     """Copy a server with its actions, which have no events yet, from cell0 into its cell, where it is to be on *host*
-    and its creation is in the queue again; the numbers of the actions there, by those here. May be done again, and does
-    nothing then."""
-    numbers: dict[int, int] = {}
+    and its creation is in the queue again, or is begun there by *begin* (given the row's values; returns the row).
+    Returns the creation there. May be done again, and does nothing then."""
     found = source.execute(_WHOLE, {"id": id}).mappings().one_or_none()
     if found is None or not added(target, servers, **{**found, "host": found["host"] or host}):
-        return numbers
+        return None
+    creation = None
     for action in source.execute(_ACTIONS, {"id": id}).mappings().all():
         values = {name: value for name, value in action.items() if name != "id"}
-        if action["action"] == "create" and action["state"] == "running":
-            values |= {"state": "queued", "holder": None, "lease_until": None, "host": action["host"] or host}
-        numbers[action["id"]] = int(target.execute(_ASKED, values).inserted_primary_key[0])  # type: ignore[index]
-    return numbers
+        if action["action"] != "create" or action["state"] != "running":
+            target.execute(_ASKED, values)
+            continue
+        values |= {"state": "queued", "holder": None, "lease_until": None, "host": action["host"] or host}
+        creation = begin(values) if begin else target.execute(_ASKED_WHOLE, values).one()
+    return creation
 
 
 def forget(connection: Connection, id: str) -> None:
