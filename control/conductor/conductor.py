@@ -202,7 +202,7 @@ class Conductor:
 
     def _do(self, database: Database, action: Any) -> None:
         """In a worker: do an action that was taken, and those with which its flow goes on."""
-        in_hand: tuple[Database, Any] | None = database, action
+        in_hand: tuple[Database, Any, Any] | None = database, action, None
         try:
             while in_hand and not self.over.is_set():  # what is left then is given back
                 in_hand = self._act(*in_hand)
@@ -212,12 +212,12 @@ class Conductor:
                 if self._left[one.name]:
                     one.bell.ring(ACTIONS_BELL)
 
-    def _act(self, database: Database, action: Any) -> tuple[Database, Any] | None:
-        """Do one action; returns what to go on with."""
+    def _act(self, database: Database, action: Any, server: Any) -> tuple[Database, Any, Any] | None:
+        """Do one action, of a server whose row may be known already; returns what to go on with."""
         key, named = (database.name, action.id), request_id.set(action.request_id)
         work = None
         try:
-            work = Work(self, database, action)
+            work = Work(self, database, action, server)
             with self._lock:
                 self._held[key] = work
             self._flow(work, self._flows[database.name])

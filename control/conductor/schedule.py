@@ -66,14 +66,14 @@ def schedule(work: Work) -> None:
     target = work.conductor.store.cell(cell_id)
     with work.database.read() as source, target.write() as connection:
         goes_on = work.conductor.goes_on(target, connection, host, work.action.kind)
-        creation = servers.carry(source, connection, work.id, host, partial(
+        carried = servers.carry(source, connection, work.id, host, partial(
             actions.begun, target, connection, work.conductor.holder) if goes_on else None)
-        if creation:
-            actions.happened(connection, creation.id, EVENT, here, began)
-        if not goes_on:
+        if carried:
+            actions.happened(connection, carried.creation.id, EVENT, here, began)
+        if not (goes_on and carried and carried.alone):
             target.ring(connection, servers.ACTIONS_BELL)
-    if goes_on and creation:
-        work.onward = target, creation
+    if goes_on and carried:
+        work.onward = target, carried.creation, carried.server
     with work.database.write() as connection:
         servers.forget(connection, work.id)
 

@@ -41,21 +41,24 @@ class Lost(Exception):
 
 
 class Work:
-    """An action that was taken. ``server`` is its row as it was when the work began; ``args`` those of the action."""
+    """An action that was taken. ``server`` is its row as it was when the work began, read unless it is given; ``args``
+    those of the action."""
 
-    def __init__(self, conductor: Conductor, database: Database, action: Any) -> None:
+    def __init__(self, conductor: Conductor, database: Database, action: Any, server: Any = None) -> None:
         self.conductor, self.database, self.action = conductor, database, action
         self.args: dict[str, Any] = orjson.loads(action.args)
         self.rule = ACTIONS[action.action]
         self.cancelled = threading.Event()
-        self.server: Any = None
+        self.server = server
         #: What else is written in the transaction that ends the action.
         self.also: list[Callable[[Connection], None]] = []
-        #: The action, and its database, with which the same worker goes on: it is in hand already.
-        self.onward: tuple[Database, Any] | None = None
+        #: Database, action and server with which the same worker goes on: the action is in hand already.
+        self.onward: tuple[Database, Any, Any] | None = None
         #: What is written with the next transaction, whichever it is.
         self._soon: list[Callable[[Connection], None]] = []
-        self.load()
+        self._columns: dict[str, Any] = {}
+        if server is None:
+            self.load()
 
     def load(self) -> None:
         """Read the server again."""
@@ -115,24 +118,30 @@ class Work:
             self.hold(connection)
 
     @contextlib.contextmanager
-    def write(self) -> Iterator[Connection]:
-        """One transaction of the server's database, with what was to be written soon."""
-        soon = self._soon[:]
+    def write(self, values: dict[str, Any] | None = None) -> Iterator[Connection]:
+        """One transaction of the server's database, with what was to be written soon. Who sets columns himself gives
+        *values*: those that were to be set are added to them."""
+        soon, columns = self._soon[:], dict(self._columns)
         with self.database.write() as connection:
             for write in soon:
                 write(connection)
+            if values is not None:
+                values.update({name: value for name, value in columns.items() if name not in values})
+            elif columns:
+                servers.progress(connection, self.id, **columns)
             yield connection
         del self._soon[:len(soon)]
+        self._columns.clear()
 
     def flush(self) -> None:
         """Nothing is left to be written."""
-        if self._soon:
+        if self._soon or self._columns:
             with self.write():
                 pass
 
     def note(self, **values: Any) -> None:
         """Set columns of the server, and read it again."""
-        with self.write() as connection:
+        with self.write(values) as connection:
             self._noted(connection, values)
 
     def _noted(self, connection: Connection, values: Mapping[str, Any]) -> None:
@@ -142,7 +151,7 @@ class Work:
 
     def soon(self, **values: Any) -> None:
         """Set columns of the server with what is written next."""
-        self._soon.append(lambda connection: servers.progress(connection, self.id, **values))
+        self._columns.update(values)
 
     @contextlib.contextmanager
     def event(self, name: str | None = None, host: str | None = None,
@@ -150,7 +159,8 @@ class Work:
         """One event of the action: when it began and ended, how, and where. *noted* is set of the server then. Its end
         is written with what is written next: a crash in between leaves an event that did not end, and the action is
         done again."""
-        with self.write() as connection:
+        noted = dict(noted) if noted else None
+        with self.write(noted) as connection:
             number = actions.started(connection, self.action.id, name or self.rule.event or self.action.action,
                                      host or self.server.host)
             if noted:
@@ -188,7 +198,7 @@ class Work:
 
     def _end(self, state: str, message: str | None, values: dict[str, Any]) -> None:
         def once() -> None:
-            with self.write() as connection:
+            with self.write(values) as connection:
                 if not actions.ended(connection, self.action.id, self.conductor.holder, state, message):
                     raise Lost
                 if values and self.rule.task == servers.DELETING:

@@ -13,14 +13,14 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 import psycopg
-from sqlalchemy import URL, Connection, Engine, Table, create_engine, event, func, make_url, text
+from sqlalchemy import URL, Connection, Engine, Row, Table, create_engine, event, func, make_url, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, OperationalError
 
@@ -175,6 +175,11 @@ def added(connection: Connection, table: Table, **row: Any) -> bool:
     return connection.execute(_adding(connection.dialect.name, table), row).rowcount == 1
 
 
+def added_row(connection: Connection, table: Table, **row: Any) -> Row[Any] | None:
+    """As ``added``; returns the row as it is then, ``None`` when there was one."""
+    return connection.execute(_adding_whole(connection.dialect.name, table), row).one_or_none()
+
+
 @cache
 def _adding(kind: str, table: Table) -> Any:
     """The statement of ``added``, made once. Without the option SQLAlchemy does not keep psycopg's count of an INSERT:
@@ -183,16 +188,48 @@ def _adding(kind: str, table: Table) -> Any:
     return insert(table).on_conflict_do_nothing().execution_options(preserve_rowcount=True)
 
 
+@cache
+def _adding_whole(kind: str, table: Table) -> Any:
+    return _adding(kind, table).returning(table)
+
+
 def passing(error: DBAPIError) -> bool:
     """Whether the same transaction may succeed in a moment: no connection, a deadlock, a busy file."""
     state = getattr(error.orig, "sqlstate", None) or ""
     return error.connection_invalidated or isinstance(error, OperationalError) or state[:2] in ("08", "40", "57")
 
 
+class _Columns(Sequence[Any]):
+    """What a cursor says of its columns, made when somebody looks."""
+
+    def __init__(self, cursor: psycopg.Cursor[Any]) -> None:
+        self._cursor = cursor
+
+    @cached_property
+    def _made(self) -> list[Any]:
+        return psycopg.Cursor.description.fget(self._cursor) or []  # type: ignore[attr-defined]
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def __getitem__(self, at: Any) -> Any:
+        return self._made[at]
+
+
+class _Cursor(psycopg.Cursor[Any]):
+    """SQLAlchemy asks of each result what its columns are, and looks at it at the first of each statement only. To make
+    it takes a third of reading a server."""
+
+    @property
+    def description(self) -> Any:
+        """See PEP 249."""
+        return _Columns(self) if self.pgresult and self.pgresult.nfields else super().description
+
+
 def _postgresql(url: URL, pool: int, **how: Any) -> Engine:
     """The connection given back last is taken first: it has most statements prepared."""
     return create_engine(url, pool_size=pool, max_overflow=pool, pool_recycle=1800, pool_use_lifo=True,
-                         connect_args={"prepare_threshold": 1}, **how)
+                         connect_args={"prepare_threshold": 1, "cursor_factory": _Cursor}, **how)
 
 
 def _sqlite(url: URL, pool: int, **how: Any) -> Engine:

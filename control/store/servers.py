@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 from sqlalchemy import BindParameter, Connection, Row, Update, bindparam, case, delete, insert, select, update
@@ -13,7 +13,7 @@ from sqlalchemy.sql.dml import ReturningUpdate
 
 from magnetar_core.actions import ACTIONS, ANY
 
-from .database import Database, added, now
+from .database import Database, added_row, now
 from .tables import actions, server_mappings, servers
 
 if TYPE_CHECKING:
@@ -173,23 +173,33 @@ def make(connection: Connection, rows: Sequence[Mapping[str, Any]], request_id: 
          "state": "queued", "args": "{}", "kind": "build"} for row in rows])
 
 
+class Carried(NamedTuple):
+    """A server's row in its cell, that of its creation, and whether nothing else was asked of it yet."""
+
+    server: Found
+    creation: Row[Any]
+    alone: bool
+
+
 def carry(source: Connection, target: Connection, id: str, host: str,
-          begin: Callable[[Mapping[str, Any]], Row[Any]] | None = None) -> Row[Any] | None:
+          begin: Callable[[Mapping[str, Any]], Row[Any]] | None = None) -> Carried | None:
     """Copy a server with its actions, which have no events yet, from cell0 into its cell, where it is to be on *host*
     and its creation is in the queue again, or is begun there by *begin* (given the row's values; returns the row).
-    Returns the creation there. May be done again, and does nothing then."""
+    May be done again, and does nothing then."""
     found = source.execute(_WHOLE, {"id": id}).mappings().one_or_none()
-    if found is None or not added(target, servers, **{**found, "host": found["host"] or host}):
+    server = added_row(target, servers, **{**found, "host": found["host"] or host}) if found else None
+    if server is None:
         return None
-    creation = None
-    for action in source.execute(_ACTIONS, {"id": id}).mappings().all():
+    carried, asked = None, source.execute(_ACTIONS, {"id": id}).mappings().all()
+    for action in asked:
         values = {name: value for name, value in action.items() if name != "id"}
         if action["action"] != "create" or action["state"] != "running":
             target.execute(_ASKED, values)
             continue
         values |= {"state": "queued", "holder": None, "lease_until": None, "host": action["host"] or host}
-        creation = begin(values) if begin else target.execute(_ASKED_WHOLE, values).one()
-    return creation
+        carried = Carried(server, begin(values) if begin else target.execute(_ASKED_WHOLE, values).one(),
+                          alone=len(asked) == 1)
+    return carried
 
 
 def forget(connection: Connection, id: str) -> None:

@@ -100,3 +100,17 @@ def test_what_is_known_of_a_new_server(cloud: Cloud) -> None:
     assert admin.settled(server["id"]) is None
     shown = admin.get("/v2.1/servers?status=DELETED").json["servers"]
     assert server["id"] in [one["id"] for one in shown]
+
+
+def test_who_found_the_host_makes_the_server(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The queue of the cell is not asked for what its conductor has in hand already, unless the host has enough."""
+    conductor, admin = cloud.parts.working, cloud.admin
+    assert conductor is not None
+    admin.boot("before")
+    (cell,) = [database for one, database in cloud.parts.store.databases() if one.name == "cell1"]
+    rung = cell.bell.count(servers.ACTIONS_BELL)
+    assert admin.boot("at-once")["status"] == "ACTIVE"
+    assert cell.bell.count(servers.ACTIONS_BELL) == rung
+    monkeypatch.setattr(conductor, "goes_on", lambda *_all: False)
+    assert admin.boot("by-the-queue")["status"] == "ACTIVE"
+    assert cell.bell.count(servers.ACTIONS_BELL) > rung

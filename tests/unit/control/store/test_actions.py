@@ -9,6 +9,7 @@ from sqlalchemy import select, update
 
 from magnetar_control.store import actions as queue
 from magnetar_control.store import servers
+from magnetar_control.store.database import now
 from magnetar_control.store.tables import actions
 
 NO_LIMITS = MappingProxyType({})
@@ -164,3 +165,24 @@ def test_racing_conductors_take_each_action_once(database, threads):
     for thread in running:
         thread.join()
     assert sorted(found) == sorted(f"s{at}" for at in range(40))
+
+
+def test_what_is_in_hand_from_the_start_counts_and_ends_like_what_was_taken(database):
+    values = {"request_id": "req-1", "server_id": "s1", "action": "create", "project_id": "p1", "user_id": "u1",
+              "start_time": now(), "updated_at": now(), "args": "{}", "host": "kvm1", "kind": "build"}
+    with database.write() as connection:
+        assert queue.bears(database, connection, "kvm1", "build", {"build": 1})
+        begun = queue.begun(database, connection, "one", values)
+        assert not queue.bears(database, connection, "kvm1", "build", {"build": 1})
+        assert queue.bears(database, connection, "kvm1", "build", {"build": 2})
+        assert queue.bears(database, connection, "kvm2", "build", {"build": 1})
+        assert queue.bears(database, connection, "kvm1", "build", NO_LIMITS)
+    assert (begun.state, begun.holder, begun.attempts) == ("running", "one", 1)
+    assert taken(database, "two") == []
+    with database.write() as connection:
+        assert queue.holds(connection, begun.id, "one")
+    expire(database)
+    assert taken(database, "two") == ["s1"]
+    with database.write() as connection:
+        assert not queue.ended(connection, begun.id, "one")
+        assert queue.bears(database, connection, "kvm1", "build", {"build": 2})
