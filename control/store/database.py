@@ -33,8 +33,10 @@ NOTIFY = text("SELECT pg_notify(:channel, :name)")
 LOOK_AGAIN = {"sqlite": 0.05, "postgresql": 2.0}
 SQLITE_PRAGMAS = ("journal_mode=WAL", "synchronous=NORMAL", "busy_timeout=30000", "foreign_keys=ON",
                   "cache_size=-16000", "temp_store=MEMORY")
-#: Seconds that a writer waits for the others of its process.
-TURN = 30.0
+#: How many of a process read and write at once, and how many seconds the next waits for one of them; then it is tried
+#: nevertheless. Who waits for SQLite's own lock sleeps up to 0.1 s at a time; who waits here is woken at once. More
+#: connections to PostgreSQL answer none sooner, since one thread of Python computes at a time; but a query may hang.
+TURNS = {"sqlite": ((64, 0.0), (1, 30.0)), "postgresql": ((6, 0.02), (6, 0.02))}
 #: How a PostgreSQL whose machine is gone without a word is noticed: seconds; the last milliseconds. What the URL says
 #: itself goes before.
 NOTICED = {"connect_timeout": "5", "keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "3",
@@ -80,6 +82,22 @@ class Bell:
             self._condition.wait_for(lambda: self._rung.get(name, 0) != seen, limit)
 
 
+class _Turns:
+    """A few at a time; see ``TURNS``."""
+
+    def __init__(self, count: int, patience: float) -> None:
+        self._free, self._patience = threading.Semaphore(count), patience
+
+    @contextlib.contextmanager
+    def taken(self) -> Iterator[None]:
+        mine = self._free.acquire(timeout=self._patience)
+        try:
+            yield
+        finally:
+            if mine:
+                self._free.release()
+
+
 class Database:
     """A database by SQLAlchemy *url*: ``sqlite:////path`` or ``postgresql+psycopg://user@host/name``."""
 
@@ -94,8 +112,7 @@ class Database:
         #: Of transactions, and of statements that are read one by one. To take a connection from the pool and change
         #: how it works, there and back, takes longer than a small query.
         self.engine, self.reading = make(self.url, pool), make(self.url, pool, isolation_level="AUTOCOMMIT")
-        # Who waits for SQLite's own lock sleeps up to 0.1 s at a time; who waits here is woken at once.
-        self._turn = threading.Lock()
+        self._to_read, self._to_write = (_Turns(*one) for one in TURNS[self.kind])
         self.bell = Bell(LOOK_AGAIN[self.kind])
         #: Who rings: what is rung here is heard here at once, and need not be heard again from PostgreSQL.
         self.origin = uuid.uuid4().hex[:12]
@@ -104,13 +121,13 @@ class Database:
     @contextlib.contextmanager
     def read(self) -> Iterator[Connection]:
         """A connection for reading; each statement is a transaction of its own."""
-        with self.reading.connect() as connection:
+        with self._to_read.taken(), self.reading.connect() as connection:
             yield connection
 
     @contextlib.contextmanager
     def write(self) -> Iterator[Connection]:
         """One transaction (``BEGIN IMMEDIATE`` on SQLite); what was ``ring``ed in it is heard after the commit."""
-        with self._in_turn(), self.engine.connect() as connection:
+        with self._to_write.taken(), self.engine.connect() as connection:
             rung: set[str] = set()
             connection.info["rung"] = rung
             with connection.begin():
@@ -120,17 +137,6 @@ class Database:
                         connection.execute(NOTIFY, {"channel": CHANNEL, "name": f"{name} {self.origin}"})
         for name in rung:
             self.bell.ring(name)
-
-    @contextlib.contextmanager
-    def _in_turn(self) -> Iterator[None]:
-        """On SQLite one of this process writes at a time. After ``TURN`` seconds it is tried nevertheless: the
-        database says then what is wrong."""
-        mine = self.kind == "sqlite" and self._turn.acquire(timeout=TURN)
-        try:
-            yield
-        finally:
-            if mine:
-                self._turn.release()
 
     def clock(self, plus: float = 0.0) -> Any:
         """The moment *plus* seconds from now by the database's clock, for leases: those of machines may differ."""
