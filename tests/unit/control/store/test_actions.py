@@ -169,7 +169,8 @@ def test_racing_conductors_take_each_action_once(database, threads):
 
 def test_what_is_in_hand_from_the_start_counts_and_ends_like_what_was_taken(database):
     values = {"request_id": "req-1", "server_id": "s1", "action": "create", "project_id": "p1", "user_id": "u1",
-              "start_time": now(), "updated_at": now(), "args": "{}", "host": "kvm1", "kind": "build"}
+              "start_time": now(), "updated_at": now(), "args": "{}", "host": "kvm1", "kind": "build",
+              "holder": None, "lease_until": None}
     with database.write() as connection:
         assert queue.bears(database, connection, "kvm1", "build", {"build": 1})
         begun = queue.begun(database, connection, "one", values)
