@@ -13,7 +13,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache, cached_property
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import psycopg
 from sqlalchemy import URL, Connection, Engine, Row, Table, create_engine, event, func, make_url, text
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -36,11 +36,13 @@ SQLITE_PRAGMAS = ("journal_mode=WAL", "synchronous=NORMAL", "busy_timeout=30000"
 #: How many of a process read and write at once, and how many seconds the next waits for one of them; then it is tried
 #: nevertheless. Who waits for SQLite's own lock sleeps up to 0.1 s at a time; who waits here is woken at once. More
 #: connections to PostgreSQL answer none sooner, since one thread of Python computes at a time; but a query may hang.
-TURNS = {"sqlite": ((64, 0.0), (1, 30.0)), "postgresql": ((6, 0.02), (6, 0.02))}
+TURNS = {"sqlite": ((64, 0.0), (1, 30.0)), "postgresql": ((3, 0.02), (3, 0.02))}
 #: How a PostgreSQL whose machine is gone without a word is noticed: seconds; the last milliseconds. What the URL says
 #: itself goes before.
 NOTICED = {"connect_timeout": "5", "keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "3",
            "tcp_user_timeout": "20000"}
+#: Seconds between two notifications, in which more is rung.
+GATHER = 0.005
 #: How long a call is tried again while the database is away, in seconds.
 RETRY_FOR = 10.0
 
@@ -117,6 +119,7 @@ class Database:
         #: Who rings: what is rung here is heard here at once, and need not be heard again from PostgreSQL.
         self.origin = uuid.uuid4().hex[:12]
         self._listener: _Listener | None = None
+        self._ringer = _Ringer(self) if self.kind == "postgresql" else None
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Connection]:
@@ -132,11 +135,10 @@ class Database:
             connection.info["rung"] = rung
             with connection.begin():
                 yield connection
-                if rung and self.kind == "postgresql":
-                    for name in rung:
-                        connection.execute(NOTIFY, {"channel": CHANNEL, "name": f"{name} {self.origin}"})
         for name in rung:
             self.bell.ring(name)
+        if rung and self._ringer:
+            self._ringer.ring(rung)
 
     def clock(self, plus: float = 0.0) -> Any:
         """The moment *plus* seconds from now by the database's clock, for leases: those of machines may differ."""
@@ -171,6 +173,8 @@ class Database:
         """Give all connections back."""
         if self._listener:
             self._listener.stop()
+        if self._ringer:
+            self._ringer.stop()
         self.reading.dispose()
         self.engine.dispose()
 
@@ -258,6 +262,51 @@ def _sqlite(url: URL, pool: int, **how: Any) -> Engine:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     return engine
+
+
+class _Ringer:
+    """Tells other processes, in a thread of its own, what was rung. Not in the transaction: PostgreSQL commits those
+    that notify one after the other, whichever database they are of. When it fails, nobody is told: a lost doorbell
+    never matters."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self._names: set[str] = set()
+        self._condition = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._over = False
+
+    def ring(self, names: Collection[str]) -> None:
+        """Have *names* told soon."""
+        with self._condition:
+            self._names.update(names)
+            if not self._thread and not self._over:
+                self._thread = threading.Thread(target=self._run, name=f"ring {self.database.name}", daemon=True)
+                self._thread.start()
+            self._condition.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                self._condition.wait_for(lambda: self._names or self._over)
+                names, self._names = self._names, set()
+            if not names:
+                return
+            try:
+                with self.database.reading.connect() as connection:
+                    for name in names:
+                        connection.execute(NOTIFY, {"channel": CHANNEL, "name": f"{name} {self.database.origin}"})
+            except SQLAlchemyError as error:
+                log.warning("database %s: others are not told (%s)", self.database.name, type(error).__name__)
+            time.sleep(GATHER)
+
+    def stop(self) -> None:
+        """Tell what is left, and end."""
+        with self._condition:
+            thread, self._over = self._thread, True
+            self._condition.notify()
+        if thread:
+            thread.join(RETRY_FOR)
 
 
 class _Listener(threading.Thread):

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Reading and writing have connections of their own, on both engines."""
 
+import time
+
 import psycopg
 import pytest
 from sqlalchemy import insert, text
 from sqlalchemy.exc import DBAPIError
 
-from magnetar_control.store.database import now
+from magnetar_control.store.database import Database, now
 from magnetar_control.store.tables import flavors
 
 BACKEND = text("SELECT pg_backend_pid()")
@@ -68,3 +70,35 @@ def test_none_is_left_when_the_database_is_closed(database):
         count(writing), count(reading)
     database.close()
     assert database.engine.pool.checkedin() == database.reading.pool.checkedin() == 0
+
+
+def test_what_is_rung_is_heard_in_other_processes(postgres):
+    """Here another ``Database`` of the same URL. Also what was rung last before the end."""
+    other = Database(postgres.url.render_as_string(hide_password=False))
+    other.listen()
+    wait_for(lambda: other.bell.count("actions"))  # rung once when it listens
+    seen = other.bell.count("actions")
+    with postgres.write() as connection:
+        postgres.ring(connection, "actions")
+        assert postgres.bell.count("actions") == 0
+    assert postgres.bell.count("actions") == 1
+    wait_for(lambda: other.bell.count("actions") > seen)
+    with postgres.write() as connection:
+        postgres.ring(connection, "last")
+    postgres.close()
+    wait_for(lambda: other.bell.count("last"))
+    other.close()
+
+
+def test_what_is_not_written_is_not_rung(database):
+    with pytest.raises(ZeroDivisionError), database.write() as connection:
+        database.ring(connection, "actions")
+        1 / 0  # noqa: B018 - anything that fails
+    assert database.bell.count("actions") == 0
+
+
+def wait_for(what, limit=10.0):
+    deadline = time.monotonic() + limit
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
