@@ -161,11 +161,12 @@ class Compute:
 
     @contextlib.contextmanager
     def counted(self):
-        """How many statements the databases are sent in the block: the length of the list."""
+        """How many statements the databases are sent in the block: the length of the list. Others are told by a thread,
+        which may do so later."""
         seen = []
 
         def note(connection, cursor, statement, parameters, context, executemany):
-            if not statement.startswith(("BEGIN", "COMMIT", "PRAGMA")):
+            if not statement.startswith(("BEGIN", "COMMIT", "PRAGMA", "SELECT pg_notify")):
                 seen.append(statement)
 
         engines = [engine for database in self.databases.values() for engine in (database.engine, database.reading)]
