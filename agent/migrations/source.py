@@ -8,6 +8,7 @@ it is known where it is.
 from __future__ import annotations
 
 import contextlib
+import logging
 import shutil
 import time
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from magnetar_core.errors import Conflict, HypervisorDown, HypervisorError, Inva
 if TYPE_CHECKING:
     from magnetar_agent.agent import Agent
     from magnetar_agent.drivers import Fields, Task
+
+log = logging.getLogger(__name__)
 
 ACTIVE = (hv.RUNNING, hv.PAUSED)
 #: Disks that a running guest writes to: libvirt copies them. Everything else in the folder is sent as it is.
@@ -346,6 +349,15 @@ def _runs(agent: Agent, document: Document) -> bool:
     return domain is not None and domain.state in ACTIVE
 
 
+def _start(agent: Agent, server: Document) -> None:
+    try:
+        agent.hypervisor.start(server.id)
+    except MagnetarError as error:
+        log.warning("server %s stays here and cannot be started: %s", server.name, error, extra={"server": server.id})
+    server.state.pop("unfinished", None)
+    agent.documents.write(server)
+
+
 def _give_back(task: Task) -> None:
     """The server is an ordinary one again. It may have been stopped for the way, or stand still."""
     agent, document = task.agent, task.document
@@ -357,11 +369,14 @@ def _give_back(task: Task) -> None:
             domain = agent.hypervisor.domain(server.id)
             if domain and domain.state == hv.PAUSED and server.want["power"] == hv.RUNNING:
                 agent.hypervisor.resume(server.id)
+            starts = domain and domain.state == hv.OFF and server.want["power"] == hv.RUNNING
             server.state.pop(MARK, None)
+            if starts:  # who starts after a crash would take it for a guest that powered itself off
+                server.state["unfinished"] = True
             agent.documents.write(server)
             volumes.take_back(agent, server.id)
-            if domain and domain.state == hv.OFF and server.want["power"] == hv.RUNNING:
-                agent.hypervisor.start(server.id)
+            if starts:
+                _start(agent, server)
     for name in ("claimed", "tried", "decided", "unfinished"):
         document.state.pop(name, None)
     document.want["phase"] = "prepared"

@@ -15,7 +15,7 @@ import pytest
 
 from magnetar_agent.volumes import exports
 from magnetar_agent.volumes.attaching import identity
-from magnetar_core.errors import Conflict, HypervisorError, InvalidField, MagnetarError
+from magnetar_core.errors import Conflict, HypervisorError, InvalidField, MagnetarError, Unreachable
 from magnetar_core.flows.attach import attach, detach
 from magnetar_core.flows.migrate import Migrate, abort
 
@@ -211,6 +211,30 @@ POINTS = tuple((side, part, method) for side, part, methods in (
     ("home", "documents", ("write",)), ("source", "hypervisor", ("serve", "unserve", "migrate")),
     ("target", "hypervisor", ("rejoin", "resume")),
 ) for method in methods)
+
+
+@pytest.mark.parametrize("method", ["start", "write"])
+def test_an_agent_dies_while_it_gives_a_server_back(trio: Trio, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was stopped for the way, and has not powered itself off. It dies before it starts, and after."""
+    thing = trio.one.fake if method == "start" else trio.one.agent.documents
+    sides = trio.one.side(), trio.two.side()
+
+    def lend(*_given: Any) -> None:
+        Killer(thing, method, 1 if method == "start" else 2, *sides)
+        raise Unreachable("Nobody is there.")
+
+    with monkeypatch.context() as patched, suppress(MagnetarError):
+        patched.setattr("magnetar_agent.migrations.volumes.lend", lend)
+        for _step in Migrate(*sides, "web1", {"type": "cold"}).steps():
+            pass
+    delattr(thing, method)
+    assert trio.one.runs(trio.server) is (method == "write")
+    trio.one.agent.follower.follow(trio.server, "unknown")  # as at the start
+    kept = trio.one.agent.documents.get("server", trio.server)
+    assert kept and kept.want["power"] == "running"
+    trio.restart()  # which may also go on with the way
+    trio.go(trio.one, trio.two, type="cold")
+    trio.check(trio.two)
 
 
 @pytest.mark.lab  # it needs no guest, but minutes

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -21,8 +22,11 @@ def cloud():
 
 @pytest.fixture
 def id(cloud):
-    """Of a running server."""
+    """Of a running server with which nobody has to do any more."""
     id = cloud.admin.boot("heard")["id"]
+    deadline = time.monotonic() + 10
+    while cloud.parts.working.busy(id) and time.monotonic() < deadline:  # it was active before that was over
+        time.sleep(0.005)
     yield id
     cloud.admin.delete(f"/v2.1/servers/{id}")
     assert cloud.admin.settled(id) is None
