@@ -61,8 +61,7 @@ def take(database: Database, holder: str, count: int, limits: Limits, likely: bo
     """Take up to *count* actions for *holder*. *limits*: how many of a kind (build, live) a host bears at once.
     *likely*: there was more the last time, so it is not asked first whether there is anything at all."""
     asked = _questions(database.kind)
-    own = database.kind == "sqlite"  # which has no clock that is worth asking
-    moment, until = ({"clock": database.clock()}, {"until": database.clock(LEASE)}) if own else ({}, {})
+    moment, until = _own(database, "clock"), _own(database, "until", LEASE)
     with database.read() as connection:  # most looks find nothing, and reading keeps nobody waiting
         if not likely and connection.execute(asked.any, moment).first() is None:
             return Taken([], more=False)
@@ -86,16 +85,20 @@ def bears(database: Database, connection: Connection, host: str, kind: str, limi
     """Whether the limits let one more action of *kind* run at *host*."""
     if kind not in limits:
         return True
-    own = {"clock": database.clock()} if database.kind == "sqlite" else {}
     asked = _questions(database.kind).at_host
-    return bool(connection.execute(asked, {**own, "host": host, "kind": kind}).scalar_one() < limits[kind])
+    running = connection.execute(asked, {**_own(database, "clock"), "host": host, "kind": kind}).scalar_one()
+    return bool(running < limits[kind])
 
 
 def begun(database: Database, connection: Connection, holder: str, values: Mapping[str, Any]) -> Row:
     """Write down an action that *holder* has in hand from the start; returns its row."""
-    own = {"until": database.clock(LEASE)} if database.kind == "sqlite" else {}
     return connection.execute(_questions(database.kind).begun, {
-        **values, "by": holder, "state": "running", "attempts": 1, **own}).one()
+        **values, "by": holder, "state": "running", "attempts": 1, **_own(database, "until", LEASE)}).one()
+
+
+def _own(database: Database, name: str, plus: float = 0.0) -> dict[str, Any]:
+    """Parameter *name* of the statements that ask for a moment: on SQLite, which has no clock that is worth asking."""
+    return {name: database.clock(plus)} if database.kind == "sqlite" else {}
 
 
 class Questions(NamedTuple):

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from magnetar_control.conductor.watch import Watch
 from magnetar_control.store import servers
 from magnetar_core.actions import POWER
+from tests.contract.place import eventually
 from tests.unit.control.cloud import Cloud
 
 
@@ -24,9 +24,7 @@ def cloud():
 def id(cloud):
     """Of a running server with which nobody has to do any more."""
     id = cloud.admin.boot("heard")["id"]
-    deadline = time.monotonic() + 10
-    while cloud.parts.working.busy(id) and time.monotonic() < deadline:  # it was active before that was over
-        time.sleep(0.005)
+    eventually(lambda: not cloud.parts.working.busy(id))  # it was active before that was over
     yield id
     cloud.admin.delete(f"/v2.1/servers/{id}")
     assert cloud.admin.settled(id) is None

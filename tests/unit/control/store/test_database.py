@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Reading and writing have connections of their own, on both engines."""
 
-import time
-
 import psycopg
 import pytest
 from sqlalchemy import insert, text
@@ -10,6 +8,7 @@ from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.store.database import Database, now
 from magnetar_control.store.tables import flavors
+from tests.contract.place import eventually
 
 BACKEND = text("SELECT pg_backend_pid()")
 SMALL = {"id": "1", "name": "small", "vcpus": 1, "ram": 1}
@@ -76,17 +75,17 @@ def test_what_is_rung_is_heard_in_other_processes(postgres):
     """Here another ``Database`` of the same URL. Also what was rung last before the end."""
     other = Database(postgres.url.render_as_string(hide_password=False))
     other.listen()
-    wait_for(lambda: other.bell.count("actions"))  # rung once when it listens
+    eventually(lambda: other.bell.count("actions"))  # rung once when it listens
     seen = other.bell.count("actions")
     with postgres.write() as connection:
         postgres.ring(connection, "actions")
         assert postgres.bell.count("actions") == 0
     assert postgres.bell.count("actions") == 1
-    wait_for(lambda: other.bell.count("actions") > seen)
+    eventually(lambda: other.bell.count("actions") > seen)
     with postgres.write() as connection:
         postgres.ring(connection, "last")
     postgres.close()
-    wait_for(lambda: other.bell.count("last"))
+    eventually(lambda: other.bell.count("last"))
     other.close()
 
 
@@ -95,10 +94,3 @@ def test_what_is_not_written_is_not_rung(database):
         database.ring(connection, "actions")
         1 / 0  # noqa: B018 - anything that fails
     assert database.bell.count("actions") == 0
-
-
-def wait_for(what, limit=10.0):
-    deadline = time.monotonic() + limit
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
