@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import sqlite3
 import threading
 import time
 import uuid
@@ -31,8 +32,8 @@ CHANNEL = "magnetar"
 NOTIFY = text("SELECT pg_notify(:channel, :name)")
 #: Seconds after which somebody who waits looks again, by engine: (somebody else may have written; nobody rang).
 LOOK_AGAIN = {"sqlite": 0.05, "postgresql": 2.0}
-SQLITE_PRAGMAS = ("journal_mode=WAL", "synchronous=NORMAL", "busy_timeout=30000", "foreign_keys=ON",
-                  "cache_size=-16000", "temp_store=MEMORY")
+SQLITE_PRAGMAS = ("synchronous=NORMAL", "busy_timeout=30000", "foreign_keys=ON", "cache_size=-16000",
+                  "temp_store=MEMORY")
 #: How many of a process read and write at once, and how many seconds the next waits for one of them; then it is tried
 #: nevertheless. Who waits for SQLite's own lock sleeps up to 0.1 s at a time; who waits here is woken at once. More
 #: connections to PostgreSQL answer none sooner, since one thread of Python computes at a time; but a query may hang.
@@ -253,15 +254,30 @@ def _sqlite(url: URL, pool: int, **how: Any) -> Engine:
     @event.listens_for(engine, "connect")
     def connected(raw: Any, _record: Any) -> None:
         raw.isolation_level = None  # transactions are begun below
+        _with_log(raw)
         for pragma in SQLITE_PRAGMAS:
             raw.execute(f"PRAGMA {pragma}")
 
-    if not how:
+    if "isolation_level" not in how:  # in the other engine each statement is a transaction
         @event.listens_for(engine, "begin")
         def begun(connection: Connection) -> None:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     return engine
+
+
+def _with_log(raw: Any) -> None:
+    """Have the file keep a log. The first who does needs the whole file, and SQLite does not wait for those who open it
+    at the same moment."""
+    deadline = time.monotonic() + RETRY_FOR
+    while True:
+        try:
+            raw.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.01)
 
 
 class _Ringer:
