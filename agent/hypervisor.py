@@ -137,7 +137,9 @@ class Passage:
     """How a running domain goes to another host: unix sockets here that lead to libvirt's and to QEMU's two there (QEMU
     listens on the same paths there), and what differs there: *folder* of its files (here, there), *nics* by MAC.
 
-    *persistent* is the domain's XML for later starts there. *bandwidth* is MiB/s, *max_downtime* ms, *time_limit* s.
+    *native*: the host that QEMU's memory and disks go to straight, and the name in the certificate that QEMU shows
+    there; without it they go through the sockets. *persistent* is the domain's XML for later starts there. *bandwidth*
+    is MiB/s, *max_downtime* ms, *time_limit* s.
     """
 
     libvirt: Path
@@ -151,6 +153,7 @@ class Passage:
     auto_converge: bool = True
     time_limit: int | None = None
     on_time_limit: str = "abort"
+    native: tuple[str, str] | None = None
 
 
 #: What is told while a domain goes: ``{done, total, remaining, dirty_rate}`` in bytes. It raises ``Cancelled``.

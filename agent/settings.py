@@ -85,6 +85,9 @@ class Settings:
                                   default=False)
     shutdown_timeout: float = _doc("How long a guest may take to power itself off before the plug is pulled.",
                                    default=60.0, metadata={"min": 0, "max": 3600})
+    native_tls: bool = _doc("Memory and disks of live migrations go straight from QEMU to QEMU, under QEMU's own TLS, "
+                            "where both hosts say so; else through the agents. Needs open ports and certificates of "
+                            "QEMU's, see docs/migration.md.", default=False)
     detach_timeout: float = _doc("How long a guest may take to let go of a volume or NIC that is detached.",
                                  default=60.0, metadata={"min": 0, "max": 3600})
     event_keys_kept: int = _doc("How many request ids of one-shot events are remembered, so that none is done twice.",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.drivers import Fields, Verb
-from magnetar_agent.migrations import source, target
+from magnetar_agent.migrations import NATIVE, source, target
 from magnetar_core.errors import InUse
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import Migration
@@ -112,7 +112,8 @@ class MigrationDriver:
         progress = agent.progress.get(document.id)
         known = {**document.want, "id": document.id, "name": document.name, "host": agent.host_name,
                  "created_at": document.created_at, "updated_at": document.updated_at,
-                 "fault": document.state.get("fault"), "progress": progress, "status": _status(document, progress)}
+                 "fault": document.state.get("fault"), "progress": progress, "status": _status(document, progress),
+                 NATIVE: document.state.get(NATIVE)}
         return {f.name: known.get(f.name) for f in Migration.fields if f.at(None, SHOW)}
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 AGENT, LIBVIRT, QEMU, DISKS = "agent", "libvirt", "qemu", "disks"
 #: Where a server's document notes the migration that has it.
 MARK = "migration"
+#: Where both halves note whether memory and disks go straight from QEMU to QEMU.
+NATIVE = "native_tls"
 #: Where an attachment's document notes the migration that it comes with.
 ARRIVING = "arriving"
 

@@ -19,7 +19,7 @@ from magnetar_agent import hypervisor as hv
 from magnetar_agent.documents import Document, now
 from magnetar_agent.link import Remote
 from magnetar_agent.link.talk import Talk
-from magnetar_agent.migrations import AGENT, DISKS, LIBVIRT, MARK, QEMU, refuse_while_it_moves, volumes
+from magnetar_agent.migrations import AGENT, DISKS, LIBVIRT, MARK, NATIVE, QEMU, refuse_while_it_moves, volumes
 from magnetar_agent.migrations.wire import send
 from magnetar_agent.servers import MIB, fixed, folder, verbs
 from magnetar_core.errors import Conflict, HypervisorDown, HypervisorError, InvalidField, MagnetarError, Unreachable
@@ -196,7 +196,9 @@ class _Move:
         plan = talk.ask("begin", document={"id": self.server.id, "name": self.server.name, "want": self.server.want,
                                            "state": sent, "created_at": self.server.created_at},
                         live=self.live, disks=self.document.want["manifest"]["disks"], volumes=lent,
+                        native_tls=self.live and self.agent.settings.native_tls,
                         files=[path.name for path in self._files()])
+        self.document.state[NATIVE] = bool(plan.get(NATIVE))
         self._wake()
         self._send(talk, plan)
         written = self._log(talk, 0)
@@ -257,25 +259,34 @@ class _Move:
         return size
 
     def _migrate(self, talk: Talk, plan: Fields, written: int) -> None:
-        want, links = self.document.want, self.agent.links
+        want, links, native = self.document.want, self.agent.links, self.document.state[NATIVE]
         run = Path(plan["run"])
         run.mkdir(mode=0o750, parents=True, exist_ok=True)
         self.agent.hypervisor.permit([run])
         try:
             group = run.stat().st_gid
-            for door in (LIBVIRT, QEMU, DISKS):
+            for door in (LIBVIRT,) if native else (LIBVIRT, QEMU, DISKS):
                 links.forward(self.remote, door, run / door, group)
             self.agent.hypervisor.migrate(self.server.id, hv.Passage(
                 libvirt=run / LIBVIRT, qemu=run / QEMU, disks=run / DISKS, persistent=plan["xml"],
                 folder=(self.place, Path(plan["folder"])),
                 nics={mac: (plug[0], plug[1]) for mac, plug in plan["nics"].items()},
                 bandwidth=want["bandwidth"], max_downtime=want["max_downtime"], auto_converge=want["auto_converge"],
-                time_limit=want["time_limit"], on_time_limit=want["on_time_limit"]), self._going,
+                time_limit=want["time_limit"], on_time_limit=want["on_time_limit"],
+                native=(self.remote.host, self.remote.peer) if native else None), self._going,
                 lambda: self._gone(talk, written))
-        except HypervisorError:
+        except HypervisorError as error:
             # libvirt's error does not tell where the guest is; the guest does.
-            if self._active() or not self._gone(talk, written):
-                raise
+            if not self._active() and self._gone(talk, written):
+                return
+            if native:
+                raise HypervisorError(
+                    f"{error.message} The setting native_tls has both QEMUs speak to each other without the agents: "
+                    "look whether their certificates are good and believe each other (virt-pki-validate, and "
+                    f"migrate_tls_x509_cert_dir in qemu.conf), bear the name {self.remote.peer!r}, and whether "
+                    f"libvirt's migration ports are open at {self.remote.host}; or set native_tls to false on one of "
+                    "the hosts.") from error
+            raise
         finally:
             links.close_forwards(self.document.id)
             shutil.rmtree(run, ignore_errors=True)

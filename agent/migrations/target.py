@@ -21,7 +21,7 @@ from magnetar_agent import reconcile
 from magnetar_agent.documents import Document, now
 from magnetar_agent.link import Offer
 from magnetar_agent.link.talk import Talk
-from magnetar_agent.migrations import AGENT, DISKS, LIBVIRT, QEMU, volumes
+from magnetar_agent.migrations import AGENT, DISKS, LIBVIRT, NATIVE, QEMU, volumes
 from magnetar_agent.migrations.wire import have, receive
 from magnetar_agent.operations import Operation
 from magnetar_agent.servers import GIB, choose, fixed, folder, spec
@@ -179,6 +179,7 @@ def _begin(agent: Agent, document: Document, _talk: Talk, line: Fields) -> Field
         raise Conflict("The source sends another server than was agreed.")
     _discard(agent, id)
     document.state["server"], document.state["disks"] = given, line["disks"] if line["live"] else []
+    document.state[NATIVE] = bool(line.get(NATIVE)) and agent.settings.native_tls
     agent.documents.write(document)
     place = folder(agent, id)
     place.mkdir(mode=0o711, parents=True, exist_ok=True)
@@ -193,7 +194,7 @@ def _begin(agent: Agent, document: Document, _talk: Talk, line: Fields) -> Field
     cards = [spec.nic(agent, nic) for nic in server.want["networks"]]
     return {
         "have": {name: have(place / _checked(name)) for name in line["files"]}, "folder": str(place), "run": str(run),
-        "nics": {card.mac: [card.network, card.bridge] for card in cards},
+        "nics": {card.mac: [card.network, card.bridge] for card in cards}, NATIVE: document.state[NATIVE],
         "xml": agent.hypervisor.render(spec.domain(agent, server)),
     }
 

@@ -248,20 +248,27 @@ def _flags(passage: Passage, copies: bool) -> int:
     flags = int(_FLAGS | libvirt.VIR_MIGRATE_UNSAFE)
     flags |= libvirt.VIR_MIGRATE_NON_SHARED_INC if copies else 0
     flags |= libvirt.VIR_MIGRATE_AUTO_CONVERGE if passage.auto_converge else 0
+    flags |= libvirt.VIR_MIGRATE_TLS if passage.native else 0
     post = passage.time_limit and passage.on_time_limit == "post_copy"
     return flags | int(libvirt.VIR_MIGRATE_POSTCOPY if post else libvirt.VIR_MIGRATE_PAUSED)
 
 
 def _parameters(domain: Any, passage: Passage) -> dict[str, Any]:
     found: dict[str, Any] = {
-        libvirt.VIR_MIGRATE_PARAM_URI: f"unix://{passage.qemu}",
         libvirt.VIR_MIGRATE_PARAM_PERSIST_XML: passage.persistent,
         libvirt.VIR_MIGRATE_PARAM_DEST_XML: there(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_MIGRATABLE), passage),
     }
     disks = local_disks(domain.XMLDesc(0), passage.folder[0])
     if disks:
-        found[libvirt.VIR_MIGRATE_PARAM_DISKS_URI] = f"unix://{passage.disks}"
         found[libvirt.VIR_MIGRATE_PARAM_MIGRATE_DISKS] = disks
+    if passage.native:
+        host, name = passage.native
+        found[libvirt.VIR_MIGRATE_PARAM_URI] = f"tcp://[{host}]" if ":" in host else f"tcp://{host}"
+        found[libvirt.VIR_MIGRATE_PARAM_TLS_DESTINATION] = name
+    else:
+        found[libvirt.VIR_MIGRATE_PARAM_URI] = f"unix://{passage.qemu}"
+        if disks:
+            found[libvirt.VIR_MIGRATE_PARAM_DISKS_URI] = f"unix://{passage.disks}"
     if passage.bandwidth is not None:
         found[libvirt.VIR_MIGRATE_PARAM_BANDWIDTH] = passage.bandwidth
     return found

@@ -306,6 +306,66 @@ def test_too_slow(fleet: Fleet) -> None:
     fleet.goes_on(target)
 
 
+NATIVE = """
+- hosts: bare1:bare2
+  become: true
+  gather_facts: false
+  tasks:
+    - ansible.builtin.import_role: {name: magnetar.compute.agent, tasks_from: configure}
+      vars: {agent_native_tls: "{{ native }}"}
+"""
+
+
+@pytest.fixture
+def native(fleet: Fleet) -> Iterator[None]:
+    """Two of the hosts let QEMU speak to QEMU."""
+    assert min(fleet.play(NATIVE, "-e", "native=true").values()) > 0
+    assert fleet.play(NATIVE, "-e", "native=true") == {"bare1": 0, "bare2": 0}
+    yield
+    fleet.play(NATIVE, "-e", "native=false")
+
+
+def test_straight_from_qemu_to_qemu(fleet: Fleet, native: None) -> None:
+    """TLS-01, TLS-04, TLS-06: memory and disks under QEMU's own TLS; the guest is whole whatever happens."""
+    source, target = (fleet.where(), "bare1" if fleet.where() == "bare2" else "bare2")
+
+    def way() -> bool | None:
+        halves = fleet.client(source).list("migration")
+        return max(halves, key=lambda half: str(half["created_at"]))["native_tls"]
+
+    going = Going(fleet, source, target)
+    going.until_half()
+    straight = fleet.hosts[target].run(["ss", "-Htn", "sport >= 49152 and sport <= 49215"]).stdout
+    assert fleet.hosts[source].address in straight
+    abort(Side(fleet.client(source)), Side(fleet.client(target)), "counter")
+    going.join(60)
+    assert fleet.where() == source
+    fleet.goes_on(source)
+
+    ca = "/etc/magnetar/qemu/ca-cert.pem"
+    fleet.hosts[target].run(["sh", "-c", f"cp {ca} /root/ca && cp /etc/magnetar/tls/ca.pem {ca}"])
+    with pytest.raises(MagnetarError, match="native_tls"):
+        fleet.go(source, target)
+    fleet.goes_on(source)
+    fleet.hosts[target].run(["cp", "/root/ca", ca])
+
+    going = Going(fleet, source, target)
+    going.until_half()
+    killed("magnetar-agent")(fleet, source)
+    going.join(120)
+    settled(fleet, source, target)
+    if fleet.client(source).list("server"):
+        fleet.goes_on(source)
+        fleet.go(source, target)
+    assert (fleet.where(), way()) == (target, True)
+    fleet.goes_on(target)
+    source = target
+    fleet.go(source, "bare3")
+    assert (fleet.where(), way()) == ("bare3", False)  # that host does not say so
+    fleet.go("bare3", source)
+    fleet.goes_on(source)
+
+
 def test_cold_with_a_running_guest(fleet: Fleet) -> None:
     source = fleet.where()
     fleet.go(source, "bare3", type="cold")

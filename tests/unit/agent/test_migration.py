@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 from magnetar_agent.drivers.migration import plan
-from magnetar_core.errors import Conflict, InvalidField, MagnetarError, NoSpace, NotFound, Unreachable
+from magnetar_agent.hypervisor import Going, Gone, Passage
+from magnetar_core.errors import Conflict, HypervisorError, InvalidField, MagnetarError, NoSpace, NotFound, Unreachable
 from magnetar_core.flows.migrate import Migrate, abort
 
 from .pair import WAY, Pair
@@ -118,6 +119,47 @@ def test_what_is_done_is_kept_as_a_record(pair: Pair) -> None:
         (record,) = host.side().client.list("migration")
         assert (record["status"], record["server"], record["peer"], record["host"]) == (
             "completed", id, peer, host.name)
+
+
+def native(pair: Pair, monkeypatch: pytest.MonkeyPatch, *sides: bool) -> list[tuple[str, str] | None]:
+    """Set native_tls of the two hosts; returns where what the first sends goes straight to, for each migration."""
+    went: list[tuple[str, str] | None] = []
+    for host, on in zip((pair.one, pair.two), sides, strict=True):
+        monkeypatch.setattr(host.agent, "settings", replace(host.agent.settings, native_tls=on))
+    migrate = pair.one.fake.migrate
+
+    def noted(uuid: str, passage: Passage, going: Going, gone: Gone) -> None:
+        went.append(passage.native)
+        migrate(uuid, passage, going, gone)
+
+    monkeypatch.setattr(pair.one.fake, "migrate", noted)
+    return went
+
+
+@pytest.mark.parametrize(("here", "there"), [(True, True), (True, False), (False, True)])
+def test_straight_from_qemu_to_qemu_where_both_say_so(
+        pair: Pair, monkeypatch: pytest.MonkeyPatch, here: bool, there: bool) -> None:
+    """TLS-01; the other host is checked by the name in its certificate."""
+    id, went = pair.make(), native(pair, monkeypatch, here, there)
+    pair.migrate()
+    pair.check(id, pair.two)
+    both = here and there
+    assert went == [("127.0.0.1", "kvm2") if both else None]
+    for host in (pair.one, pair.two):
+        (record,) = host.side().client.list("migration")
+        assert record["native_tls"] is both
+
+
+def test_an_error_of_native_tls_says_where_to_look(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    id = pair.make()
+    native(pair, monkeypatch, True, True)
+    pair.one.fake.fail_next("migrate", HypervisorError("libvirt could not migrate it: certificate of nobody."))
+    with pytest.raises(HypervisorError, match=r"of nobody\..*native_tls.*migrate_tls_x509_cert_dir.*'kvm2'.*ports"):
+        pair.migrate()
+    assert pair.one.runs(id)
+    native(pair, monkeypatch, True, False)
+    pair.migrate()
+    pair.check(id, pair.two)
 
 
 # What is refused --------------------------------------------------------------------------------------------------

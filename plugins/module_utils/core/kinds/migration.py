@@ -47,6 +47,9 @@ class Migration(Resource):
                                         "runs.", on=READ,
                      sample={"phase": "memory", "done": 123456789, "total": 134217728, "remaining": 10760939,
                              "dirty_rate": 1048576, "seconds_left": 1})
+    native_tls = Field(Nullable(Boolean()), "Whether memory and disks go straight from QEMU to QEMU, as the setting "
+                       "native_tls of both hosts says, and not through the agents; null until that is known.", on=READ,
+                       sample=False)
     fault = Field(Nullable(Value()), "{code, message, created} of the last failure, until one succeeds.", on=READ,
                   sample=None)
     host = Field(Text(0, 255), "The host of this half.", on=READ, sample="kvm1")
