@@ -62,6 +62,8 @@ class Conductor:
         self._began = time.monotonic()
         #: Told of each action that has ended: its name, and done or failed.
         self.ended: Callable[[str, str], None] = lambda _action, _result: None
+        #: Told, by host, what was heard of a server during an action that has ended and has not left it so.
+        self.overheard: Callable[[str, Mapping[str, Any]], None] = lambda _host, _document: None
         self._pool = ThreadPoolExecutor(settings.workers, thread_name_prefix="work")
         self._free = threading.BoundedSemaphore(settings.workers)
         self._held: dict[tuple[str, int], Work] = {}
@@ -115,6 +117,14 @@ class Conductor:
         """Whether an action of the server is in hand here."""
         with self._lock:
             return any(work.id == server_id for work in self._held.values())
+
+    def hears(self, host: str, document: Mapping[str, Any]) -> bool:
+        """Whether an action of the server that *document* tells of is in hand here; it keeps what was told last."""
+        with self._lock:
+            found = [work for work in self._held.values() if work.id == document["id"]]
+            for work in found:
+                work.heard = host, document
+            return bool(found)
 
     def goes_on(self, database: Database, connection: Connection, host: str, kind: str) -> bool:
         """Whether an action of *kind* at *host*, in a transaction of *database*, may begin here without the queue."""
@@ -231,6 +241,8 @@ class Conductor:
         finally:
             with self._lock:
                 self._held.pop(key, None)
+            if work and work.heard and not work.left_as(work.heard[1]):
+                self.overheard(*work.heard)
             request_id.reset(named)
         return work.onward if work else None
 

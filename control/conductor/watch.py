@@ -74,6 +74,7 @@ class Watch:
 
             conductor.store.api.retried(once)
         conductor.look()
+        conductor.overheard = self.overheard
 
     def _round(self) -> None:
         conductor = self.conductor
@@ -160,15 +161,26 @@ class Watch:
         conductor.changed(name)
 
     def _heard(self, name: str, client: Client, event: str, document: Mapping[str, Any]) -> None:
-        """What is heard of a server while an action of it is in hand is the action's: the audit sees what that missed.
-        Later it may still be older than what the action has left; so of a server that is not as it was heard to be, its
-        host is asked."""
+        """What is heard of a server while an action of it is in hand is the action's. It may be older than what the
+        action has left, then and later; so of a server that is not as it was heard to be, its host is asked."""
         if event == "servers":
             self._all(name, document.get("servers") or [])
-        elif event == "server" and not document.get("removed") and not self.conductor.busy(document["id"]):
-            for row, _word in self._unlike(name, [document]):
-                with contextlib.suppress(NotFound):
-                    self.follow(name, [client.get("server", row.id)])
+        elif event == "server" and not document.get("removed") and not self.conductor.hears(name, document):
+            self._believe(name, client, document)
+
+    def overheard(self, name: str, document: Mapping[str, Any]) -> None:
+        """What was heard of a server during an action that has ended, and has not left it so. What cannot be asked now
+        the audit sees."""
+        try:
+            with self.conductor.agents.client(self.conductor.endpoint(name)) as client:
+                self._believe(name, client, document)
+        except (MagnetarError, DBAPIError, OSError) as error:
+            log.info("host %s: %s", name, error, extra={"host": name})
+
+    def _believe(self, name: str, client: Client, document: Mapping[str, Any]) -> None:
+        for row, _word in self._unlike(name, [document]):
+            with contextlib.suppress(NotFound):
+                self.follow(name, [client.get("server", row.id)])
 
     def _all(self, name: str, found: list[Mapping[str, Any]]) -> None:
         """Everything on the host at the moment of connecting."""

@@ -17,7 +17,7 @@ from magnetar_control.services import Context
 from magnetar_control.store import actions, servers
 from magnetar_control.store.database import Database, now
 from magnetar_control.web import Fault
-from magnetar_core.actions import ACTIONS, ERROR
+from magnetar_core.actions import ACTIONS, ERROR, POWER
 from magnetar_core.client import Client
 from magnetar_core.errors import Cancelled, MagnetarError, Unreachable
 
@@ -54,6 +54,9 @@ class Work:
         self.also: list[Callable[[Connection], None]] = []
         #: Database, action and server with which the same worker goes on: the action is in hand already.
         self.onward: tuple[Database, Any, Any] | None = None
+        #: The host and its resource of the server, as it told last while this was in hand.
+        self.heard: tuple[str, Mapping[str, Any]] | None = None
+        self._left: Mapping[str, Any] = {}
         #: What is written with the next transaction, whichever it is.
         self._soon: list[Callable[[Connection], None]] = []
         self._columns: dict[str, Any] = {}
@@ -196,6 +199,11 @@ class Work:
                                             traceback.format_exception(error))[-4000:]})
         self._end("failed", "Error", values)
 
+    def left_as(self, resource: Mapping[str, Any]) -> bool:
+        """Whether the action has ended with the server as its host says it is, or gone."""
+        power = self._left.get("power_state")
+        return self.rule.task == servers.DELETING or power == POWER.get(str(resource.get("power_state")), power)
+
     def _end(self, state: str, message: str | None, values: dict[str, Any]) -> None:
         def once() -> None:
             with self.write(values) as connection:
@@ -210,6 +218,7 @@ class Work:
                 self.database.ring(connection, servers.SERVERS_BELL)
 
         self.database.retried(once)
+        self._left = values
         self.conductor.ended(self.action.action, state)
 
     def later(self, seconds: float, **values: Any) -> None:

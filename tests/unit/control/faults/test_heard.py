@@ -34,7 +34,7 @@ def id(cloud):
 def work(cloud, id):
     """An action of the server, in the conductor's hands."""
     conductor = cloud.parts.working
-    conductor._held["cell1", -1] = SimpleNamespace(id=id)
+    conductor._held["cell1", -1] = SimpleNamespace(id=id, heard=None)
     yield lambda: conductor._held.pop(("cell1", -1))
     conductor._held.pop(("cell1", -1), None)
 
@@ -82,3 +82,23 @@ def test_nothing_is_asked_while_an_action_is_in_hand(cloud, id, work, monkeypatc
     work()
     host.tells("off")
     assert state(cloud, id) == ("stopped", POWER["off"])
+
+
+def test_what_is_heard_at_the_end_of_an_action_is_believed_after_it(cloud, id, monkeypatch):
+    """A guest that powers itself off in the moment between being active and the end of what made it so."""
+    conductor, seen = cloud.parts.working, []
+    ended = conductor.ended
+
+    def off(action, result):
+        with conductor.agents.client(conductor.endpoint("kvm1")) as client:
+            client.ensure("server", id, {"power": "off"})
+        eventually(lambda: any(work.heard and work.heard[1]["power_state"] == "off" for work in
+                               list(conductor._held.values())))
+        seen.append(state(cloud, id))
+        ended(action, result)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(conductor, "ended", off)
+        cloud.admin.act(id, "reboot", {"type": "HARD"})
+        eventually(lambda: state(cloud, id) == ("stopped", POWER["off"]))
+    assert seen == [("active", POWER["running"])]
