@@ -17,6 +17,7 @@ from control_life import end, wishes
 from figures import Figure, in_turns, spread, timed
 from host import GUEST, SIZES, Host
 from servers import Raw
+from volumes import booted
 
 #: Seconds between two looks at a server: looking often would take the guests' CPU.
 LOOK = 0.01
@@ -63,6 +64,7 @@ def guests(cloud: GuestCloud, rounds: int) -> list[Figure]:
     first = cloud.made("first")
     documents = wishes(cloud)
     with cloud.host.client() as client:
+        booted(Path(client.get("server", first)["console_log"]))  # its boot would be in all figures
         raws = [Raw(cloud.host, client.get("server", first), number) for number in range(TEN)]
         figures = [*_one(cloud, client, raws[0], documents, rounds), _ten(cloud, raws, max(rounds // 4, 3))]
     end(cloud, first)

@@ -37,7 +37,7 @@ SQLITE_PRAGMAS = ("synchronous=NORMAL", "busy_timeout=30000", "foreign_keys=ON",
 #: How many of a process read and write at once, and how many seconds the next waits for one of them; then it is tried
 #: nevertheless. Who waits for SQLite's own lock sleeps up to 0.1 s at a time; who waits here is woken at once. More
 #: connections to PostgreSQL answer none sooner, since one thread of Python computes at a time; but a query may hang.
-TURNS = {"sqlite": ((64, 0.0), (1, 30.0)), "postgresql": ((3, 0.02), (3, 0.02))}
+TURNS = {"sqlite": ((64, 0.0), (1, 30.0)), "postgresql": ((3, 0.1), (3, 0.1))}
 #: How a PostgreSQL whose machine is gone without a word is noticed: seconds; the last milliseconds. What the URL says
 #: itself goes before.
 NOTICED = {"connect_timeout": "5", "keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "3",
