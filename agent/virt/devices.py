@@ -12,7 +12,7 @@ import libvirt  # type: ignore[import-untyped]
 from magnetar_agent.hypervisor import Disk, Nic
 
 from .disks import direct_io
-from .domain import parse, render_device
+from .domain import render_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,32 +35,35 @@ class Devices:
     def _with(self, what: str, uuid: str, act: Callable[[Any], None], missing_is_fine: bool = False) -> None:
         raise NotImplementedError
 
+    def _with_seen(self, what: str, uuid: str, act: Callable[[Any, DomainSeen], None], missing_is_fine: bool = False,
+                   flags: int = 0) -> None:
+        raise NotImplementedError
+
     def running(self, uuid: str) -> DomainSeen | None:
         """Its live XML, parsed."""
         found: list[DomainSeen] = []
 
-        def look(domain: Any) -> None:
+        def look(domain: Any, seen: DomainSeen) -> None:
             if domain.isActive():
-                found.append(parse(domain.XMLDesc()))
-        self._with("read", uuid, look, missing_is_fine=True)
+                found.append(seen)
+        self._with_seen("read", uuid, look, missing_is_fine=True)
         return found[0] if found else None
 
     def attach(self, uuid: str, device: Disk | Nic) -> None:
         """virDomainAttachDeviceFlags, live; the definition is ``define``'s matter."""
-        def plug(domain: Any) -> None:
-            seen = parse(domain.XMLDesc())
+        def plug(domain: Any, seen: DomainSeen) -> None:
             if plugged(seen, device):
                 return
             if isinstance(device, Disk) and device.bus == "scsi" and not any(d.bus == "scsi" for d in seen.disks):
                 with contextlib.suppress(libvirt.libvirtError):  # one is there already
                     domain.attachDeviceFlags('<controller type="scsi" index="0" model="virtio-scsi"/>', _LIVE)
             domain.attachDeviceFlags(self.device_xml(device), _LIVE)
-        self._with("attach a device to", uuid, plug)
+        self._with_seen("attach a device to", uuid, plug)
 
     def detach(self, uuid: str, device: Disk | Nic) -> None:
         """virDomainDetachDeviceFlags, live: QEMU asks the guest, and libvirt waits some seconds for it."""
-        def unplug(domain: Any) -> None:
-            if not domain.isActive() or not plugged(parse(domain.XMLDesc()), device):
+        def unplug(domain: Any, seen: DomainSeen) -> None:
+            if not domain.isActive() or not plugged(seen, device):
                 return
             try:
                 domain.detachDeviceFlags(self.device_xml(device), _LIVE)
@@ -69,7 +72,7 @@ class Devices:
                 gone = error.get_error_code() == libvirt.VIR_ERR_DEVICE_MISSING
                 if not gone and not any(words in text for words in _UNDERWAY):
                     raise
-        self._with("detach a device from", uuid, unplug, missing_is_fine=True)
+        self._with_seen("detach a device from", uuid, unplug, missing_is_fine=True)
 
     def resize(self, uuid: str, target: str, size: int) -> None:
         """virDomainBlockResize."""

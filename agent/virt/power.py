@@ -205,6 +205,11 @@ class Domains:
 
     def _with(self, what: str, uuid: str, act: Callable[[Any], None], missing_is_fine: bool = False) -> None:
         """Call *act* with the domain, if it is ours."""
+        self._with_seen(what, uuid, lambda domain, _seen: act(domain), missing_is_fine, _INACTIVE)
+
+    def _with_seen(self, what: str, uuid: str, act: Callable[[Any, DomainSeen], None], missing_is_fine: bool = False,
+                   flags: int = 0) -> None:
+        """Call *act* with the domain and what its XML says (with *flags*; with none, as it runs), if it is ours."""
         def run(conn: Any) -> None:
             domain = _lookup(conn, uuid)
             if domain is None:
@@ -212,13 +217,14 @@ class Domains:
                     return
                 raise Conflict(f"libvirt could not {what} the domain {uuid}: it was undefined from outside. "
                                "Repeat the call, and the agent makes it again.")
-            if not self._parse(domain).owned:
+            seen = parse(domain.XMLDesc(flags))
+            if not seen.owned:
                 raise _foreign(domain.name(), uuid)
             if missing_is_fine:
                 with contextlib.suppress(_Gone):
-                    _gone_is_gone(lambda: act(domain))
+                    _gone_is_gone(lambda: act(domain, seen))
             else:
-                act(domain)
+                act(domain, seen)
         self.connection.call(f"{what} the domain {uuid}", run)
 
 
