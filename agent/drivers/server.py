@@ -242,7 +242,7 @@ def condition(agent: Agent, document: Document, domain: hv.Domain | None) -> Fie
 def _condition(document: Document, power: str, rescued: Any) -> Fields:
     state = document.state
     status = "RESCUE" if power != MISSING and rescued else STATUS[power]
-    if state.get("unfinished") and power == MISSING:
+    if state.get("unfinished") and (power == MISSING or (power == hv.OFF and state.get("making"))):
         status = "ERROR" if state.get("fault") else "BUILD"
     return {"power_state": power, "status": status, "status_reason": state.get("reason", "")}
 

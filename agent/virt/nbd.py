@@ -36,8 +36,8 @@ log = logging.getLogger(__name__)
 READY, AGAIN = 20.0, 1.0
 #: How often it is tried before whoever waits is told; whoever had the disk before may take a moment to let go of it.
 ATTEMPTS = 3
-#: Seconds between two looks at that.
-LOOK = 0.1
+#: Seconds between two looks at that, and at a server that starts, which takes some 0.02.
+LOOK, STARTS = 0.1, 0.002
 #: Seconds that a server may take to write what it has when it is told to end.
 LAST_WORDS = 30.0
 OVERLAY = "stand-in.qcow2"
@@ -197,14 +197,14 @@ class _Server(threading.Thread):
                     try:
                         probe.connect(str(self.export.socket))
                     except OSError:
-                        time.sleep(0.01)
+                        time.sleep(STARTS)
                         continue
                 os.chown(self.export.socket, 0, self.user[1])
                 self.export.socket.chmod(0o660)
                 self._said = ""
                 self._listens.set()
                 return
-            time.sleep(0.01)
+            time.sleep(STARTS)
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
         """Keep the last words, until its end."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -26,6 +25,7 @@ import yaml
 from magnetar_control.serve import Parts
 from magnetar_control.settings import make
 from magnetar_control.store import hosts
+from tests.ports import free_port
 from tests.unit.control.cloud import Caller, Cloud
 from tools import postgres
 
@@ -47,9 +47,7 @@ class World(Cloud):
         self.folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="kill")))
         self._stack.callback(self._end_processes)
         self._start_hosts()
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         given = {"state_dir": str(self.folder / "control"), "hosts": self.hosts, "reserved_host_memory_mb": 0,
                  "heartbeat": 1.0, "quota_instances": -1, "quota_cores": -1, "quota_ram": -1, "action_timeout": 60.0,
                  "listen": f"127.0.0.1:{self.port}", **self._databases(), **self.settings}

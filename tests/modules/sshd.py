@@ -13,6 +13,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from tests.ports import free_port
+
 #: Root's sshd needs it for each connection. One of this mode was made by a test; whoever uses it has a lock on it, and
 #: the last one removes it: tests run beside each other.
 PRIVSEP, MADE_HERE = Path("/run/sshd"), 0o711
@@ -32,12 +34,6 @@ def children_of(parent):
             if int(path.read_text().rpartition(")")[2].split()[1]) == parent:
                 found.append(int(path.parent.name))
     return found
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def held():

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import importlib
-import socket
 import tempfile
 from pathlib import Path
 
 import pytest
 import yaml
 
+from tests.ports import free_port
 from tests.unit.agent.pair import WAY, Pair
 
 from .conftest import COLLECTION, ROOT
@@ -22,11 +22,7 @@ PLAYS = [yaml.safe_load(text) for text in fences("docs/migration.md", "yaml")]
 @pytest.fixture
 def pair():
     """Two hosts, and a server web1 on the first."""
-    root, ports = Path(tempfile.mkdtemp(prefix="mag")), []
-    for _number in range(2):
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            ports.append(free.getsockname()[1])
-    found = Pair(root, (ports[0], ports[1]))
+    found = Pair(Path(tempfile.mkdtemp(prefix="mag")), (free_port(), free_port()))
     found.id = found.make()
     yield found
     found.close()

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import tempfile
 import threading
@@ -22,6 +21,7 @@ from magnetar_agent.settings import Settings
 from magnetar_core.ensure import permissions
 from magnetar_core.kinds import BY_NOUN
 from magnetar_core.plan import Result
+from tests.ports import free_port
 
 from .pair import Pair
 
@@ -97,11 +97,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
 def pair() -> Iterator[Pair]:
     """Two hosts in a folder with a short name, as unix sockets need it."""
     root = Path(tempfile.mkdtemp(prefix="mag"))
-    ports = []
-    for _number in range(2):
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            ports.append(free.getsockname()[1])
-    found = Pair(root, (ports[0], ports[1]))
+    found = Pair(root, (free_port(), free_port()))
     yield found
     found.close()
 

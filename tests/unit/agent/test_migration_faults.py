@@ -16,6 +16,7 @@ import pytest
 from magnetar_agent.migrations import source
 from magnetar_core.errors import Cancelled, Conflict, HypervisorError, MagnetarError, TimedOut
 from magnetar_core.flows.migrate import Migrate, abort
+from tests.contract.place import eventually
 
 from .pair import WAY, Held, Killer, Kvm, Pair, brief, quiet
 
@@ -133,7 +134,8 @@ def test_the_target_goes_away(pair: Pair, kind: str, at: str) -> None:
         for step in Migrate(brief(pair.one), brief(pair.two), "web1", {"type": kind}).steps():
             if step.verb == at:
                 pair.two.stop()
-    assert pair.one.runs(id) + pair.two.runs(id) == 1
+    # A coordinator that waits briefly may have gone before the agents are through with a step.
+    eventually(lambda: pair.one.runs(id) + pair.two.runs(id) == 1)
     pair.two.start()
     pair.migrate(type=kind)
     pair.check(id, pair.two)

@@ -4,7 +4,6 @@ where they are: whoever has the server reaches them, and nobody else does."""
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ from magnetar_agent.volumes.attaching import identity
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField, MagnetarError, Unreachable
 from magnetar_core.flows.attach import attach, detach
 from magnetar_core.flows.migrate import Migrate, abort
+from tests.ports import free_port
 
 from .pair import WAY, Killer, Kvm, Pair
 from .test_export import behind
@@ -86,9 +86,7 @@ def behind_is_closed(host: Kvm, id: str) -> bool:
 @pytest.fixture
 def trio(pair: Pair) -> Iterator[Trio]:
     """See ``Trio``."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    third = Kvm(pair.root, pair.one.pki, "kvm3", port)
+    third = Kvm(pair.root, pair.one.pki, "kvm3", free_port())
     yield Trio(pair, third)
     third.stop()
     third.fake.close()

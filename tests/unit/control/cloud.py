@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -27,6 +26,7 @@ import uvicorn
 
 from magnetar_control import serve
 from magnetar_control.settings import make
+from tests.ports import free_port
 
 #: Runs an agent whose imaginary host has the name of the first argument: hosts of one name are one host to the agents.
 AGENT = ("import functools, socket, sys; from magnetar_agent import fake; name = sys.argv.pop(1); "
@@ -175,16 +175,13 @@ class Cloud:
         certificate, key = pki.issue("conductor")
         self.settings = {"agent_ca_cert": str(pki.ca), "agent_client_cert": str(certificate),
                          "agent_client_key": str(key), **self.settings}
-        with contextlib.ExitStack() as held:
-            for name in self.hosts:
-                one = held.enter_context(socket.socket())
-                one.bind(("127.0.0.1", 0))
-                port, (certificate, key) = one.getsockname()[1], pki.issue(name)
-                self.hosts[name] = f"https://127.0.0.1:{port}"
-                (self.folder / name).mkdir()
-                (self.folder / name / "agent.yml").write_text(json.dumps({
-                    "listen": f"127.0.0.1:{port}", "tls_cert": str(certificate), "tls_key": str(key),
-                    "tls_client_ca": str(pki.ca), "client_certs": {"conductor": "operate"}}))
+        for name in self.hosts:
+            port, (certificate, key) = free_port(), pki.issue(name)
+            self.hosts[name] = f"https://127.0.0.1:{port}"
+            (self.folder / name).mkdir()
+            (self.folder / name / "agent.yml").write_text(json.dumps({
+                "listen": f"127.0.0.1:{port}", "tls_cert": str(certificate), "tls_key": str(key),
+                "tls_client_ca": str(pki.ca), "client_certs": {"conductor": "operate"}}))
 
     def start_agent(self, name: str) -> None:
         """Start the agent of a host."""

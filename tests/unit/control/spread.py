@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,17 +20,12 @@ from typing import Any
 import psycopg
 import yaml
 
+from tests.ports import free_port
 from tools import postgres as server
 
 from .cloud import Caller, Cloud
 
 RUN = "import sys; from magnetar_core.commands import main; sys.exit(main(sys.argv[1:]))"
-
-
-def free() -> int:
-    """A port that nobody has."""
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        return int(one.getsockname()[1])
 
 
 class Spread(Cloud):
@@ -58,8 +52,8 @@ class Spread(Cloud):
             self.start_agent(name)
         for name in self.hosts:
             self.wait_agent(name)
-        self.port = free()
-        self.health = {name: free() for name in self.cells}
+        self.port = free_port()
+        self.health = {name: free_port() for name in self.cells}
         self.start("api", "api", listen=f"127.0.0.1:{self.port}")
         self._await(self.port)
         for name, names in self.cells.items():

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import socket
-
+from tests.ports import free_port
 from tests.unit.agent.pair import Kvm
 from tests.unit.agent.pki import Pki
 from tests.unit.control.cloud import Cloud
@@ -24,9 +23,7 @@ class Inside(Cloud):
         self.settings = {"agent_ca_cert": str(pki.ca), "agent_client_cert": str(certificate),
                          "agent_client_key": str(key), **self.settings}
         for name in self.hosts:
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                port = free.getsockname()[1]
+            port = free_port()
             self.hosts[name] = f"https://127.0.0.1:{port}"
             (self.folder / name).mkdir()
             self.kvm[name] = Kvm(self.folder, pki, name, port)
