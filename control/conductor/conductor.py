@@ -113,11 +113,6 @@ class Conductor:
         host = self.states.hosts.get(name)
         return bool(host and host.profile.up)
 
-    def busy(self, server_id: str) -> bool:
-        """Whether an action of the server is in hand here."""
-        with self._lock:
-            return any(work.id == server_id for work in self._held.values())
-
     def hears(self, host: str, document: Mapping[str, Any]) -> bool:
         """Whether an action of the server that *document* tells of is in hand here; it keeps what was told last."""
         with self._lock:

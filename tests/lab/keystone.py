@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import urllib.error
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from agent import eventually
+from tests.ports import free_port
 
 PYTHON, MANAGE, SERVE = "/usr/bin/python3", "/usr/bin/keystone-manage", "/usr/bin/keystone-wsgi-public"
 #: Who runs it, where the tests run as root.
@@ -60,8 +60,7 @@ class LabKeystone:
     """A context manager; then ``url`` is its address (with /v3) and ``admin`` a token of its administrator."""
 
     def __init__(self) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}/v3"
         self.folder = Path(tempfile.mkdtemp(prefix="keystone-"))
         self.log, self.config = self.folder / "keystone.log", self.folder / "keystone.conf"

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 from http.client import HTTPConnection, HTTPException
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Self
 import yaml
 
 from agent import CACHE, eventually
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from agent import LabAgent
@@ -27,8 +27,7 @@ class LabControl:
     """API, conductor and services for the host of *agent*; its folder is in the agent's."""
 
     def __init__(self, agent: LabAgent, name: str = "labhost", **settings: object) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.folder = agent.folder / "control"
         self.log, self.config = agent.folder / "control.log", agent.folder / "control.yml"
         self.settings = {"state_dir": str(self.folder), "listen": f"127.0.0.1:{self.port}", "heartbeat": 1.0,

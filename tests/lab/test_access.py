@@ -18,6 +18,7 @@ from agent import LabAgent
 from magnetar_agent.access import READ, Tokens
 from magnetar_core.client import Client
 from magnetar_core.errors import Forbidden, InvalidField, MagnetarError, Unauthenticated, Unreachable
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,8 +72,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def https(keys: Path) -> Iterator[LabAgent]:
     """An agent that listens on TCP; ``https.port``."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     settings = {"listen": f"127.0.0.1:{port}", "tls_cert": str(keys / "localhost.pem"),
                 "tls_key": str(keys / "localhost.key"), "tls_client_ca": str(keys / "ca.pem"),
                 "client_certs": {"awx": "operate", "viewer": "read"}, "socket_group": GROUP}

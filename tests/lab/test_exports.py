@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import time
 from pathlib import Path
@@ -21,6 +20,7 @@ from agent import LabAgent, eventually
 from magnetar_core.errors import Conflict, Unreachable
 from magnetar_core.flows.attach import attach, detach
 from magnetar_core.flows.migrate import Side
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,8 +47,7 @@ def certificates(folder: Path, names: tuple[str, ...]) -> None:
 
 def linked(folder: Path, name: str) -> LabAgent:
     """An agent with TLS, so that it has links."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     return LabAgent(listen=f"127.0.0.1:{port}", tls_cert=str(folder / f"{name}.pem"), detach_timeout=30,
                     tls_key=str(folder / f"{name}.key"), tls_client_ca=str(folder / "ca.pem"), client_certs={})
 

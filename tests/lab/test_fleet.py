@@ -345,11 +345,11 @@ def test_straight_from_qemu_to_qemu(fleet: Fleet, native: None) -> None:
     fleet.goes_on(source)
 
     ca = "/etc/magnetar/qemu/ca-cert.pem"
-    fleet.hosts[target].run(["sh", "-c", f"cp {ca} /tmp/ca && cp /etc/magnetar/tls/ca.pem {ca}"])
+    fleet.hosts[target].run(["sh", "-c", f"cp {ca} {ca}.good && cp /etc/magnetar/tls/ca.pem {ca}"])
     with pytest.raises(MagnetarError, match="native_tls"):
         fleet.go(source, target)
     fleet.goes_on(source)
-    fleet.hosts[target].run(["cp", "/tmp/ca", ca])
+    fleet.hosts[target].run(["mv", f"{ca}.good", ca])
 
     going = Going(fleet, source, target)
     going.until_half()

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -77,14 +78,28 @@ def test_a_watcher_is_told_how_it_is_and_what_happens(client: Client, host: Host
     events.close()
 
 
-def test_a_server_that_is_made_is_built_then_active(client: Client) -> None:
+def test_a_server_that_is_made_is_built_then_active(
+        client: Client, host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not yet SHUTOFF when it is defined and waits for its start."""
+    start, seen = host.fake.start, threading.Event()
+
+    def waits(uuid: str, paused: bool = False) -> None:
+        assert seen.wait(60)
+        start(uuid, paused)
+
+    monkeypatch.setattr(host.fake, "start", waits)
     events = client.watch()
     next(events)
-    made = client.ensure("server", "new", {"flavor": {"vcpus": 1, "ram": 64}})
-    states = []
+    with ThreadPoolExecutor(1) as pool, Client(f"unix://{tmp_path / 'agent.sock'}") as other:
+        making = pool.submit(other.ensure, "server", "new", {"flavor": {"vcpus": 1, "ram": 64}})
+        try:
+            states = [until(events, "server", power_state="off")["status"]]
+        finally:
+            seen.set()
+        made = making.result()
     while "ACTIVE" not in states:
         states.append(until(events, "server", id=made["resource"]["id"])["status"])
-    assert set(states) <= {"BUILD", "ACTIVE"}  # several changes until somebody looks are one
+    assert states[0] == "BUILD"
     ended = until(events, "operation", key="new")
     assert (ended["status"], ended["kind"], ended["error"]) == ("succeeded", "server", None)
     assert ended["request_id"] == made["request_id"] and ended["id"]

@@ -24,7 +24,8 @@ def cloud():
 def id(cloud):
     """Of a running server with which nobody has to do any more."""
     id = cloud.admin.boot("heard")["id"]
-    eventually(lambda: not cloud.parts.working.busy(id))  # it was active before that was over
+    held = cloud.parts.working._held
+    eventually(lambda: all(work.id != id for work in list(held.values())))  # it was active before that was over
     yield id
     cloud.admin.delete(f"/v2.1/servers/{id}")
     assert cloud.admin.settled(id) is None
