@@ -83,7 +83,8 @@ class Settings:
                           default="auto", metadata={"choices": ("auto", "kvm", "qemu")})
     restart_on_crash: bool = _doc("Start servers again whose QEMU died, when their document does not say.",
                                   default=False)
-    shutdown_timeout: float = _doc("How long a guest may take to power itself off before the plug is pulled.",
+    shutdown_timeout: float = _doc("How long a guest may take to power itself off before the plug is pulled; its power "
+                                   "button is pressed every 10 s.",
                                    default=60.0, metadata={"min": 0, "max": 3600})
     native_tls: bool = _doc("Memory and disks of live migrations go straight from QEMU to QEMU, under QEMU's own TLS, "
                             "where both hosts say so; else through the agents. Needs open ports and certificates of "

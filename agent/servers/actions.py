@@ -56,8 +56,9 @@ def reboot(call: Call) -> Fields:
     """Nova's reboot (ACT: SOFT from running only; HARD also starts what is off). Follows Nova: soft falls back."""
     agent, document, args, state = call.agent, call.document, call.args, call.state()
     if args["type"] == "soft" and state == hv.RUNNING:
+        before = agent.reboots.get(document.id, 0)
         agent.hypervisor.reboot(document.id)
-        if _rebooted(agent, document.id, call.operation):
+        if _rebooted(agent, document.id, before, call.operation):
             return {}
         log.warning("server %s did not reboot by itself; reset", document.name)
     elif args["type"] == "soft" or state in ("missing", hv.SUSPENDED):
@@ -75,16 +76,15 @@ def reboot(call: Call) -> Fields:
     return {}
 
 
-def _rebooted(agent: Agent, id: str, operation: Operation) -> bool:
-    """Whether the guest rebooted within the time that a shutdown may take."""
+def _rebooted(agent: Agent, id: str, before: int, operation: Operation) -> bool:
+    """Whether the guest rebooted, more often than *before*, within the time that a shutdown may take."""
     deadline = time.monotonic() + agent.settings.shutdown_timeout
-    seen = agent.reboots.get(id, 0)
-    while time.monotonic() < deadline:
-        if agent.reboots.get(id, 0) != seen:
-            return True
+    while agent.reboots.get(id, 0) == before:
+        if time.monotonic() >= deadline:
+            return False
         operation.check()
         agent.changes.wait(id, 0.5)
-    return agent.reboots.get(id, 0) != seen
+    return True
 
 
 class Rebuild(Kind):

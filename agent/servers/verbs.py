@@ -6,7 +6,7 @@ from __future__ import annotations
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from magnetar_agent import configdrive
@@ -17,8 +17,9 @@ from magnetar_agent.servers import GIB, MIB, blocks, cards, fixed, folder, hold,
 from magnetar_agent.volumes import ways
 from magnetar_core.errors import HypervisorError, Unreachable
 
-#: How often a wait for a domain looks, in seconds.
-LOOK = 0.1
+#: How often a wait for a domain looks, and how often the power button is pressed meanwhile, in seconds: a guest that is
+#: still booting misses it (Nova presses every 10 s too).
+LOOK, PRESS = 1.0, 10.0
 
 
 def disks(task: Task) -> None:
@@ -164,33 +165,41 @@ def _clear_reason(task: Task) -> None:
 
 
 def stop(task: Task) -> None:
-    """Press the power button, wait as long as the settings allow, then pull the plug (as Nova's os-stop). A guest that
-    stands still, as it waits for a disk, does not notice the button."""
-    hypervisor, id = task.agent.hypervisor, task.document.id
+    """Press the power button, wait as long as the settings allow, then pull the plug (as Nova's os-stop)."""
     _clear_reason(task)
+    if not (_press(task) and _off(task, task.agent.settings.shutdown_timeout)):
+        task.agent.hypervisor.destroy(task.document.id)
+
+
+def _press(task: Task) -> bool:
+    """Press the power button; False for a guest that stands still, as it waits for a disk: it does not notice."""
+    hypervisor, id = task.agent.hypervisor, task.document.id
     try:
         hypervisor.shutdown(id)
     except HypervisorError:
         found = hypervisor.domain(id)
-        if found is None or found.state != hv.PAUSED:
+        if found is None or found.state not in (hv.PAUSED, hv.OFF):
             raise
-        hypervisor.destroy(id)
-        return
-    if not _until(task, lambda found: found.state not in (hv.RUNNING, hv.PAUSED), task.agent.settings.shutdown_timeout):
-        hypervisor.destroy(id)
+        return found.state == hv.OFF
+    return True
 
 
-def _until(task: Task, holds: Callable[[hv.Domain], bool], seconds: float) -> bool:
-    """Wait until the domain is so, or is gone; False when it did not become so in time."""
-    deadline = time.monotonic() + seconds
-    while True:
-        found = task.agent.hypervisor.domain(task.document.id)
-        if found is None or holds(found):
-            return True
-        if time.monotonic() >= deadline:
+def _off(task: Task, seconds: float) -> bool:
+    """Wait until the guest is off or gone, and press again now and then; False when it is not in time."""
+    agent, id = task.agent, task.document.id
+    now = time.monotonic()
+    deadline, again = now + seconds, now + PRESS
+    while (found := agent.hypervisor.domain(id)) is not None and found.state in (hv.RUNNING, hv.PAUSED):
+        now = time.monotonic()
+        if now >= again:
+            if not _press(task):
+                return False
+            again = now + PRESS
+        if now >= deadline:
             return False
         task.operation.check()
-        task.agent.changes.wait(task.document.id, LOOK * 10)
+        agent.changes.wait(id, min(LOOK, deadline - now, again - now))
+    return True
 
 
 def pause(task: Task) -> None:
