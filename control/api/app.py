@@ -129,6 +129,15 @@ class ComputeApplication:
         if "\x00" in call.request.path or "%00" in call.request.path:
             raise Fault(400, "The path must not contain a NUL character.")
         call.read()
+        try:
+            answer = self._asked(call)
+        except servers.Moved:
+            answer = self._asked(call)
+        return answer if isinstance(answer, Answer) else Answer(answer, operation.success(call.version))
+
+    def _asked(self, call: Call) -> Any:
+        """What the handler answers, for whom it may."""
+        operation = call.operation
         if operation.target == "server":
             try:
                 self._server(call)
@@ -138,10 +147,7 @@ class ComputeApplication:
             call.check(operation.rule)
         if operation.act:
             guard(call, operation.act)
-        answer = operation.handler(call)
-        if isinstance(answer, Answer):
-            return answer
-        return Answer(answer, operation.success(call.version))
+        return operation.handler(call)
 
     def _server(self, call: Call) -> None:
         """Look the server of the path up. Another project's does not exist, but for admins."""

@@ -34,7 +34,7 @@ def build(work: Work) -> None:
     host = work.action.host or work.server.host
     try:
         new = work.server.vm_state == "building"
-        with work.event(host=host, noted={"task_state": "spawning", "host": host} if new else None):
+        with work.event(host=host, noted={"task_state": servers.SPAWNING, "host": host} if new else None):
             nics = network(work)
             resource = make(work, host, nics)
     except Cancelled:

@@ -31,7 +31,7 @@ from magnetar_core.actions import ERROR
 from magnetar_core.errors import Conflict, NotFound
 
 from .power import AGAIN, TRIES
-from .work import Lost, Work
+from .work import Lost, Onward, Work
 
 log = logging.getLogger(__name__)
 Flow = Callable[[Work], None]
@@ -207,7 +207,7 @@ class Conductor:
 
     def _do(self, database: Database, action: Any) -> None:
         """In a worker: do an action that was taken, and those with which its flow goes on."""
-        in_hand: tuple[Database, Any, Any] | None = database, action, None
+        in_hand: Onward | None = Onward(database, action)
         try:
             while in_hand and not self.over.is_set():  # what is left then is given back
                 in_hand = self._act(*in_hand)
@@ -217,12 +217,12 @@ class Conductor:
                 if self._left[one.name]:
                     one.bell.ring(ACTIONS_BELL)
 
-    def _act(self, database: Database, action: Any, server: Any) -> tuple[Database, Any, Any] | None:
+    def _act(self, database: Database, action: Any, server: Any, event: int | None) -> Onward | None:
         """Do one action, of a server whose row may be known already; returns what to go on with."""
         key, named = (database.name, action.id), request_id.set(action.request_id)
         work = None
         try:
-            work = Work(self, database, action, server)
+            work = Work(self, database, action, server, event)
             with self._lock:
                 self._held[key] = work
             self._flow(work, self._flows[database.name])

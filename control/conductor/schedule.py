@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A new server finds its host: the flow of ``create`` in cell0.
 
-Choose and claim (one transaction of the API database, which also says in which cell the server is), copy the server
-into its cell, remove it from cell0. Each step may be done twice; the claim says whether the first was done already.
-Where this conductor works for that cell and the host bears one more, it has the creation there in hand at once, and
-goes on with it; else whoever takes it from the cell's queue does.
+Choose and claim (one transaction of the API database, which also says in which cell the server is), then move the
+server into its cell: what cell0 loses is settled after what the cell gains. Each step may be done twice; the claim says
+whether the first was done already.
+Where this conductor works for that cell and the host bears one more, it has the creation there in hand and begun at
+once, and goes on with it; else whoever takes it from the cell's queue does.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from magnetar_control.scheduler.choose import NO_VALID_HOST, NoValidHost
 from magnetar_control.scheduler.place import place
 from magnetar_control.scheduler.request import Request, amounts_of, hint, hinted
 from magnetar_control.store import actions, allocations, hosts, servers
-from magnetar_control.store.database import now
+from magnetar_control.store.database import Database, now
 from magnetar_control.store.tables import server_group_members, server_mappings
 from magnetar_core.errors import Conflict
 
 from . import volumes
-from .work import Work
+from .work import Onward, Work
 
 EVENT = "schedule_instances"
 RANDOM = Random()  # noqa: S311 - which of equals
@@ -42,7 +43,7 @@ class NoHost(Conflict):
 
 def schedule(work: Work) -> None:
     """``create`` of a server in cell0."""
-    began, here = now(), work.conductor.name
+    began = now()
     again = work.action.attempts > 1
     if again and _carried(work):
         with work.database.write() as connection:
@@ -59,23 +60,32 @@ def schedule(work: Work) -> None:
                 return
             said = error.message
             work.also.append(lambda connection: actions.happened(
-                connection, work.action.id, EVENT, here, began, "Error", said))
+                connection, work.action.id, EVENT, work.conductor.name, began, "Error", said))
             work.error(error)
             return
     host, cell_id = found
     target = work.conductor.store.cell(cell_id)
-    with work.database.read() as source, target.write() as connection:
+    with work.database.write() as source:
+        left = servers.leave(source, work.id)
+        if left:
+            work.onward = _arrive(work, left, host, target, began)
+
+
+def _arrive(work: Work, left: servers.Left, host: str, target: Database, began: str) -> Onward | None:
+    """The server in its cell; what this conductor goes on with there, if it does."""
+    onward = None
+    with target.write() as connection:
         goes_on = work.conductor.goes_on(target, connection, host, work.action.kind)
-        carried = servers.carry(source, connection, work.id, host, partial(
+        carried = servers.arrive(connection, left, host, partial(
             actions.begun, target, connection, work.conductor.holder) if goes_on else None)
         if carried:
-            actions.happened(connection, carried.creation.id, EVENT, here, began)
-        if not (goes_on and carried and carried.alone):
+            actions.happened(connection, carried.creation.id, EVENT, work.conductor.name, began)
+        if carried and goes_on:
+            event = actions.started(connection, carried.creation.id, work.rule.event, host)
+            onward = Onward(target, carried.creation, carried.server, event)
+        if not (onward and carried and carried.alone):
             target.ring(connection, servers.ACTIONS_BELL)
-    if goes_on and carried:
-        work.onward = target, carried.creation, carried.server
-    with work.database.write() as connection:
-        servers.forget(connection, work.id)
+    return onward
 
 
 def _carried(work: Work) -> bool:

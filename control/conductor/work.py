@@ -8,7 +8,7 @@ import logging
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 from sqlalchemy import Connection
@@ -40,20 +40,32 @@ class Lost(Exception):
     """Another conductor has the action meanwhile."""
 
 
+class Onward(NamedTuple):
+    """An action with which a worker goes on: it is in hand already. Its server's row, unless that is to be read, and
+    its event that has begun, if any."""
+
+    database: Database
+    action: Any
+    server: Any = None
+    event: int | None = None
+
+
 class Work:
     """An action that was taken. ``server`` is its row as it was when the work began, read unless it is given; ``args``
-    those of the action."""
+    those of the action. *event*: one that has begun already."""
 
-    def __init__(self, conductor: Conductor, database: Database, action: Any, server: Any = None) -> None:
+    def __init__(self, conductor: Conductor, database: Database, action: Any, server: Any = None,
+                 event: int | None = None) -> None:
         self.conductor, self.database, self.action = conductor, database, action
+        self._event = event
         self.args: dict[str, Any] = orjson.loads(action.args)
         self.rule = ACTIONS[action.action]
         self.cancelled = threading.Event()
         self.server = server
         #: What else is written in the transaction that ends the action.
         self.also: list[Callable[[Connection], None]] = []
-        #: Database, action and server with which the same worker goes on: the action is in hand already.
-        self.onward: tuple[Database, Any, Any] | None = None
+        #: With what the same worker goes on.
+        self.onward: Onward | None = None
         #: The host and its resource of the server, as it told last while this was in hand.
         self.heard: tuple[str, Mapping[str, Any]] | None = None
         self._left: Mapping[str, Any] = {}
@@ -159,15 +171,12 @@ class Work:
     @contextlib.contextmanager
     def event(self, name: str | None = None, host: str | None = None,
               noted: Mapping[str, Any] | None = None) -> Iterator[None]:
-        """One event of the action: when it began and ended, how, and where. *noted* is set of the server then. Its end
-        is written with what is written next: a crash in between leaves an event that did not end, and the action is
-        done again."""
-        noted = dict(noted) if noted else None
-        with self.write(noted) as connection:
-            number = actions.started(connection, self.action.id, name or self.rule.event or self.action.action,
-                                     host or self.server.host)
-            if noted:
-                self._noted(connection, noted)
+        """One event of the action: when it began and ended, how, and where. *noted* is set of the server then. Both
+        were done already where the action came with an event that has begun. Its end is written with what is written
+        next: a crash in between leaves an event that did not end, and the action is done again."""
+        number, self._event = self._event, None
+        if number is None:
+            number = self._begin(name or self.rule.event or self.action.action, host, dict(noted) if noted else None)
         ended: dict[str, Any] = {"result": "Success"}
         try:
             yield
@@ -180,6 +189,13 @@ class Work:
         finally:
             ended["finish_time"] = now()
             self._soon.append(lambda connection: actions.finished(connection, number, **ended))
+
+    def _begin(self, name: str, host: str | None, noted: dict[str, Any] | None) -> int:
+        with self.write(noted) as connection:
+            number = actions.started(connection, self.action.id, name, host or self.server.host)
+            if noted:
+                self._noted(connection, noted)
+        return number
 
     def done(self, **values: Any) -> None:
         """The action has succeeded: no task any more, the state that its row says, and *values*; one transaction."""

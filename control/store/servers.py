@@ -5,10 +5,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
-from sqlalchemy import BindParameter, Connection, Row, Update, bindparam, case, delete, insert, select, update
+from sqlalchemy import (
+    BindParameter,
+    Connection,
+    Row,
+    RowMapping,
+    Update,
+    bindparam,
+    case,
+    delete,
+    insert,
+    select,
+    update,
+)
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from magnetar_core.actions import ACTIONS, ANY
@@ -20,8 +33,8 @@ if TYPE_CHECKING:
     from .store import Store
 
 Found = Row[Any]
-#: The task_state of a server that is to be deleted.
-DELETING = "deleting"
+#: The task_state of a server that is to be deleted, and of a new one that its host makes.
+DELETING, SPAWNING = "deleting", "spawning"
 BY_ID = select(servers)
 _MAPPING = select(server_mappings.c.cell_id)
 #: Statements that are made once: to make one anew takes longer than the database with it.
@@ -31,17 +44,21 @@ _WHOLE = BY_ID.where(servers.c.id == _ID)
 _LOCKED = _WHOLE.with_for_update()
 _ALIVE = _WHOLE.where(servers.c.deleted_at.is_(None))
 _MAPPED = _MAPPING.where(server_mappings.c.server_id == _ID)
-_ACTIONS = select(actions).where(actions.c.server_id == _ID).order_by(actions.c.id)
 _NEW, _ASKED = insert(servers), insert(actions)
 _ASKED_WHOLE = _ASKED.returning(actions)
 _CHANGED = update(servers).where(servers.c.id == _AT)
 _PROGRESSED = _CHANGED.values(task_state=case((servers.c.task_state == DELETING, DELETING), else_=bindparam("task")))
 #: Events go with their actions.
 _FORGET = (delete(actions).where(actions.c.server_id == _ID), delete(servers).where(servers.c.id == _ID))
+_FORGET_ACTIONS, _FORGET_SERVER = _FORGET[0].returning(actions), _FORGET[1].returning(servers)
 #: The bell that conductors of a cell listen to.
 ACTIONS_BELL = "actions"
 #: The bell that rings when a server has changed (who waits for a state).
 SERVERS_BELL = "servers"
+
+
+class Moved(Exception):
+    """The server is in this database no more: it went from cell0 into its cell since it was looked up. Look again."""
 
 
 def text(document: Any) -> str:
@@ -96,8 +113,9 @@ def allowed(server: Found, key: str) -> bool:
 
 
 def change(connection: Connection, id: str, **values: Any) -> None:
-    """Set columns of a server; documents are given as they are."""
-    connection.execute(_CHANGED, {"at": id, "updated_at": now(), **values})
+    """Set columns of a server; documents are given as they are. Raises ``Moved``."""
+    if not connection.execute(_CHANGED, {"at": id, "updated_at": now(), **values}).rowcount:
+        raise Moved
 
 
 def revise(connection: Connection, id: str, column: str,
@@ -173,6 +191,21 @@ def make(connection: Connection, rows: Sequence[Mapping[str, Any]], request_id: 
          "state": "queued", "args": "{}", "kind": "build"} for row in rows])
 
 
+class Left(NamedTuple):
+    """The row of a server that has left cell0, and those of its actions, which have no events yet."""
+
+    server: RowMapping
+    actions: Sequence[RowMapping]
+
+
+def leave(connection: Connection, id: str) -> Left | None:
+    """Take a server with its actions out of cell0, which is done when the transaction ends. Who wants to change it
+    meanwhile waits, and finds it in its cell then; so no change is lost. ``None`` when it has left already."""
+    asked = connection.execute(_FORGET_ACTIONS, {"id": id}).mappings().all()
+    server = connection.execute(_FORGET_SERVER, {"id": id}).mappings().one_or_none()
+    return Left(server, sorted(asked, key=itemgetter("id"))) if server else None
+
+
 class Carried(NamedTuple):
     """A server's row in its cell, that of its creation, and whether nothing else was asked of it yet."""
 
@@ -181,24 +214,26 @@ class Carried(NamedTuple):
     alone: bool
 
 
-def carry(source: Connection, target: Connection, id: str, host: str,
-          begin: Callable[[Mapping[str, Any]], Row[Any]] | None = None) -> Carried | None:
-    """Copy a server with its actions, which have no events yet, from cell0 into its cell, where it is to be on *host*
-    and its creation is in the queue again, or is begun there by *begin* (given the row's values; returns the row).
-    May be done again, and does nothing then."""
-    found = source.execute(_WHOLE, {"id": id}).mappings().one_or_none()
-    server = added_row(target, servers, **{**found, "host": found["host"] or host}) if found else None
+def arrive(connection: Connection, left: Left, host: str,
+           begin: Callable[[Mapping[str, Any]], Row[Any]] | None = None) -> Carried | None:
+    """Write a server that leaves cell0 into its cell, where it is to be on *host* and its creation is in the queue
+    again, or is begun there by *begin* (given the row's values; returns the row): then it is ``SPAWNING``. ``None``,
+    and nothing is written, when it is there already."""
+    there = {**left.server, "host": left.server["host"] or host}
+    if begin and left.server["task_state"] != DELETING:
+        there["task_state"] = SPAWNING
+    server = added_row(connection, servers, **there)
     if server is None:
         return None
-    carried, asked = None, source.execute(_ACTIONS, {"id": id}).mappings().all()
-    for action in asked:
+    carried = None
+    for action in left.actions:
         values = {name: value for name, value in action.items() if name != "id"}
         if action["action"] != "create" or action["state"] != "running":
-            target.execute(_ASKED, values)
+            connection.execute(_ASKED, values)
             continue
         values |= {"state": "queued", "holder": None, "lease_until": None, "host": action["host"] or host}
-        carried = Carried(server, begin(values) if begin else target.execute(_ASKED_WHOLE, values).one(),
-                          alone=len(asked) == 1)
+        carried = Carried(server, begin(values) if begin else connection.execute(_ASKED_WHOLE, values).one(),
+                          alone=len(left.actions) == 1)
     return carried
 
 

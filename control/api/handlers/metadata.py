@@ -24,7 +24,9 @@ def changed(call: Call, column: str, made: Callable[[Any], Any]) -> Any:
     server's state again. Returns the new document."""
     with call.database.write() as connection:
         row = servers.row(connection, call.server.id, lock=True)
-        if row is None or row.deleted_at:
+        if row is None:
+            raise servers.Moved
+        if row.deleted_at:
             raise Fault(404, f"Instance {call.server.id} could not be found.")
         call.server = row
         guard(call, str(call.operation.act))

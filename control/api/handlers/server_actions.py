@@ -253,15 +253,15 @@ def change_password(call: Call) -> Answer:
                          timeout=30, request_id=call.request.id)
     except MagnetarError as error:
         raise Fault(409, f"Failed to set admin password on {call.server.id}: {error.message}") from None
-    done(call, "changePassword")
+    with call.database.write() as connection:
+        done(call, connection, "changePassword")
     return Answer(None, 202)
 
 
-def done(call: Call, key: str) -> None:
+def done(call: Call, connection: Connection, key: str) -> None:
     """Note an action that is done already."""
-    with call.database.write() as connection:
-        servers.enqueue(connection, call.server.id, key, call.request.id, call.context.user_id, call.project,
-                        host=call.server.host, state="done")
+    servers.enqueue(connection, call.server.id, key, call.request.id, call.context.user_id, call.project,
+                    host=call.server.host, state="done")
 
 
 def console_output(call: Call) -> Answer:
@@ -287,7 +287,7 @@ def lock(call: Call) -> Answer:
     by = "owner" if call.server.project_id == call.project and not call.context.is_admin else "admin"
     with call.database.write() as connection:
         servers.change(connection, call.server.id, locked_by=call.server.locked_by or by, locked_reason=reason)
-    done(call, "lock")
+        done(call, connection, "lock")
     return Answer(None, 202)
 
 
@@ -297,7 +297,7 @@ def unlock(call: Call) -> Answer:
         call.check(f"{RULE}os-lock-server:unlock:unlock_override")
     with call.database.write() as connection:
         servers.change(connection, call.server.id, locked_by=None, locked_reason=None)
-    done(call, "unlock")
+        done(call, connection, "unlock")
     return Answer(None, 202)
 
 

@@ -41,14 +41,14 @@ SORTS: dict[str, Any] = {
     "updated_at": "", "owner": "", "visibility": "", "min_disk": 0, "min_ram": 0}
 _ID: BindParameter[str] = bindparam("id")
 _PROJECT: BindParameter[str] = bindparam("project")
-#: Statements that each new server needs, made once: an image by id, and where a project that is no administrator's may
-#: see it. A project that is none (NULL) owns nothing.
-_BY_ID = select(images).where(images.c.id == _ID)
+#: Statements that each new server needs, made once: an image by id, with a row for each tag; and where a project that
+#: is no administrator's may see it. A project that is none (NULL) owns nothing.
+_BY_ID = select(images, tags.c.tag).outerjoin(tags, tags.c.image_id == images.c.id).where(
+    images.c.id == _ID).order_by(tags.c.tag)
 _SHARED = select(members.c.image_id).where(members.c.member == _PROJECT)
 _VISIBLE = _BY_ID.where(or_(
     images.c.visibility.in_(("public", "community")), images.c.owner == _PROJECT,
     (images.c.visibility == "shared") & images.c.id.in_(_SHARED)))
-_TAGS = select(tags.c.tag).where(tags.c.image_id == _ID).order_by(tags.c.tag)
 COMPARED = {"gt": "__gt__", "gte": "__ge__", "lt": "__lt__", "lte": "__le__", "eq": "__eq__", "neq": "__ne__"}
 #: Parameters of a list that are no filters.
 CONTROLS = frozenset({"limit", "marker", "sort", "sort_key", "sort_dir", "visibility", "member_status"})
@@ -75,8 +75,11 @@ def find(connection: Connection, context: Context | None, id: str, lock: bool = 
     query = _BY_ID
     if context is not None and not context.is_admin:
         query, values["project"] = _VISIBLE, context.project_id
-    row = connection.execute(query.with_for_update() if lock else query, values).mappings().first()
-    return document(row, list(connection.execute(_TAGS, {"id": id}).scalars())) if row else None
+    rows = connection.execute(query.with_for_update(of=images) if lock else query, values).mappings().all()
+    if not rows:
+        return None
+    image = {name: value for name, value in rows[0].items() if name != "tag"}
+    return document(image, [row["tag"] for row in rows if row["tag"] is not None])
 
 
 def with_tags(connection: Connection, rows: Sequence[Row]) -> list[Document]:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from ipaddress import AddressValueError, IPv4Address
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, bindparam, or_, select
+from sqlalchemy import ColumnElement, Connection, Row, RowMapping, bindparam, exists, or_, select
 
 from magnetar_control.services import Context, Document
 from magnetar_control.web import Fault
@@ -21,7 +21,9 @@ from . import ipam
 from .tables import addresses, networks, ports, subnets
 
 #: Statements that each new server needs, made once.
-_ANY = select(networks.c.id).where(or_(networks.c.project_id == bindparam("project"), networks.c.shared)).limit(2)
+_SERVES = exists().where(subnets.c.network_id == networks.c.id).label("serves")
+_EACH = select(networks.c.id, _SERVES)
+_ANY = _EACH.where(or_(networks.c.project_id == bindparam("project"), networks.c.shared)).limit(2)
 _UP = _ANY.where(networks.c.admin_state_up)
 _SUBNETS = select(subnets).where(subnets.c.network_id.in_(bindparam("ids", expanding=True))).order_by(
     subnets.c.created_at, subnets.c.id)
@@ -74,7 +76,7 @@ def _plain(wish: Mapping[str, Any]) -> Document:
 
 def _default(connection: Connection, context: Context, automatic: bool) -> list[Document]:
     """The only network that there is for the project. None: no NIC, as in Nova, but for "auto", which promises one."""
-    found = connection.execute(_UP if automatic else _ANY, {"project": context.project_id or ""}).scalars().all()
+    found = connection.execute(_UP if automatic else _ANY, {"project": context.project_id or ""}).all()
     if len(found) > 1:
         raise Fault(409, "Multiple possible networks found, use a Network ID to be more specific.")
     if not found:
@@ -82,9 +84,8 @@ def _default(connection: Connection, context: Context, automatic: bool) -> list[
             raise Fault(400, f"Unable to automatically allocate a network for project {context.project_id}: there is "
                         "none that it may use. Create one with a subnet, or ask for networks: none.")
         return []
-    plain = [_wish(found[0])]
-    _check_subnets(connection, plain)
-    return plain
+    _check_subnets(found)
+    return [_wish(found[0].id)]
 
 
 def _check_ports(connection: Connection, context: Context, plain: Sequence[Document]) -> None:
@@ -112,11 +113,12 @@ def _check_networks(connection: Connection, context: Context, plain: Sequence[Do
     ids = {wish["network_id"] for wish in plain}
     if not ids:
         return
-    missing = ids - set(connection.execute(
-        select(networks.c.id).where(networks.c.id.in_(ids), visible(context))).scalars())
+    found = connection.execute(_EACH.where(networks.c.id.in_(ids), visible(context))).all()
+    missing = ids - {network.id for network in found}
     if missing:
         raise Fault(400, f"Network {next(iter(missing))} could not be found.", type="NetworkNotFound")
-    _check_subnets(connection, plain)
+    _check_subnets(found)
+    _check_addresses(connection, [wish for wish in plain if wish["fixed_ip"]])
 
 
 def subnets_of(connection: Connection, ids: Collection[str]) -> dict[str, list[RowMapping]]:
@@ -127,12 +129,14 @@ def subnets_of(connection: Connection, ids: Collection[str]) -> dict[str, list[R
     return choices
 
 
-def _check_subnets(connection: Connection, plain: Sequence[Document]) -> None:
-    choices = subnets_of(connection, {wish["network_id"] for wish in plain})
-    for id, own in choices.items():
-        if not own:
-            raise Fault(400, f"Network {id} requires a subnet in order to boot instances on.")
-    fixed = [wish for wish in plain if wish["fixed_ip"]]
+def _check_subnets(found: Sequence[Row[Any]]) -> None:
+    for network in found:
+        if not network.serves:
+            raise Fault(400, f"Network {network.id} requires a subnet in order to boot instances on.")
+
+
+def _check_addresses(connection: Connection, fixed: Sequence[Document]) -> None:
+    choices = subnets_of(connection, {wish["network_id"] for wish in fixed}) if fixed else {}
     for wish in fixed:
         subnet = next((row for row in choices[wish["network_id"]] if ipam.usable(wish["fixed_ip"], row)), None)
         if subnet is None:

@@ -72,6 +72,20 @@ def postgres(cluster):
         connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def databases(request):
+    """URLs of three databases, as a ``Cloud`` takes them; of each engine in turn."""
+    if request.param == "sqlite":
+        return {}
+    folder, found = request.getfixturevalue("cluster"), {}
+    with psycopg.connect(host=str(folder), user=server.USER, dbname="postgres", autocommit=True) as connection:
+        for name in ("database_url", "cell0_database_url", "cell_database_url"):
+            made = f"cloud{next(NUMBERS)}"
+            connection.execute(f"CREATE DATABASE {made}")
+            found[name] = server.url(folder, made)
+    return found
+
+
 @pytest.fixture(params=["sqlite", "postgres"])
 def database_kind(request):
     """The name of each engine's fixture in turn."""

@@ -236,30 +236,7 @@ def test_a_disabled_users_token_ends_at_once(cloud):
         assert caller.get(path).status == 401, path
 
 
-# A crash between two databases ----------------------------------------------------------------------------------
-def test_a_server_deleted_before_cell0_has_forgotten_it_claims_nothing(cloud, image, monkeypatch):
-    died = []
-
-    def dies(connection, id):
-        if not died:
-            died.append(id)
-            raise ConnectionError("the conductor died before it could forget")
-        return forget(connection, id)
-
-    forget = servers.forget
-    monkeypatch.setattr(servers, "forget", dies)
-    monkeypatch.setattr("magnetar_control.conductor.conductor.AGAIN", 2.0)
-    id = cloud.admin.post("/v2.1/servers", {"server": {
-        "name": "quickly", "flavorRef": "1", "imageRef": image, "networks": "none"}}, "2.60").json["server"]["id"]
-    assert cloud.admin.settled(id)["status"] == "ACTIVE" and died
-    cloud.admin.delete(f"/v2.1/servers/{id}")
-    deadline = time.monotonic() + 20
-    while cloud.admin.get(f"/v2.1/servers/{id}").status != 404:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    assert well(cloud)
-
-
+# A start ------------------------------------------------------------------------------------------------------
 def test_a_fresh_conductor_does_not_say_that_there_is_no_host(cloud, image, monkeypatch):
     """Its hosts look down until it has heard of them."""
     states = cloud.parts.working.states
