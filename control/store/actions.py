@@ -25,6 +25,7 @@ from sqlalchemy import (
     insert,
     or_,
     select,
+    tuple_,
     update,
 )
 from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
@@ -59,26 +60,32 @@ class Taken(NamedTuple):
 
 def take(database: Database, holder: str, count: int, limits: Limits, likely: bool = False) -> Taken:
     """Take up to *count* actions for *holder*. *limits*: how many of a kind (build, live) a host bears at once.
-    *likely*: there was more the last time, so it is not asked first whether there is anything at all."""
+    *likely*: there was more the last time, so it is not asked first whether there is anything at all. However much
+    waits of one project or for one host, others have their turn."""
     asked = _questions(database.kind)
     moment, until = _own(database, "clock"), _own(database, "until", LEASE)
     with database.read() as connection:  # most looks find nothing, and reading keeps nobody waiting
         if not likely and connection.execute(asked.any, moment).first() is None:
             return Taken([], more=False)
-        waiting = connection.execute(asked.waiting, {**moment, "most": count * LOOKED_AT, "beyond": count + 1}).all()
+        most = count * LOOKED_AT
+        oldest = waiting = connection.execute(asked.waiting, {**moment, "most": most, "beyond": count + 1}).all()
         if not waiting:
             return Taken([], more=not likely or connection.execute(asked.any, moment).first() is not None)
         # What runs decides between projects, and at hosts that bear so much only.
-        matters = len({row.project_id for row in waiting}) > 1 or any(
+        deep = len(waiting) == most
+        matters = deep or len({row.project_id for row in waiting}) > 1 or any(
             row.host and row.kind in limits for row in waiting)
         running = connection.execute(asked.running, moment).all() if matters else ()
+        if deep:  # the oldest may all be one project's, or wait for one host
+            waiting = connection.execute(asked.each, {
+                **moment, "each": count, "most": most, "full": _full(running, limits)}).all()
     chosen = _fair(waiting, running, count, limits)
     if not chosen:
         return Taken([], more=True)
     with database.write() as connection:
         taken = connection.execute(asked.hold, {
             **moment, "chosen": chosen, "by": holder, "moment": now(), **until}).all()
-    return Taken(sorted(taken, key=lambda row: chosen.index(row.id)), more=waiting[0].idle > len(taken))
+    return Taken(sorted(taken, key=lambda row: chosen.index(row.id)), more=oldest[0].idle > len(taken))
 
 
 def bears(database: Database, connection: Connection, host: str, kind: str, limits: Limits) -> bool:
@@ -103,11 +110,12 @@ def _own(database: Database, name: str, plus: float = 0.0) -> dict[str, Any]:
 
 class Questions(NamedTuple):
     """The statements of ``take``: whether there is anything; what waits and can be taken, each row with how many wait
-    in all; what runs; and to have it (tells the rows). How much of a kind runs at a host (``bears``), and to write one
-    down that runs (``begun``)."""
+    in all; a few of each project, host and kind, but for hosts that bear no more; what runs; and to have it (tells the
+    rows). How much of a kind runs at a host (``bears``), and to write one down that runs (``begun``)."""
 
     any: Select[Any]
     waiting: Select[Any]
+    each: Select[Any]
     running: Select[Any]
     hold: ReturningUpdate[Any]
     at_host: Select[Any]
@@ -133,6 +141,10 @@ def _questions(kind: str) -> Questions:
     by = (actions.c.host, actions.c.kind, actions.c.project_id)
     some = select(_any.c.id).where(idle(_any)).limit(bindparam("beyond", type_=Integer)).subquery()
     count = select(func.count()).select_from(some).scalar_subquery().label("idle")
+    full = bindparam("full", expanding=True)
+    free = or_(actions.c.host.is_(None), tuple_(actions.c.host, actions.c.kind).not_in(full))
+    place = func.row_number().over(partition_by=by, order_by=actions.c.id)
+    groups = select(actions.c.id, *by, place.label("place")).where(idle(actions), due, first, free).subquery()
     # Somebody else may have taken it since: the lock and the condition decide.
     mine = select(actions.c.id).where(actions.c.id.in_(bindparam("chosen", expanding=True)), idle(actions), first)
     mine = mine.with_for_update(skip_locked=True)
@@ -141,6 +153,8 @@ def _questions(kind: str) -> Questions:
         select(actions.c.id).where(idle(actions)).limit(1),
         select(actions.c.id, actions.c.project_id, actions.c.host, actions.c.kind, count).where(
             idle(actions), due, first).order_by(actions.c.id).limit(bindparam("most", type_=Integer)),
+        select(groups).where(groups.c.place <= bindparam("each", type_=Integer)).order_by(
+            groups.c.place, groups.c.id).limit(bindparam("most", type_=Integer)),
         select(*by, func.count().label("running")).where(*runs).group_by(*by),
         update(actions).where(actions.c.id.in_(mine)).values(
             state="running", holder=bindparam("by"), lease_until=until, attempts=actions.c.attempts + 1,
@@ -148,6 +162,14 @@ def _questions(kind: str) -> Questions:
         select(func.count()).select_from(actions).where(
             *runs, actions.c.host == bindparam("host"), actions.c.kind == bindparam("kind")),
         insert(actions).values(holder=bindparam("by"), lease_until=until).returning(actions))
+
+
+def _full(running: Sequence[Row], limits: Limits) -> list[tuple[str, str]]:
+    """Host and kind of what no more may run of."""
+    busy: Counter[tuple[str, str]] = Counter()
+    for row in running:
+        busy[row.host, row.kind] += row.running
+    return [(host, kind) for (host, kind), many in busy.items() if host and many >= limits.get(kind, many + 1)]
 
 
 def _fair(waiting: Sequence[Row], running: Sequence[Row], count: int, limits: Limits) -> list[int]:

@@ -187,3 +187,23 @@ def test_what_is_in_hand_from_the_start_counts_and_ends_like_what_was_taken(data
     with database.write() as connection:
         assert not queue.ended(connection, begun.id, "one")
         assert queue.bears(database, connection, "kvm1", "build", {"build": 2})
+
+
+def test_a_long_queue_of_one_project_keeps_no_other_waiting(database):
+    for at in range(60):
+        put(database, f"a{at}", project="a")
+    put(database, "b1", project="b")
+    assert taken(database, count=1) == ["a0"]
+    assert taken(database, count=1) == ["b1"]
+
+
+def test_a_long_queue_for_one_host_keeps_no_other_waiting(database):
+    for at in range(60):
+        put(database, f"m{at}", "os-migrateLive", host="kvm1")
+    put(database, "s1", project="b", host="kvm2")
+    put(database, "s2", "create")
+    limits = {"live": 1, "build": 1}
+    assert sorted(taken(database, count=4, limits=limits)) == ["m0", "s1", "s2"]
+    put(database, "s3", host="kvm1")
+    assert taken(database, count=4, limits=limits) == ["s3"]
+    assert queue.take(database, "one", 4, limits) == ([], True)
