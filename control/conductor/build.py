@@ -165,10 +165,10 @@ def _again(work: Work, host: str, error: Exception) -> None:
     try:
         found = place(work.conductor.store.api, work.conductor.states, wanted(
             work, ignored=frozenset(tried), cell_id=work.conductor.cell.id))
-    except NoValidHost:
+    except NoValidHost as none:
         volumes.give_back(work, everything=True)
         work.error(NoHost(f"Exceeded maximum number of retries. Build of instance {work.id} failed on "
-                          f"{', '.join(tried)}; last exception: {said(error)}"))
+                          f"{', '.join(tried)}; last exception: {said(error)}", explanation=none.explanation.text()))
         return
     work.note(host=found.host, task_state="scheduling")
     work.later(0.0, host=found.host, args=servers.text({**work.args, "tried": tried}))

@@ -155,8 +155,8 @@ class Move:
         while True:
             try:
                 self._claim(frozenset(tried), host, same)
-            except NoHost:
-                raise error or NoHost(NO_VALID_HOST) from None
+            except NoHost as none:
+                raise error or none from None
             try:
                 if self.target != self.source:
                     self._check(kind or "cold", self.source, self.target)
@@ -188,6 +188,7 @@ class Move:
         rounds = [(host, tried if same else tried | {self.source})]
         if same is None and host is None:
             rounds.append((self.source, tried))
+        why = []
         for only, ignored in rounds:
             # Volumes stay where they are, and the agents see to the way to them: they bind the server to no host.
             request = wanted(self.work, flavor=self.flavor, host=only, ignored=ignored, volume_hosts=None,
@@ -197,7 +198,8 @@ class Move:
                              random=RANDOM).host
             except NoValidHost as error:
                 log.info("server %s: %s", self.work.id, error.admin_text)
-        raise NoHost(NO_VALID_HOST)
+                why.append(error.explanation.text())
+        raise NoHost(NO_VALID_HOST, explanation=" ".join(why))
 
     def _unclaim_target(self) -> None:
         with self.claims.write() as connection:

@@ -28,7 +28,7 @@ from magnetar_control.store.tables import server_group_members, server_mappings
 from magnetar_core.errors import Conflict
 
 from . import volumes
-from .work import Onward, Work
+from .work import Onward, Work, told
 
 EVENT = "schedule_instances"
 RANDOM = Random()  # noqa: S311 - which of equals
@@ -58,9 +58,9 @@ def schedule(work: Work) -> None:
             if settling:
                 work.later(1.0)
                 return
-            said = error.message
+            why = told(error)
             work.also.append(lambda connection: actions.happened(
-                connection, work.action.id, EVENT, work.conductor.name, began, "Error", said))
+                connection, work.action.id, EVENT, work.conductor.name, began, "Error", why))
             work.error(error)
             return
     host, cell_id = found

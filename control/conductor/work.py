@@ -183,7 +183,7 @@ class Work:
         except Lost:
             raise
         except Exception as error:
-            ended = {"result": "Error", "details": said(error),
+            ended = {"result": "Error", "details": told(error),
                      "traceback": "".join(traceback.format_exception(error))[-8000:]}
             raise
         finally:
@@ -210,8 +210,9 @@ class Work:
         if self.rule.task:
             values.setdefault("task_state", None)
         code = error.status if isinstance(error, Fault | MagnetarError) else 500
+        explained = code < 500 or explanation(error)
         values["fault"] = servers.text({"code": code, "message": said(error)[:255], "created": now(),
-                                        "details": said(error) if code < 500 else "".join(
+                                        "details": told(error) if explained else "".join(
                                             traceback.format_exception(error))[-4000:]})
         self._end("failed", "Error", values)
 
@@ -253,3 +254,13 @@ def said(error: BaseException) -> str:
     if isinstance(error, Fault | MagnetarError):
         return error.message
     return f"{type(error).__name__}: {error}"
+
+
+def explanation(error: BaseException) -> str:
+    """What a failure explains to admins only; nothing for most."""
+    return str(error.details.get("explanation") or "") if isinstance(error, MagnetarError) else ""
+
+
+def told(error: BaseException) -> str:
+    """What a failure says to admins."""
+    return f"{said(error)} {explanation(error)}".rstrip()

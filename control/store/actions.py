@@ -141,7 +141,7 @@ def _questions(kind: str) -> Questions:
     by = (actions.c.host, actions.c.kind, actions.c.project_id)
     some = select(_any.c.id).where(idle(_any)).limit(bindparam("beyond", type_=Integer)).subquery()
     count = select(func.count()).select_from(some).scalar_subquery().label("idle")
-    full = bindparam("full", expanding=True)
+    full: Any = bindparam("full", expanding=True)
     free = or_(actions.c.host.is_(None), tuple_(actions.c.host, actions.c.kind).not_in(full))
     place = func.row_number().over(partition_by=by, order_by=actions.c.id)
     groups = select(actions.c.id, *by, place.label("place")).where(idle(actions), due, first, free).subquery()

@@ -35,6 +35,27 @@ def test_a_life(cloud: Cloud) -> None:
     assert admin.settled(server["id"]) is None
 
 
+def test_admins_are_told_which_filter_refused_how_many_hosts(cloud: Cloud) -> None:
+    """Users are told only that there is none: how many hosts a cloud has is not theirs to know."""
+    admin, user = cloud.admin, cloud.caller("ursula", "somewhere", "member")
+    flavor = {"flavor": {"id": "vast", "name": "vast", "vcpus": 1, "ram": 1 << 30, "disk": 1}}
+    assert admin.post("/v2.1/flavors", flavor).status == 200
+    image = user.image("hers")
+    id = user.post("/v2.1/servers", {"server": {
+        "name": "nowhere", "flavorRef": "vast", "imageRef": image, "networks": "none"}}, "2.60").json["server"]["id"]
+    shown = user.settled(id)
+    assert shown and shown["fault"]["message"].startswith("No valid host was found.")
+    hosts = f"Of {len(cloud.hosts)} hosts the filters refused: RamFilter {len(cloud.hosts)}."
+    assert hosts in admin.server(id)["fault"]["details"] and "RamFilter" not in str(shown)
+    path = f"/v2.1/servers/{id}/os-instance-actions"
+    request = admin.get(path).json["instanceActions"][0]["request_id"]
+    (event,) = admin.get(f"{path}/{request}", "2.84").json["instanceAction"]["events"]
+    assert event["result"] == "Error" and hosts in event["details"]
+    assert "RamFilter" not in str(user.get(f"{path}/{request}", "2.84").json)
+    assert user.delete(f"/v2.1/servers/{id}").status == 204
+    assert user.settled(id) is None
+
+
 def test_a_server_that_found_no_host_is_only_deleted(cloud: Cloud) -> None:
     """Nothing that needs a host is begun; what is asked for all the same ends at once, and leaves nothing busy."""
     admin = cloud.admin

@@ -88,7 +88,7 @@ def test_a_migration_never_stays(cloud, alone):
             "host": None, "block_migration": "auto"}, "2.34")):
         assert act(cloud, alone, action, args, version)["status"] == "ACTIVE"
         check(cloud, alone)
-        assert "No valid host" in row(cloud, alone).fault
+        assert "No valid host" in row(cloud, alone).fault and "the filters refused" in row(cloud, alone).fault
     assert [one.status for one in moves(cloud, alone)] == ["error", "error"]
 
 
