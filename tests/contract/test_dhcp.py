@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import uuid
 from collections.abc import Iterator
@@ -41,7 +40,6 @@ def ask(client: str, mac: str) -> str:
 
 
 @pytest.mark.lab
-@pytest.mark.skipif(shutil.which("busybox") is None, reason="needs busybox")
 @pytest.mark.parametrize("file", [True, False], ids=["in the file", "as networks of earlier releases have it"])
 def test_an_address_goes_from_one_to_the_next(
     client: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: bool
