@@ -12,6 +12,7 @@ import http.client
 import http.server
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Self
 
+import ansible_runner
 import yaml
 from hosts import (
     CACHE,
@@ -51,6 +53,8 @@ USER = "deploy"
 TOOLS = Path(sys.executable).parent
 # As hosts.QEMU_CONF: a container has no security driver and no controllers to give away.
 QEMU_SETTINGS = {"security_driver": "none", "remember_owner": False, "namespaces": [], "cgroup_controllers": []}
+TEMPLATES = {one["name"]: one for one in yaml.safe_load(
+    (CHECKOUT / "docs/awx/job_templates.yml").read_text())["job_templates"]}  # fmt: skip
 # What needs the compiled libvirt: the roles link Debian's own package.
 NOT_WHEELS = ("libvirt-python",)
 
@@ -277,3 +281,19 @@ class Site:
         if good is not None and (done.returncode == 0) is not good:
             raise LabError(f"{playbook} ended with {done.returncode}:\n{done.stdout[-6000:]}")
         return done.stdout
+
+    def job(self, template: str, *options: str, **answers: object) -> str:
+        """The job of an AWX template (docs/awx), run as AWX does: by ansible-runner, with the survey's defaults where
+        *answers* have nothing else. Returns what it says; raises `LabError` when it fails."""
+        asked = TEMPLATES[template].get("survey_spec", {"spec": ()})["spec"]
+        given = {one["variable"]: one["default"] for one in asked if "default" in one}
+        with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+            done = ansible_runner.run(
+                private_data_dir=folder, playbook=f"magnetar.compute.{Path(TEMPLATES[template]['playbook']).stem}",
+                inventory=str(self.folder / "inventory.yml"), cmdline=shlex.join(options), quiet=True,
+                extravars={**given, **answers}, envvars=self._environment(),
+            )  # fmt: skip
+            said = str(done.stdout.read())
+        if done.status != "successful":
+            raise LabError(f"the job {template} {done.status}:\n{said[-6000:]}")
+        return said

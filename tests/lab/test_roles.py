@@ -268,7 +268,7 @@ def test_install_twice(site: Site) -> None:
     site.play("magnetar.compute.agents")
     print(f"\nroles: two bare hosts installed in {time.monotonic() - began:.1f} s")
     began = time.monotonic()
-    assert changes(site.play("magnetar.compute.agents")) == {"bare1": 0, "bare2": 0}
+    assert changes(site.job("Agents")) == {"bare1": 0, "bare2": 0}
     print(f"roles: second run {time.monotonic() - began:.1f} s")
     assert changes(site.play("magnetar.compute.agents", "--check", "--diff", "--limit", "bare1")) == {"bare1": 0}
     identities = set()
@@ -417,7 +417,7 @@ def test_upgrade_under_running_guests(site: Site) -> None:
     project = site.collection / "pyproject.toml"
     project.write_text(project.read_text().replace('version = "0.1.0"', 'version = "0.1.99"'))
     before = {name: (qemu(host), goes_on(host)) for name, host in site.hosts.items()}
-    assert changes(site.play("magnetar.compute.upgrade", "--check", "--limit", "bare1"))["bare1"] > 0
+    assert changes(site.job("Upgrade agents", "--check", "--limit", "bare1"))["bare1"] > 0
     assert "0.1.0" in site.hosts["bare1"].run(["magnetar", "version"]).stdout
     began = time.monotonic()
     with Asking(site, site.hosts["bare1"]) as asking:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import ansible_runner
@@ -16,11 +17,40 @@ ROOT = Path(__file__).parents[2]
 TEMPLATES = yaml.safe_load((ROOT / "docs/awx/job_templates.yml").read_text())["job_templates"]
 
 
+#: What a survey may ask: options of the roles' entry points. Play variables are read off the playbooks.
+OPTIONS = {name: option for path in sorted(ROOT.glob("roles/*/meta/argument_specs.yml"))
+           for point in yaml.safe_load(path.read_text())["argument_specs"].values()
+           for name, option in point.get("options", {}).items()}
+
+
 @pytest.mark.parametrize("template", TEMPLATES, ids=[one["name"] for one in TEMPLATES])
 def test_templates_fit_their_playbooks(template):
+    """A survey asks only what playbook or role knows, with its choices and defaults."""
     text = (ROOT / "playbooks" / template["playbook"]).read_text()
-    for question in template.get("survey_spec", {}).get("spec", ()):
-        assert f"    {question['variable']}: " in text
+    questions = template.get("survey_spec", {}).get("spec", ())
+    assert template["survey_enabled"] == bool(questions)
+    for question in questions:
+        option = OPTIONS.get(question["variable"])
+        if option is None:
+            assert f"    {question['variable']}: " in text or f"{question['variable']} | default(" in text
+            continue
+        assert question["default"] == option["default"] and question.get("choices") == option.get("choices")
+        assert (question["type"] == "integer") == (option["type"] == "int")
+
+
+def test_every_shipped_playbook_has_a_template():
+    """But for those of ./quickstart, which set a machine up for a look."""
+    shipped = {path.name for path in ROOT.glob("playbooks/*.yml") if not path.name.startswith("quickstart")}
+    assert {one["playbook"] for one in TEMPLATES} == shipped
+
+
+def test_the_execution_environment_has_what_the_collection_needs(tmp_path):
+    """ansible-builder reads it; to build the image needs a network and a container engine."""
+    words = ["ansible-builder", "create", "-f", ROOT / "docs/awx/execution-environment.yml", "-c", tmp_path]
+    subprocess.run(words, check=True, cwd=tmp_path, stdout=subprocess.DEVNULL)
+    made = tmp_path / "_build"
+    assert yaml.safe_load((made / "requirements.yml").read_text()) == {"collections": [{"name": "magnetar.compute"}]}
+    assert (made / "requirements.txt").read_text().split() == ["paramiko"]
 
 
 def run(agent, folder, **answers):
