@@ -12,7 +12,7 @@ from magnetar_agent.foresee import foreseeing, missing
 from magnetar_core.errors import Ambiguous, Immutable, InvalidField, NotFound
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import InterfaceAttachment, Server
-from magnetar_core.plan import Result, Step
+from magnetar_core.plan import Result, Step, diff
 
 from .document import DocumentDriver
 
@@ -52,17 +52,19 @@ class InterfaceDriver(DocumentDriver):
                 missing(InvalidField("server", "must name a server of this host", given["server"]), "server",
                         given["server"])
             steps = [Step("record", "record the NIC"), Step("plug", "change the NICs"), Step("define", "define")]
-            return Result(steps, [], self._shown(None, card, []), warnings)
+            return Result(steps, diff({}, given), self._shown(None, card, []), warnings)
 
         def revised(document: Document) -> Fields:
             return {"networks": _with(document, card, str(permissions["on_immutable"]), warnings)}
 
         done = reconcile.revise(agent, Server, server.id, revised, dry_run, operation)
-        before = {nic["mac"] for nic in server.want["networks"]}
+        before = {nic["mac"]: nic for nic in server.want["networks"]}
         nics = (done.resource or {}).get("networks") or []
         found = _matching(nics, card) or [nic for nic in nics if nic["mac"] not in before]
         shown = self._shown(server, found[-1], self._addresses(agent, found[-1])) if found else None
-        return Result(done.steps, done.diff, shown, [*warnings, *done.warnings])
+        old = before.get(found[-1]["mac"]) if found else None
+        changes = diff(old, {**old, **card}) if old else diff({}, {"server": given["server"], **card})
+        return Result(done.steps, changes if done.steps else [], shown, [*warnings, *done.warnings])
 
     def _remove(self, agent: Agent, key: str, dry_run: bool, operation: Operation) -> Result:
         server, nic = self._find(agent, key)
@@ -74,7 +76,7 @@ class InterfaceDriver(DocumentDriver):
             return {"networks": [one for one in document.want["networks"] if one["mac"] != nic["mac"]]}
 
         done = reconcile.revise(agent, Server, server.id, revised, dry_run, operation)
-        return Result(done.steps, done.diff, shown, done.warnings)
+        return Result(done.steps, diff({"server": server.name, **nic}, {}), shown, done.warnings)
 
     def one(self, agent: Agent, key: str) -> Fields:
         """The NIC that *key* names. Raises ``NotFound``."""

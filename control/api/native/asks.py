@@ -27,6 +27,8 @@ from magnetar_core.errors import (
 
 #: The microversion of the Compute API that is spoken here.
 VERSION = "2.96"
+#: Of volumes: the first that lets volumes grow that are in use.
+VOLUME = "3.42"
 #: Namespace of request ids that follow from another one.
 FURTHER = uuid.UUID("7d3f7c0e-6c1c-5a39-9d0e-3f0f6f0c7a11")
 Document = dict[str, Any]
@@ -82,7 +84,7 @@ class Asks:
               query: Mapping[str, Any] | None = None, media_type: str = "application/json") -> Request:
         """A request of this caller; its context is set."""
         headers = {"x-auth-token": self.context.token or self.request.extra.get("token", ""),
-                   "content-type": media_type, "openstack-api-version": f"compute {VERSION}",
+                   "content-type": media_type, "openstack-api-version": f"compute {VERSION}, volume {VOLUME}",
                    "x-openstack-request-id": request_id or self.request_id}
         request = Request(method, path, urlencode(query or {}, quote_via=quote), headers,
                           b"" if body is None else orjson.dumps(body), self.request.root)

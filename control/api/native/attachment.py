@@ -144,8 +144,7 @@ class InterfaceAttachments(Attached):
 
     kind, other = InterfaceAttachment, "network"
     absent = {"bridge": None, "model": "virtio"}
-    made_by = (Step("plug", "change the NICs"),)
-    unmade_by = (Step("plug", "change the NICs"),)
+    made_by = unmade_by = (Step("plug", "change the NICs"), Step("define", "define the domain"))
 
     def says(self, what: str) -> Document:
         """A MAC address or a network."""

@@ -86,6 +86,10 @@ class Noun:
         """Remove it."""
         raise NotImplementedError
 
+    def changed_by(self, want: Document, names: list[str]) -> tuple[Step, ...]:
+        """What is done on a change of the fields *names*, besides recording it."""
+        return ()
+
     def unmade(self, have: Document) -> tuple[Step, ...]:
         """What is done on a removal, besides forgetting it."""
         return self.unmade_by
@@ -202,10 +206,10 @@ class Change:
         names = [name for name in names if want.get(name) != have.get(name)]
         if not names:
             return Result([], [], public(have), self.warnings)
-        steps = [Step("record", f"record {kind.noun} {want.get('name', have['name'])}")]
+        steps = [Step("record", f"record {kind.noun} {want.get('name', have['name'])}"), *noun.changed_by(want, names)]
         if anew:
             gone = noun.unmade(have) or (Step("forget", f"forget {kind.noun} {have['name']}"),)
-            steps = [*gone, *steps, *noun.made_by]
+            steps = [*gone, steps[0], *noun.made_by]
         compared = noun.compared()
         changes = diff({n: have.get(n) for n in compared}, {n: want.get(n) for n in compared}, kind.secrets())
         if self.dry:

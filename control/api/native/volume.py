@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 from typing import Any
 
-from magnetar_core.errors import Conflict, InvalidField, NotFound, TimedOut
+from magnetar_core.errors import Conflict, InvalidField, MagnetarError, NotFound, TimedOut
 from magnetar_core.kinds import Volume, VolumeSnapshot
 from magnetar_core.plan import Step
 
@@ -51,17 +52,30 @@ class Stored(Noun):
         return [self.shown(one) for one in asks.volume("GET", f"/{self.path}/detail")[self.path]]
 
     def ready(self, asks: Asks, id: str, operation: Operation) -> None:
-        """Wait until it is made. Raises ``Conflict`` when that fails; then nothing of it is left."""
+        """Wait until nothing is done to it any more. Raises ``Conflict`` when it is in error then."""
         deadline = time.monotonic() + LIMIT
         while (status := self._status(asks, id)) not in ("available", "in-use"):
             operation.check()
             if status is None or "error" in status:
-                asks.volume("DELETE", f"/{self.path}/{id}")
-                raise Conflict(f"The {self.kind.noun} could not be made: it became {status or 'nothing'}. The volume "
-                               "service's messages say why.")
+                raise Conflict(f"The {self.kind.noun} became {status or 'nothing'}: {self.why(asks, id)}")
             if time.monotonic() > deadline:
                 raise TimedOut(f"The {self.kind.noun} {id} is still {status}.")
             time.sleep(LOOK)
+
+    def made(self, asks: Asks, id: str, operation: Operation) -> None:
+        """Wait until it is made; nothing is left of one that could not be."""
+        try:
+            self.ready(asks, id, operation)
+        except Conflict:
+            with contextlib.suppress(MagnetarError):
+                asks.volume("DELETE", f"/{self.path}/{id}")
+            raise
+
+    def why(self, asks: Asks, id: str) -> str:
+        """What the volume service says of its last failure."""
+        found = [one["user_message"] for one in asks.volume("GET", "/messages")["messages"]
+                 if one["resource_uuid"] == id]
+        return str(found[0]) if found else "it does not say why; its log does."
 
     def _status(self, asks: Asks, id: str) -> str | None:
         try:
@@ -128,7 +142,11 @@ class Volumes(Stored):
                 "source_volid": want["source_volume"], "snapshot_id": want["snapshot"],
                 "volume_type": None if want["pool"] == "default" else want["pool"]}
         made = asks.volume("POST", "/volumes", {"volume": {name: value for name, value in body.items() if value}})
-        self.ready(asks, made["volume"]["id"], operation)
+        self.made(asks, made["volume"]["id"], operation)
+
+    def changed_by(self, want: Document, names: list[str]) -> tuple[Step, ...]:
+        """More room has to be made."""
+        return (Step("grow", f"grow it to {want['size']} GiB"),) if "size" in names else ()
 
     def change(self, asks: Asks, have: Document, want: Document, names: list[str], operation: Operation) -> None:
         """What it is called, and more room."""
@@ -136,6 +154,8 @@ class Volumes(Stored):
         if "size" in names:
             asks.volume("POST", f"/volumes/{have['id']}/action", {"os-extend": {"new_size": want["size"]}})
             self.ready(asks, str(have["id"]), operation)
+            if self.one(asks, str(have["id"]))["size"] < want["size"]:
+                raise Conflict(f"Volume {have['name']!r} did not grow: {self.why(asks, str(have['id']))}")
 
 
 class Snapshots(Stored):
@@ -166,7 +186,7 @@ class Snapshots(Stored):
         made = asks.volume("POST", "/snapshots", {"snapshot": {
             "volume_id": want["volume"], "name": want["name"], "description": want["description"],
             "metadata": want["metadata"], "force": True}})
-        self.ready(asks, made["snapshot"]["id"], operation)
+        self.made(asks, made["snapshot"]["id"], operation)
 
     def change(self, asks: Asks, have: Document, want: Document, names: list[str], operation: Operation) -> None:
         """What it is called."""

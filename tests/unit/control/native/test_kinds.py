@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from magnetar_control.services.volume import work
+from magnetar_core.errors import Conflict, MagnetarError
 from tests.unit.control.cloud import Cloud
 
 from .test_servers import WEB, ensure, verbs
@@ -86,6 +88,24 @@ def test_flavors_and_key_pairs(cloud: Cloud) -> None:
     assert refused.status == 400
 
 
+@pytest.mark.parametrize(("error", "status"), [
+    (Conflict("The host is full."), "available"), (MagnetarError("The disk broke."), "error")])
+def test_a_volume_that_could_not_grow_is_kept(cloud: Cloud, monkeypatch: pytest.MonkeyPatch, error: MagnetarError,
+                                              status: str) -> None:
+    def fails(_worker: object, _row: object) -> None:
+        raise error
+
+    admin = cloud.admin
+    id = ensure(admin, "volume/kept", {"size": 1}).json["resource"]["id"]
+    with monkeypatch.context() as patched:
+        patched.setattr(work, "TASKS", {**work.TASKS, ("volumes", "extend"): fails})
+        refused = ensure(admin, "volume/kept", {"size": 2})
+    assert refused.status == 409 and error.message in refused.json["error"]["message"], refused
+    found = admin.get("/v1/volume/kept").json
+    assert (found["id"], found["size"], found["status"]) == (id, 1, status)
+    assert admin.delete("/v1/volume/kept").json["changed"]
+
+
 def test_volumes(cloud: Cloud) -> None:
     admin = cloud.admin
     made = ensure(admin, "volume/data", {"size": 1})
@@ -104,6 +124,7 @@ def test_volumes(cloud: Cloud) -> None:
     grown = ensure(admin, "volume/data", {"size": 2})
     assert grown.json["resource"]["size"] == 2, grown
     assert admin.delete("/v1/volume_snapshot/snap").json["changed"] and admin.delete("/v1/volume/data").json["changed"]
+
     nic = ensure(admin, "interface_attachment/withvol:default", {})
     assert not nic.json["changed"], nic
     assert admin.delete("/v1/interface_attachment/withvol:default").json["changed"]
