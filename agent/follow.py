@@ -28,6 +28,7 @@ from magnetar_core.kinds import Migration, Network, Server
 
 if TYPE_CHECKING:
     from magnetar_agent.agent import Agent
+    from magnetar_core.fields import Kind
 
 log = logging.getLogger(__name__)
 
@@ -216,7 +217,8 @@ class Follower:
                 log.warning("what an image of server %s left cannot be removed now: %s", document.name, error)
 
     def _in_background(self, document: Document) -> None:
-        self.agent.operations.start("settle", lambda _operation: self._again(Migration, document, {}),
+        """As ``_again``, by an operation that everybody sees and may cancel."""
+        self.agent.operations.start("settle", lambda operation: self._ensure(Migration, document, {}, operation),
                                     kind=document.kind, key=document.id, caller="agent")
 
     def _after_reboot(self, document: Document) -> None:
@@ -229,14 +231,17 @@ class Follower:
             with self.agent.locks.hold("server", document.id):
                 self._write(document, hv.OFF, "rebooted", False)
 
-    def _again(self, kind: type, document: Document, want: dict[str, object] | None) -> None:
-        operation = Operation("settle", document.kind, document.id, caller="agent")
+    def _again(self, kind: type[Kind], document: Document, want: dict[str, object] | None) -> None:
+        Operation("settle", document.kind, document.id, caller="agent").run(
+            lambda operation: self._ensure(kind, document, want, operation))
+
+    def _ensure(self, kind: type[Kind], document: Document, want: dict[str, object] | None,
+                operation: Operation) -> None:
         try:
             reconcile.ensure(self.agent, kind, document.id, want, Permissions.defaults(), False, operation)
         except MagnetarError as error:
             log.warning("%s %s cannot be put right now: %s", document.kind, document.name, error)
-        except Exception:
-            log.exception("%s %s cannot be put right now", document.kind, document.name)
+            raise
 
     # Has the host been rebooted? ----------------------------------------------------------------------------------
     def _rebooted(self) -> bool:

@@ -195,6 +195,50 @@ def test_abort_after_the_switchover(pair: Pair, held: Hold) -> None:
     pair.check(id, pair.two)
 
 
+@pytest.fixture
+def resumed(pair: Pair, held: Hold) -> Held:
+    """The source's agent died on the way, and the new one goes on by itself: it is held there."""
+    pair.make()
+    way = held(pair.one, "live", 5)
+    with ThreadPoolExecutor() as threads:
+        going = threads.submit(list, Migrate(brief(pair.one), pair.two.side(), "web1").steps())
+        assert way.reached.wait(20)
+        pair.one.die()
+        assert isinstance(going.exception(), MagnetarError)
+    way.reached.clear()
+    pair.one.start()
+    assert way.reached.wait(20)
+    return way
+
+
+def test_abort_of_what_the_agent_goes_on_with_by_itself(pair: Pair, resumed: Held) -> None:
+    """It is an operation as any other: seen, and cancelled."""
+    (half,) = pair.one.side().client.list("migration")
+    (shown,) = pair.one.side().client.list("operations", kind="migration", key=half["id"], status="running")
+    assert (shown["progress"]["done"], shown["progress"]["phase"]) == (5, "memory and disks")
+    assert [step.verb for step in abort(pair.one.side(), pair.two.side(), "web1")] == ["abort"] * 2
+    assert pair.one.agent.operations.get(shown["id"]).status == "cancelled"
+    pair.check(half["server"], pair.one)
+    resumed.on.set()
+    pair.migrate()
+    pair.check(half["server"], pair.two)
+
+
+def test_an_agent_that_stops_ends_what_it_goes_on_with_by_itself(pair: Pair, resumed: Held) -> None:
+    (half,) = pair.one.side().client.list("migration")
+    operations = pair.one.agent.operations
+    (operation,) = (one for one in operations.list() if one.key == half["id"])
+    pair.one.stop()
+    assert operation.wait(20) and operation.status == "cancelled"
+    pair.one.start()
+    assert pair.one.runs(half["server"]) and not pair.two.runs(half["server"])
+    assert [one["status"] for one in pair.one.side().client.list("migration")] == ["failed"]
+    pair.one.side().client.ensure("server", "web1", {"description": "given back"})
+    resumed.on.set()
+    pair.migrate()
+    pair.check(half["server"], pair.two)
+
+
 def test_nobody_waits_any_more(pair: Pair, held: Hold) -> None:
     """The task's time is over, and the migration goes on; run again, the task waits on."""
     id = pair.make()
