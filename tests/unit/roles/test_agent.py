@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Tasks of the role agent that need no host: they run here, a few at a time, on folders of the test."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from magnetar_agent.documents import Document, Documents
+from magnetar_agent.settings import Settings
+from magnetar_core.kinds import Volume, VolumeExport
+from tests.unit.agent.pki import Pki
+
+ROLE = Path(__file__).resolve().parents[3] / "roles/agent"
+IDS = "8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d", "0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11"
+REFUSAL = ("Volumes that servers of other hosts use, or that would be removed", "What is known of them",
+           "Refuse while there are any of ours")  # fmt: skip
+
+
+def tasks(file, *names):
+    """The tasks of the role's *file* with these *names*, all without; others would change the machine of the test."""
+    found = yaml.safe_load((ROLE / "tasks" / file).read_text())
+    chosen = [task for task in found if task["name"] in names] if names else found
+    assert [task["name"] for task in chosen] == [*names] or not names
+    return chosen
+
+
+def play(folder, tasks, *words, **given):
+    """Run *tasks* with the variables of the role and those *given*; returns whether all went well, and what was said."""
+    book, variables = folder / "book.json", folder / "given.json"
+    variables.write_text(json.dumps(given))
+    book.write_text(json.dumps([{
+        "hosts": "localhost", "connection": "local", "gather_facts": False, "tasks": tasks,
+        "vars_files": [str(ROLE / "defaults/main.yml"), str(ROLE / "vars/main.yml")],
+        "handlers": [{"name": "Restart the agent", "ansible.builtin.debug": {"msg": "it is restarted"}}],
+    }]))
+    env = {**os.environ, "ANSIBLE_LOCAL_TEMP": str(folder), "ANSIBLE_REMOTE_TEMP": str(folder / "tmp"),
+           "ANSIBLE_LOCALHOST_WARNING": "0", "ANSIBLE_INVENTORY_UNPARSED_WARNING": "0", "ANSIBLE_NOCOLOR": "1",
+           "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default", "ANSIBLE_CALLBACK_RESULT_FORMAT": "json"}
+    done = subprocess.run([str(Path(sys.executable).parent / "ansible-playbook"), *words, "-e", f"@{variables}", book],
+                          env=env, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    return done.returncode == 0, done.stdout + done.stderr
+
+
+# Uninstall --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("purge", "here", "left"), [
+    (False, ["volume_export", "volume"], "a volume of web1 on another host"),
+    (True, ["volume_export", "volume"], "data, a volume of web1 on another host"),
+    (True, ["volume"], "data"),
+    (False, ["volume"], None),
+    (True, [], None),
+])
+def test_uninstall_is_refused_while_others_use_volumes(tmp_path, purge, here, left):
+    state = tmp_path / "state"
+    documents, (server, volume) = Documents(state), IDS
+    if "volume" in here:
+        documents.write(Document(Volume.noun, volume, "data", {**Volume.defaults(), "name": "data", "size": 1}))
+    if "volume_export" in here:
+        documents.write(Document(VolumeExport.noun, server, f"{server}:{volume}", {
+            **VolumeExport.defaults(), "server": server, "server_name": "web1", "volume": volume, "peers": ["kvm2"]}))
+    good, said = play(tmp_path, tasks("uninstall.yml", *REFUSAL), agent_purge=purge, agent_networks={"files": []},
+                      agent_domains={"skipped": True}, agent_settings={"state_dir": str(state)})
+    assert good is (left is None), said
+    assert left is None or f"localhost has servers, networks or volumes: {left}. They," in said
+
+
+def test_uninstall_of_what_never_had_an_agent(tmp_path):
+    good, said = play(tmp_path, tasks("uninstall.yml", *REFUSAL), agent_purge=True, agent_networks={"files": []},
+                      agent_domains={"skipped": True}, agent_settings={"state_dir": str(tmp_path / "nowhere")})
+    assert good, said
+
+
+# Given certificates -----------------------------------------------------------------------------------------------
+@pytest.fixture
+def given(tmp_path):
+    """Variables for agent_tls files."""
+    pki = Pki(tmp_path / "given")
+    cert, key = pki.issue("kvm1")
+    return {"agent_tls": "files", "agent_tls_cert": str(cert), "agent_tls_key": str(key),
+            "agent_tls_client_ca": str(pki.ca), "agent_tls_dir": str(tmp_path / "tls")}
+
+
+def test_given_certificates_are_put_in_place(tmp_path, given):
+    """The agent takes the settings that go with them, and a second run changes nothing."""
+    settings = [{"name": "Settings", "ansible.builtin.template": {
+        "src": str(ROLE / "templates/agent.yml.j2"), "dest": str(tmp_path / "agent.yml"), "mode": "0600"}}]
+    wanted = [*tasks("configure.yml", "Files with certificates are named"), *tasks("tls.yml"), *settings]
+    good, said = play(tmp_path, wanted, **given)
+    assert good and "it is restarted" in said, said
+    assert "PRIVATE KEY" not in said
+    folder = tmp_path / "tls"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    for name, source, mode in (("agent.pem", "cert", 0o644), ("agent.key", "key", 0o600), ("ca.pem", "client_ca", 0o644)):
+        assert (folder / name).read_bytes() == Path(given[f"agent_tls_{source}"]).read_bytes()
+        assert (folder / name).stat().st_mode & 0o777 == mode
+    found = yaml.safe_load((tmp_path / "agent.yml").read_text())
+    assert (found["tls_cert"], found["tls_key"], found["tls_client_ca"]) == tuple(
+        str(folder / name) for name in ("agent.pem", "agent.key", "ca.pem"))
+    assert (found["listen"], found["client_certs"]) == ("0.0.0.0:6553", {"admin": "operate"})
+    assert Settings(**{**found, **{name: Path(found[name]) for name in ("tls_cert", "tls_key", "tls_client_ca")}})
+    good, said = play(tmp_path, wanted, **given)
+    assert good and "changed=0" in said, said
+
+
+@pytest.mark.parametrize("lacks", ["agent_tls_cert", "agent_tls_key", "agent_tls_client_ca"])
+def test_certificates_that_are_not_named(tmp_path, given, lacks):
+    good, said = play(tmp_path, tasks("configure.yml", "Files with certificates are named"), **{**given, lacks: ""})
+    assert not good and "must all name files on the controller" in said
+
+
+def test_a_certificate_that_is_not_there(tmp_path, given):
+    good, said = play(tmp_path, tasks("tls.yml"), **{**given, "agent_tls_key": str(tmp_path / "none.key")})
+    assert not good and "none.key" in said
+    assert not (tmp_path / "tls/agent.key").exists()
