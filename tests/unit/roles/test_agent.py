@@ -24,15 +24,15 @@ REFUSAL = ("Volumes that servers of other hosts use, or that would be removed", 
 
 
 def tasks(file, *names):
-    """The tasks of the role's *file* with these *names*, all without; others would change the machine of the test."""
+    """The tasks of the role's *file* with these *names*, all without any. Others would change the machine of the test."""
     found = yaml.safe_load((ROLE / "tasks" / file).read_text())
-    chosen = [task for task in found if task["name"] in names] if names else found
-    assert [task["name"] for task in chosen] == [*names] or not names
+    chosen = [task for task in found if task["name"] in names or not names]
+    assert not names or [task["name"] for task in chosen] == [*names]
     return chosen
 
 
 def play(folder, tasks, *words, **given):
-    """Run *tasks* with the variables of the role and those *given*; returns whether all went well, and what was said."""
+    """Run *tasks* with the variables of the role and those *given*; whether all went well, and what was said."""
     book, variables = folder / "book.json", folder / "given.json"
     variables.write_text(json.dumps(given))
     book.write_text(json.dumps([{
@@ -96,7 +96,8 @@ def test_given_certificates_are_put_in_place(tmp_path, given):
     assert "PRIVATE KEY" not in said
     folder = tmp_path / "tls"
     assert folder.stat().st_mode & 0o777 == 0o700
-    for name, source, mode in (("agent.pem", "cert", 0o644), ("agent.key", "key", 0o600), ("ca.pem", "client_ca", 0o644)):
+    for name, source, mode in (("agent.pem", "cert", 0o644), ("agent.key", "key", 0o600),
+                               ("ca.pem", "client_ca", 0o644)):  # fmt: skip
         assert (folder / name).read_bytes() == Path(given[f"agent_tls_{source}"]).read_bytes()
         assert (folder / name).stat().st_mode & 0o777 == mode
     found = yaml.safe_load((tmp_path / "agent.yml").read_text())
