@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from magnetar_agent.documents import now
 from magnetar_agent.fake.devices import Devices
 from magnetar_agent.fake.disks import Disks
-from magnetar_agent.fake.exports import Exports
 from magnetar_agent.fake.figures import Figures
 from magnetar_agent.fake.inside import Inside
 from magnetar_agent.fake.migrate import Migrations
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["FakeHypervisor"]
 
 
-class FakeHypervisor(Inside, Devices, Exports, Figures, Migrations, Storage, Disks):
+class FakeHypervisor(Inside, Devices, Figures, Migrations, Storage, Disks):
     """See the head of this file. *delay* seconds pass in each call; *folder* keeps the state."""
 
     #: What ``routes`` gives: the host is on no network that anybody could meet.

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
@@ -59,8 +58,11 @@ class Devices(State):
 
     def resize(self, uuid: str, target: str, size: int) -> None:
         with self._call("resize", change=True):
-            path = self._disk_of(uuid, target, f"grow the disk {target} of")
-            seen = read(path)
+            disk = self._disk_of(uuid, target, f"grow the disk {target} of")
+            if disk.remote:
+                raise HypervisorError(f"libvirt could not grow the disk {target} of the domain {uuid}: Cannot grow "
+                                      f"{disk.remote.protocol} nodes.")
+            path, seen = disk.path, read(disk.path)
             assert seen is not None
             write(path, DiskSeen(seen.format, size, seen.backing))
 
@@ -70,8 +72,8 @@ class Devices(State):
             raise HypervisorError(f"libvirt could not {what} the domain {uuid}: domain is not running.")
         return domain
 
-    def _disk_of(self, uuid: str, target: str, what: str) -> Path:
+    def _disk_of(self, uuid: str, target: str, what: str) -> Disk:
         found = [disk for disk in parse(self._runs(uuid, what).live).disks if disk.target == target]
         if not found:
             raise HypervisorError(f"libvirt could not {what} the domain {uuid}: there is no disk {target}.")
-        return found[0].path
+        return found[0]

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from magnetar_agent.fake.state import State
+from magnetar_agent.fake.exports import Exports
 from magnetar_agent.hypervisor import DiskSeen, Progress, Remote
 from magnetar_agent.virt import iso
 from magnetar_agent.virt.disks import complete
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _QCOW2 = struct.Struct(">4sIQIIQIIQQIIQ")
 
 
-class Disks(State):
+class Disks(Exports):
     """The protocol's methods for disks."""
 
     def disk(self, path: Path) -> DiskSeen | None:
@@ -42,10 +42,14 @@ class Disks(State):
     def copy_disk(self, source: Path | Remote, source_format: str, path: Path, format: str,
                   progress: Progress) -> None:
         with self._call("copy_disk", needs_libvirt=False):
-            seen = read(source, source_format) if isinstance(source, Path) else None
+            if isinstance(source, Path):
+                self._unlocked(source)
+            else:
+                behind = self._behind(source)
+                source, source_format = behind.path, behind.format
+            seen = read(source, source_format)
             if seen is None:
                 raise HypervisorError(f"The disk {source} cannot be copied: it does not exist.")
-            assert isinstance(source, Path)
             with complete(path) as part:
                 for tenth in range(11):
                     progress(seen.virtual_size * tenth // 10, seen.virtual_size)
@@ -57,6 +61,7 @@ class Disks(State):
 
     def grow_disk(self, path: Path, format: str, size: int) -> None:
         with self._call("grow_disk", needs_libvirt=False):
+            self._unlocked(path)
             seen = read(path, format)
             if seen is None:
                 raise HypervisorError(f"The disk {path} cannot be grown: it does not exist.")

@@ -14,7 +14,7 @@ from magnetar_core.errors import HypervisorError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from magnetar_agent.hypervisor import Export
+    from magnetar_agent.hypervisor import Disk, Export, Remote
 
 
 class Exports(State):
@@ -53,6 +53,19 @@ class Exports(State):
                 self._joined.pop(socket).close()
             self._joined[socket] = client = _socket()
             client.connect(str(socket))
+
+    def _behind(self, remote: Remote) -> Disk:
+        """The disk that is served at a socket."""
+        for export, _server in (self._served or {}).values():
+            if export.socket == remote.socket:
+                return export.disk
+        raise HypervisorError(f"The disk {remote} cannot be reached: nobody serves it.")
+
+    def _unlocked(self, path: Path) -> None:
+        """qemu-nbd keeps others from the file that it serves, and a stand-in from nothing."""
+        if any(one.disk.path == path and not one.stand_in and not one.disk.shareable
+               for one, _server in (self._served or {}).values()):
+            raise HypervisorError(f"qemu-img could not open {path}: another process uses it.")
 
     def close_exports(self) -> None:
         """The agent's process has ended, and its servers with it."""

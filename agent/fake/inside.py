@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from magnetar_agent.fake.disks import read, write
 from magnetar_agent.fake.domains import Domains
+from magnetar_agent.fake.exports import Exports
 from magnetar_agent.fake.state import parse
 from magnetar_agent.hypervisor import DiskSeen
 from magnetar_core.errors import Conflict, HypervisorError
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from magnetar_agent.hypervisor import Progress
 
 
-class Inside(Domains):
+class Inside(Domains, Exports):
     """The protocol's methods for what is inside of a guest, and for copies of its disks."""
 
     def freeze(self, uuid: str) -> bool:
@@ -54,6 +55,8 @@ class Inside(Domains):
                 raise HypervisorError(f"libvirt could not copy a disk of the domain {uuid}: a copy runs already.")
             seen = parse(self._domains[uuid].live)
             disk = next((disk for disk in seen.disks if disk.target == target), None)
+            if disk and disk.remote:
+                disk = self._behind(disk.remote)
             there = read(disk.path) if disk else None
             if there is None:
                 raise HypervisorError(f"libvirt could not copy a disk of the domain {uuid}: there is no {target}.")

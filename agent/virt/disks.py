@@ -213,7 +213,8 @@ def _plain(path: Path | Remote | None) -> str:
 
 
 def _address(remote: Remote) -> str:
-    """What is reached by a protocol, as qemu-img takes it: JSON in place of a URL, so that nothing has to be quoted."""
+    """What is reached by a protocol, as qemu-img takes it: JSON in place of a URL, so that nothing has to be quoted.
+    It is below the format raw, since -f says the format of what is on top."""
     words: dict[str, object] = {"driver": remote.protocol}
     if remote.protocol == "rbd":
         pool, _slash, image = remote.name.partition("/")
@@ -222,7 +223,7 @@ def _address(remote: Remote) -> str:
             words["server"] = [{"host": name, "port": port or "6789"} for name, port in remote.hosts]
     else:
         words.update(export=remote.name, server={"type": "unix", "path": str(remote.socket)})
-    return "json:" + json.dumps(words)
+    return "json:" + json.dumps({"driver": "raw", "file": words})
 
 
 def _refused(path: Path, error: OSError) -> HypervisorError | NoSpace:

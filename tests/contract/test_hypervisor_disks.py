@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar_agent.hypervisor import OFF, Disk, Export
+from magnetar_agent.hypervisor import OFF, Disk, Export, Remote
 from magnetar_core.errors import Cancelled, Conflict, HypervisorError, NoSpace
 
 from .place import MIB, Place
@@ -231,6 +231,13 @@ def test_a_disk_for_another_host(place: Place) -> None:
     for _time in range(2):
         hypervisor.serve(export)
         assert hypervisor.serving("e1") == export and _connects(export.socket)
+    with pytest.raises(HypervisorError):
+        hypervisor.grow_disk(disk.path, "qcow2", 2 * MIB)
+    with pytest.raises(HypervisorError):
+        hypervisor.copy_disk(disk.path, "qcow2", folder / "copy", "qcow2", lambda done, total: None)
+    way = Remote("nbd", export.name, export.socket)
+    hypervisor.copy_disk(way, "raw", folder / "copy", "qcow2", lambda done, total: None)
+    assert hypervisor.disk(folder / "copy").virtual_size == MIB
     other = replace(export, disk=replace(disk, readonly=True))
     hypervisor.serve(other)
     assert hypervisor.serving("e1") == other and _connects(export.socket)
