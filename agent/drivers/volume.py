@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent import hypervisor as hv
 from magnetar_agent.foresee import missing
-from magnetar_agent.volumes import GIB, attaching, attachments, copying, finished, gib, holders, pools, status
+from magnetar_agent.migrations import refuse_while_it_moves
+from magnetar_agent.volumes import GIB, attaching, attachments, copying, exports, finished, gib, holders, pools, status
 from magnetar_core.errors import Conflict, Immutable, InUse, InvalidField, MagnetarError
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import Volume, VolumeSnapshot
@@ -255,26 +256,39 @@ def _take(task: Task) -> None:
 def _grow(task: Task) -> None:
     """Grow it, by QEMU where a running server has it."""
     agent, document, size = task.agent, task.document, task.document.want["size"] * GIB
-    live = []
-    abroad = [one for one in holders(agent, document.id) if one.kind == "volume_export"]
-    if abroad:
-        raise Conflict(f"Volume {document.name!r} is attached to server {attaching.server_name(agent, abroad[0])!r} of "
-                       "another host, where it cannot grow. Detach it first.")
-    for one in attachments(agent, document.id):
-        domain = agent.hypervisor.domain(one.want["server"])
-        if domain and domain.state == hv.SUSPENDED:
-            raise Conflict(f"Server {attaching.server_name(agent, one)!r} has volume {document.name!r} and is "
-                           "suspended: it would wake up to a disk of another size. Start or stop it, then repeat "
-                           "the call.")
-        if domain and domain.state in (hv.RUNNING, hv.PAUSED):
-            live.append((domain.uuid, one.want["device"]))
+    live = _running(agent, document)
     pool = pools.named(agent, document.want["pool"])
-    if pool.beneath or not live:
-        pool.grow(document.id, document.want["format"], size)
-    for uuid, target in live:
-        agent.hypervisor.resize(uuid, target, size)
+    with exports.aside(agent, document.id):
+        if pool.beneath or not live:
+            pool.grow(document.id, document.want["format"], size)
+        for uuid, target in live:
+            agent.hypervisor.resize(uuid, target, size)
     document.state["bytes"] = size
     task.keep()
+
+
+def _running(agent: Agent, document: Document) -> list[tuple[str, str]]:
+    """Running servers that have the volume, by uuid, and as which device. Raises ``Conflict`` for those with which it
+    cannot grow."""
+    for one in holders(agent, document.id):
+        if one.kind == "volume_export":
+            raise Conflict(f"Volume {document.name!r} is attached to server {attaching.server_name(agent, one)!r} of "
+                           "another host, where it cannot grow. Detach it first, or migrate the server to this host "
+                           "and stop it.")
+    found = []
+    for one in attachments(agent, document.id):
+        refuse_while_it_moves(agent.documents.get("server", one.want["server"]))
+        domain, name = agent.hypervisor.domain(one.want["server"]), attaching.server_name(agent, one)
+        if domain and domain.state == hv.SUSPENDED:
+            raise Conflict(f"Server {name!r} has volume {document.name!r} and is suspended: it would wake up to a disk "
+                           "of another size. Start or stop it, then repeat the call.")
+        if domain and domain.state in (hv.RUNNING, hv.PAUSED):
+            if agent.hypervisor.serving(one.id):
+                raise Conflict(f"Server {name!r} came to this host with volume {document.name!r}, which it reaches as "
+                               "if the volume were on another host, and so it cannot grow while the server runs. Stop "
+                               "the server, then repeat the call.")
+            found.append((domain.uuid, str(one.want["device"])))
+    return found
 
 
 def _drop(task: Task) -> None:

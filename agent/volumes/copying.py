@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from magnetar_agent import hypervisor as hv
 from magnetar_agent.hypervisor import Disk
-from magnetar_agent.volumes import attachments, holders, pools
+from magnetar_agent.volumes import attachments, exports, holders, pools
 from magnetar_core.errors import Conflict
 
 if TYPE_CHECKING:
@@ -59,7 +59,9 @@ def from_volume(task: Task, pool: Pool, size: int, format: str, volume: str) -> 
             with agent.locks.hold("copy", running[0][0]):  # QEMU makes one at a time
                 pool.capture(task.document.id, format, size, *running[0], task.operation.advance)
         else:
-            disk = pools.named(agent, source.want["pool"]).disk(source.id, source.want["format"])
+            there = exports.served(agent, volume)
+            disk = exports.way(agent, there[0].id, volume) if there else \
+                pools.named(agent, source.want["pool"]).disk(source.id, source.want["format"])
             pool.fill(task.document.id, format, size, disk, task.operation.advance)
 
 

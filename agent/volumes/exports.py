@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 import shutil
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -107,10 +108,43 @@ def resume(agent: Agent) -> None:
     """After a start of the agent; what cannot be served now is tried again by ``tending``."""
     for document in agent.documents.list("volume_export"):
         if not document.deleting:
-            try:
-                start(agent, document)
-            except MagnetarError as error:
-                log.warning("the export %s cannot be opened now: %s", document.name, error)
+            _try(agent, document)
+
+
+def _try(agent: Agent, document: Document) -> None:
+    try:
+        start(agent, document)
+    except MagnetarError as error:
+        log.warning("the export %s cannot be opened now: %s", document.name, error)
+
+
+# Its own host -----------------------------------------------------------------------------------------------------
+def served(agent: Agent, volume: str) -> list[hv.Export]:
+    """What is served of the volume: nobody else can open its file then."""
+    found = [agent.hypervisor.serving(one.id) for one in agent.documents.list("volume_export")
+             if one.want["volume"] == volume]
+    return [one for one in found if one and not one.stand_in]
+
+
+def way(agent: Agent, id: str, volume: str) -> hv.Disk:
+    """The disk of *volume* as it is reached by the socket of export *id*."""
+    place = path(agent, id)
+    return hv.Disk(place, "", "raw", remote=hv.Remote("nbd", volume, place))
+
+
+@contextmanager
+def aside(agent: Agent, volume: str) -> Iterator[None]:
+    """Nobody is served while its file is changed, and who connects afterwards sees what it is then."""
+    gone = served(agent, volume)
+    for export in gone:
+        agent.hypervisor.unserve(export.id)
+    try:
+        yield
+    finally:
+        for export in gone:
+            document = agent.documents.get("volume_export", export.id)
+            if document and not document.deleting:
+                _try(agent, document)
 
 
 # What the other agent says ----------------------------------------------------------------------------------------

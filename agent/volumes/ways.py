@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from magnetar_agent import hypervisor as hv
 from magnetar_agent import reconcile
 from magnetar_agent.hypervisor import Disk
-from magnetar_agent.hypervisor import Remote as Place
 from magnetar_agent.link import Remote
 from magnetar_agent.link.talk import Talk
 from magnetar_agent.migrations import MARK
@@ -48,8 +47,7 @@ def disk(agent: Agent, attachment: Document) -> Disk:
     origin, volume = attachment.want["origin"], attachment.want["volume"]
     if origin["pool"]:
         return pools.named(agent, origin["pool"], "origin.pool").disk(volume, origin["format"])
-    place = exports.path(agent, attachment.id)
-    return Disk(place, "", "raw", remote=Place("nbd", volume, place))
+    return exports.way(agent, attachment.id, volume)
 
 
 def check(agent: Agent, origin: Fields) -> None:

@@ -118,6 +118,59 @@ def test_a_server_that_is_off(trio: Trio) -> None:
     trio.check(trio.two, runs=False)
 
 
+def sized(trio: Trio) -> tuple[int, int]:
+    """GiB of the volume ``own``, as shown and as it lies there."""
+    shown = trio.one.side().client.get("volume", "own")
+    seen = trio.one.fake.disk(trio.one.agent.settings.state_dir / "volumes" / trio.own)
+    assert seen
+    return shown["size"], seen.virtual_size // 2**30
+
+
+@pytest.mark.parametrize("kind", ["live", "cold"])
+def test_a_volume_whose_server_came_home(trio: Trio, kind: str) -> None:
+    """Its server reaches it through the host's own export. While that is off, it grows and is copied."""
+    client = trio.one.side().client
+    trio.go(trio.one, trio.two, type=kind)
+    with pytest.raises(Conflict, match="'web1' of another host"):
+        client.ensure("volume", "own", {"size": 2})
+    trio.go(trio.two, trio.one, type=kind)
+    with pytest.raises(Conflict, match="'web1' came to this host.*Stop the server"):
+        client.ensure("volume", "own", {"size": 2})
+    client.ensure("volume_snapshot", "awake", {"volume": "own"})
+    client.ensure("server", "web1", {"power": "off"})
+    assert client.ensure("volume", "own", {"size": 2})["resource"]["fault"] is None
+    assert sized(trio) == (2, 2)
+    trio.check(trio.one, runs=False)
+    assert client.ensure("volume_snapshot", "asleep", {"volume": "own"})["resource"]["size"] == 2
+    client.ensure("server", "web1", {"power": "running"})
+    trio.check(trio.one)
+    trio.go(trio.one, trio.two, type=kind)
+    trio.check(trio.two)
+
+
+def test_a_volume_that_does_not_grow_is_served_again(trio: Trio) -> None:
+    client = trio.one.side().client
+    trio.go(trio.one, trio.two)
+    trio.go(trio.two, trio.one)
+    client.ensure("server", "web1", {"power": "off"})
+    trio.one.fake.fail_next("grow_disk", HypervisorError("no."))
+    with pytest.raises(HypervisorError, match="no."):
+        client.ensure("volume", "own", {"size": 2})
+    trio.check(trio.one, runs=False)
+    client.ensure("volume", "own", {"size": 2})
+    assert sized(trio) == (2, 2)
+
+
+def test_a_volume_of_a_moving_server_does_not_grow(trio: Trio) -> None:
+    steps = Migrate(trio.one.side(), trio.two.side(), "web1").steps()
+    assert [next(steps).verb, next(steps).verb, next(steps).verb] == WAY[:3]
+    with pytest.raises(Conflict, match="is being migrated"):
+        trio.one.side().client.ensure("volume", "own", {"size": 2})
+    abort(trio.one.side(), trio.two.side(), "web1")
+    trio.one.side().client.ensure("volume", "own", {"size": 2})
+    assert sized(trio) == (2, 2)
+
+
 def test_a_running_guest_connects_to_stand_ins_first(trio: Trio) -> None:
     seen = []
     there = trio.two.fake._come  # what libvirt does when a guest begins to come
