@@ -24,7 +24,7 @@ REFUSAL = ("Volumes that servers of other hosts use, or that would be removed", 
 
 
 def tasks(file, *names):
-    """The tasks of the role's *file* with these *names*, all without any. Others would change the machine of the test."""
+    """The tasks of the role's *file* with these *names*, all without any. Others would change this machine."""
     found = yaml.safe_load((ROLE / "tasks" / file).read_text())
     chosen = [task for task in found if task["name"] in names or not names]
     assert not names or [task["name"] for task in chosen] == [*names]
