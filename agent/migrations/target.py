@@ -12,6 +12,7 @@ import re
 import shutil
 import socket
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,15 +93,34 @@ def _can_run(agent: Agent, told: Fields, live: bool) -> None:
 
 def _room(agent: Agent, told: Fields) -> None:
     total = agent.hypervisor.host()["memory_mb"]
-    used = sum(d.want["flavor"]["ram"] for d in agent.documents.list("server")
-               if d.want["power"] in ACTIVE)
+    coming = _coming(agent)
+    used = sum(d.want["flavor"]["ram"] for d in agent.documents.list("server") if d.want["power"] in ACTIVE)
+    used += sum(one["ram"] for one in coming if one["power"] in ACTIVE)
+    names = ", ".join(sorted(one["name"] for one in coming))
+    noted = f" Room is kept for what is on its way there ({names}); abort what failed." if names else ""
     if told["power"] in ACTIVE and used + told["ram"] > total:
         raise NoSpace(f"The server has {told['ram']} MiB of memory, and the target has {max(0, total - used)} MiB left "
-                      f"of {total}. Choose another host, or stop servers there.")
-    free = shutil.disk_usage(agent.settings.state_dir).free
+                      f"of {total}. Choose another host, or stop servers there.{noted}")
+    free = max(0, shutil.disk_usage(agent.settings.state_dir).free - sum(_missing(agent, one) for one in coming))
     if told["bytes"] > free:
         raise NoSpace(f"The disks of the server take {told['bytes'] / GIB:.1f} GiB, and the target has "
-                      f"{free / GIB:.1f} GiB left under {agent.settings.state_dir}. Choose another host, or free some.")
+                      f"{free / GIB:.1f} GiB left under {agent.settings.state_dir}. Choose another host, or free some."
+                      f"{noted}")
+
+
+def _coming(agent: Agent) -> list[Fields]:
+    """Manifests of the servers that were let in and are not this host's yet."""
+    return [one.want["manifest"] for one in agent.documents.list("migration")
+            if one.want["side"] == "target" and not one.state.get("settled") and not one.deleting
+            and agent.documents.get("server", one.want["server"]) is None]
+
+
+def _missing(agent: Agent, told: Fields) -> int:
+    """Bytes of its disks that have not come yet."""
+    here = 0
+    with suppress(OSError):  # it has not begun, or ends just now
+        here = sum(path.stat().st_blocks * 512 for path in folder(agent, told["server"]).iterdir())
+    return max(0, int(told["bytes"]) - here)
 
 
 def prepare(task: Task) -> None:

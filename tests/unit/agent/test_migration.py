@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +17,7 @@ from magnetar_agent.drivers.migration import plan
 from magnetar_agent.hypervisor import Going, Gone, Passage
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField, MagnetarError, NoSpace, NotFound, Unreachable
 from magnetar_core.flows.migrate import Migrate, abort
+from magnetar_core.plan import Step
 
 from .pair import WAY, Pair
 from .pki import Pki
@@ -192,6 +195,63 @@ def test_no_room_for_its_disks(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> N
     pair.make()
     monkeypatch.setattr("shutil.disk_usage", lambda _path: SimpleNamespace(total=2000, used=1000, free=1000))
     refused(pair, NoSpace, "disks of the server take .* Choose another host, or free some")
+
+
+def on_its_way(pair: Pair, what: str) -> None:
+    """A second server web2 on the first host, and web1 as far as before the step *what*."""
+    pair.one.side().client.ensure("server", "web2", {
+        "flavor": {"vcpus": 1, "ram": 40000, "disk": 1}, "networks": [{"bridge": "br0"}]})
+    for step in Migrate(pair.one.side(), pair.two.side(), "web1").steps():
+        if step.verb == what:
+            break
+
+
+@pytest.mark.parametrize("at", ["claim", "move", "settle", "leave"])
+def test_memory_is_kept_for_what_is_on_its_way(pair: Pair, at: str) -> None:
+    pair.make(flavor={"vcpus": 1, "ram": 40000, "disk": 1})
+    on_its_way(pair, at)
+    with pytest.raises(NoSpace, match="40000 MiB of memory, and the target has 25536 MiB left") as raised:
+        pair.migrate("web2")
+    assert ("on its way there (web1)" in str(raised.value)) is (at in ("claim", "move"))
+    if at == "claim":
+        abort(pair.one.side(), pair.two.side(), "web1")
+        assert pair.migrate("web2") == WAY
+        with pytest.raises(NoSpace):
+            pair.migrate()
+
+
+def test_two_that_want_the_last_room_at_once(pair: Pair) -> None:
+    """Both have been planned; one is let in."""
+    pair.make(flavor={"vcpus": 1, "ram": 40000, "disk": 1})
+    on_its_way(pair, "prepare")
+    ways = [Migrate(pair.one.side(), pair.two.side(), name).steps() for name in ("web1", "web2")]
+    assert [next(way).verb for way in ways] == ["prepare", "prepare"]
+
+    def prepared(way: Iterator[Step]) -> str:
+        try:
+            return next(way).verb
+        except NoSpace:
+            return "refused"
+
+    with ThreadPoolExecutor() as threads:
+        assert sorted(threads.map(prepared, ways)) == ["claim", "refused"]
+    assert len(pair.two.agent.documents.list("migration")) == 1
+
+
+def test_room_on_disk_is_kept_for_what_is_on_its_way(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As much as has not come yet."""
+    pair.make()
+    on_its_way(pair, "claim")
+    (half,) = pair.two.agent.documents.list("migration")
+    needs = half.want["manifest"]["bytes"]
+    room = SimpleNamespace(total=10 * needs, used=0, free=needs + needs // 2)
+    monkeypatch.setattr("shutil.disk_usage", lambda _path: room)
+    with pytest.raises(NoSpace, match="disks of the server take .*on its way there .web1.; abort what failed"):
+        pair.migrate("web2")
+    place = pair.two.agent.settings.state_dir / "servers" / half.want["server"]
+    place.mkdir(parents=True)
+    (place / "disk").write_bytes(b"x" * needs)
+    assert Migrate(pair.one.side(), pair.two.side(), "web2").plan()
 
 
 @pytest.mark.parametrize(("wish", "field"), [
