@@ -8,6 +8,8 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -236,6 +238,71 @@ def test_volumes_of_a_moving_server_stay(trio: Trio) -> None:
     with pytest.raises(Conflict, match="is being migrated"):
         attach(trio.one.side(), trio.one.side(), "web1", "third", {})
     abort(trio.one.side(), trio.two.side(), "web1")
+
+
+@pytest.fixture
+def team(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the pool ``team`` of both hosts, as if it were mounted there from elsewhere; the running server
+    web1 of the first host has its volumes ``own``, made by the first host, and ``far``, by the second."""
+    folder = pair.root / "nfs"
+    folder.mkdir()
+    mounted = Path.is_mount
+    monkeypatch.setattr(Path, "is_mount", lambda path: path == folder or mounted(path))
+    pair.make()
+    for host, name in ((pair.one, "own"), (pair.two, "far")):
+        host.agent.settings = replace(host.agent.settings, pools={"team": {"type": "nfs", "path": str(folder)}})
+        made = host.side().client.ensure("volume", name, {"size": 1, "pool": "team", "format": "raw"})["resource"]
+        with (folder / made["id"]).open("r+b") as disk:
+            disk.write(name.encode())
+        assert attach(pair.one.side(), host.side(), "web1", name, {})["resource"]["status"] == "attached"
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["live", "cold"])
+def test_a_shared_pool_is_used_directly(pair: Pair, team: Path, kind: str) -> None:
+    """Nothing is served and nothing copied: QEMU of either host opens the files."""
+    hosts, (server,) = (pair.one, pair.two), pair.one.side().client.list("server")
+    homes = {pair.one.side().client.get("volume", "own")["id"]: pair.one,
+             pair.two.side().client.get("volume", "far")["id"]: pair.two}
+
+    def check(at: Kvm) -> None:
+        runs = at.fake.running(server["id"])
+        assert runs and {disk.serial: (disk.path, disk.remote) for disk in runs.disks if disk.serial in homes} == {
+            id: (team / id, None) for id in homes}
+        assert [one["status"] for one in at.side().client.list("volume_attachment")] == ["attached"] * 2
+        for id, home in homes.items():
+            assert home.side().client.get("volume", id)["status"] == "in-use"
+            for host in hosts:
+                assert host.fake.serving(identity(server["id"], id)) is None
+                assert behind_is_closed(host, identity(server["id"], id))
+        for export in pair.one.side().client.list("volume_export") + pair.two.side().client.list("volume_export"):
+            assert (export["status"], export["peers"]) == ("open", [at.name])
+        assert sorted(path.name for path in team.iterdir()) == sorted(homes)
+
+    check(pair.one)
+    for here, there in (hosts, hosts[::-1], hosts):
+        assert [step.verb for step in Migrate(here.side(), there.side(), "web1", {"type": kind}).steps()] == WAY
+        pair.check(server["id"], there)
+        check(there)
+    for name in ("own", "far"):
+        assert detach(pair.two.side(), None, "web1", name)["changed"]
+    for host, name in zip(hosts, ("own", "far"), strict=True):
+        shown = host.side().client.get("volume", name)
+        assert shown["status"] == "available" and (team / shown["id"]).open("rb").read(3) == name.encode()
+        assert not host.agent.documents.list("volume_export") + host.agent.documents.list("volume_attachment")
+
+
+def test_a_volume_in_a_shared_pool_grows_at_home(pair: Pair, team: Path) -> None:
+    """Also when its server came back and runs."""
+    client = pair.one.side().client
+    pair.migrate()
+    with pytest.raises(Conflict, match="of another host"):
+        client.ensure("volume", "own", {"size": 2})
+    for _step in Migrate(pair.two.side(), pair.one.side(), "web1").steps():
+        pass
+    shown = client.ensure("volume", "own", {"size": 2})["resource"]
+    assert (shown["size"], shown["fault"]) == (2, None)
+    assert (team / shown["id"]).stat().st_size == 2 * 2**30
 
 
 def test_a_shared_pool_must_be_there(trio: Trio, monkeypatch: pytest.MonkeyPatch) -> None:

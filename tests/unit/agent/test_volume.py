@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,66 @@ def test_a_cancelled_copy_leaves_nothing(host: Host) -> None:
         reconcile.ensure(host.agent, BY_NOUN["volume"], "v", {"image": "img"}, permissions({}), False, operation)
     assert host.agent.documents.list("volume") == []
     assert not list((host.root / "state").glob("volumes/*"))
+
+
+class Slow:
+    """Copies of the fake stop half way until ``on`` is set, or somebody cancels."""
+
+    def __init__(self, host: Host, method: str) -> None:
+        self.reached, self.on = threading.Event(), threading.Event()
+        self._whole = getattr(host.fake, method)
+        setattr(host.fake, method, self)
+
+    def __call__(self, *given: Any) -> None:
+        *others, progress = given
+
+        def told(done: int, total: int) -> None:
+            progress(done, total)
+            if done * 2 == total:
+                self.reached.set()
+                while not self.on.wait(0.01):
+                    progress(done, total)
+
+        self._whole(*others, told)
+
+
+@pytest.mark.parametrize(("noun", "want", "runs"), [
+    ("volume", {"image": "img"}, False), ("volume", {"snapshot": "then"}, False),
+    ("volume", {"source_volume": "data"}, False), ("volume", {"source_volume": "data"}, True),
+    ("volume_snapshot", {"volume": "data"}, False), ("volume_snapshot", {"volume": "data"}, True),
+], ids=str)
+def test_a_copy_on_its_way(host: Host, noun: str, want: dict[str, Any], runs: bool) -> None:
+    """Its operation shows how far it is. Cancelled midway it leaves nothing, and its source is free again."""
+    image(host)
+    total = 3 << 20 if "image" in want else GIB
+    host.ensure("volume", "data", {"size": 1})
+    host.ensure("volume_snapshot", "then", {"volume": "data"})
+    host.server(block_device_mapping=[{"source_type": "volume", "uuid": "data"}],
+                flavor={"vcpus": 1, "ram": 64, "disk": 1}, power="running" if runs else "off")
+    before = {path.name for path in (host.root / "state/volumes").iterdir()}
+    documents = [document.name for document in host.agent.documents.list(noun)]
+    slow = Slow(host, "finish_copy" if runs else "copy_disk")
+
+    def copy(name: str) -> Operation:
+        return host.agent.operations.start("ensure", lambda operation: reconcile.ensure(
+            host.agent, BY_NOUN[noun], name, want, permissions({}), False, operation))
+
+    operation = copy("new")
+    assert slow.reached.wait(20)
+    shown = operation.as_dict()
+    assert (shown["status"], shown["progress"]) == ("running", {
+        "done": total // 2, "total": total, "unit": "bytes", "phase": "make the content"})
+    assert reconcile.show(host.agent, BY_NOUN[noun], "new")["status"] == "creating"
+    operation.cancel()
+    assert operation.wait(20) and operation.status == "cancelled"
+    assert {path.name for path in (host.root / "state/volumes").iterdir()} == before
+    assert [document.name for document in host.agent.documents.list(noun)] == documents
+    assert not host.fake.copying(host.show()["id"])
+    slow.on.set()
+    again = copy("new")
+    assert again.wait(20) and again.status == "succeeded"
+    assert again.as_dict()["progress"]["done"] == total
+    assert reconcile.show(host.agent, BY_NOUN[noun], "new")["status"] == "available"
 
 
 def test_a_full_pool_leaves_nothing(host: Host) -> None:
