@@ -15,6 +15,11 @@ class Locks:
         self._guard = threading.Lock()
         self._held: dict[tuple[str, str], tuple[threading.Lock, list[int]]] = {}
 
+    def held(self, kind: str, name: str) -> bool:
+        """Whether somebody holds it, or waits for it, just now."""
+        with self._guard:
+            return (kind, name) in self._held
+
     @contextmanager
     def hold(self, kind: str, name: str) -> Iterator[None]:
         """Hold the lock of *name* of *kind*; waits for it."""

@@ -194,7 +194,8 @@ class Tending:
         """Do what could not be done when it was to be."""
         agent = self.agent
         for export in agent.documents.list("volume_export"):
-            if not export.deleting and not exports.is_open(agent, export):
+            if not export.deleting and not exports.is_open(agent, export) and \
+                    not agent.locks.held("volume", export.want["volume"]):  # it may be aside, to grow
                 self._try(lambda export=export: exports.start(agent, export), export)
         waiting: dict[str, list[Document]] = {}
         for one in agent.documents.list("volume_attachment"):

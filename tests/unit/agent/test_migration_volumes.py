@@ -150,11 +150,31 @@ def test_a_volume_whose_server_came_home(trio: Trio, kind: str) -> None:
     trio.check(trio.two)
 
 
-def test_a_volume_that_does_not_grow_is_served_again(trio: Trio) -> None:
-    client = trio.one.side().client
+@pytest.fixture
+def home(trio: Trio) -> Trio:
+    """The server came home, and is off."""
     trio.go(trio.one, trio.two)
     trio.go(trio.two, trio.one)
-    client.ensure("server", "web1", {"power": "off"})
+    trio.one.side().client.ensure("server", "web1", {"power": "off"})
+    return trio
+
+
+def test_nobody_serves_a_volume_while_it_grows(home: Trio, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who looks after exports lets it be."""
+    grow = home.one.fake.grow_disk
+
+    def slow(*given: Any) -> None:
+        home.one.agent.tending.look()
+        grow(*given)
+
+    monkeypatch.setattr(home.one.fake, "grow_disk", slow)
+    home.one.side().client.ensure("volume", "own", {"size": 2})
+    assert sized(home) == (2, 2)
+    home.check(home.one, runs=False)
+
+
+def test_a_volume_that_does_not_grow_is_served_again(home: Trio) -> None:
+    client, trio = home.one.side().client, home
     trio.one.fake.fail_next("grow_disk", HypervisorError("no."))
     with pytest.raises(HypervisorError, match="no."):
         client.ensure("volume", "own", {"size": 2})
