@@ -195,13 +195,13 @@ def test_abort_after_the_switchover(pair: Pair, held: Hold) -> None:
     pair.check(id, pair.two)
 
 
-@pytest.fixture
-def resumed(pair: Pair, held: Hold) -> Held:
+@pytest.fixture(params=["live", "cold"])
+def resumed(pair: Pair, held: Hold, request: pytest.FixtureRequest) -> Held:
     """The source's agent died on the way, and the new one goes on by itself: it is held there."""
     pair.make()
-    way = held(pair.one, "live", 5)
+    way = held(pair.one, request.param, 5)
     with ThreadPoolExecutor() as threads:
-        going = threads.submit(list, Migrate(brief(pair.one), pair.two.side(), "web1").steps())
+        going = threads.submit(list, Migrate(brief(pair.one), pair.two.side(), "web1", {"type": request.param}).steps())
         assert way.reached.wait(20)
         pair.one.die()
         assert isinstance(going.exception(), MagnetarError)
@@ -215,7 +215,8 @@ def test_abort_of_what_the_agent_goes_on_with_by_itself(pair: Pair, resumed: Hel
     """It is an operation as any other: seen, and cancelled."""
     (half,) = pair.one.side().client.list("migration")
     (shown,) = pair.one.side().client.list("operations", kind="migration", key=half["id"], status="running")
-    assert (shown["progress"]["done"], shown["progress"]["phase"]) == (5, "memory and disks")
+    progress = shown["progress"]  # of a cold one that is held before its disk, nothing needs to have gone
+    assert (progress["phase"], progress["done"]) == ("memory and disks", 5) or progress["phase"] == "files"
     assert [step.verb for step in abort(pair.one.side(), pair.two.side(), "web1")] == ["abort"] * 2
     assert pair.one.agent.operations.get(shown["id"]).status == "cancelled"
     pair.check(half["server"], pair.one)
