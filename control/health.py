@@ -6,18 +6,17 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as Late
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import func, select
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from magnetar_control.store import hosts
+from magnetar_control.store import everywhere, hosts
 from magnetar_control.store.allocations import RESOURCES
-from magnetar_control.store.database import Database, now
+from magnetar_control.store.database import Database, limited, now
 from magnetar_control.store.store import CELL0, Cell, Store
 from magnetar_control.store.tables import actions, allocations, conductors, host_states
 from magnetar_control.web import Answer, Fault, Request
@@ -53,6 +52,14 @@ class Look:
     claims: int = 0
 
 
+class Told(NamedTuple):
+    """What a cell tells: actions (state, number, since when), how many conductors live, hosts that were heard."""
+
+    queue: Sequence[Any]
+    conductors: int
+    seen: set[str]
+
+
 class Health:
     """Looks, at most once in ``FRESH`` seconds, whoever asks. *down_after*: seconds of silence of a host."""
 
@@ -60,8 +67,6 @@ class Health:
         self.store, self.down_after = store, down_after
         self._lock = threading.Lock()
         self._seen, self._at = Look(), float("-inf")
-        # A database that hangs holds a thread; no more than these.
-        self._threads = ThreadPoolExecutor(8, thread_name_prefix="health")
 
     def look(self) -> Look:
         """What is seen now, or was a moment ago."""
@@ -83,26 +88,20 @@ class Health:
 
     def _look(self) -> Look:
         try:
-            rows, claims, cells = self._threads.submit(self._api).result(PATIENCE)
-        except (DBAPIError, Late):
+            with limited(PATIENCE):
+                rows, claims = self._api()
+        except (DBAPIError, PoolTimeout):
             return Look()
-        asked = [(cell, self._threads.submit(self._cell, cell, database, rows)) for cell, database in cells]
-        found = []
-        deadline = time.monotonic() + PATIENCE
-        for cell, future in asked:
-            try:
-                found.append(future.result(max(deadline - time.monotonic(), 0.0)))
-            except (DBAPIError, Late):
-                found.append(_down(cell, rows))
-        return Look(True, found, claims)
+        told = everywhere.asked(self.store, self._cell, PATIENCE, cell0=True)
+        return Look(True, [_with_hosts(_queued(cell.name, told[cell.id]), cell, rows, told[cell.id]) for cell, _database
+                           in self.store.databases() if cell.id in told], claims)
 
-    def _api(self) -> tuple[list[Any], int, list[tuple[Cell, Database]]]:
+    def _api(self) -> tuple[list[Any], int]:
         with self.store.api.read() as connection:
-            rows = hosts.every(connection)
-            claims = connection.execute(select(func.count()).select_from(allocations)).scalar_one()
-        return rows, claims, [one for one in self.store.databases() if not one[0].disabled]
+            return hosts.every(connection), connection.execute(
+                select(func.count()).select_from(allocations)).scalar_one()
 
-    def _cell(self, cell: Cell, database: Database, rows: list[Any]) -> CellLook:
+    def _cell(self, database: Database) -> Told:
         with database.read() as connection:
             queue = connection.execute(select(actions.c.state, func.count(), func.min(actions.c.start_time)).where(
                 actions.c.state.in_(WAITING)).group_by(actions.c.state)).all()
@@ -110,9 +109,15 @@ class Health:
                 conductors.c.seen_at > database.clock(-SILENT))).scalar_one()
             seen = set(connection.execute(select(host_states.c.host).where(
                 host_states.c.seen_at > database.clock(-self.down_after))).scalars())
-        found = CellLook(cell.name, True, living, {state: number for state, number, _since in queue},
-                         max([_ago(since) for state, _number, since in queue if state == "queued"], default=0.0))
-        return _with_hosts(found, cell, rows, seen)
+        return Told(queue, living, seen)
+
+
+def _queued(name: str, told: Told | None) -> CellLook:
+    """A cell without its hosts; one that tells nothing is down."""
+    if told is None:
+        return CellLook(name)
+    return CellLook(name, True, told.conductors, {state: number for state, number, _since in told.queue},
+                    max([_ago(since) for state, _number, since in told.queue if state == "queued"], default=0.0))
 
 
 def document(seen: Look) -> dict[str, Any]:
@@ -126,14 +131,10 @@ def document(seen: Look) -> dict[str, Any]:
             "hosts": {word: sum(cell.hosts[word] for cell in real) for word in ("up", "down", "disabled")}}
 
 
-def _down(cell: Cell, rows: list[Any]) -> CellLook:
-    return _with_hosts(CellLook(cell.name), cell, rows, set())
-
-
-def _with_hosts(found: CellLook, cell: Cell, rows: list[Any], seen: set[str]) -> CellLook:
+def _with_hosts(found: CellLook, cell: Cell, rows: list[Any], told: Told | None) -> CellLook:
     if cell.id == CELL0:
         return found
-    mine = [row for row in rows if row["cell_id"] == cell.id]
+    mine, seen = [row for row in rows if row["cell_id"] == cell.id], told.seen if told else ()
     for row in mine:
         word = "down" if row["forced_down"] or row["name"] not in seen else "disabled" if row["disabled"] else "up"
         found.hosts[word] += 1

@@ -62,7 +62,7 @@ class Parts:
         self.working: Conductor | None = None
         #: Called when all is given back.
         self.ends: list[Callable[[], None]] = []
-        self.api_database = Database(settings.url("api"), "api")
+        self.api_database = Database(settings.url("api"), "api", limit=settings.statement_timeout)
         self.store = Store(self.api_database)
         self.hosts = Hosts(self.store, settings)
         self.agents = Agents(settings.agent_ca_cert, settings.agent_client_cert, settings.agent_client_key,

@@ -86,6 +86,8 @@ class Settings:
     default_schedule_zone: str | None = _doc("Zone of servers that ask for none; any when left out.")
     max_limit: int = _doc("Most items that one answer lists.", 1000)
     cell_timeout: float = _doc("Seconds that a list waits for a cell.", 60.0)
+    statement_timeout: float = _doc("Seconds that a statement may take on PostgreSQL, upgrades of tables excepted; 0 "
+                                    "for no limit.", 60.0)
     policy_file: Path | None = _doc("oslo.policy file (YAML) that overrides Nova's default rules.")
     enable_instance_password: bool = _doc("Whether answers to create, rebuild and rescue have a password.", True)
     network_cidr: str = _doc("Addresses of the first embedded network.", "10.20.0.0/16")

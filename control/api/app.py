@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.store import servers
+from magnetar_control.store.database import limited
 from magnetar_control.web import Answer, Fault, Request, Router
 from magnetar_control.web.application import by_token
 from magnetar_control.web.quick import Way
@@ -48,7 +49,11 @@ class ComputeApplication:
         return Way.HERE if files else Way.TURN
 
     def handle(self, request: Request) -> Answer:
-        """Answer; never raises."""
+        """Answer; never raises. No database is waited for longer than the settings say."""
+        with limited(self.cloud.settings.cell_timeout):
+            return self._handled(request)
+
+    def _handled(self, request: Request) -> Answer:
         head, _slash, rest = request.path[1:].partition("/")
         if head == "v1" and self.native:
             answer: Answer = self.native.handle(request)

@@ -6,15 +6,16 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import orjson
 from sqlalchemy import select
-from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.agents import Agents
 from magnetar_control.services import Services
 from magnetar_control.settings import Settings
+from magnetar_control.store import everywhere
 from magnetar_control.store.database import Database
 from magnetar_control.store.store import Store
 from magnetar_control.store.tables import aggregate_hosts, aggregates, host_states, hosts
@@ -24,8 +25,8 @@ from .policy import Policy
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: Seconds for which what is known of hosts is believed.
-FRESH = 1.0
+#: Seconds for which what is known of hosts is believed, and that a cell has to tell of its hosts, at most.
+FRESH, PATIENCE = 1.0, 5.0
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,8 @@ class HostView:
 
 
 class Hosts:
-    """All hosts, looked up again after a second: two queries and one for each cell, whoever asks how often."""
+    """All hosts, looked up again after a second: two queries and one for each cell, whoever asks how often. While one
+    looks, the others are told what was known before."""
 
     def __init__(self, store: Store, settings: Settings) -> None:
         self.store, self.settings = store, settings
@@ -61,10 +63,15 @@ class Hosts:
 
     def all(self, fresh: bool = False) -> Mapping[str, HostView]:
         """By name."""
-        if fresh or time.monotonic() - self._read_at > FRESH:
-            with self._lock:
+        if not fresh and time.monotonic() - self._read_at <= FRESH:
+            return self._found
+        known = self._read_at > float("-inf")
+        if self._lock.acquire(blocking=fresh or not known):
+            try:
                 if fresh or time.monotonic() - self._read_at > FRESH:
                     self._found, self._read_at = self._read(), time.monotonic()
+            finally:
+                self._lock.release()
         return self._found
 
     def get(self, name: str | None) -> HostView | None:
@@ -86,9 +93,12 @@ class Hosts:
                 if zone:
                     zones[row.host] = zone
         seen: dict[str, tuple[str, bool]] = {}
-        for cell, database in self.store.databases():
-            if not cell.disabled or any(row.cell_id == cell.id for row in rows):
-                seen.update(_seen(database, self.settings.host_down_after))
+        used = {row.cell_id for row in rows}
+        told = everywhere.of([one for one in self.store.databases() if one[0].id in used],
+                             partial(_seen, silence=self.settings.host_down_after),
+                             min(self.settings.cell_timeout, PATIENCE))
+        for found in told.values():  # when a cell is down, so are its hosts, as far as anybody can tell
+            seen.update(found or {})
         never = (None, False)
         return {row.name: HostView(
             row.name, row.id, row.cell_id, row.endpoint, zones.get(row.name, self.settings.default_availability_zone),
@@ -97,13 +107,10 @@ class Hosts:
 
 def _seen(database: Database, silence: float) -> dict[str, tuple[str, bool]]:
     """When each host of a cell was heard, and whether that is lately: by the clock that it was noted with."""
-    try:
-        with database.read() as connection:
-            late = host_states.c.seen_at > database.clock(-silence)
-            return {host: (at, bool(up)) for host, at, up in connection.execute(
-                select(host_states.c.host, host_states.c.seen_at, late).where(host_states.c.seen_at.is_not(None)))}
-    except DBAPIError:
-        return {}  # the cell is down: so are its hosts, as far as anybody can tell
+    with database.read() as connection:
+        late = host_states.c.seen_at > database.clock(-silence)
+        return {host: (at, bool(up)) for host, at, up in connection.execute(
+            select(host_states.c.host, host_states.c.seen_at, late).where(host_states.c.seen_at.is_not(None)))}
 
 
 class Cloud:

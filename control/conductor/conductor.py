@@ -24,7 +24,7 @@ from magnetar_control.services import Services
 from magnetar_control.settings import Settings
 from magnetar_control.store import actions, conductors, hosts
 from magnetar_control.store.allocations import Ratios
-from magnetar_control.store.database import Database
+from magnetar_control.store.database import Database, limited
 from magnetar_control.store.servers import ACTIONS_BELL
 from magnetar_control.store.store import Store
 from magnetar_core.actions import ERROR
@@ -272,7 +272,8 @@ class Conductor:
     def _present(self) -> None:
         """Tell the cell that this conductor lives."""
         try:
-            conductors.present(self.database, self.holder, self.name)
+            with limited(actions.HEARTBEAT, refused=False):
+                conductors.present(self.database, self.holder, self.name)
         except DBAPIError as error:
             log.warning("database %s: not seen there: %s", self.database.name, error.orig)
 
@@ -287,8 +288,9 @@ class Conductor:
                 if not held:
                     continue
                 try:
-                    for number in actions.beat(database, self.holder, held):
-                        if number in held:
-                            held[number].cancelled.set()
+                    with limited(actions.HEARTBEAT, refused=False):  # one that hangs must not cost the other's leases
+                        cancelled = actions.beat(database, self.holder, held)
+                    for number in cancelled & held.keys():
+                        held[number].cancelled.set()
                 except DBAPIError as error:
                     log.warning("database %s: no heartbeat: %s", database.name, error.orig)

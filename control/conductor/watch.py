@@ -11,15 +11,17 @@ import contextlib
 import logging
 import threading
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from sqlalchemy import bindparam, select, update
 from sqlalchemy.exc import DBAPIError
 
-from magnetar_control.store import hosts
+from magnetar_control.store import everywhere, hosts
 from magnetar_control.store.allocations import INSERT
-from magnetar_control.store.database import now
+from magnetar_control.store.database import Database, now
 from magnetar_control.store.servers import SERVERS_BELL
+from magnetar_control.store.store import CELL0
 from magnetar_control.store.tables import host_states, servers
 from magnetar_core.actions import ACTIVE, PAUSED, POWER, STOPPED, SUSPENDED
 from magnetar_core.client import Client
@@ -41,6 +43,13 @@ LIVELY = (ACTIVE, PAUSED, SUSPENDED, STOPPED)
 IDLE = select(servers.c.id, servers.c.vm_state, servers.c.power_state).where(
     servers.c.id.in_(bindparam("ids", expanding=True)), servers.c.host == bindparam("at"),
     servers.c.task_state.is_(None), servers.c.deleted_at.is_(None), servers.c.vm_state.in_(LIVELY))
+
+
+def _up(silence: float, database: Database) -> set[str]:
+    """The hosts of a cell that were heard lately, by the clock that it was noted with."""
+    with database.read() as connection:
+        late = database.clock(-silence)
+        return set(connection.execute(select(host_states.c.host).where(host_states.c.seen_at > late)).scalars())
 
 
 class Watch:
@@ -86,9 +95,7 @@ class Watch:
                 self._threads[name] = threading.Thread(target=self._watch, args=(name,), name=f"watch {name}",
                                                        daemon=True)
                 self._threads[name].start()
-        with conductor.database.read() as connection:
-            late = conductor.database.clock(-conductor.settings.host_down_after)
-            seen = set(connection.execute(select(host_states.c.host).where(host_states.c.seen_at > late)).scalars())
+        seen = _up(conductor.settings.host_down_after, conductor.database)
         for name in names:
             conductor.states.up(name, name in seen)
         self._others()
@@ -96,18 +103,12 @@ class Watch:
     def _others(self) -> None:
         """Hosts of other cells are up or not as their own conductors say."""
         conductor = self.conductor
-        for cell, database in conductor.store.databases():
-            if cell.id in (conductor.cell.id, "00000000-0000-0000-0000-000000000000") or cell.disabled:
-                continue
-            try:
-                with database.read() as connection:
-                    late = database.clock(-conductor.settings.host_down_after)
-                    for row in connection.execute(select(host_states.c.host, host_states.c.seen_at > late)).all():
-                        conductor.states.up(row[0], bool(row[1]))
-            except DBAPIError:
-                for name, host in list(conductor.states.hosts.items()):
-                    if host.profile.cell_id == cell.id:
-                        conductor.states.up(name, up=False)
+        told = everywhere.of([(cell, database) for cell, database in conductor.store.databases() if cell.id not in (
+            conductor.cell.id, CELL0) and not cell.disabled], partial(_up, conductor.settings.host_down_after), LOOK)
+        for cell_id, found in told.items():
+            for name, host in list(conductor.states.hosts.items()):
+                if host.profile.cell_id == cell_id:
+                    conductor.states.up(name, name in (found or ()))
 
     def _mine(self, name: str, *, seen: bool = False, problem: str | None = None) -> bool:
         """Take or keep the watch of a host; False when another conductor has it."""

@@ -9,21 +9,25 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import sqlite3
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import psycopg
 from sqlalchemy import URL, Connection, Engine, Row, Table, create_engine, event, func, make_url, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -46,6 +50,31 @@ NOTICED = {"connect_timeout": "5", "keepalives_idle": "10", "keepalives_interval
 GATHER = 0.005
 #: How long a call is tried again while the database is away, in seconds.
 RETRY_FOR = 10.0
+#: Seconds that a statement may take; the server ends it, and when that does not answer either, after so many more, the
+#: client gives the connection up. Seconds of a transaction in which nothing is asked.
+LIMIT, MORE, IDLE = 60.0, 2.0, 60.0
+#: Statements of a process that are on their way to a database that has said nothing for so many seconds, until it
+#: counts as hanging; seconds between two that are let through nevertheless, while few and while many are on their way.
+MANY, SILENT, AGAIN = 8, 2.0, (1.0, 10.0)
+#: What ``limited`` says: seconds for each statement, and whether a database that hangs is not asked at all.
+_LIMITED: ContextVar[tuple[float, bool] | None] = ContextVar("limited", default=None)
+
+
+@contextlib.contextmanager
+def limited(seconds: float, *, refused: bool = True) -> Iterator[None]:
+    """Within, PostgreSQL has *seconds* for each statement, and a database that hangs is not asked (*refused*): whoever
+    has so little time gets an error at once. ``math.inf`` for what may take long."""
+    token = _LIMITED.set((seconds, refused))
+    try:
+        yield
+    finally:
+        _LIMITED.reset(token)
+
+
+def limit_now(usual: float) -> float:
+    """The seconds of ``limited``; *usual* outside of it."""
+    found = _LIMITED.get()
+    return usual if found is None else found[0]
 
 
 def now() -> str:
@@ -101,17 +130,67 @@ class _Turns:
                 self._free.release()
 
 
-class Database:
-    """A database by SQLAlchemy *url*: ``sqlite:////path`` or ``postgresql+psycopg://user@host/name``."""
+class Pulse:
+    """Whether a database answers. It hangs when one who waited was late and nobody was answered since, or when many
+    wait and none was answered lately. Then one is let through from time to time, whose answer ends it."""
 
-    def __init__(self, url: str, name: str = "api", pool: int = 16) -> None:
-        self.name, self.url = name, make_url(url)
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._going, self._late = 0, False
+        self._heard = self._tried = float("-inf")
+
+    @property
+    def hangs(self) -> bool:
+        """Whether to wait for an answer would be in vain."""
+        return self._late or (self._going >= MANY and time.monotonic() - self._heard > SILENT)
+
+    def late(self) -> None:
+        """Somebody has waited for as long as he could."""
+        self._late, self._tried = True, time.monotonic()
+
+    def refuses(self) -> bool:
+        """Whether one more must not be asked now."""
+        with self._lock:
+            if not self.hangs:
+                return False
+            if time.monotonic() - self._tried < AGAIN[self._going >= MANY]:
+                return True
+            self._tried = time.monotonic()
+            return False
+
+    @contextlib.contextmanager
+    def felt(self) -> Iterator[None]:
+        """Something is asked within."""
+        with self._lock:
+            if not self._going:
+                self._heard = time.monotonic()
+            self._going += 1
+        answered = True
+        try:
+            yield
+        except (DBAPIError, PoolTimeout):
+            answered = False
+            raise
+        finally:
+            with self._lock:
+                self._going -= 1
+                if answered:
+                    self._late, self._heard = False, time.monotonic()
+
+
+class Database:
+    """A database by SQLAlchemy *url*: ``sqlite:////path`` or ``postgresql+psycopg://user@host/name``. *limit*: seconds
+    that a statement may take on PostgreSQL; 0 for as long as it likes."""
+
+    def __init__(self, url: str, name: str = "api", pool: int = 16, limit: float = LIMIT) -> None:
+        self.name, self.url, self.limit = name, make_url(url), limit
+        self.pulse, self._pool = Pulse(), pool
         self.kind = self.url.get_backend_name()
         if self.kind not in LOOK_AGAIN:
             raise ValueError(f"database {name}: the URL must begin with sqlite:// or postgresql+psycopg://")
         if self.kind == "postgresql":
             self.url = self.url.update_query_dict({one: NOTICED[one] for one in NOTICED.keys() - self.url.query.keys()})
-        make = _sqlite if self.kind == "sqlite" else _postgresql
+        make = _sqlite if self.kind == "sqlite" else partial(_postgresql, limit=limit, pulse=self.pulse)
         #: Of transactions, and of statements that are read one by one. To take a connection from the pool and change
         #: how it works, there and back, takes longer than a small query.
         self.engine, self.reading = make(self.url, pool), make(self.url, pool, isolation_level="AUTOCOMMIT")
@@ -125,13 +204,15 @@ class Database:
     @contextlib.contextmanager
     def read(self) -> Iterator[Connection]:
         """A connection for reading; each statement is a transaction of its own."""
-        with self._to_read.taken(), self.reading.connect() as connection:
+        self._refuse()
+        with self.pulse.felt(), self._to_read.taken(), self.reading.connect() as connection:
             yield connection
 
     @contextlib.contextmanager
     def write(self) -> Iterator[Connection]:
         """One transaction (``BEGIN IMMEDIATE`` on SQLite); what was ``ring``ed in it is heard after the commit."""
-        with self._to_write.taken(), self.engine.connect() as connection:
+        self._refuse()
+        with self.pulse.felt(), self._to_write.taken(), self.engine.connect() as connection:
             rung: set[str] = set()
             connection.info["rung"] = rung
             with connection.begin():
@@ -140,6 +221,17 @@ class Database:
             self.bell.ring(name)
         if rung and self._ringer:
             self._ringer.ring(rung)
+
+    def _refuse(self) -> None:
+        """Raise ``OperationalError`` where ``limited`` says so and the database hangs."""
+        asked = _LIMITED.get()
+        if asked and asked[1] and self.kind == "postgresql" and self.pulse.refuses():
+            raise hangs(self.name)
+
+    @cached_property
+    def threads(self) -> ThreadPoolExecutor:
+        """Threads for those who wait for this database with a limit: when it hangs, nobody else's are held."""
+        return ThreadPoolExecutor(self._pool, thread_name_prefix=f"ask {self.name}")
 
     def clock(self, plus: float = 0.0) -> Any:
         """The moment *plus* seconds from now by the database's clock, for leases: those of machines may differ."""
@@ -176,6 +268,8 @@ class Database:
             self._listener.stop()
         if self._ringer:
             self._ringer.stop()
+        if "threads" in self.__dict__:
+            self.threads.shutdown(wait=False, cancel_futures=True)
         self.reading.dispose()
         self.engine.dispose()
 
@@ -210,6 +304,43 @@ def passing(error: DBAPIError) -> bool:
     return error.connection_invalidated or isinstance(error, OperationalError) or state[:2] in ("08", "40", "57")
 
 
+class Hangs(psycopg.OperationalError):
+    """The database has not answered in time."""
+
+
+def hangs(name: str) -> OperationalError:
+    """What is raised in place of asking a database that hangs."""
+    return OperationalError("", {}, Hangs(f"database {name} does not answer, and is asked again in a moment"))
+
+
+class _Connection(psycopg.Connection[Any]):
+    """Gives itself up when a statement takes longer than its limit: the server may be stopped with its kernel well."""
+
+    limit = math.inf
+    pulse: Pulse
+
+    def wait(self, gen: Generator[Any, Any, T], *how: Any, **more: Any) -> T:
+        """See psycopg."""
+        seconds = limit_now(self.limit)
+        return super().wait(gen if seconds == math.inf else self._until(gen, seconds), *how, **more)
+
+    def _until(self, gen: Generator[Any, Any, T], seconds: float) -> Generator[Any, Any, T]:
+        """*gen*, which is told every 0.1 s that nothing has come."""
+        deadline = time.monotonic() + seconds
+        try:
+            asked = next(gen)
+            while True:
+                ready = yield asked
+                if not ready and time.monotonic() > deadline:
+                    self.pulse.late()
+                    gen.close()
+                    self.pgconn.finish()
+                    raise Hangs(f"no answer within {seconds:g} s")
+                asked = gen.send(ready)
+        except StopIteration as end:
+            return cast("T", end.value)
+
+
 class _Columns(Sequence[Any]):
     """What a cursor says of its columns, made when somebody looks."""
 
@@ -237,10 +368,25 @@ class _Cursor(psycopg.Cursor[Any]):
         return _Columns(self) if self.pgresult and self.pgresult.nfields else super().description
 
 
-def _postgresql(url: URL, pool: int, **how: Any) -> Engine:
+def _postgresql(url: URL, pool: int, limit: float, pulse: Pulse, **how: Any) -> Engine:
     """The connection given back last is taken first: it has most statements prepared."""
-    return create_engine(url, pool_size=pool, max_overflow=pool, pool_recycle=1800, pool_use_lifo=True,
-                         connect_args={"prepare_threshold": 1, "cursor_factory": _Cursor}, **how)
+    engine = create_engine(url, pool_size=pool, max_overflow=pool, pool_recycle=1800, pool_use_lifo=True,
+                           connect_args={"prepare_threshold": 1, "cursor_factory": _Cursor}, **how)
+
+    @event.listens_for(engine, "do_connect")
+    def connecting(_dialect: Any, _record: Any, given: Any, named: dict[str, Any]) -> Any:
+        if limit and "options" not in named:  # what the URL says itself goes before
+            named["options"] = f"-c statement_timeout={limit * 1000:.0f} " \
+                               f"-c idle_in_transaction_session_timeout={IDLE * 1000:.0f}"
+        try:
+            made = _Connection.connect(*given, **named)
+        except psycopg.errors.ConnectionTimeout:
+            pulse.late()
+            raise
+        made.pulse, made.limit = pulse, limit + MORE if limit else math.inf
+        return made
+
+    return engine
 
 
 def _sqlite(url: URL, pool: int, **how: Any) -> Engine:

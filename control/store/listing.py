@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as Late
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any
@@ -27,17 +25,15 @@ from sqlalchemy import (
     true,
 )
 from sqlalchemy.dialects.postgresql import JSONB
-from sqlalchemy.exc import SQLAlchemyError
 
 from magnetar_core.actions import states_of, with_word
 
 from .database import Database
+from .everywhere import asked
 from .store import Cell, Store
 from .tables import server_mappings, servers
 
 Condition = ColumnElement[bool]
-#: Question for one database: columns, conditions, order.
-_THREADS = ThreadPoolExecutor(32, thread_name_prefix="cells")
 
 
 @dataclass
@@ -66,8 +62,8 @@ class Page:
 
 def page(store: Store, wanted: Wanted) -> Page:
     """A page of servers. A server on its way from cell0 to its cell is seen once."""
-    asked = [(cell, database) for cell, database in store.databases() if not cell.disabled]
-    results = [(cell, _answer(found)) for cell, found in _asked(asked, wanted)]
+    answers = asked(store, partial(_rows, wanted=wanted), wanted.timeout, cell0=True)
+    results = [(cell, answers[cell.id]) for cell, _database in store.databases() if cell.id in answers]
     rows, seen, merged = [], set(), len([1 for _cell, found in results if found]) > 1
     for _cell, found in reversed(results):  # cell0 last: what it still has of others is older
         for row in found or ():
@@ -80,22 +76,6 @@ def page(store: Store, wanted: Wanted) -> Page:
     missing = [cell for cell, found in results if found is None]
     return Page(rows[:wanted.limit], len(rows) >= wanted.limit > 0,
                 _unknown(store, missing, wanted, wanted.limit - len(rows)) if missing else ())
-
-
-def _asked(databases: Sequence[tuple[Cell, Database]], wanted: Wanted) -> list[tuple[Cell, Callable[[], Any]]]:
-    """For each cell what gives its rows, asked all at once; files are quicker one after the other."""
-    if all(database.kind == "sqlite" for _cell, database in databases):
-        return [(cell, partial(_rows, database, wanted)) for cell, database in databases]
-    futures = [(cell, _THREADS.submit(_rows, database, wanted)) for cell, database in databases]
-    return [(cell, partial(future.result, wanted.timeout)) for cell, future in futures]
-
-
-def _answer(found: Callable[[], Any]) -> Any:
-    """The rows; ``None`` when the cell does not answer (in time)."""
-    try:
-        return found()
-    except (Late, SQLAlchemyError):
-        return None
 
 
 def _rows(database: Database, wanted: Wanted) -> Sequence[Any]:

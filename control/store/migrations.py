@@ -4,18 +4,19 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Row, insert, or_, select, update
-from sqlalchemy.exc import DBAPIError
 
-from .database import now
+from . import everywhere
+from .database import Database, hangs, now
 from .servers import text
 from .store import Store
 from .tables import actions, migrations, servers
 
+T = TypeVar("T")
 Found = Row[Any]
 RESIZE, MIGRATION, LIVE = "resize", "migration", "live-migration"
 #: Statuses after which nothing is done any more.
@@ -131,23 +132,28 @@ class Wanted:
 def listed(store: Store, wanted: Wanted) -> tuple[Sequence[Found], bool]:
     """Migrations of all cells in one order, and whether there are more. Raises ``KeyError`` for an unknown marker.
     Cells that do not answer are left out."""
-    databases = [database for cell, database in store.databases() if not cell.disabled]
     after = None
     if wanted.marker is not None:
-        for database in databases:
-            with database.read() as connection:
-                after = find(connection, wanted.marker) or after
+        marked = everywhere.asked(store, _read(lambda connection: [find(connection, str(wanted.marker))]), cell0=True)
+        after = next((row for found in marked.values() for row in found or () if row is not None), None)
+        if after is None and None in marked.values():
+            raise hangs("of a cell")  # which may have it
         if after is None:
             raise KeyError(wanted.marker)
     rows: list[Found] = []
-    for database in databases:
-        try:
-            with database.read() as connection:
-                rows += _rows(connection, wanted, after)
-        except DBAPIError:
-            continue
+    for part in everywhere.asked(
+            store, _read(lambda connection: _rows(connection, wanted, after)), cell0=True).values():
+        rows += part or ()
     rows.sort(key=_place, reverse=wanted.newest)
     return rows[:wanted.limit], len(rows) > wanted.limit
+
+
+def _read(question: Callable[[Connection], T]) -> Callable[[Database], T]:
+    """*question* of a connection, as one of a database."""
+    def asked(database: Database) -> T:
+        with database.read() as connection:
+            return question(connection)
+    return asked
 
 
 def _place(row: Found) -> tuple[Any, ...]:

@@ -8,12 +8,13 @@ database up to date at any time: one does it, the others wait and find nothing t
 from __future__ import annotations
 
 import logging
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, MetaData, func, inspect, select, text
 
-from .database import Database
+from .database import Database, limited
 from .tables import API
 
 if TYPE_CHECKING:
@@ -33,8 +34,10 @@ def upgrade(database: Database, metadata: MetaData) -> bool:
     with database.read() as connection:
         if version(connection, kind) == newest(kind):
             return False
-    with database.write() as connection:  # on SQLite this waits for other writers
+    # To wait for another who does it, and to change a large table, takes its time.
+    with limited(math.inf), database.write() as connection:  # on SQLite this waits for other writers
         if database.kind == "postgresql":
+            connection.execute(text("SET LOCAL statement_timeout = 0"))
             connection.execute(select(func.pg_advisory_xact_lock(LOCK)))
         found = version(connection, kind)
         if found == newest(kind):

@@ -103,7 +103,7 @@ class Store:
     def _opened(self, cell: Cell) -> Database:
         with self._lock:
             if cell.id not in self._open:
-                self._open[cell.id] = Database(cell.database_url, cell.name, self.pool)
+                self._open[cell.id] = Database(cell.database_url, cell.name, self.pool, self.api.limit)
             return self._open[cell.id]
 
     def add_cell(self, name: str, database_url: str, id: str | None = None) -> Cell:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
+from collections import Counter
 
 import orjson
 from sqlalchemy import event, insert
@@ -112,15 +113,21 @@ class Caller:
         return self.call("DELETE", path, None, version)
 
 
+def id_of(name):
+    """The id of ``cell1`` and its like."""
+    return CELL0 if name == "cell0" else CELL1.replace("1", name.removeprefix("cell"))
+
+
 class Compute:
-    """An API on three empty databases (API, cell0, cell1), and who asks it."""
+    """An API on empty databases (API, cell0, cell1, and further cells), and who asks it."""
 
     def __init__(self, databases, folder, **settings):
         self.databases = databases
         self.store = Store(databases["api"])
-        self.store.add_cell("cell0", _url(databases["cell0"]), CELL0)
-        self.store.add_cell("cell1", _url(databases["cell1"]), CELL1)
-        self.store._open.update({CELL0: databases["cell0"], CELL1: databases["cell1"]})
+        for name, database in databases.items():
+            if name != "api":
+                self.store.add_cell(name, _url(database), id_of(name))
+                self.store._open[id_of(name)] = database
         self.cloud = Cloud(make({"state_dir": str(folder), **settings}), self.store,
                            Services(Identity(), None, None, None), Agents())
         self.application = ComputeApplication(self.cloud, OPERATIONS)
@@ -134,14 +141,14 @@ class Compute:
     def cell(self):
         return self.databases["cell1"]
 
-    def host(self, name="kvm1", seen=True, **info):
-        """A compute host of cell1; the id."""
+    def host(self, name="kvm1", seen=True, cell="cell1", **info):
+        """A compute host; the id."""
         found = {"name": name, "vcpus": 8, "memory_mb": 16384, "disk_gb": 100, "hypervisor_type": "QEMU",
                  "hypervisor_version": "7.2.22", "cpu_model": "EPYC", **info}
         with self.api.write() as connection:
-            id = hosts.register(connection, name, CELL1, f"https://{name}.example:6553")
+            id = hosts.register(connection, name, id_of(cell), f"https://{name}.example:6553")
             hosts.inventory(connection, name, found)
-        with self.cell.write() as connection:
+        with self.databases[cell].write() as connection:
             connection.execute(insert(host_states).values(host=name, seen_at=now() if seen else None))
         self.cloud.hosts.all(fresh=True)
         return id
@@ -154,28 +161,33 @@ class Compute:
                "flavor_id": "1", "flavor": orjson.dumps(flavor).decode(), "created_at": now(), **values}
         with self.databases[cell].write() as connection:
             connection.execute(insert(servers).values(**row))
-        if cell == "cell1":
+        if cell != "cell0":
             with self.api.write() as connection:
-                connection.execute(insert(server_mappings).values(server_id=id, cell_id=CELL1, project_id=project))
+                connection.execute(insert(server_mappings).values(
+                    server_id=id, cell_id=id_of(cell), project_id=project, created_at=row["created_at"]))
         return id
 
     @contextlib.contextmanager
     def counted(self):
-        """How many statements the databases are sent in the block: the length of the list. Others are told by a thread,
-        which may do so later."""
-        seen = []
+        """How many statements the databases are sent in the block: the length of the list, and ``sent`` by name. Others
+        are told by a thread, which may do so later."""
+        seen, self.sent = [], Counter()
 
-        def note(connection, cursor, statement, parameters, context, executemany):
-            if not statement.startswith(("BEGIN", "COMMIT", "PRAGMA", "SELECT pg_notify")):
-                seen.append(statement)
+        def noting(name):
+            def note(connection, cursor, statement, parameters, context, executemany):
+                if not statement.startswith(("BEGIN", "COMMIT", "PRAGMA", "SELECT pg_notify")):
+                    seen.append(statement)
+                    self.sent[name] += 1
+            return note
 
-        engines = [engine for database in self.databases.values() for engine in (database.engine, database.reading)]
-        for engine in engines:
+        notes = [(engine, note) for name, database in self.databases.items() for note in (noting(name),)
+                 for engine in (database.engine, database.reading)]
+        for engine, note in notes:
             event.listen(engine, "before_cursor_execute", note)
         try:
             yield seen
         finally:
-            for engine in engines:
+            for engine, note in notes:
                 event.remove(engine, "before_cursor_execute", note)
 
 

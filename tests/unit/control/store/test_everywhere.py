@@ -2,17 +2,23 @@
 """One question to all cells."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 from sqlalchemy.exc import OperationalError
 
+from magnetar_control.store.database import Pulse
 from magnetar_control.store.everywhere import asked
 from magnetar_control.store.store import CELL0
 
 
+def fake(kind, name):
+    return SimpleNamespace(kind=kind, name=name, pulse=Pulse(), threads=ThreadPoolExecutor(4))
+
+
 def cells(kind, **databases):
-    found = [(SimpleNamespace(id=CELL0, name="cell0", disabled=False), SimpleNamespace(kind=kind, name="cell0"))]
-    found += [(SimpleNamespace(id=name, name=name, disabled=disabled), SimpleNamespace(kind=kind, name=name))
+    found = [(SimpleNamespace(id=CELL0, name="cell0", disabled=False), fake(kind, "cell0"))]
+    found += [(SimpleNamespace(id=name, name=name, disabled=disabled), fake(kind, name))
               for name, disabled in databases.items()]
     return SimpleNamespace(databases=lambda: found)
 
