@@ -8,6 +8,7 @@ import threading
 import time
 from datetime import datetime, timedelta
 
+import psycopg
 import pytest
 from sqlalchemy import select, update
 from sqlalchemy.exc import OperationalError
@@ -21,6 +22,7 @@ from magnetar_control.store import database as database_module
 from magnetar_control.store import servers, tables
 from magnetar_control.store.database import Database
 from tests.unit.control.cloud import Cloud
+from tools import postgres as postgresql
 
 
 @pytest.fixture(scope="module")
@@ -175,10 +177,62 @@ def test_a_lease_is_safe_from_a_machine_whose_clock_is_off(postgres, monkeypatch
     assert mine.server_id == "t" and queue.take(postgres, "right", 1, {}).rows == []
 
 
+#: Threads of a conductor, by the beginning of their names; those that ask for it or for the API.
+CONDUCTORS, ASKING = ("watch ", "run", "beat", "take ", "work"), "ask "
+
+
+@pytest.fixture(scope="module")
+def on_postgresql(cluster):
+    """A cloud whose databases have a clock of their own."""
+    names = ("database_url", "cell0_database_url", "cell_database_url")
+    with psycopg.connect(host=str(cluster), user=postgresql.USER, dbname="postgres", autocommit=True) as connection:
+        for name in names:
+            connection.execute(f"CREATE DATABASE clocks_{name}")
+    with Cloud(hosts=1, databases={name: postgresql.url(cluster, f"clocks_{name}") for name in names},
+               heartbeat=0.5) as made:
+        yield made
+
+
+def clocks_off(monkeypatch, seconds, conductors):
+    """The clock of the conductor's threads, or of all others, is off."""
+    class Off(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            name = threading.current_thread().name
+            off = name.startswith(ASKING) or name.startswith(CONDUCTORS) is conductors
+            return datetime.now(tz) + timedelta(seconds=seconds if off else 0)
+
+    monkeypatch.setattr(database_module, "datetime", Off)
+
+
+def seen_at(cloud):
+    with cloud.parts.working.database.read() as connection:
+        return connection.execute(select(tables.host_states.c.seen_at)).scalar_one()
+
+
+@pytest.mark.parametrize("conductors", [False, True], ids=["api", "conductor"])
 @pytest.mark.parametrize("seconds", [-60, 60])
-def test_hosts_are_up_whatever_the_clock_of_the_api_says(cloud, monkeypatch, seconds):
-    monkeypatch.setattr("magnetar_control.api.cloud.now", shifted(seconds), raising=False)
+def test_hosts_are_up_whatever_the_clocks_say(on_postgresql, monkeypatch, seconds, conductors):
+    cloud = on_postgresql
+    cloud.admin.image()
+    clocks_off(monkeypatch, seconds, conductors)
+    for _heartbeat in range(2):  # the first may have been on its way
+        before, deadline = seen_at(cloud), time.monotonic() + 20
+        while seen_at(cloud) == before:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
     assert all(host.up for host in cloud.parts.hosts.all(fresh=True).values())
+    services = cloud.admin.get("/v2.1/os-services").json["services"]
+    assert {(one["binary"], one["state"]) for one in services} == {("nova-compute", "up"), ("nova-conductor", "up")}
+    other = cloud.parts.conductor(cloud.services)
+    looking = threading.Thread(target=Watch(other)._round, name="run")
+    looking.start()
+    looking.join()
+    assert other.is_up("kvm1") and cloud.parts.working.is_up("kvm1")
+    server = cloud.admin.boot("timely", networks="none")
+    assert server["status"] == "ACTIVE"
+    cloud.admin.delete(f"/v2.1/servers/{server['id']}")
+    assert cloud.admin.settled(server["id"]) is None
 
 
 @pytest.mark.parametrize("seconds", [-60, 60])
