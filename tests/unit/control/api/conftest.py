@@ -37,6 +37,34 @@ def postgres_three(cluster):
 
 
 @pytest.fixture
+def computes(request, tmp_path, database_kind):
+    """Makes clouds of so many cells, each on databases of its own."""
+    opened = []
+
+    def made(cells):
+        found = {}
+        for name in ("api", *(f"cell{at}" for at in range(cells + 1))):
+            if database_kind == "sqlite":
+                found[name] = Database(f"sqlite:///{tmp_path}/of{cells}-{name}.db", name)
+                tables(found[name])
+            else:
+                folder = request.getfixturevalue("cluster")
+                with psycopg.connect(host=str(folder), user=server.USER, dbname="postgres", autocommit=True) as one:
+                    one.execute(f"CREATE DATABASE of{cells}_{name} TEMPLATE made")
+                found[name] = Database(server.url(folder, f"of{cells}_{name}"), name)
+            opened.append(found[name])
+        return Compute(found, tmp_path)
+
+    yield made
+    for database in opened:
+        database.close()
+        if database_kind == "postgres":
+            with psycopg.connect(host=str(request.getfixturevalue("cluster")), user=server.USER, dbname="postgres",
+                                 autocommit=True) as one:
+                one.execute(f"DROP DATABASE {database.url.database} WITH (FORCE)")
+
+
+@pytest.fixture
 def small(sqlite_three, tmp_path):
     yield Compute(sqlite_three, tmp_path)
     emptied(sqlite_three)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How many queries a request makes is the same with ten servers as with two hundred, on both engines."""
+"""How many queries a request makes is the same with ten servers as with two hundred, on both engines. Of each cell what
+spans cells asks once more, and nothing else."""
 
 import dataclasses
 
@@ -21,6 +22,8 @@ ASKED = {
     "create": lambda caller, _id: caller.post("/servers", WANTED, "2.96"),
     "delete": lambda caller, id: caller.delete(f"/servers/{id}", "2.96"),
 }
+#: Statements that a request sends to each cell (to others than the server's, where it is about one).
+TO_EACH = {"list": 1, "detail": 1, "page": 1, "show": 0, "create": 1, "delete": 0}
 
 
 class Images:
@@ -42,6 +45,10 @@ class Networks:
 
 @pytest.fixture
 def cloud(compute):
+    return furnished(compute)
+
+
+def furnished(compute):
     compute.cloud.settings = dataclasses.replace(compute.cloud.settings, quota_instances=10**6,
                                                  quota_cores=10**6, quota_ram=10**9)
     compute.cloud.services = dataclasses.replace(compute.cloud.services, image=Images(), network=Networks())
@@ -70,6 +77,28 @@ def test_more_servers_are_not_more_queries(cloud):
         cloud.server(host="kvm1")
     many = {what: asked(cloud, what) for what in ASKED}
     assert {what: len(seen) for what, seen in many.items()} == {what: len(seen) for what, seen in few.items()}, many
+
+
+def test_more_cells_are_one_query_more_for_each(computes):
+    """The API database and cell0 are asked the same; a cell is sent the same whatever others there are, and however
+    many servers are in it."""
+    told = {}
+    for count in (1, 2, 3):
+        compute = furnished(computes(count))
+        cells = [f"cell{at}" for at in range(1, count + 1)]
+        for cell in cells[1:]:
+            compute.host(f"kvm-{cell}", cell=cell)
+        for servers_each in (3, 20):
+            for cell in cells:
+                for _at in range(servers_each):
+                    compute.server(host=f"kvm-{cell}" if cell != "cell1" else "kvm1", cell=cell)
+            for what in ASKED:
+                asked(compute, what)
+                told[what, count, servers_each] = compute.sent
+                assert {compute.sent[cell] for cell in cells[1:]} <= {TO_EACH[what]}, (what, compute.sent)
+    for what in ASKED:
+        mine = {(sent["api"], sent["cell0"], sent["cell1"]) for key, sent in told.items() if key[0] == what}
+        assert len(mine) == 1, (what, told)
 
 
 def test_reading_is_a_handful_of_queries(cloud):
