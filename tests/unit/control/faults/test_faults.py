@@ -263,6 +263,26 @@ def test_a_volume_that_is_made_is_left_to_who_makes_it(postgres, monkeypatch, se
     thread.join()
 
 
+# A doorbell that is lost --------------------------------------------------------------------------------------
+def test_work_is_done_though_no_bell_rings(on_postgresql, monkeypatch):
+    """Whoever waits looks again: in cell0, which gives the server to its cell, and in the cell."""
+    cloud, silent = on_postgresql, []
+    cloud.admin.image()
+    monkeypatch.setattr(database_module.Bell, "ring", lambda _bell, name: silent.append(name))
+    monkeypatch.setattr(database_module._Ringer, "ring", lambda _ringer, names: silent.extend(names))
+    usual = queue.take
+    looks = []
+    monkeypatch.setattr(queue, "take", lambda *given: looks.append(time.monotonic()) or usual(*given))
+    server = cloud.admin.boot("unheard", networks="none")
+    assert server["status"] == "ACTIVE" and servers.ACTIONS_BELL in silent
+    began = time.monotonic()
+    assert cloud.admin.act(server["id"], "os-stop").status == 202
+    assert cloud.admin.settled(server["id"])["status"] == "SHUTOFF"
+    assert [at for at in looks if began <= at <= began + database_module.LOOK_AGAIN["postgresql"] + 2.0]
+    cloud.admin.delete(f"/v2.1/servers/{server['id']}")
+    assert cloud.admin.settled(server["id"]) is None
+
+
 # Certificates and users that end --------------------------------------------------------------------------------
 def test_an_agent_with_an_expired_certificate_is_down(tmp_path):
     with Cloud(hosts=2, links=True, host_down_after=4.0) as made:
