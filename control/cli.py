@@ -129,7 +129,10 @@ def _run(settings: Settings, with_api: bool, with_conductor: bool) -> int:
 
 def config(given: argparse.Namespace) -> int:
     """``magnetar config``."""
+    from magnetar_control.scheduler.choose import rules_of
+
     settings = configuration.load(given.config)
+    rules_of(settings)
     for row in configuration.describe():
         value = getattr(settings, row["name"])
         print(f"{row['name']}: {_hidden(str(value)) if row['name'].endswith('url') and value else value}")

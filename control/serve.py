@@ -26,6 +26,7 @@ from magnetar_control.conductor.watch import Watch
 from magnetar_control.delivery import Delivery
 from magnetar_control.health import Admins, Health
 from magnetar_control.metrics import Beside, Metrics
+from magnetar_control.scheduler.choose import rules_of
 from magnetar_control.services import Images as ImagesService
 from magnetar_control.services import Services
 from magnetar_control.services.identity import Embedded as Identity
@@ -57,6 +58,7 @@ class Parts:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        rules_of(settings)  # refuses what cannot be followed
         #: The password of admin, when the first start made it.
         self.bootstrapped: str | None = None
         self.working: Conductor | None = None

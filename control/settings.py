@@ -16,6 +16,9 @@ import yaml
 
 from magnetar_core.errors import MagnetarError
 
+#: The filters of the scheduler that are applied unless others are named.
+USUAL_FILTERS = ("AggregateMultiTenancyIsolation", "AggregateInstanceExtraSpecsFilter", "ComputeCapabilitiesFilter",
+                 "ImagePropertiesFilter", "DifferentHostFilter", "SameHostFilter")
 FILE = Path("/etc/magnetar/control.yml")
 
 
@@ -82,6 +85,20 @@ class Settings:
     reserved_host_cpus: int = _doc("CPUs kept from servers.", 0)
     reserved_host_memory_mb: int = _doc("Memory kept from servers.", 512)
     reserved_host_disk_gb: int = _doc("GiB of disk kept from servers.", 0)
+    cpu_weight_multiplier: float = _doc("Weight of CPUs that are left when a host is chosen; below 0, servers are "
+                                        "stacked instead of spread. What is said of choosing holds for conductors; "
+                                        "give the API the same, for check mode.", 1.0)
+    ram_weight_multiplier: float = _doc("Weight of memory that is left.", 1.0)
+    disk_weight_multiplier: float = _doc("Weight of disk that is left.", 1.0)
+    io_ops_weight_multiplier: float = _doc("Weight of servers that are being built, resized, saved or moved.", -1.0)
+    build_failure_weight_multiplier: float = _doc("Weight of builds that failed since one went well; more is worse.",
+                                                  1_000_000.0)
+    soft_affinity_weight_multiplier: float = _doc("Weight of members of a group with that policy.", 1.0)
+    soft_anti_affinity_weight_multiplier: float = _doc("Weight of members of a group with that policy; more is worse.",
+                                                       1.0)
+    host_subset_size: int = _doc("A host is drawn among so many of the best.", 1)
+    enabled_filters: list[str] = _doc("Filters that are applied beside those that always are; see scheduler.md.",
+                                      lambda: list(USUAL_FILTERS))
     default_availability_zone: str = _doc("Zone of hosts that are in no aggregate with a zone.", "nova")
     default_schedule_zone: str | None = _doc("Zone of servers that ask for none; any when left out.")
     max_limit: int = _doc("Most items that one answer lists.", 1000)
@@ -169,7 +186,7 @@ def describe() -> list[dict[str, str]]:
     """One row for each setting, for the reference page: name, type, default, doc."""
     rows = []
     for one in dataclasses.fields(Settings):
-        default = one.default if one.default is not dataclasses.MISSING else {}
+        default = one.default if one.default_factory is dataclasses.MISSING else one.default_factory()
         rows.append({"name": one.name, "type": str(one.type), "default": "" if default is None else str(default),
                      "doc": one.metadata["doc"]})
     return rows

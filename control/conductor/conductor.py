@@ -19,6 +19,7 @@ from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.agents import Agents, request_id
 from magnetar_control.delivery import Delivery
+from magnetar_control.scheduler.choose import rules_of
 from magnetar_control.scheduler.hosts import HostStates
 from magnetar_control.services import Services
 from magnetar_control.settings import Settings
@@ -53,7 +54,7 @@ class Conductor:
         self.name = settings.conductor_name or socket.gethostname()
         #: Two conductors of one name are two holders.
         self.holder = f"{self.name}:{uuid.uuid4().hex[:12]}"
-        self.states = HostStates()
+        self.states = HostStates(settings.default_availability_zone, rules_of(settings))
         self.ratios = Ratios(settings.cpu_allocation_ratio, settings.ram_allocation_ratio,
                              settings.disk_allocation_ratio)
         self.reserved = {"vcpus_reserved": settings.reserved_host_cpus, "memory_mb_reserved":

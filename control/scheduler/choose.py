@@ -12,11 +12,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from random import Random
 from typing import NamedTuple
 
-from .filters import HOST, PROFILE, USUAL_FILTERS, Filter
+from magnetar_control.settings import InvalidSettings, Settings
+
+from .filters import HOST, PROFILE, USUAL_FILTERS, Filter, enabled
 from .hosts import Block, HostState, HostStates, Profile, Row
 from .request import Request
 from .weighers import USUAL, Multipliers, Term, bound, terms, weight
@@ -40,6 +42,23 @@ class Rules:
 
 
 NOVAS = Rules()
+
+
+def rules_of(settings: Settings) -> Rules:
+    """The rules that operators have set. Raises ``InvalidSettings``."""
+    multipliers = {}
+    for one in fields(Multipliers):
+        name, soft = f"{one.name}_weight_multiplier", one.name.startswith("soft_")
+        value = multipliers[one.name] = getattr(settings, name)
+        if not math.isfinite(value) or (soft and value < 0):
+            raise InvalidSettings(f"{name} must be a number{' from 0' if soft else ''}, and is {value}.")
+    if settings.host_subset_size < 1:
+        raise InvalidSettings(f"host_subset_size must be 1 or more, and is {settings.host_subset_size}.")
+    try:
+        filters = enabled(map(str, settings.enabled_filters))
+    except ValueError as error:
+        raise InvalidSettings(f"enabled_filters: {error}") from None
+    return Rules(Multipliers(**multipliers), filters, settings.host_subset_size)
 
 
 class Candidate(NamedTuple):
@@ -92,13 +111,14 @@ class Part(NamedTuple):
     high: Row
 
 
-def choose(states: HostStates, request: Request, count: int = 1, *, rules: Rules = NOVAS,
+def choose(states: HostStates, request: Request, count: int = 1, *, rules: Rules | None = None,
            random: Random | None = None) -> list[Candidate]:
-    """Up to *count* hosts, best first; raises ``NoValidHost``.
+    """Up to *count* hosts, best first; raises ``NoValidHost``. *rules*: those of *states* when left out.
 
     Chance decides between hosts of equal weight, and which of the best ``rules.subset`` comes first: several conductors
     that see the same then seldom want the same host. Without *random* the order is always the same.
     """
+    rules = rules or states.rules or NOVAS
     with states.lock:
         best = _best(_parts(states, request, rules), request, max(count, rules.subset), rules.multipliers, random)
         if not best:
@@ -108,8 +128,9 @@ def choose(states: HostStates, request: Request, count: int = 1, *, rules: Rules
     return best[:count]
 
 
-def explain(states: HostStates, request: Request, count: int = 3, *, rules: Rules = NOVAS) -> Explanation:
+def explain(states: HostStates, request: Request, count: int = 3, *, rules: Rules | None = None) -> Explanation:
     """What would be chosen and what refused, without claiming: for check mode and for errors."""
+    rules = rules or states.rules or NOVAS
     asked = rules.asked(request)
     refused: Counter[str] = Counter()
     with states.lock:

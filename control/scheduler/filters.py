@@ -8,9 +8,12 @@ in ``Request.only`` or ``never`` too), or the single host.
 
 from __future__ import annotations
 
+import difflib
 import ipaddress
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
+
+from magnetar_control.settings import USUAL_FILTERS as USUAL
 
 from .expressions import matches, query
 from .hosts import HostState
@@ -222,13 +225,18 @@ FILTERS: tuple[Filter, ...] = (
     Filter("SimpleCIDRAffinityFilter", HOST, near, lambda request: request.hints.get("build_near_host_ip")),
     Filter("JsonFilter", HOST, queried, lambda request: request.hints.get("query")),
 )
+
+
+def enabled(names: Iterable[str] = USUAL) -> tuple[Filter, ...]:
+    """Those of *names*, and those that are always applied: without them a server would get what it may not have, or a
+    host whose claim is refused. Raises ``ValueError`` for a name that is none."""
+    wanted, known = set(names), dict.fromkeys(one.name for one in FILTERS)
+    for wrong in sorted(wanted - known.keys()):
+        near = difflib.get_close_matches(wrong, known, 1)
+        raise ValueError(f"there is no filter {wrong!r}; " + (f"did you mean {near[0]}? " if near else "") +
+                         f"There are {', '.join(known)}.")
+    return tuple(one for one in FILTERS if one.name in wanted or one.name not in (*USUAL, *OPTIONAL))
+
+
 #: What is applied without any setting.
-USUAL_FILTERS = tuple(one for one in FILTERS if one.name not in OPTIONAL)
-
-
-def enabled(optional: Iterable[str]) -> tuple[Filter, ...]:
-    """The usual filters, and those that are named. Raises ``ValueError`` for a name that is not in ``OPTIONAL``."""
-    names = set(optional)
-    if wrong := names - set(OPTIONAL):
-        raise ValueError(f"there is no optional filter {', '.join(sorted(wrong))}; there are {', '.join(OPTIONAL)}")
-    return tuple(one for one in FILTERS if one.name not in OPTIONAL or one.name in names)
+USUAL_FILTERS = enabled()

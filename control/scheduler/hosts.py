@@ -12,13 +12,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import orjson
 
 from magnetar_control.store.allocations import Amounts
 from magnetar_control.store.hosts import Aggregate
+
+if TYPE_CHECKING:
+    from .choose import Rules
 
 #: Hosts of a block at most: of 32, 64 and 128, what a choice among 10,000 hosts took least with.
 BLOCK = 128
@@ -102,10 +105,11 @@ class Block:
 
 
 class HostStates:
-    """All hosts. ``lock`` is held by whoever reads more than one thing; a host that nobody saw up is down."""
+    """All hosts. ``lock`` is held by whoever reads more than one thing; a host that nobody saw up is down. *rules*: by
+    which one of them is chosen; Nova's when left out."""
 
-    def __init__(self, default_zone: str = DEFAULT_ZONE) -> None:
-        self.lock, self.default_zone = threading.RLock(), default_zone
+    def __init__(self, default_zone: str = DEFAULT_ZONE, rules: Rules | None = None) -> None:
+        self.lock, self.default_zone, self.rules = threading.RLock(), default_zone, rules
         self.hosts: dict[str, HostState] = {}
         self._blocks: list[Block] = []
         self._open: dict[Profile, Block] = {}  # where hosts that come to a profile are put

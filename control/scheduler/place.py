@@ -10,7 +10,7 @@ from random import Random
 from magnetar_control.store import allocations, hosts
 from magnetar_control.store.database import Database
 
-from .choose import NOVAS, Candidate, NoValidHost, Rules, choose
+from .choose import Candidate, NoValidHost, Rules, choose
 from .hosts import HostStates
 from .request import Request
 
@@ -21,7 +21,7 @@ PATIENCE = 5
 
 
 def place(database: Database, states: HostStates, request: Request, *, consumer_id: str | None = None,
-          map_cell: bool = True, rules: Rules = NOVAS, random: Random | None = None) -> Candidate:
+          map_cell: bool = True, rules: Rules | None = None, random: Random | None = None) -> Candidate:
     """Choose a host and claim it for the request's server (or for *consumer_id*), with the server mapped to the host's
     cell if *map_cell*. Raises ``NoValidHost``, with nothing claimed.
 

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from magnetar_control.api.cloud import Cloud
-from magnetar_control.scheduler.choose import NO_VALID_HOST, explain
+from magnetar_control.scheduler.choose import NO_VALID_HOST, explain, rules_of
 from magnetar_control.scheduler.hosts import HostStates
 from magnetar_control.scheduler.request import Request, amounts_of
 from magnetar_control.store import hosts
@@ -18,7 +18,7 @@ from magnetar_core.errors import NoSpace
 
 def states(cloud: Cloud) -> HostStates:
     """All hosts as they are now."""
-    found = HostStates(cloud.settings.default_availability_zone)
+    found = HostStates(cloud.settings.default_availability_zone, rules_of(cloud.settings))
     with cloud.store.api.read() as connection:
         rows, aggregates = hosts.every(connection), hosts.every_aggregate(connection)
     for host in cloud.hosts.all(fresh=True).values():

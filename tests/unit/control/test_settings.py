@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from magnetar_control import cli
+from magnetar_control.scheduler.choose import rules_of
 from magnetar_control.settings import InvalidSettings, Settings, load, make
 from tools import reference
 
@@ -27,6 +28,26 @@ def test_a_misspelt_setting_is_named_with_the_one_that_was_meant():
 def test_a_value_of_another_type_is_refused():
     with pytest.raises(InvalidSettings, match="workers must be of type int, and is 'many'"):
         make({"workers": "many"})
+
+
+@pytest.mark.parametrize(("wrong", "said"), [
+    ({"enabled_filters": ["JasonFilter"]}, "enabled_filters: there is no filter 'JasonFilter'; did you"),
+    ({"enabled_filters": "JsonFilter"}, "enabled_filters must be of type list"),
+    ({"enabled_filters": [{"a": 1}]}, "enabled_filters: there is no filter"),
+    ({"ram_weight_multiplier": float("nan")}, "ram_weight_multiplier must be a number, and is nan"),
+    ({"soft_affinity_weight_multiplier": -1.0}, "soft_affinity_weight_multiplier must be a number from 0, and is -1.0"),
+    ({"host_subset_size": 0}, "host_subset_size must be 1 or more, and is 0")])
+def test_hosts_cannot_be_chosen_so(wrong, said):
+    with pytest.raises(InvalidSettings, match=said):
+        rules_of(make(wrong))
+
+
+def test_a_filter_that_is_none_lets_nothing_start(tmp_path, capsys):
+    path = tmp_path / "control.yml"
+    path.write_text("enabled_filters: [NumaTopologyFilter]")
+    for command in ("config", "conductor", "api", "serve"):
+        assert cli.main([command, "--config", str(path)]) == 1
+        assert "enabled_filters: there is no filter 'NumaTopologyFilter'" in capsys.readouterr().err
 
 
 def test_a_file_that_is_no_yaml_is_told(tmp_path):

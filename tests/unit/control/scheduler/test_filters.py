@@ -3,10 +3,12 @@
 
 import pytest
 
-from magnetar_control.scheduler.choose import NoValidHost, Rules, choose
+from magnetar_control.scheduler.choose import NOVAS, NoValidHost, Rules, choose, explain, rules_of
 from magnetar_control.scheduler.expressions import matches
-from magnetar_control.scheduler.filters import FILTERS, OPTIONAL, enabled
+from magnetar_control.scheduler.filters import FILTERS, OPTIONAL, USUAL, enabled
+from magnetar_control.scheduler.hosts import HostStates
 from magnetar_control.scheduler.request import amounts_of, hinted
+from magnetar_control.settings import make
 from magnetar_control.store.allocations import Amounts, Group
 
 from .fleet import aggregate, request, row, states
@@ -89,7 +91,7 @@ CASES = {
 @pytest.mark.parametrize(("columns", "wish", "refused"), CASES.values(), ids=CASES)
 def test_a_host_passes_or_is_refused_by_the_filter_that_says_so(columns, wish, refused):
     found = states(row("kvm1", **columns))
-    rules = Rules(filters=enabled(OPTIONAL))
+    rules = Rules(filters=enabled((*USUAL, *OPTIONAL)))
     if refused is None:
         assert [one.host for one in choose(found, request(**wish), rules=rules)] == ["kvm1"]
         return
@@ -107,8 +109,29 @@ def test_hints_that_answer_questions_about_hosts_are_not_heard_unless_an_operato
     nosy = request(hints={"query": '["<", "$free_ram_mb", 1]', "build_near_host_ip": "192.0.3.1"})
     assert choose(states(row("kvm1")), nosy)
     assert [one.name for one in enabled(["JsonFilter"])][-1] == "JsonFilter"
-    with pytest.raises(ValueError, match="there is no optional filter RamFilter; there are SimpleCIDR"):
-        enabled(["RamFilter"])
+
+
+def test_filters_that_are_named_are_applied_beside_those_that_always_are():
+    names = {one.name for one in enabled(["ImagePropertiesFilter", "RamFilter"])}
+    always = {one.name for one in FILTERS} - {*USUAL, *OPTIONAL}
+    assert names == always | {"ImagePropertiesFilter"} and {"ComputeFilter", "RamFilter"} <= always
+    with pytest.raises(ValueError, match="there is no filter 'JasonFilter'; did you mean JsonFilter. There are Comp"):
+        enabled(["JasonFilter"])
+
+
+def test_the_settings_say_how_a_host_is_chosen():
+    plain, other = make({}), make({"ram_weight_multiplier": -2, "cpu_weight_multiplier": 0,
+                                   "disk_weight_multiplier": 0.0, "enabled_filters": [*USUAL, "JsonFilter"]})
+    assert rules_of(plain) == NOVAS
+    rows = [row("full", memory_mb_used=8192), row("empty")]
+    for settings, best in ((plain, "empty"), (other, "full")):
+        known = HostStates(rules=rules_of(settings))
+        known.refresh(rows)
+        for name in ("full", "empty"):
+            known.up(name, up=True)
+        assert choose(known, request())[0].host == best == explain(known, request()).candidates[0].host
+    nosy = request(hints={"query": '["=", "$host", "empty"]'})
+    assert [one.host for one in choose(known, nosy, 2)] == ["empty"]
 
 
 def test_a_host_whose_agent_is_silent_is_refused():

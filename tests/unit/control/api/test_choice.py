@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What operators have set of the choice of hosts reaches those who choose: conductors, and the dry run."""
+
+import orjson
+
+from magnetar_control.api.native import placing
+from magnetar_control.conductor.conductor import Conductor
+from magnetar_control.conductor.flows import FLOWS
+from magnetar_control.scheduler.choose import choose, rules_of
+from magnetar_control.scheduler.request import Request
+from magnetar_control.settings import make
+from magnetar_control.store.allocations import Amounts
+
+FLAVOR = {"id": "1", "name": "tiny", "vcpus": 1, "ram": 64, "disk": 1, "ephemeral": 0, "swap": 0}
+
+
+def test_conductor_and_dry_run_choose_as_the_settings_say(small):
+    small.host("small")
+    small.host("large", memory_mb=65536)
+    for multiplier, best in ((1.0, "large"), (-2.0, "small")):
+        cloud = small.cloud
+        cloud.settings = make({"state_dir": str(cloud.settings.state_dir), "ram_weight_multiplier": multiplier,
+                               "default_availability_zone": "hall1"})
+        row = {"id": "s", "project_id": "red", "flavor": orjson.dumps(FLAVOR), "image": b"{}", "request": b"{}",
+               "pinned_availability_zone": None, "availability_zone": None}
+        assert placing.host_for(cloud, row, admin=True) == best
+        conductor = Conductor(cloud.settings, cloud.store, cloud.services, cloud.agents, "cell1", FLOWS, None)
+        conductor.look()
+        for name in ("small", "large"):
+            conductor.states.up(name, up=True)
+        assert conductor.states.rules == rules_of(cloud.settings)
+        wish = Request(server_id="s", project_id="red", amounts=Amounts(1, 64, 1), availability_zone="hall1")
+        assert choose(conductor.states, wish)[0].host == best
