@@ -204,6 +204,7 @@ def list_cells(given: argparse.Namespace) -> int:
 def create_cell(given: argparse.Namespace) -> int:
     """``magnetar cell create``. Says whether the cell was made, changed, or as it was."""
     from magnetar_control.store import schema
+    from magnetar_control.store.store import RESTART
     from magnetar_control.store.tables import CELL
 
     parts = _parts(given)
@@ -214,6 +215,9 @@ def create_cell(given: argparse.Namespace) -> int:
     cell = parts.store.add_cell(name, url)
     changed = schema.upgrade(parts.store.cell(cell.id), CELL) or before.get(name) != url
     print(f"{cell.name}\t{cell.id}\t{'as it was' if not changed else 'changed' if name in before else 'made'}")
+    if before.get(name, url) != url:
+        print(f"magnetar: cell {name} has another database; what is in the one from before is not carried over: "
+              f"{RESTART}.", file=sys.stderr)
     parts.close()
     return 0
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import uuid
@@ -17,12 +18,18 @@ from magnetar_core.errors import InUse, NotFound
 from .database import Database, now
 from .tables import cells, hosts, server_mappings
 
+log = logging.getLogger(__name__)
 #: The cell of servers without a host.
 CELL0 = "00000000-0000-0000-0000-000000000000"
 #: Seconds for which the list of cells is believed.
 FRESH = 5.0
 #: How many servers' databases are remembered.
 REMEMBERED = 20_000
+
+
+#: What is told of a cell that gets another database.
+RESTART = "restart every API process, the conductors of the cell and those that schedule; until then they use the " \
+          "one from before"
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,9 @@ class Store:
         self.api, self.pool = api, pool
         self._lock = threading.Lock()
         self._open: dict[str, Database] = {}
+        #: Of cells whose database is open: the URL it was opened with, and those whose row has another since.
+        self._opened_by: dict[str, str] = {}
+        self._moved: set[str] = set()
         self._cells: tuple[Cell, ...] = ()
         self._read_at = float("-inf")
         self._where: dict[str, Database] = {}
@@ -66,7 +76,18 @@ class Store:
             found = tuple(Cell(row.id, row.name, row.database_url, row.disabled) for row in rows)
             with self._lock:
                 self._cells, self._read_at = found, time.monotonic()
+            self._warn()
         return self._cells
+
+    def _warn(self) -> None:
+        """Another database of a cell counts from the next start: half of the work in one and half in the other would
+        be worse."""
+        moved = {cell.id: cell for cell in self._cells
+                 if self._opened_by.get(cell.id, cell.database_url) != cell.database_url}
+        for id in moved.keys() - self._moved:
+            log.warning("cell %s has another database since this process has opened it: %s", moved[id].name, RESTART,
+                        extra={"cell": moved[id].name})
+        self._moved = set(moved)
 
     def real(self, fresh: bool = False) -> Sequence[Cell]:
         """The cells that have hosts."""
@@ -103,6 +124,7 @@ class Store:
     def _opened(self, cell: Cell) -> Database:
         with self._lock:
             if cell.id not in self._open:
+                self._opened_by[cell.id] = cell.database_url
                 self._open[cell.id] = Database(cell.database_url, cell.name, self.pool, self.api.limit)
             return self._open[cell.id]
 

@@ -12,7 +12,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from magnetar_control.store import hosts, schema
-from magnetar_control.store.store import CELL0
+from magnetar_control.store.store import CELL0, RESTART
 from magnetar_control.store.tables import CELL
 from magnetar_control.store.tables import hosts as table
 from magnetar_core.errors import Conflict, Forbidden, InvalidField, NotFound
@@ -147,6 +147,9 @@ class Cells(Noun):
         """The URL of the database counts where it is another one."""
         if have and want.get("database_url") in (None, have["_url"]):
             return {name: value for name, value in want.items() if name != "database_url"} | {"name": have["name"]}
+        if have:
+            warnings.append(f"Cell {have['name']} gets another database; what is in the one from before is not "
+                            f"carried over: {RESTART}.")
         return want
 
     def make(self, asks: Asks, want: Document, operation: Operation) -> None:

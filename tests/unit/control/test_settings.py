@@ -42,7 +42,9 @@ def test_hosts_cannot_be_chosen_so(wrong, said):
         rules_of(make(wrong))
 
 
-def test_a_filter_that_is_none_lets_nothing_start(tmp_path, capsys):
+def test_a_filter_that_is_none_lets_nothing_start(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(cli, "configure", lambda _level: None)
+    monkeypatch.setattr(cli.signal, "signal", lambda *_given: None)
     path = tmp_path / "control.yml"
     path.write_text("enabled_filters: [NumaTopologyFilter]")
     for command in ("config", "conductor", "api", "serve"):
@@ -78,3 +80,18 @@ def test_a_database_that_is_away_is_one_sentence(tmp_path, capsys):
     assert cli.main(["cell", "list", "--config", str(path)]) == 1
     said = capsys.readouterr().err
     assert said.startswith("magnetar: the database does not answer") and "secret" not in said
+
+
+def test_another_database_of_a_cell_is_warned_of(tmp_path, capsys):
+    path = tmp_path / "control.yml"
+    path.write_text(f"state_dir: {tmp_path}\n")
+    assert cli.main(["db", "upgrade", "--config", str(path)]) == 0
+
+    def create(name):
+        assert cli.main(["cell", "create", "cell2", "--database-url", f"sqlite:///{tmp_path}/{name}.db",
+                         "--config", str(path)]) == 0
+        return capsys.readouterr()
+
+    assert create("one").err == create("one").err == ""
+    said = create("two")
+    assert "changed" in said.out and "cell2 has another database" in said.err and "restart every API" in said.err

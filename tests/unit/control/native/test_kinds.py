@@ -183,6 +183,8 @@ def test_cells(cloud: Cloud) -> None:
     made = ensure(admin, "cell/more", {"database_url": url})
     assert made.json["changed"] and "more.db" not in str(made.json["diff"]), made
     assert not ensure(admin, "cell/more", {"database_url": url}).json["changed"]
+    other = ensure(admin, "cell/more", {"database_url": url.replace("more", "other")}).json
+    assert other["changed"] and "restart every API process" in other["warnings"][0]
     found = ensure(admin, "cell/more", {"disabled": True})
     assert found.json["resource"]["disabled"] is True and "database_url" not in found.json["resource"]
     assert admin.delete("/v1/cell/more").json["changed"] and admin.get("/v1/cell/more").status == 404
