@@ -139,7 +139,7 @@ class Conductor:
         for database in self._served:
             database.listen()
             self._thread(f"take {database.name}", partial(self._take, database))
-        self._thread("beat", self._beat)
+            self._thread(f"beat {database.name}", partial(self._beat, database))
         for function in more:
             self._thread(getattr(function, "__name__", "more"), function)
 
@@ -273,25 +273,27 @@ class Conductor:
     def _present(self) -> None:
         """Tell the cell that this conductor lives."""
         try:
-            with limited(actions.HEARTBEAT, refused=False):
+            with limited(actions.LEASE / 2, refused=False):
                 conductors.present(self.database, self.holder, self.name)
         except DBAPIError as error:
             log.warning("database %s: not seen there: %s", self.database.name, error.orig)
 
-    def _beat(self) -> None:
-        """Be seen, keep the leases, and hear what is to be cancelled."""
-        self._present()
-        while not self.over.wait(actions.HEARTBEAT):
+    def _beat(self, database: Database) -> None:
+        """Be seen, keep the leases, and hear what is to be cancelled; of each database by itself, for one may hang."""
+        mine = database is self._served[0]
+        if mine:
             self._present()
-            for database in self._served:
-                with self._lock:
-                    held = {number: work for (name, number), work in self._held.items() if name == database.name}
-                if not held:
-                    continue
-                try:
-                    with limited(actions.HEARTBEAT, refused=False):  # one that hangs must not cost the other's leases
-                        cancelled = actions.beat(database, self.holder, held)
-                    for number in cancelled & held.keys():
-                        held[number].cancelled.set()
-                except DBAPIError as error:
-                    log.warning("database %s: no heartbeat: %s", database.name, error.orig)
+        while not self.over.wait(actions.HEARTBEAT):
+            if mine:
+                self._present()
+            with self._lock:
+                held = {number: work for (name, number), work in self._held.items() if name == database.name}
+            if not held:
+                continue
+            try:
+                with limited(actions.LEASE / 2, refused=False):
+                    cancelled = actions.beat(database, self.holder, held)
+                for number in cancelled & held.keys():
+                    held[number].cancelled.set()
+            except DBAPIError as error:
+                log.warning("database %s: no heartbeat: %s", database.name, error.orig)

@@ -55,7 +55,7 @@ RETRY_FOR = 10.0
 LIMIT, MORE, IDLE = 60.0, 2.0, 60.0
 #: Statements of a process that are on their way to a database that has said nothing for so many seconds, until it
 #: counts as hanging; seconds between two that are let through nevertheless, while few and while many are on their way.
-MANY, SILENT, AGAIN = 8, 2.0, (1.0, 10.0)
+MANY, SILENT, AGAIN = 8, 5.0, (1.0, 10.0)
 #: What ``limited`` says: seconds for each statement, and whether a database that hangs is not asked at all.
 _LIMITED: ContextVar[tuple[float, bool] | None] = ContextVar("limited", default=None)
 
@@ -321,21 +321,22 @@ class _Connection(psycopg.Connection[Any]):
 
     def wait(self, gen: Generator[Any, Any, T], *how: Any, **more: Any) -> T:
         """See psycopg."""
-        seconds = limit_now(self.limit)
-        return super().wait(gen if seconds == math.inf else self._until(gen, seconds), *how, **more)
+        seconds, refused = _LIMITED.get() or (self.limit, False)
+        return super().wait(gen if seconds == math.inf else self._until(gen, seconds, refused), *how, **more)
 
-    def _until(self, gen: Generator[Any, Any, T], seconds: float) -> Generator[Any, Any, T]:
-        """*gen*, which is told every 0.1 s that nothing has come."""
-        deadline = time.monotonic() + seconds
+    def _until(self, gen: Generator[Any, Any, T], seconds: float, refused: bool) -> Generator[Any, Any, T]:
+        """*gen*, which is told every 0.1 s that nothing has come. Who would be *refused* now does not wait on."""
+        began = time.monotonic()
         try:
             asked = next(gen)
             while True:
                 ready = yield asked
-                if not ready and time.monotonic() > deadline:
+                waited = 0.0 if ready else time.monotonic() - began
+                if waited > seconds or (refused and waited > SILENT and self.pulse.hangs):
                     self.pulse.late()
                     gen.close()
                     self.pgconn.finish()
-                    raise Hangs(f"no answer within {seconds:g} s")
+                    raise Hangs(f"no answer within {min(seconds, waited):.1f} s")
                 asked = gen.send(ready)
         except StopIteration as end:
             return cast("T", end.value)

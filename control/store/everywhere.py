@@ -7,9 +7,11 @@ background, and nobody waits.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as Late
 from typing import TypeVar
 
@@ -20,8 +22,8 @@ from .store import CELL0, Cell, Store
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
-#: Seconds that a cell has where nobody says how many.
-PATIENCE = 60.0
+#: Seconds that a cell has where nobody says how many; and between two looks whether it hangs.
+PATIENCE, LOOK = 60.0, 0.5
 
 
 def asked(store: Store, question: Callable[[Database], T], timeout: float | None = None, *, cell0: bool = False) -> \
@@ -48,18 +50,24 @@ def _ask(database: Database, question: Callable[[Database], T], seconds: float) 
     """Begin to ask; returns what waits for the answer, until a deadline."""
     in_vain = database.pulse.hangs
     refused = database.pulse.refuses()
-    future = None if refused else database.threads.submit(_within, seconds, question, database)
+    future: Future[T] | None = None
+    if not refused:
+        with contextlib.suppress(RuntimeError):  # the process ends
+            future = database.threads.submit(_within, seconds, question, database)
 
     def wait(deadline: float) -> T:
-        if future is None:
-            raise hangs(database.name)
-        try:
-            return future.result(0.0 if in_vain else max(0.0, deadline - time.monotonic()))
-        except Late:
-            if not in_vain:
-                future.cancel()
-                database.pulse.late()
-            raise
+        while future is not None:
+            left = 0.0 if in_vain else max(0.0, deadline - time.monotonic())
+            try:
+                return future.result(min(left, LOOK))
+            except Late:
+                if in_vain:
+                    raise
+                if left <= LOOK or database.pulse.hangs:  # others wait in vain, so all do
+                    future.cancel()
+                    database.pulse.late()
+                    raise
+        raise hangs(database.name)
 
     return wait
 

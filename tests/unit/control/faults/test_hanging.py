@@ -4,20 +4,25 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import signal
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from types import SimpleNamespace
 
 import psycopg
 import pytest
-from sqlalchemy import text, update
+from sqlalchemy import select, text, update
 from sqlalchemy.exc import OperationalError
 
 from magnetar_control.conductor.conductor import Conductor
 from magnetar_control.conductor.flows import FLOWS
 from magnetar_control.conductor.watch import Watch
 from magnetar_control.health import Health
+from magnetar_control.store import actions, servers, tables
 from magnetar_control.store import database as module
 from magnetar_control.store.database import Database, limited
 from magnetar_control.store.tables import host_states
@@ -160,6 +165,22 @@ def test_many_at_once_while_a_cell_hangs(compute, way):
     until(lambda: statuses(compute.alice.get("/servers/detail", "2.96")) == {well: "ACTIVE", lost: "ACTIVE"})
 
 
+def test_many_who_have_time_do_not_wait_for_long(compute, way, monkeypatch):
+    """Lists may wait for minutes: yet all threads of the API are not kept from others by a cell that says nothing."""
+    compute.cloud.settings = dataclasses.replace(compute.cloud.settings, cell_timeout=120.0)
+    monkeypatch.setattr(module, "SILENT", 1.0)
+    well, lost = compute.server(), compute.server(cell="cell2")
+    paths = ["/servers/detail", f"/servers/{lost}"] * module.MANY
+    assert len(statuses(compute.alice.get("/servers/detail", "2.96"))) == 2
+    with way.swallows(), ThreadPoolExecutor(len(paths)) as threads:
+        for future in [threads.submit(timed, compute.alice.get, path, "2.96") for path in paths]:
+            reply, took = future.result(100)
+            assert reply.status == 200 and took < 30.0
+        reply, took = timed(compute.alice.get, "/servers/detail", "2.96")
+        assert statuses(reply) == {well: "ACTIVE", lost: "UNKNOWN"} and took < BUSY
+    until(lambda: set(statuses(compute.alice.get("/servers/detail", "2.96")).values()) == {"ACTIVE"})
+
+
 def test_the_watch_and_the_health_of_others_go_on(compute, way, monkeypatch):
     monkeypatch.setattr("magnetar_control.conductor.watch.LOOK", TIMEOUT)
     monkeypatch.setattr("magnetar_control.health.PATIENCE", TIMEOUT)
@@ -187,6 +208,34 @@ def test_the_watch_and_the_health_of_others_go_on(compute, way, monkeypatch):
         return conductor.is_up("kvm-cell2")
 
     until(well)
+
+
+def test_leases_are_kept_while_the_other_database_of_a_conductor_hangs(compute, way, monkeypatch):
+    monkeypatch.setattr(actions, "HEARTBEAT", 0.1)
+    cloud = compute.cloud
+    conductor = Conductor(cloud.settings, cloud.store, cloud.services, cloud.agents, "cell1", FLOWS, None)
+    conductor._served = [compute.databases["cell1"], compute.databases["cell2"]]
+    for database in conductor._served:
+        with database.write() as connection:
+            servers.enqueue(connection, "s", "os-stop", "req-1", "u", "p")
+        (taken,) = actions.take(database, conductor.holder, 1, {}).rows
+        conductor._held[database.name, taken.id] = SimpleNamespace(cancelled=threading.Event())
+
+    def lease():
+        with compute.cell.read() as connection:
+            return connection.execute(select(tables.actions.c.lease_until)).scalar_one()
+
+    try:
+        with way.swallows():
+            for database in conductor._served:
+                conductor._thread("beat", partial(conductor._beat, database))
+            for _beat in range(5):
+                before = lease()
+                until(lambda before=before: lease() > before)
+    finally:
+        conductor.over.set()
+        for thread in conductor._threads:
+            thread.join(30)
 
 
 def test_a_database_that_hangs_is_asked_from_time_to_time_only(postgres, way, monkeypatch):
