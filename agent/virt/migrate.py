@@ -169,7 +169,7 @@ class _Watch:
     def __init__(self, domain: Any, passage: Passage, going: Going) -> None:
         self.domain, self.passage, self.going = domain, passage, going
         self.why: Exception | None = None
-        self._late = False
+        self._late = self._aborted = False
         self._deadline = time.monotonic() + passage.time_limit if passage.time_limit else None
         self._downtime = passage.max_downtime
 
@@ -208,31 +208,33 @@ class _Watch:
         if not facts.get("type"):
             return
         if self._downtime is not None:
-            self.domain.migrateSetMaxDowntime(self._downtime)
-            self._downtime = None
+            with suppress(libvirt.libvirtError):
+                self.domain.migrateSetMaxDowntime(self._downtime)
+                self._downtime = None
         if self.why is None:
             try:
                 self.going(_told(facts))
             except Cancelled as cancelled:
-                self._abort(cancelled)
-        if self._deadline and time.monotonic() > self._deadline and not self._late:
-            self._late = True
+                self.why = cancelled
+        if self.why is None and self._deadline and time.monotonic() > self._deadline and not self._late:
             self._too_long()
+            self._late = True  # only now: what is refused is tried again, see below
+        if self.why is not None and not self._aborted:
+            self.domain.abortJob()
+            self._aborted = True
 
     def _too_long(self) -> None:
+        """Raises libvirt's error where that cannot be done yet: QEMU refuses post-copy while disks are copied, before
+        memory flows."""
         what = self.passage.on_time_limit
         if what == "pause":
             self.domain.suspend()
         elif what == "post_copy":
             self.domain.migrateStartPostCopy()
         else:
-            self._abort(TimedOut(f"The migration took longer than {self.passage.time_limit} s and was aborted; the "
-                                 "server runs where it was. Give it more time or bandwidth, or set on_time_limit to "
-                                 "pause or post_copy."))
-
-    def _abort(self, why: Exception) -> None:
-        self.why = why
-        self.domain.abortJob()
+            self.why = TimedOut(f"The migration took longer than {self.passage.time_limit} s and was aborted; the "
+                                "server runs where it was. Give it more time or bandwidth, or set on_time_limit to "
+                                "pause or post_copy.")
 
 
 def _process(name: str) -> int | None:
