@@ -88,7 +88,7 @@ class Migrations(State):
             raise HypervisorError(f"libvirt could not migrate the domain {uuid}: domain is not running.")
         disks = [d.path for d in domain.seen().disks if d.target in local_disks(domain.xml, passage.folder[0])]
         for tenth in range(11):
-            going({"done": tenth, "total": 10, "remaining": 10 - tenth, "dirty_rate": 0})
+            going({"done": tenth, "total": 10, "remaining": 10 - tenth, "dirty_rate": 4096 * tenth})
         here, folder = passage.folder
         sent = {"uuid": uuid, "live": there(domain.xml, passage), "xml": passage.persistent,
                 "disks": {str(folder / path.relative_to(here)): base64.b64encode(path.read_bytes()).decode()

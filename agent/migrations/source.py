@@ -11,18 +11,29 @@ import contextlib
 import logging
 import shutil
 import time
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent import hypervisor as hv
 from magnetar_agent.documents import Document, now
+from magnetar_agent.follow import boot_id
 from magnetar_agent.link import Remote
 from magnetar_agent.link.talk import Talk
 from magnetar_agent.migrations import AGENT, DISKS, LIBVIRT, MARK, NATIVE, QEMU, refuse_while_it_moves, volumes
+from magnetar_agent.migrations.logs import LOG, Logs
 from magnetar_agent.migrations.wire import send
 from magnetar_agent.servers import MIB, fixed, folder, verbs
-from magnetar_core.errors import Conflict, HypervisorDown, HypervisorError, InvalidField, MagnetarError, Unreachable
+from magnetar_core.errors import (
+    Conflict,
+    HypervisorDown,
+    HypervisorError,
+    InvalidField,
+    MagnetarError,
+    TimedOut,
+    Unreachable,
+)
 
 if TYPE_CHECKING:
     from magnetar_agent.agent import Agent
@@ -33,7 +44,10 @@ log = logging.getLogger(__name__)
 ACTIVE = (hv.RUNNING, hv.PAUSED)
 #: Disks that a running guest writes to: libvirt copies them. Everything else in the folder is sent as it is.
 WRITTEN = ("disk", "disk.ephemeral", "disk.swap")
-LOG = "console.log"
+#: Files that no guest writes to; those of a rescue begin with ``rescue.``.
+READ = ("base", "kernel", "ramdisk", "config.iso")
+#: Where the source's half notes which run of the guest its disks come from: drawn anew whenever it may have run.
+RUN = "run"
 
 
 # Before -----------------------------------------------------------------------------------------------------------
@@ -140,6 +154,34 @@ def _here(task: Task) -> bool:
     return document.want["type"] == "cold" and not document.state.get("decided")
 
 
+def state(path: Path, migration: str, run: str) -> str:
+    """What is another as soon as the content of the server's file at *path* may be.
+
+    Of what a guest writes to that is also another for each *run* of it and each boot of the host, whose crash may have
+    kept what was written and lost the time of it; and for each change of the owner, as libvirt makes them when a guest
+    starts. What is only read has hard links that come and go, and changes the time of the inode."""
+    found = path.stat()
+    known = [migration, found.st_ino, found.st_size, found.st_mtime_ns]
+    if path.name not in READ and not path.name.startswith("rescue."):
+        known += [found.st_ctime_ns, run, boot_id()]
+    return " ".join(map(str, known))
+
+
+class Flow:
+    """How long it takes until all is there, by how quick bytes came since the first of them."""
+
+    def __init__(self) -> None:
+        self._first: tuple[float, int] | None = None
+
+    def seconds_left(self, done: int, remaining: int) -> int | None:
+        """``None`` while nothing has come yet. Called with each look, *done* and *remaining* in bytes."""
+        clock = time.monotonic()
+        if self._first is None or done <= self._first[1]:
+            self._first = clock, done
+        since, first = self._first
+        return round(remaining * (clock - since) / (done - first)) if done > first else None
+
+
 @dataclass
 class _Counted:
     """Bytes that are on their way."""
@@ -160,12 +202,12 @@ class _Move:
         self.place = folder(task.agent, server.id)
         self.remote = remote(task.document.id, task.document.want)
         self.live = task.document.want["type"] == "live"
-        self.began = time.monotonic()
+        self.logs, self.flow = Logs(self.place), Flow()
         self.arrived = False
 
     def run(self) -> None:
         """Find out what an earlier attempt came to, then do what is left."""
-        with Talk(self.agent.links.call(self.remote, AGENT)) as talk:
+        with Talk(self.agent.links.call(self.remote, AGENT)) as talk, contextlib.closing(self.logs):
             arrived = talk.ask("look")["arrived"]
             self.agent.hypervisor.stray(self.server.id)
             if self._active() or not arrived:
@@ -190,21 +232,30 @@ class _Move:
             raise Conflict(f"The guest of server {self.server.name!r} stopped meanwhile, so it cannot go live. Repeat "
                            "the call with type auto or cold.")
         if not self.live and self._active():
+            self._ran()
             self._stop()
+        if RUN not in self.document.state:
+            self._ran()
+        states = self._states()
         lent = volumes.lend(self.agent, self.server, self.remote.peer, self.live)
         sent = {k: v for k, v in self.server.state.items() if k != MARK}
         plan = talk.ask("begin", document={"id": self.server.id, "name": self.server.name, "want": self.server.want,
                                            "state": sent, "created_at": self.server.created_at},
                         live=self.live, disks=self.document.want["manifest"]["disks"], volumes=lent,
                         native_tls=self.live and self.agent.settings.native_tls,
-                        files=[path.name for path in self._files()])
+                        files=list(states), states=states)
         self.document.state[NATIVE] = bool(plan.get(NATIVE))
         self._wake()
-        self._send(talk, plan)
-        written = self._log(talk, 0)
+        self._send(talk, plan.get("kept", {}), states)
+        self.logs.send(talk)
         talk.ask("ready")
         if self.live:
-            self._migrate(talk, plan, written)
+            self._migrate(talk, plan)
+
+    def _ran(self) -> None:
+        """What the guest can write to is another content from here on."""
+        self.document.state[RUN] = uuid.uuid4().hex
+        self.task.keep()
 
     def _stop(self) -> None:
         """Shut the guest down; that it ran stays in its document, so it will run there."""
@@ -223,42 +274,52 @@ class _Move:
         if self.live and domain and domain.state == hv.PAUSED and self.server.want["power"] == hv.RUNNING:
             self.agent.hypervisor.resume(self.server.id)
 
-    def _files(self) -> list[Path]:
-        """What is sent as files, small ones first."""
-        left = {LOG, f"{LOG}.0", *(WRITTEN if self.live else ())}
+    def _states(self) -> dict[str, str]:
+        """What is sent as files, small ones first, and of each what is another when its content may be."""
+        left = () if not self.live else WRITTEN
         found = [path for path in self.place.iterdir()
                  if path.is_file() and not path.is_symlink() and path.name not in left
-                 and path.suffix not in (".part", ".at", ".new")]
-        return sorted(found, key=lambda path: (path.stat().st_blocks, path.name))
+                 and not path.name.startswith(LOG) and path.suffix not in (".part", ".at", ".new")]
+        found.sort(key=lambda path: (path.stat().st_blocks, path.name))
+        return {path.name: state(path, self.document.id, self.document.state[RUN]) for path in found}
 
-    def _send(self, talk: Talk, plan: Fields) -> None:
-        files = self._files()
-        counted = _Counted(sum(path.stat().st_blocks * 512 for path in files))
-        rate = self.document.want["bandwidth"]
-        for path in files:
-            offset = plan["have"].get(path.name, 0)
+    def _send(self, talk: Talk, kept: Fields, states: dict[str, str]) -> None:
+        """*kept*: how many bytes the target has of each, ``None``: all. An earlier agent, which would go by the name
+        alone, tells none, and gets everything."""
+        size = {name: (self.place / name).stat().st_blocks * 512 for name in states}
+        there = sum(size[name] if kept.get(name, 0) is None else min(kept.get(name, 0), size[name]) for name in states)
+        counted, flow, rate = _Counted(sum(size.values()), there), Flow(), self.document.want["bandwidth"]
+
+        began, limit = time.monotonic(), self._limit()
+
+        def sent(count: int) -> None:
+            if limit and time.monotonic() > began + limit:
+                raise TimedOut(f"The files did not come to an end within the time_limit of {limit} s; the server stays "
+                               "where it is. Give it more time or bandwidth, or migrate it live.")
+            counted.done = min(counted.done + count, counted.total)
+            remaining = counted.total - counted.done
+            self._say("files", counted.done, counted.total, remaining=remaining,
+                      seconds_left=flow.seconds_left(counted.done, remaining))
+
+        sent(0)
+        for name, content in states.items():
+            offset = kept.get(name, 0)
             if offset is None:
                 continue
-
-            def sent(count: int) -> None:
-                counted.done += count
-                self._say("files", min(counted.done, counted.total), counted.total)
-
-            talk.say({"op": "file", "name": path.name, "offset": offset, "mode": path.stat().st_mode & 0o777})
+            path = self.place / name
+            talk.say({"op": "file", "name": name, "offset": offset, "mode": path.stat().st_mode & 0o777,
+                      "state": content})
             send(talk, path, offset, sent, rate * MIB if rate else None)
             talk.answer()
 
-    def _log(self, talk: Talk, offset: int) -> int:
-        """The console's log from *offset* on; it goes before the guest runs there, so that all is in its order."""
-        path = self.place / LOG
-        if not path.exists() or path.stat().st_size < offset:
-            return offset
-        talk.say({"op": "file", "name": LOG, "offset": offset, "append": offset > 0, "mode": 0o600})
-        size = send(talk, path, offset, lambda _count: None)
-        talk.answer()
-        return size
+    def _limit(self) -> int | None:
+        """Seconds that the files of a cold migration may take: a guest that is off can neither pause nor run on. A live
+        one has its limit in ``hv.Passage``."""
+        want = self.document.want
+        limit: int | None = want["time_limit"] if not self.live and want["on_time_limit"] == "abort" else None
+        return limit
 
-    def _migrate(self, talk: Talk, plan: Fields, written: int) -> None:
+    def _migrate(self, talk: Talk, plan: Fields) -> None:
         want, links, native = self.document.want, self.agent.links, self.document.state[NATIVE]
         run = Path(plan["run"])
         run.mkdir(mode=0o750, parents=True, exist_ok=True)
@@ -274,10 +335,10 @@ class _Move:
                 bandwidth=want["bandwidth"], max_downtime=want["max_downtime"], auto_converge=want["auto_converge"],
                 time_limit=want["time_limit"], on_time_limit=want["on_time_limit"],
                 native=(self.remote.host, self.remote.peer) if native else None), self._going,
-                lambda: self._gone(talk, written))
+                lambda: self._gone(talk))
         except HypervisorError as error:
             # libvirt's error does not tell where the guest is; the guest does.
-            if not self._active() and self._gone(talk, written):
+            if not self._active() and self._gone(talk):
                 return
             if native:
                 raise HypervisorError(
@@ -291,18 +352,18 @@ class _Move:
             links.close_forwards(self.document.id)
             shutil.rmtree(run, ignore_errors=True)
 
-    def _gone(self, talk: Talk, written: int) -> bool:
+    def _gone(self, talk: Talk) -> bool:
         """The guest has ended here. If that is so because all of it is there, it goes on there at once."""
         if not talk.ask("look")["arrived"]:
             return False
-        self._log(talk, written)
+        self.logs.send_rest(talk)
         self._arrive(talk)
         return True
 
     def _going(self, facts: Any) -> None:
-        speed = facts["done"] / max(0.001, time.monotonic() - self.began)
         self._say("memory and disks", facts["done"], facts["total"], remaining=facts["remaining"],
-                  dirty_rate=facts["dirty_rate"], seconds_left=round(facts["remaining"] / speed) if speed else None)
+                  dirty_rate=facts["dirty_rate"],
+                  seconds_left=self.flow.seconds_left(facts["done"], facts["remaining"]))
 
     def _say(self, phase: str, done: int, total: int, **more: Any) -> None:
         self.agent.progress[self.document.id] = {"phase": phase, "done": done, "total": total, **more}
@@ -384,6 +445,8 @@ def _give_back(task: Task) -> None:
             server.state.pop(MARK, None)
             if starts:  # who starts after a crash would take it for a guest that powered itself off
                 server.state["unfinished"] = True
+                document.state.pop(RUN, None)
+                task.keep()
             agent.documents.write(server)
             volumes.take_back(agent, server.id)
             if starts:

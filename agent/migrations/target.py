@@ -23,7 +23,7 @@ from magnetar_agent.documents import Document, now
 from magnetar_agent.link import Offer
 from magnetar_agent.link.talk import Talk
 from magnetar_agent.migrations import AGENT, DISKS, LIBVIRT, NATIVE, QEMU, volumes
-from magnetar_agent.migrations.wire import have, receive
+from magnetar_agent.migrations.wire import NOTE, PART, have, receive
 from magnetar_agent.operations import Operation
 from magnetar_agent.servers import GIB, choose, fixed, folder, spec
 from magnetar_core.ensure import Permissions
@@ -203,8 +203,7 @@ def _begin(agent: Agent, document: Document, _talk: Talk, line: Fields) -> Field
     agent.documents.write(document)
     place = folder(agent, id)
     place.mkdir(mode=0o711, parents=True, exist_ok=True)
-    for name in ("console.log", *(disk["name"] for disk in line["disks"] if line["live"])):
-        (place / name).unlink(missing_ok=True)
+    kept = _kept(place, line["files"], line.get("states") or {})
     run = run_folder(agent, document.id)
     run.mkdir(mode=0o770, parents=True, exist_ok=True)
     agent.hypervisor.permit([run])
@@ -213,10 +212,21 @@ def _begin(agent: Agent, document: Document, _talk: Talk, line: Fields) -> Field
     server = _server(document)
     cards = [spec.nic(agent, nic) for nic in server.want["networks"]]
     return {
-        "have": {name: have(place / _checked(name)) for name in line["files"]}, "folder": str(place), "run": str(run),
+        # "have" is what earlier agents go by: they do not say states, and are to send everything.
+        "have": {}, "kept": kept, "folder": str(place), "run": str(run),
         "nics": {card.mac: [card.network, card.bridge] for card in cards}, NATIVE: document.state[NATIVE],
         "xml": agent.hypervisor.render(spec.domain(agent, server)),
     }
+
+
+def _kept(place: Path, files: list[str], states: Fields) -> Fields:
+    """How much of each file is here of the state that the source has now. All else in the folder goes, such as a disk
+    that the server had at an earlier attempt only."""
+    names = {_checked(name) for name in files}
+    for path in place.iterdir():
+        if path.name.removesuffix(NOTE).removesuffix(PART) not in names and (path.is_symlink() or not path.is_dir()):
+            path.unlink()
+    return {name: have(place / name, states.get(name)) for name in sorted(names)}
 
 
 def _file(agent: Agent, document: Document, talk: Talk, line: Fields) -> Fields:
@@ -224,7 +234,7 @@ def _file(agent: Agent, document: Document, talk: Talk, line: Fields) -> Fields:
     _not_arrived(document)
     place = folder(agent, document.want["server"])
     path = place / _checked(line["name"])
-    receive(talk, path, int(line["offset"]), bool(line.get("append")))
+    receive(talk, path, int(line["offset"]), bool(line.get("append")), line.get("state"))
     path.chmod(int(line["mode"]) & 0o755)
     return {}
 
@@ -321,6 +331,8 @@ def settle(task: Task) -> None:
     _take_over(agent, document)
     agent.links.withdraw(document.id)
     shutil.rmtree(run_folder(agent, document.id), ignore_errors=True)
+    for note in folder(agent, document.want["server"]).glob(f"*{NOTE}"):
+        note.unlink(missing_ok=True)
     document.state.pop("server", None)
     document.state["settled"] = now()
     task.keep()

@@ -3,12 +3,14 @@
 
 A frame is offset, length and half of a SHA-256 of the data (for which CPUs have instructions), so that a byte which
 changed on its way is noticed; a frame of length 0 is the end, and its offset the size of the file. Holes are not sent.
-A file that broke off goes on where the receiver has it for sure.
+A file that broke off goes on where the receiver has it for sure, as long as it is the same file: the sender says the
+state of its content, the receiver notes it beside what it has, and throws away what came of another state.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import struct
 import time
@@ -22,7 +24,7 @@ from magnetar_core.errors import HypervisorError, InvalidRequest, NoSpace
 _FRAME = struct.Struct(">QI16s")
 #: Bytes in a frame, and bytes after which the receiver makes sure of them.
 PIECE, SURE = 1 << 20, 64 << 20
-#: Ends the names of a file that is on its way, and of the note of how much of it is sure.
+#: Ends the names of a file that is on its way, and of the note of what it is made of and how much of it is sure.
 PART, NOTE = ".part", ".part.at"
 
 
@@ -63,44 +65,99 @@ def pieces(descriptor: int, offset: int) -> Iterator[tuple[int, bytes]]:
 
 
 # Receiving ------------------------------------------------------------------------------------------------------
-def have(path: Path) -> int | None:
-    """How many bytes of a file are here for sure; ``None``: all of it."""
-    if path.exists():
-        return None
+def have(path: Path, state: str | None) -> int | None:
+    """How many bytes of a file are here for sure; ``None``: all of it. What came of another *state* of its content, or
+    of one that nobody knows, is thrown away."""
+    part, note = (path.with_name(path.name + end) for end in (PART, NOTE))
+    of, sure = _noted(note)
+    if state is not None and of == state:
+        if path.is_file() and not path.is_symlink():
+            return None
+        if part.is_file() and not part.is_symlink() and part.stat().st_size >= sure > 0:
+            return sure
+    for old in (path, part, note):
+        old.unlink(missing_ok=True)
+    sync_folder(path.parent)
+    return 0
+
+
+def _noted(note: Path) -> tuple[str | None, int]:
+    """The state of the content that is here, and how many bytes of it are sure."""
     try:
-        return int(path.with_name(path.name + NOTE).read_text())
-    except (OSError, ValueError):
-        return 0
+        said = json.loads(note.read_bytes())
+        return said["state"], int(said["sure"])
+    except (OSError, ValueError, TypeError, KeyError):  # an earlier agent noted the bytes only
+        return None, 0
 
 
-def receive(talk: Talk, path: Path, offset: int, append: bool = False) -> int:
+def receive(talk: Talk, path: Path, offset: int, append: bool = False, state: str | None = None) -> int:
     """Receive a file as ``send`` sends it; it gets its name when all of it is on the disk. Returns its size.
 
-    *append*: the frames are written behind what another process writes to the file at *path*."""
+    *append*: the frames are written behind what another process writes to the file at *path*. *state*: of its content,
+    noted before the first byte and kept when it is whole; without it nothing is resumed."""
     part = path if append else path.with_name(path.name + PART)
-    note = path.with_name(path.name + NOTE)
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | (os.O_APPEND if append else 0)
+    if not append:
+        _clear(path, offset)
     descriptor = os.open(part, flags, 0o640)
+
+    def sure(count: int) -> None:
+        if append:
+            return
+        if not _is(part, descriptor):
+            raise _gone(path)
+        if state is not None:
+            _note(path, state, count)
+
     try:
-        if not append:
-            os.ftruncate(descriptor, offset)
-        size = _frames(talk, descriptor, note, append)
+        if not append and os.fstat(descriptor).st_size < offset:
+            raise _gone(path)
+        sure(offset)
+        # What is behind *offset* stays: it is of the same state, and an earlier attempt may still note that it is sure.
+        size = _frames(talk, descriptor, sure, append)
         if not append:
             os.ftruncate(descriptor, size)
         os.fsync(descriptor)
+        sure(size)
+        if not append:
+            part.rename(path)
+            sync_folder(path.parent)
     except OSError as error:
         raise NoSpace(f"{path.name} of the server cannot be written: {error.strerror}. Free some room under "
                       f"{path.parent.parent} on the target.") from error
     finally:
         os.close(descriptor)
-    if not append:
-        part.rename(path)
-        note.unlink(missing_ok=True)
-        sync_folder(path.parent)
     return size
 
 
-def _frames(talk: Talk, descriptor: int, note: Path, append: bool) -> int:
+def _note(path: Path, state: str, count: int) -> None:
+    note = {"state": state, "sure": count}
+    write_atomically(path.with_name(path.name + NOTE), json.dumps(note).encode())
+
+
+def _clear(path: Path, offset: int) -> None:
+    """Nothing of another state may lie there when the new one is noted."""
+    path.unlink(missing_ok=True)
+    if not offset:
+        for end in (NOTE, PART):
+            path.with_name(path.name + end).unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def _is(path: Path, descriptor: int) -> bool:
+    """Whether the file at *path* is still the one that is open; a later attempt may have begun another."""
+    try:
+        return os.path.samestat(path.lstat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _gone(path: Path) -> HypervisorError:
+    return HypervisorError(f"What had come of {path.name} is not there any more: another attempt of the migration "
+                           "threw it away, or somebody removed it. Repeat the call.")
+
+
+def _frames(talk: Talk, descriptor: int, sure: Callable[[int], None], append: bool) -> int:
     since = 0
     while True:
         start, length, digest = _FRAME.unpack(talk.read(_FRAME.size))
@@ -119,7 +176,7 @@ def _frames(talk: Talk, descriptor: int, note: Path, append: bool) -> int:
         since += length
         if since >= SURE:
             os.fdatasync(descriptor)
-            write_atomically(note, str(start + length).encode())
+            sure(start + length)
             since = 0
 
 

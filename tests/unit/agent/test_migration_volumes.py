@@ -358,7 +358,7 @@ def test_an_agent_dies_while_it_gives_a_server_back(trio: Trio, method: str, mon
     sides = trio.one.side(), trio.two.side()
 
     def lend(*_given: Any) -> None:
-        Killer(thing, method, 1 if method == "start" else 2, *sides)
+        Killer(thing, method, 1 if method == "start" else 3, *sides)
         raise Unreachable("Nobody is there.")
 
     with monkeypatch.context() as patched, suppress(MagnetarError):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,13 +26,13 @@ class Ends:
         self.socks = socket.socketpair()
         self.near, self.far = (Talk(sock) for sock in self.socks)
 
-    def go(self, path: Path, to: Path, offset: int = 0, append: bool = False) -> int:
+    def go(self, path: Path, to: Path, offset: int = 0, append: bool = False, state: str | None = None) -> int:
         """Send *path* and receive it as *to*; the bytes of data that went."""
         went: list[int] = []
         sending = threading.Thread(target=wire.send, args=(self.near, path, offset, went.append))
         sending.start()
         try:
-            assert wire.receive(self.far, to, offset, append) == path.stat().st_size
+            assert wire.receive(self.far, to, offset, append, state) == path.stat().st_size
         finally:
             sending.join(10)
         return sum(went)
@@ -51,7 +52,6 @@ def test_a_file_arrives_whole(ends: Ends, tmp_path: Path, size: int) -> None:
     assert ends.go(tmp_path / "here", tmp_path / "there") == size
     assert (tmp_path / "there").read_bytes() == (tmp_path / "here").read_bytes()
     assert {path.name for path in tmp_path.iterdir()} == {"here", "there"}
-    assert wire.have(tmp_path / "there") is None
 
 
 def test_holes_are_not_sent(ends: Ends, tmp_path: Path) -> None:
@@ -76,19 +76,90 @@ def test_a_file_that_broke_off_goes_on(ends: Ends, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(wire, "SURE", 2 * MIB)
     here, there = tmp_path / "here", tmp_path / "there"
     here.write_bytes(os.urandom(8 * MIB))
-    assert wire.have(there) == 0
+    assert wire.have(there, "one") == 0
 
     def sent(_count: int) -> None:
-        if there.with_name("there.part.at").exists():
+        if wire._noted(there.with_name("there.part.at"))[1]:
             raise Unreachable("broken off")
 
     with pytest.raises(Unreachable):
         _broken(ends, here, there, sent)
-    sure = wire.have(there)
+    sure = wire.have(there, "one")
     assert sure and sure % (2 * MIB) == 0 and not there.exists()
     again = Ends()
-    assert again.go(here, there, sure) == 8 * MIB - sure
-    assert there.read_bytes() == here.read_bytes() and wire.have(there) is None
+    assert again.go(here, there, sure, state="one") == 8 * MIB - sure
+    assert there.read_bytes() == here.read_bytes() and wire.have(there, "one") is None
+    assert wire.have(there, "another") == 0 and not list(tmp_path.glob("there*"))
+
+
+@pytest.mark.parametrize("state", ["another", None])
+@pytest.mark.parametrize("whole", [True, False])
+def test_what_is_of_another_state_is_thrown_away(tmp_path: Path, state: str | None, whole: bool) -> None:
+    there = tmp_path / "there"
+    (there if whole else tmp_path / "there.part").write_bytes(b"12345678")
+    wire._note(there, "one", 4)
+    assert wire.have(there, "one") == (None if whole else 4)
+    assert wire.have(there, state) == 0
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("note", [b"4", b"", b"{", b"[1]", b'{"sure": 4}', b'{"state": "one", "sure": 9}', None])
+def test_a_note_that_says_nothing_certain(tmp_path: Path, note: bytes | None) -> None:
+    """That of an earlier agent is a number; one may say more than there is."""
+    (tmp_path / "there.part").write_bytes(b"12345678")
+    if note is not None:
+        (tmp_path / "there.part.at").write_bytes(note)
+    assert wire.have(tmp_path / "there", "one") == 0
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_crash_before_the_name_was_given(ends: Ends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the end of it is sent again; and what had the name before is never taken for it."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.write_bytes(b"12345678")
+    there.write_bytes(b"of before")
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Path, "rename", _rename_notes_only)
+        ends.go(here, there, state="one")
+    assert not there.exists() and wire.have(there, "one") == 8
+    assert Ends().go(here, there, 8, state="one") == 0
+    assert there.read_bytes() == b"12345678"
+
+
+def _rename_notes_only(path: Path, to: Path) -> None:
+    if to.name == "there":
+        raise KeyboardInterrupt
+    path.replace(to)
+
+
+def test_another_attempt_threw_it_away(ends: Ends, tmp_path: Path) -> None:
+    """Who still receives for an earlier attempt neither notes nor names anything."""
+    there = tmp_path / "there"
+    ends.near.write(wire._FRAME.pack(0, 4, wire._digest(b"good")) + b"good")
+    ends.near.flush()
+    receiving = threading.Thread(target=_gone, args=(ends, there))
+    receiving.start()
+    end = time.monotonic() + 20
+    while not (tmp_path / "there.part").exists() and time.monotonic() < end:
+        time.sleep(0.01)
+    while not wire._noted(tmp_path / "there.part.at")[0] and time.monotonic() < end:
+        time.sleep(0.01)
+    assert wire.have(there, "two") == 0
+    (tmp_path / "there.part").write_bytes(b"of two")
+    ends.near.write(wire._FRAME.pack(4, 0, wire._digest(b"")))
+    ends.near.flush()
+    receiving.join(20)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"there.part": b"of two"}
+
+
+def _gone(ends: Ends, there: Path) -> None:
+    with pytest.raises(HypervisorError, match="another attempt"):
+        wire.receive(ends.far, there, 0, state="one")
+
+
+def test_the_part_is_gone(ends: Ends, tmp_path: Path) -> None:
+    with pytest.raises(HypervisorError, match="is not there any more"):
+        wire.receive(ends.far, tmp_path / "there", 8, state="one")
 
 
 def _broken(ends: Ends, here: Path, there: Path, sent: object) -> None:
@@ -101,7 +172,7 @@ def _broken(ends: Ends, here: Path, there: Path, sent: object) -> None:
     sending = threading.Thread(target=send)
     sending.start()
     try:
-        wire.receive(ends.far, there, 0)
+        wire.receive(ends.far, there, 0, state="one")
     finally:
         sending.join(10)
 
@@ -152,13 +223,12 @@ def test_a_link_in_the_way_is_not_followed(ends: Ends, tmp_path: Path) -> None:
     (tmp_path / "there.part").symlink_to(tmp_path / "victim")
     (tmp_path / "here").write_bytes(b"evil")
     with pytest.raises(OSError):
-        ends.go(tmp_path / "here", tmp_path / "there")
+        ends.go(tmp_path / "here", tmp_path / "there", 1)
+    assert Ends().go(tmp_path / "here", tmp_path / "there") == 4  # anew: the link goes
     assert (tmp_path / "victim").read_text() == "keep"
 
 
 def test_a_limit_is_kept(ends: Ends, tmp_path: Path) -> None:
-    import time
-
     (tmp_path / "here").write_bytes(os.urandom(2 * MIB))
     began = time.monotonic()
     sending = threading.Thread(target=wire.send, args=(ends.near, tmp_path / "here", 0, lambda _count: None, 4 * MIB))
