@@ -23,7 +23,8 @@ extends_documentation_fragment:
   - magnetar.compute.connection
   - magnetar.compute.attributes
 notes:
-  - O(timeout) is the time that the task waits. O(time_limit) is the time that the guest's way may take.
+  - O(timeout) is the time that the task waits. O(time_limit) is the time that the guest's way may take. For a
+    cold migration only O(on_time_limit=abort) does something, as the guest is off.
 seealso:
   - module: magnetar.compute.migration_info
   - module: magnetar.compute.server

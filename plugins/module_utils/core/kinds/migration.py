@@ -34,8 +34,8 @@ class Migration(Resource):
     bandwidth = Field(Nullable(Integer(1, 1000000)), "Limit in MiB per second.", default=None, sample=100)
     auto_converge = Field(Boolean(), "Slow the guest down when it writes memory faster than the network takes it.",
                           default=True, sample=True)
-    time_limit = Field(Nullable(Integer(1, 604800)), "Seconds after which on_time_limit is done.", default=None,
-                       sample=600)
+    time_limit = Field(Nullable(Integer(1, 604800)), "Seconds of copying after which on_time_limit is done. Cold, only "
+                       "abort is: the guest is off.", default=None, sample=600)
     on_time_limit = Field(Choices("abort", "pause", "post_copy"),
                           "abort: the server stays where it is; pause: the guest stands still until all is there; "
                           "post_copy: it runs on the target while the rest of its memory follows.", default="abort",
