@@ -217,24 +217,25 @@ class _Watch:
             except Cancelled as cancelled:
                 self.why = cancelled
         if self.why is None and self._deadline and time.monotonic() > self._deadline and not self._late:
-            self._too_long()
-            self._late = True  # only now: what is refused is tried again, see below
+            self._late = self._too_long(facts)  # not before it returns: what is refused is tried again
         if self.why is not None and not self._aborted:
             self.domain.abortJob()
             self._aborted = True
 
-    def _too_long(self) -> None:
-        """Raises libvirt's error where that cannot be done yet: QEMU refuses post-copy while disks are copied, before
-        memory flows."""
+    def _too_long(self, facts: dict[str, Any]) -> bool:
+        """Whether it is done. While disks are copied, before memory flows, QEMU refuses post-copy, which is libvirt's
+        error here; or, after an earlier migration of this guest that failed, says yes and forgets it."""
         what = self.passage.on_time_limit
         if what == "pause":
             self.domain.suspend()
         elif what == "post_copy":
             self.domain.migrateStartPostCopy()
+            return bool(facts.get("memory_processed"))
         else:
             self.why = TimedOut(f"The migration took longer than {self.passage.time_limit} s and was aborted; the "
                                 "server runs where it was. Give it more time or bandwidth, or set on_time_limit to "
                                 "pause or post_copy.")
+        return True
 
 
 def _process(name: str) -> int | None:

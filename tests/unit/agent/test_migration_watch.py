@@ -25,7 +25,7 @@ XML = """<domain type="kvm"><name>web1</name><devices>
 PASSAGE = Passage(Path("/run/libvirt"), Path("/run/qemu"), Path("/run/disks"), "<domain/>",
                   (Path("/here"), Path("/there")))
 FLOWING = {"type": 1, "data_processed": 400, "data_total": 1000, "data_remaining": 600, "memory_dirty_rate": 3,
-           "memory_page_size": 4096}
+           "memory_page_size": 4096, "memory_processed": 100}
 
 
 class Domain:
@@ -39,6 +39,8 @@ class Domain:
         self.error: str | None = None
         #: When it was called so often, the migration ends well.
         self.until: tuple[str, int] = ("", 0)
+        #: Looks at which only disks are copied.
+        self.disks = 0
 
     def XMLDesc(self, _flags: int = 0) -> str:  # noqa: N802
         """Its XML."""
@@ -51,7 +53,7 @@ class Domain:
     def jobStats(self) -> dict[str, int]:  # noqa: N802
         """Flows."""
         self._note("jobStats")
-        return dict(FLOWING)
+        return {**FLOWING, "memory_processed": 0} if self.count("jobStats") <= self.disks else dict(FLOWING)
 
     def migrateToURI3(self, uri: str, parameters: dict[str, Any], flags: int) -> None:  # noqa: N802
         """Until the end."""
@@ -137,6 +139,14 @@ def test_post_copy_is_tried_until_memory_flows(
     assert domain.count("refused migrateStartPostCopy") == 3
     (flags,) = (call[3] for call in domain.calls if call[0] == "migrateToURI3")
     assert flags & libvirt.VIR_MIGRATE_POSTCOPY and not flags & libvirt.VIR_MIGRATE_PAUSED
+
+
+def test_post_copy_that_qemu_forgets(move: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an earlier migration that failed it does not refuse, and begins anew when memory flows."""
+    domain = Domain()
+    domain.disks, domain.until = 4, ("jobStats", 10)
+    move(domain, on_time_limit="post_copy", **late(monkeypatch))
+    assert domain.count("migrateStartPostCopy") == 5
 
 
 @pytest.mark.parametrize(("what", "method"), [("pause", "suspend"), ("post_copy", "migrateStartPostCopy")])
