@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.store import servers
-from magnetar_control.store.database import limited
+from magnetar_control.store.database import away, limited
 from magnetar_control.web import Answer, Fault, Request, Router
 from magnetar_control.web.application import by_token
 from magnetar_control.web.quick import Way
@@ -163,14 +163,17 @@ class ComputeApplication:
         call.database, call.server = found
 
     def _away(self, call: Call, error: DBAPIError) -> Answer:
-        """The server's cell does not answer: what is known without it. Raises *error* where that is not enough."""
+        """The server's cell does not answer: what is known without it. Raises *error* where that is not enough, or
+        where it says something else."""
+        if not away(error):
+            raise error
         mapping = servers.mapping(self.cloud.store, call.params["server_id"])
-        away = call.operation.away
-        if mapping is None or away is None or call.version < away[0]:
+        known = call.operation.away
+        if mapping is None or known is None or call.version < known[0]:
             raise error
         if mapping.project_id != call.project and not call.context.is_admin:
             raise Fault(404, f"Instance {call.params['server_id'][:80]} could not be found.")
-        return Answer(away[1](call, mapping))
+        return Answer(known[1](call, mapping))
 
 
 def _action(body: Any) -> str:

@@ -6,9 +6,9 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from sqlalchemy.exc import DBAPIError, IntegrityError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.exc import DataError
 
+from magnetar_control.store.database import away
 from magnetar_control.web import Answer, Fault
 from magnetar_core.errors import MagnetarError
 
@@ -36,8 +36,10 @@ def of(error: Exception, request_id: str) -> Fault:
         status = {507: 500, 504: 500}.get(error.status, error.status)
         if status < 500:
             return Fault(status, error.message)
-    # It is away, or so slow that no connection was free.
-    if isinstance(error, DBAPIError | PoolTimeout) and not isinstance(error, IntegrityError):
+    if isinstance(error, DataError):  # a number too large, a sign that the database has not: the operation let it pass
+        log.warning("the database refused a value: %s", error.orig, extra={"request_id": request_id})
+        return Fault(400, f"The database does not take a value of the request: {str(error.orig).splitlines()[0]}.")
+    if away(error):
         log.error("the database failed: %s", getattr(error, "orig", error), extra={"request_id": request_id})
         return Fault(503, "A database of the cloud does not answer. Try again in a few seconds; the request id is "
                           f"{request_id}.", {"Retry-After": "2"})

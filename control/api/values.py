@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from ipaddress import ip_address
 from typing import Any
 
+from magnetar_control.store import patterns
 from magnetar_core.errors import InvalidField
 from magnetar_core.fields import Field, Record
 from magnetar_core.kinds.common import NAME
@@ -81,14 +82,14 @@ class Decimal(Value):
 
 
 class Pattern(Value):
-    """A regular expression."""
+    """A regular expression of what both databases know (``store.patterns``)."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
         """The text."""
         try:
-            re.compile(str(value))
-        except re.error:
-            raise InvalidField(path, "must be a regular expression", value) from None
+            patterns.search(str(value))
+        except patterns.Refused as error:
+            raise InvalidField(path, f"must be a regular expression of {patterns.KNOWN}: {error}", value) from None
         return str(value)
 
     def schema(self, version: Version | None = None) -> dict[str, Any]:
@@ -165,10 +166,10 @@ class Time(Value):
         """Text such as 2026-11-21T10:00:00.000000."""
         try:
             found = datetime.fromisoformat(str(value).replace(" ", "+", 1) if "T" in str(value) else str(value))
-        except ValueError:
+            if found.tzinfo is not None:
+                found = found.astimezone(UTC).replace(tzinfo=None)
+        except (ValueError, OverflowError):  # OverflowError: in UTC it is beyond the calendar
             raise InvalidField(path, "must be a moment such as 2026-11-21T10:00:00Z", value) from None
-        if found.tzinfo is not None:
-            found = found.astimezone(UTC).replace(tzinfo=None)
         return found.isoformat(timespec="microseconds")
 
     def schema(self, version: Version | None = None) -> dict[str, Any]:

@@ -29,6 +29,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from . import patterns
+
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 #: Name of PostgreSQL's notifications.
@@ -342,6 +344,14 @@ class _Connection(psycopg.Connection[Any]):
             return cast("T", end.value)
 
 
+def away(error: BaseException) -> bool:
+    """Whether *error* says that the database does not answer: it is gone, or so slow that no connection was free. What
+    it refuses is something else."""
+    if getattr(getattr(error, "orig", None), "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:
+        return False  # SQLite understood the statement, and cannot do it
+    return isinstance(error, PoolTimeout) or (isinstance(error, DBAPIError) and passing(error))
+
+
 class _Columns(Sequence[Any]):
     """What a cursor says of its columns, made when somebody looks."""
 
@@ -401,6 +411,7 @@ def _sqlite(url: URL, pool: int, **how: Any) -> Engine:
     @event.listens_for(engine, "connect")
     def connected(raw: Any, _record: Any) -> None:
         raw.isolation_level = None  # transactions are begun below
+        raw.create_function("regexp", 2, patterns.regexp, deterministic=True)  # SQLAlchemy's is Python's
         _with_log(raw)
         for pragma in SQLITE_PRAGMAS:
             raw.execute(f"PRAGMA {pragma}")

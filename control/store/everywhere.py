@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from .database import Database, hangs, limit_now, limited
+from .database import Database, away, hangs, limit_now, limited
 from .store import CELL0, Cell, Store
 
 T = TypeVar("T")
@@ -81,5 +81,7 @@ def _answer(cell: Cell, function: Callable[[], T]) -> T | None:
     try:
         return function()
     except (Late, SQLAlchemyError) as error:
+        if not isinstance(error, Late) and not away(error):
+            raise
         log.warning("cell %s does not answer: %s", cell.name, type(error).__name__, extra={"cell": cell.name})
         return None

@@ -141,7 +141,7 @@ def among(column: str, values: Sequence[Any]) -> Callable[[str], Condition]:
 
 
 def matching(column: str, pattern: str) -> Callable[[str], Condition]:
-    """A regular expression, as Nova has it for names and addresses."""
+    """A regular expression (``patterns``), as Nova has it for names and addresses."""
     return lambda _kind: servers.c[column].regexp_match(pattern)
 
 

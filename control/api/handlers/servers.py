@@ -17,9 +17,12 @@ from magnetar_control.api.values import (
     DESCRIPTION,
     FQDN,
     HOSTNAME,
+    METADATA,
     Address,
     Anything,
     ByVersion,
+    Number,
+    Pattern,
     Time,
     Truth,
     Wrapped,
@@ -49,7 +52,8 @@ COLUMNS = {"image": "image_id", "image_ref": "image_id", "flavor": "flavor_id", 
 SHOWN = tuple(column for column in table.c if column.name not in ("request", "interfaces", "old_flavor", "deleted_at"))
 REGEXP = {"name": "name", "display_name": "name", "hostname": "hostname", "description": "description",
           "display_description": "description", "ip": "addresses", "ip6": "addresses"}
-NUMBERS = frozenset(("launch_index", "power_state", "progress"))
+PATTERN = Pattern()
+NUMBERS, NUMBER = frozenset(("launch_index", "power_state", "progress")), Number(-2**31)
 #: Filters that everybody may use; the rest is for admins.
 OPEN = {"reservation_id", "name", "status", "image", "flavor", "ip", "changes-since", "changes-before", "all_tenants",
         "limit", "marker", "sort_key", "sort_dir", "locked", "tags", "tags-any", "not-tags", "not-tags-any"}
@@ -148,12 +152,10 @@ def _filters(call: Call, query: Mapping[str, Any], wanted: listing.Wanted) -> bo
     add = wanted.filters.append
     for name, value in query.items():
         if name in COLUMNS:
-            if name in NUMBERS and not str(value).lstrip("-").isdigit():
-                return False
-            add(listing.plain(COLUMNS[name], None if value in ("None", "null") else int(value)
+            add(listing.plain(COLUMNS[name], None if value in ("None", "null") else NUMBER.check(value, name)
                               if name in NUMBERS else value))
         elif name in REGEXP:
-            add(listing.matching(REGEXP[name], _pattern(name, str(value))))
+            add(listing.matching(REGEXP[name], PATTERN.check(value, name)))
         elif name in TAG_FILTERS:
             every, negated = TAG_FILTERS[name]
             add(listing.tagged(str(value).split(","), every, negated))
@@ -181,16 +183,6 @@ def _filters(call: Call, query: Mapping[str, Any], wanted: listing.Wanted) -> bo
 
 TAG_FILTERS = {"tags": (True, False), "tags-any": (False, False), "not-tags": (True, True),
                "not-tags-any": (False, True)}
-
-
-def _pattern(name: str, text: str) -> str:
-    import re
-
-    try:
-        re.compile(text)
-    except re.error:
-        raise InvalidField(name, "must be a regular expression", text) from None
-    return text
 
 
 def _status(call: Call, words: Sequence[str], wanted: listing.Wanted) -> bool:
@@ -223,7 +215,7 @@ def _metadata(text: str) -> dict[str, Any]:
         found = None
     if not isinstance(found, dict):
         raise InvalidField("metadata", "must be a JSON object of keys and values", text)
-    return found
+    return dict(METADATA.check({key: str(value) for key, value in found.items()}, "metadata"))
 
 
 def _in_zone(call: Call, zone: str) -> Callable[[str], Any]:

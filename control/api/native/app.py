@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import orjson
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DataError, DBAPIError
 
 from magnetar_control.api.cloud import Cloud
 from magnetar_control.web import Answer, Fault, Request
@@ -99,6 +99,10 @@ class Native:
             answer = failure(error_of(fault.status, fault.message), request.id)
         except MagnetarError as error:
             answer = failure(error, request.id)
+        except DataError as error:
+            log.warning("the database refused a value: %s", error.orig, extra={"request_id": request.id})
+            answer = failure(InvalidRequest("The database does not take a value of the request: "
+                                            f"{str(error.orig).splitlines()[0]}."), request.id)
         except DBAPIError as error:
             log.warning("the database failed: %s", error.orig, extra={"request_id": request.id})
             answer = failure(Unreachable("A database of the cloud does not answer. Try again in a few seconds."),

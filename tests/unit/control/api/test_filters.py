@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Filters of lists: the same on both engines, and what is no filter is refused by its name."""
+
+from urllib.parse import quote
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import DataError, OperationalError, ProgrammingError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from magnetar_control.store import listing
+from magnetar_control.store.database import away
+
+LATE, EARLY = "9999-12-31T23:59:59-23:59", "0001-01-01T00:00:00%2B23:59"
+NAMES = ("web1", "web2", "my-web", "db", "mail", "a.b", "a" * 24 + "!")
+
+
+@pytest.fixture
+def cloud(compute):
+    compute.ids = {name: compute.server(name=name) for name in NAMES}
+    return compute
+
+
+def names(reply):
+    assert reply.status == 200, reply
+    return {one["name"] for one in reply.json["servers"]}
+
+
+@pytest.mark.parametrize(("pattern", "found"), [
+    ("web", {"web1", "web2", "my-web"}), ("^web", {"web1", "web2"}), ("web$", {"my-web"}), (".*", set(NAMES)),
+    ("[0-9]+", {"web1", "web2"}), ("db|mail", {"db", "mail"}), ("^(db|web[12])$", {"db", "web1", "web2"}),
+    (r"a\.b", {"a.b"}), ("a.b", {"a.b"}), ("nothing", set()), ("", set(NAMES)), (r"\d", {"web1", "web2"}),
+    ("(a+)+$", set()), ("(a|a)*!$", {NAMES[-1]})])
+def test_names(cloud, pattern, found):
+    assert names(cloud.rita.get(f"/servers?name={quote(pattern)}")) == found
+
+
+@pytest.mark.parametrize("pattern", ["(", "*", "[a", "(?P<x>a)", "(?=a)", r"(a)\1", "a{1,300}", "a" * 256, r"\bweb"])
+@pytest.mark.parametrize("name", ["name", "ip"])
+def test_a_bad_expression_is_refused_by_the_name_of_its_filter(cloud, name, pattern):
+    reply = cloud.rita.get(f"/servers?{name}={quote(pattern)}")
+    assert reply.status == 400 and reply.message.startswith(f"{name}: must be a regular expression"), reply
+
+
+def test_names_of_flavors(compute):
+    reply = compute.rita.get("/flavors?name=a{1,300}", "2.102")
+    assert reply.status == 400 and reply.message.startswith("name:"), reply
+
+
+@pytest.mark.parametrize("name", ["launch_index", "power_state", "progress"])
+@pytest.mark.parametrize("value", ["%C2%B2", "9" * 23, "1" + "0" * 11, "-" + "9" * 23, "--1", "%D9%A1", "x", ""])
+def test_a_bad_number_is_refused_by_the_name_of_its_filter(cloud, name, value):
+    reply = cloud.admin.get(f"/servers/detail?{name}={value}&all_tenants=1", "2.100")
+    assert reply.status == 400 and reply.message.startswith(f"{name}: must be"), reply
+
+
+def test_numbers(cloud):
+    assert names(cloud.admin.get("/servers?power_state=1&all_tenants=1", "2.100")) == set(NAMES)
+    assert names(cloud.admin.get("/servers?power_state=4&all_tenants=1", "2.100")) == set()
+    assert names(cloud.admin.get("/servers?power_state=None&all_tenants=1", "2.100")) == set()
+
+
+@pytest.mark.parametrize("moment", [LATE, EARLY])
+@pytest.mark.parametrize("name", ["changes-since", "changes-before"])
+def test_moments_beyond_the_calendar(cloud, name, moment):
+    for path in ("/servers", f"/servers/{cloud.ids['db']}/os-instance-actions", "/os-migrations"):
+        reply = cloud.admin.get(f"{path}?{name}={moment}", "2.100")
+        assert reply.status == 400 and reply.message.startswith(f"{name}: must be a moment"), reply
+
+
+@pytest.mark.parametrize("wanted", ['{"a\\"b": "x"}', '{"a": "\\u0000"}', '{"": "x"}', '{"\\u0000": "x"}', "[]", "{"])
+def test_bad_metadata_is_refused_by_the_name_of_its_filter(cloud, wanted):
+    reply = cloud.admin.get(f"/servers?metadata={quote(wanted)}", "2.100")
+    assert reply.status == 400 and "metadata" in reply.message, reply
+
+
+def test_metadata(cloud):
+    cloud.server(name="told", metadata='{"my key": "1"}')
+    wanted = quote('{"my key": 1}')
+    assert names(cloud.admin.get(f"/servers?all_tenants=1&metadata={wanted}", "2.100")) == {"told"}
+
+
+def test_what_a_database_refuses_is_not_a_cell_that_is_away(compute, monkeypatch):
+    """Neither an empty list nor servers of status UNKNOWN: It is a bad value, or a failure."""
+    compute.server()
+    monkeypatch.setattr(listing, "matching", lambda _column, _pattern: lambda kind: text(
+        "1 = CAST('x' AS INTEGER)" if kind == "postgresql" else "json_extract('{', 'x')"))
+    reply = compute.rita.get("/servers?name=web", "2.100")
+    assert reply.status == (400 if compute.api.kind == "postgresql" else 500), reply
+
+
+def test_what_says_that_a_database_is_away():
+    for error in (OperationalError("", {}, Exception()), PoolTimeout()):
+        assert away(error)
+    for error in (DataError("", {}, Exception()), ProgrammingError("", {}, Exception())):
+        assert not away(error)
