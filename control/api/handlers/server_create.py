@@ -128,7 +128,7 @@ def prepared(call: Call) -> tuple[list[dict[str, Any]], list[str]]:
     if most > 1:
         _for_many(networks)
     groups = call.cloud.services.network.groups(
-        call.context, [one["name"] for one in want.get("security_groups") or [{"name": "default"}]])
+        call.context, [one["name"] for one in want.get("security_groups") or () if "name" in one] or ["default"])
     files = want.get("personality")
     if files or want.get("metadata"):
         limits = quota.limits(call)
