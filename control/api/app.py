@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy.exc import DBAPIError
@@ -68,6 +69,21 @@ class ComputeApplication:
             answer = self._versioned(request, head, rest, stamp)
         except Exception as error:  # noqa: BLE001 - whatever fails gets an answer
             answer = faults.answer(faults.of(error, request.id))
+        return self._stamped(request, answer, stamp)
+
+    def refused(self, request: Request, fault: Fault) -> Answer:
+        """The answer to what is refused before ``handle`` is asked: a body that is too large."""
+        head = request.path[1:].partition("/")[0]
+        if head == "v1" and self.native:
+            answer: Answer = self.native.refused(request, fault)
+            return answer
+        version = versions.FIRST
+        if head == "v2.1":
+            with contextlib.suppress(Fault):
+                version = versions.negotiate(request.headers)
+        return self._stamped(request, faults.answer(fault), versions.stamp(version))
+
+    def _stamped(self, request: Request, answer: Answer, stamp: Mapping[str, str]) -> Answer:
         answer.headers.update(stamp)
         answer.headers.setdefault("x-compute-request-id", request.id)
         return answer

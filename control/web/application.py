@@ -35,11 +35,12 @@ class Routed:
         try:
             return self._answer(request)
         except Fault as fault:
-            return self._refused(fault)
+            return self.refused(request, fault)
         except Exception:
             log.exception("%s %s failed", request.method, request.path, extra={"request_id": request.id})
-            return self._refused(Fault(500, "The service failed to answer, not by the request's fault: try again, or "
-                                            f"give {request.id} to the operator, whose log says why."))
+            return self.refused(request, Fault(500, "The service failed to answer, not by the request's fault: try "
+                                                    f"again, or give {request.id} to the operator, whose log says "
+                                                    "why."))
 
     def streams(self, method: str, path: str) -> bool:
         """Whether the route at *path* reads its content itself."""
@@ -64,7 +65,8 @@ class Routed:
         answer: Answer = route.handler(request)
         return answer
 
-    def _refused(self, fault: Fault) -> Answer:
+    def refused(self, _request: Request, fault: Fault) -> Answer:
+        """The service's form of *fault*."""
         answer = self.render(fault)
         answer.headers.update(fault.headers)
         return answer

@@ -47,6 +47,8 @@ class Server:
         self.mounts = sorted(mounts.items(), key=lambda mount: -len(mount[0]))
         #: Applications that know of quick requests say so by their method ``way``.
         self.ways = {prefix: getattr(application, "way", _thread) for prefix, application in mounts.items()}
+        #: Their own form of a fault that comes before ``handle``, by their method ``refused``.
+        self.refusals = {prefix: getattr(application, "refused", _refused) for prefix, application in mounts.items()}
         self.threads = ThreadPoolExecutor(threads, thread_name_prefix="api")
         # Of their own, so that slow uploads and downloads keep nobody else waiting.
         self.streams = ThreadPoolExecutor(STREAMS, thread_name_prefix="stream")
@@ -93,7 +95,7 @@ class Server:
             else:
                 answer = await self.quick.answer(way, application.handle, request)
         except Fault as fault:  # the body is too large
-            answer = Answer({"error": {"code": fault.status, "message": fault.message}}, fault.status)
+            answer = self.refusals[prefix](request, fault)
         await self._send(answer, request, send, loop)
         if self.observe:
             self.observe(prefix, request.method, request.extra.get("route", ""), answer.status,
@@ -139,6 +141,10 @@ def _thread(_request: Request) -> Way:
     return Way.THREAD
 
 
+def _refused(_request: Request, fault: Fault) -> Answer:
+    return Answer({"error": {"code": fault.status, "message": fault.message}}, fault.status)
+
+
 async def _pieces(body: Iterable[bytes], send: Any, loop: asyncio.AbstractEventLoop,
                   threads: ThreadPoolExecutor) -> None:
     pieces, end = iter(body), object()
@@ -149,7 +155,7 @@ async def _pieces(body: Iterable[bytes], send: Any, loop: asyncio.AbstractEventL
 
 async def _body(receive: Any, headers: Mapping[str, str]) -> bytes:
     length = headers.get("content-length", "")
-    if length.isdigit() and int(length) > BODY_LIMIT:
+    if length.isdecimal() and int(length) > BODY_LIMIT:
         raise Fault(413, f"The body has {length} bytes; at most {BODY_LIMIT} are taken.")
     content: bytes = b""
     while True:

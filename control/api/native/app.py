@@ -90,9 +90,7 @@ class Native:
 
     def handle(self, request: Request) -> Answer:
         """Answer; never raises."""
-        given = request.headers.get("x-request-id", "")
-        if REQUEST_ID.fullmatch(given):
-            request.id = given
+        self._named(request)
         try:
             answer = self._answer(request)
         except Fault as fault:
@@ -112,6 +110,19 @@ class Native:
             answer = failure(MagnetarError(f"The API failed; its log says why under {request.id}."), request.id)
         answer.headers.setdefault("X-Request-Id", request.id)
         return answer
+
+    def refused(self, request: Request, fault: Fault) -> Answer:
+        """The answer to what is refused before ``handle`` is asked."""
+        self._named(request)
+        answer = failure(error_of(fault.status, fault.message), request.id)
+        answer.headers["X-Request-Id"] = request.id
+        return answer
+
+    def _named(self, request: Request) -> None:
+        """The client may say what the request is called."""
+        given = request.headers.get("x-request-id", "")
+        if REQUEST_ID.fullmatch(given):
+            request.id = given
 
     def _asks(self, request: Request) -> Asks:
         """Who asks. Raises ``Unauthenticated``, ``Forbidden``."""
