@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The file that overrides rules: what it allows and forbids, and what is said of one that is wrong."""
+
+import logging
+
+import pytest
+
+from magnetar_control import cli
+from magnetar_control.api import policy
+from magnetar_control.api.app import ComputeApplication
+from magnetar_control.api.cloud import Cloud
+from magnetar_control.api.operations import OPERATIONS
+from magnetar_control.api.policies import POLICIES
+from magnetar_control.api.policy import Policy
+from magnetar_control.settings import make
+from magnetar_core.errors import InvalidField
+
+from .compute import WHO, Caller
+
+SHOW, INDEX = "os_compute_api:servers:show", "os_compute_api:servers:index"
+NOBODY_SHOWS = f'"{SHOW}": "!"\n'
+WRONG = {
+    "no-yaml": '"a: [', "no-mapping": "- a", "no-text": f'"{SHOW}": [1]', "number": f'"{SHOW}": 1',
+    "not-understood": f'"{SHOW}": "role admin"', "partly": f'"{SHOW}": "role:admin or what"',
+    "unclosed": f'"{SHOW}": "(role:admin"', "not-there": f'"{SHOW}": "rule:nothing"',
+    "circle": '"a": "rule:b"\n"b": "rule:a"\n', "no-utf-8": b"\xff\xfe",
+}
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    monkeypatch.setattr(policy, "LOOK_AGAIN", 0.0)
+    return tmp_path / "policy.yaml"
+
+
+def write(file, content):
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def allows(decides, rule=SHOW, who="alice"):
+    return decides.allows(rule, WHO[who])
+
+
+def test_defaults_are_as_without_a_file(file):
+    write(file, "# nothing is overridden\n")
+    with_file, without = Policy(file), Policy()
+    for rule in POLICIES:
+        for who in WHO.values():
+            assert with_file.allows(rule, who) is without.allows(rule, who)
+
+
+def test_requests_are_refused_and_allowed_by_the_file(small, file):
+    write(file, f'"mine": "role:member"\n{NOBODY_SHOWS}"{INDEX}:get_all_tenants": "rule:mine"\n')
+    cloud = Cloud(make({"state_dir": str(file.parent), "policy_file": str(file)}), small.store, small.cloud.services,
+                  small.cloud.agents)
+    alice, rita = (Caller(ComputeApplication(cloud, OPERATIONS), name) for name in ("alice", "rita"))
+    id = small.server()
+    reply = alice.get(f"/servers/{id}")
+    assert reply.status == 403 and SHOW in reply.message
+    assert alice.get("/servers?all_tenants=1").status == 200
+    assert rita.get("/servers?all_tenants=1").status == 403
+    write(file, f'"{SHOW}": "role:reader"\n')
+    assert alice.get(f"/servers/{id}").status == 200
+    assert alice.get("/servers?all_tenants=1").status == 403
+
+
+@pytest.mark.parametrize("content", WRONG.values(), ids=WRONG)
+def test_nothing_starts_with_a_wrong_file(file, content):
+    write(file, content)
+    with pytest.raises(InvalidField, match=r"^policy_file: must be a YAML file of oslo.policy rules, and .*yaml"):
+        Policy(file)
+
+
+def test_nothing_starts_without_the_file(file):
+    with pytest.raises(InvalidField, match="No such file"):
+        Policy(file)
+
+
+def test_the_command_says_why_it_does_not_start(tmp_path, capsys):
+    settings = tmp_path / "control.yml"
+    settings.write_text(f"state_dir: {tmp_path}/state\npolicy_file: {tmp_path}/missing.yaml\n")
+    assert cli.main(["api", "--config", str(settings)]) != 0
+    assert "policy_file: must be" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [*WRONG.values(), None], ids=[*WRONG, "gone"])
+def test_what_becomes_wrong_changes_nothing_and_is_told_once(file, content, caplog):
+    write(file, NOBODY_SHOWS)
+    decides = Policy(file)
+    assert not allows(decides, who="admin")
+    if content is None:
+        file.unlink()
+    else:
+        write(file, content)
+    with caplog.at_level(logging.ERROR):
+        for _again in range(3):
+            assert not allows(decides, who="admin") and allows(decides, INDEX)
+    assert [one.name for one in caplog.records] == [policy.__name__]
+    assert "policy_file" in caplog.text and "stay as they were" in caplog.text
+    write(file, "# all is well again\n")
+    assert allows(decides, who="admin")
+
+
+def test_a_misspelt_rule_is_told(file, caplog):
+    write(file, '"os_compute_api:server:show": "!"\n"mine": "role:member"\n"os_compute_api:os-stop": "rule:mine"\n')
+    with caplog.at_level(logging.WARNING):
+        Policy(file)
+    told = [one.getMessage() for one in caplog.records]
+    assert len(told) == 2 and f"os_compute_api:server:show; is {SHOW} meant?" in told[1], told
+    assert "os_compute_api:os-stop" in told[0] and "mine" not in told[0].split(";")[0].rpartition("rule ")[2]
