@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Integer, Select, bindparam, cast, func, select
+from sqlalchemy import Connection, Integer, Select, bindparam, cast, func, select
 
 from magnetar_control.store import quotas
 from magnetar_control.store.database import Database
@@ -58,34 +58,42 @@ def class_limits(call: Call, name: str) -> Limits:
     return _merged(call, quotas.of_class(name), quotas.DEFAULT)
 
 
-def used(call: Call, project: str | None = None, user: str | None = None) -> Limits:
+def used(call: Call, project: str | None = None, user: str | None = None,
+         connection: Connection | None = None) -> Limits:
     """What the servers of a project (of one user in it) use: instances, cores, ram. One query for each cell;
-    what a cell has that does not answer is not counted, as in Nova."""
+    what a cell has that does not answer is not counted, as in Nova. *connection*: to cell0, which is asked first then:
+    who goes from there to its cell meanwhile is counted in both and not in neither."""
     total = {"instances": 0, "cores": 0, "ram": 0}
     values = {"project": project or call.project, **({"user": user} if user else {})}
 
     def counted(database: Database) -> Sequence[Any]:
-        with database.read() as connection:
-            return connection.execute(_count(database.kind, bool(user)), values).one()
+        with database.read() as reading:
+            return reading.execute(_count(database.kind, bool(user)), values).one()
 
-    for row in asked(call.cloud.store, counted, call.settings.cell_timeout, cell0=True).values():
+    rows = [] if connection is None else [connection.execute(_count(connection.dialect.name, bool(user)), values).one()]
+    for row in (*rows, *asked(call.cloud.store, counted, call.settings.cell_timeout, cell0=not rows).values()):
         for name, value in zip(total, row or (), strict=bool(row)):
             total[name] += int(value or 0)
     return total
 
 
-def _scopes(call: Call) -> Iterator[tuple[Limits, Limits]]:
-    """Limits and use: of the project, and of the caller in it where the caller has limits of its own. What has no limit
-    is not counted: that would take longer with each server."""
+Bounds = Sequence[tuple[Limits, str | None]]
+
+
+def bounds(call: Call) -> Bounds:
+    """What limits servers: limits of the project, and of the caller in it where the caller has its own (limits, user).
+    What has no limit is left out, and so not counted: that would take longer with each server."""
+    found: list[tuple[Limits, str | None]] = []
     project, user = call.project, call.context.user_id
     with call.cloud.store.api.read() as connection:
-        found = quotas.found(connection, (quotas.DEFAULT, project, quotas.of_user(project, user)))
-    whole = {**_defaults(call), **found.get(quotas.DEFAULT, {}), **found.get(project, {})}
+        given = quotas.found(connection, (quotas.DEFAULT, project, quotas.of_user(project, user)))
+    whole = {**_defaults(call), **given.get(quotas.DEFAULT, {}), **given.get(project, {})}
     if any(whole[name] >= 0 for name in COUNTED):
-        yield whole, used(call)
-    own = found.get(quotas.of_user(project, user))
+        found.append((whole, None))
+    own = given.get(quotas.of_user(project, user))
     if own and any({**whole, **own}[name] >= 0 for name in COUNTED):
-        yield {**whole, **own}, used(call, user=user)
+        found.append(({**whole, **own}, user))
+    return found
 
 
 @lru_cache
@@ -106,10 +114,17 @@ def _sizes(kind: str) -> dict[str, Any]:
     return {name: func.json_extract(servers.c.flavor, f"$.{name}") for name in ("vcpus", "ram")}
 
 
-def check_servers(call: Call, flavor: Mapping[str, Any], least: int, most: int) -> int:
-    """How many servers of *flavor* may be made, from *least* to *most*. Raises ``Fault`` 403 when not even *least*."""
+def check_servers(call: Call, flavor: Mapping[str, Any], least: int, most: int, among: Bounds | None = None,
+                  connection: Connection | None = None) -> int:
+    """How many servers of *flavor* may be made, from *least* to *most*. Raises ``Fault`` 403 when not even *least*.
+    With *connection*, a transaction of cell0, the answer is true until it ends: those who make servers in a project
+    wait for each other. *among*: what ``bounds`` has found."""
+    among = bounds(call) if among is None else among
+    if connection is not None and among:
+        quotas.turn(connection, call.project)
     each = {"instances": 1, "cores": flavor["vcpus"], "ram": flavor["ram"]}
-    for limit, have in _scopes(call):
+    for limit, user in among:
+        have = used(call, user=user, connection=connection)
         limited = [name for name in each if limit[name] >= 0 and each[name]]
         most = min([most, *((limit[name] - have[name]) // each[name] for name in limited)])
         if most < least:
@@ -122,7 +137,8 @@ def check_servers(call: Call, flavor: Mapping[str, Any], least: int, most: int) 
 
 def check_flavor(call: Call, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     """Whether a server may grow from one flavor to another. Raises ``Fault`` 403."""
-    for limit, have in _scopes(call):
+    for limit, user in bounds(call):
+        have = used(call, user=user)
         for name, key in (("cores", "vcpus"), ("ram", "ram")):
             more = new[key] - old[key]
             if more > 0 and limit[name] >= 0 and have[name] + more > limit[name]:

@@ -5,15 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from sqlalchemy import Connection, bindparam, delete, or_, select
+from sqlalchemy import Connection, bindparam, delete, or_, select, text
 
 from .allocations import INSERT
 from .tables import quotas
 
 #: The class, and the holder, of the defaults.
 DEFAULT = "default"
-
-
+_TURN = text("SELECT pg_advisory_xact_lock(hashtextextended('quota ' || :project, 0))")
 _FOUND = select(quotas).where(quotas.c.project_id.in_(bindparam("holders", expanding=True)))
 
 
@@ -33,6 +32,13 @@ def found(connection: Connection, holders: Iterable[str]) -> dict[str, dict[str,
     for row in connection.execute(_FOUND, {"holders": list(holders)}).all():
         limits.setdefault(row.project_id, {})[row.resource] = row.limit
     return limits
+
+
+def turn(connection: Connection, project: str) -> None:
+    """Until the transaction ends, nobody else has the turn of *project*: what was counted in it stays true. SQLite lets
+    only one write in any case."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(_TURN, {"project": project})
 
 
 def put(connection: Connection, holder: str, limits: Mapping[str, int]) -> None:

@@ -8,8 +8,9 @@ import re
 import secrets
 import string
 import uuid
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import orjson
 from sqlalchemy import bindparam, select
@@ -104,16 +105,33 @@ BODY = Wrapped("server", record({
 
 def create(call: Call) -> Answer:
     """POST /servers: 202 with a stub; the servers come into being afterwards."""
-    want, (rows, groups) = call.body["server"], prepared(call)
+    want, wanted, among = call.body["server"], _wanted(call), quota.bounds(call)
     with call.cloud.store.cell0.write() as connection:
+        rows = wanted.rows(quota.check_servers(call, wanted.flavor, wanted.least, wanted.most, among, connection))
         servers.make(connection, rows, call.request.id)
         call.cloud.store.cell0.ring(connection, servers.ACTIONS_BELL)
-    return _answer(call, want, rows, groups, want.get("adminPass") or new_password())
+    return _answer(call, want, rows, wanted.groups, want.get("adminPass") or new_password())
 
 
-def prepared(call: Call) -> tuple[list[dict[str, Any]], list[str]]:
-    """The rows of the servers that are asked for, and the names of their security groups. Changes nothing; raises what
-    can be refused beforehand."""
+def prepared(call: Call) -> list[dict[str, Any]]:
+    """The rows of the servers that are asked for. Changes nothing; raises what can be refused beforehand."""
+    wanted = _wanted(call)
+    return wanted.rows(quota.check_servers(call, wanted.flavor, wanted.least, wanted.most))
+
+
+class Wanted(NamedTuple):
+    """How many servers are asked for, from *least* to *most*, their flavor, the names of their security groups, and
+    what makes as many rows as the quota lets be."""
+
+    least: int
+    most: int
+    flavor: dict[str, Any]
+    groups: list[str]
+    rows: Callable[[int], list[dict[str, Any]]]
+
+
+def _wanted(call: Call) -> Wanted:
+    """What is asked for. Raises what can be refused beforehand, but for the quota of servers."""
     want = call.body["server"]
     if call.version >= ANY_NETWORKS_WORD and "networks" not in want:
         raise InvalidField("server.networks", "is required: a list, auto or none")
@@ -134,11 +152,10 @@ def prepared(call: Call) -> tuple[list[dict[str, Any]], list[str]]:
         limits = quota.limits(call)
         quota.check_metadata(limits["metadata_items"], want.get("metadata"))
         quota.check_files(limits, files or ())
-    count = quota.check_servers(call, flavor, least, most)
     request = {"networks": networks, "blocks": blocks, "public_key": key, "host": want.get("host"),
                "hypervisor_hostname": want.get("hypervisor_hostname"), "image": image and image["id"],
                **({"personality": files} if files else {})}
-    return _rows(call, want, flavor, image, hints, groups, request, count), groups
+    return Wanted(least, most, flavor, groups, partial(_rows, call, want, flavor, image, hints, groups, request))
 
 
 def _answer(call: Call, want: Mapping[str, Any], rows: list[dict[str, Any]], groups: list[str],

@@ -217,7 +217,7 @@ class Ensuring:
         try:
             call.read()
             call.check(CREATE)
-            row = rows_of(call)[0][0]
+            row = rows_of(call)[0]
         except Fault as fault:
             raise error_of(fault.status, fault.message) from None
         if want.get("id"):

@@ -3,6 +3,8 @@
 spans cells asks once more, and nothing else."""
 
 import dataclasses
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from sqlalchemy import insert, update
@@ -139,3 +141,23 @@ def test_what_asks_little_keeps_no_thread_busy(cloud):
     for path, method, query in (("/v2.1/servers", "POST", ""), ("/v2.1/servers/detail", "GET", "name=x"),
                                 ("/v2.1/servers/1/diagnostics", "GET", ""), ("/v2.1", "GET", "")):
         assert way(path, method, query) is Way.THREAD
+
+
+def test_many_at_once_do_not_exceed_a_quota(cloud):
+    cloud.cloud.settings = dataclasses.replace(cloud.cloud.settings, quota_instances=4)
+    for user, limit in (("alice", 4), ("bob", 3)):
+        caller = getattr(cloud, user)
+        if limit < 4:
+            assert cloud.admin.put(f"/os-quota-sets/{caller.context.project_id}", {"quota_set": {
+                "instances": limit}}).status == 200
+        with ThreadPoolExecutor(12) as threads:
+            replies = list(threads.map(lambda _at, caller=caller: caller.post("/servers", WANTED, "2.96"), range(24)))
+        assert Counter(reply.status for reply in replies) == {202: limit, 403: 24 - limit}
+        assert len(caller.get("/servers").json["servers"]) == limit
+
+
+def test_what_a_quota_costs(cloud):
+    """To count in each cell, and on PostgreSQL one statement for the turn; nothing where there is no limit."""
+    limited = len(asked(cloud, "create"))
+    cloud.cloud.settings = dataclasses.replace(cloud.cloud.settings, quota_instances=-1, quota_cores=-1, quota_ram=-1)
+    assert limited - len(asked(cloud, "create")) == (2 if cloud.api.kind == "sqlite" else 3)
