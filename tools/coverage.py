@@ -27,7 +27,8 @@ MISSING = "## What is missing"
 HEAD = f"""# API coverage
 
 Printed by `python tools/coverage.py` from the route table; do not edit. Microversions 2.1 to 2.{NEWEST}. What is not in
-the first table answers 404, as a route that does not exist.
+the first table answers 404, as a route that does not exist; another method of a route 405; another action of a server
+400, as Nova says of actions that it has not.
 
 ## What is served
 

@@ -234,14 +234,15 @@ def let_go(database: Database, holder: str) -> None:
         database.ring(connection, "actions")
 
 
-def cancel(connection: Connection, server_id: str, but: int | None = None) -> None:
-    """Ask that what is done to a server stops, and drop what is queued (it is deleted)."""
+def cancel(connection: Connection, server_id: str, but: int | None = None,
+           why: str = "The server was deleted meanwhile.") -> None:
+    """Ask that what is done to a server stops, and drop what is queued; users are told *why*."""
     mine = [actions.c.server_id == server_id]
     if but is not None:
         mine.append(actions.c.id != but)
     connection.execute(update(actions).where(*mine, actions.c.state == "running").values(cancel=True))
     connection.execute(update(actions).where(*mine, actions.c.state == "queued").values(
-        state="failed", message="The server was deleted meanwhile.", updated_at=now()))
+        state="failed", message=why, updated_at=now()))
 
 
 def started(connection: Connection, number: int, event: str, host: str | None) -> int:

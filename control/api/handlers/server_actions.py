@@ -162,7 +162,8 @@ def rebuild(call: Call) -> Answer:
     want, server = call.body, call.server
     image = find_image(call, want["imageRef"], orjson.loads(server.flavor))
     if not server.image_id:
-        raise Fault(400, "A server that boots from a volume cannot be rebuilt with another image here.")
+        raise Fault(400, "A server that boots from a volume cannot be rebuilt here: its disk is the volume. Make a "
+                         "volume of the image, and a new server of it.")
     limits = quota.limits(call)
     quota.check_metadata(limits["metadata_items"], want.get("metadata"))
     quota.check_files(limits, want.get("personality") or ())
@@ -306,7 +307,7 @@ def reset_state(call: Call) -> Answer:
     from magnetar_control.store import actions
 
     with call.database.write() as connection:
-        actions.cancel(connection, call.server.id)
+        actions.cancel(connection, call.server.id, why="An administrator reset the server's state before this began.")
         servers.change(connection, call.server.id, vm_state=call.body["state"].lower(), task_state=None)
     return Answer(None, 202)
 

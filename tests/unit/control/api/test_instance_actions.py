@@ -2,7 +2,7 @@
 """os-instance-actions: who reads them, of which servers, what each microversion shows, pages and spans."""
 
 import pytest
-from sqlalchemy import insert
+from sqlalchemy import insert, select, update
 
 from magnetar_control.store.tables import action_events, actions
 
@@ -143,3 +143,20 @@ def test_queries_do_not_grow(small):
     with small.counted() as seen:
         assert small.alice.get(path(id, request(1)), "2.84").status == 200
     assert len(seen) == 4
+
+
+def test_what_was_queued_says_why_it_ended(compute):
+    id = compute.server(task_state="powering-off", host="kvm1")
+    acted(compute, id, 1)
+    with compute.cell.write() as connection:
+        connection.execute(update(actions).values(state="queued"))
+    assert compute.admin.post(f"/servers/{id}/action", {"os-resetState": {"state": "active"}}).status == 202
+    message = compute.rita.get(path(id)).json["instanceActions"][0]["message"]
+    assert "reset" in message and "deleted" not in message
+    acted(compute, id, 2)
+    with compute.cell.write() as connection:
+        connection.execute(update(actions).where(actions.c.request_id == request(2)).values(state="queued"))
+    assert compute.alice.delete(f"/servers/{id}").status == 204
+    with compute.cell.read() as connection:
+        row = connection.execute(select(actions).where(actions.c.request_id == request(2))).one()
+    assert (row.state, row.message) == ("failed", "The server was deleted meanwhile.")

@@ -209,3 +209,12 @@ def test_fields_of_a_new_server(small, field, value):
 def test_queries_of_lists(small, query, version, status):
     for path in ("/servers", "/servers/detail"):
         assert small.alice.get(f"{path}?{query}", f"2.{version}").status == status
+
+
+def test_what_the_page_of_coverage_says_of_what_is_not_served(small):
+    id = small.server()
+    for action in ("shelve", "evacuate", "os-getVNCConsole"):
+        reply = small.admin.post(f"/servers/{id}/action", {action: {}})
+        assert reply.status == 400 and "no such action" in reply.message
+    assert small.admin.get(f"/servers/{id}/topology", "2.78").status == 404
+    assert small.admin.call("PATCH", f"/servers/{id}").status == 405
