@@ -10,21 +10,21 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import orjson
 
 from magnetar_control.scheduler.choose import NoValidHost
 from magnetar_control.scheduler.place import place
 from magnetar_control.store import allocations, servers
-from magnetar_control.store.database import now
+from magnetar_control.store.database import Database, now
 from magnetar_control.web import Fault
 from magnetar_core.actions import POWER
 from magnetar_core.errors import Cancelled, Conflict, MagnetarError, NotFound
 
 from . import volumes
 from .schedule import NoHost, wanted
-from .work import HostDown, Work, said
+from .work import Claims, HostDown, Work, said
 
 log = logging.getLogger(__name__)
 
@@ -151,6 +151,7 @@ def addresses(nics: Sequence[Mapping[str, Any]], known: Mapping[str, Any]) -> di
 
 def _again(work: Work, host: str, error: Exception) -> None:
     """Try another host of the cell; when none is left, the server is in error."""
+    work.look()  # what is on the host may be another conductor's by now
     tried = [*work.args.get("tried", []), host]
     work.conductor.delivery.forget(host)
     clean(work, host)
@@ -163,7 +164,8 @@ def _again(work: Work, host: str, error: Exception) -> None:
     volumes.give_back(work, everything=False)
     _gone(work)
     try:
-        found = place(work.conductor.store.api, work.conductor.states, wanted(
+        claims = Claims(work.look, work.conductor.store.api)
+        found = place(cast(Database, claims), work.conductor.states, wanted(
             work, ignored=frozenset(tried), cell_id=work.conductor.cell.id))
     except NoValidHost as none:
         volumes.give_back(work, everything=True)

@@ -68,6 +68,8 @@ class Conductor:
         self._pool = ThreadPoolExecutor(settings.workers, thread_name_prefix="work")
         self._free = threading.BoundedSemaphore(settings.workers)
         self._held: dict[tuple[str, int], Work] = {}
+        #: What is in hand, also while it waits for its worker or its server is being read.
+        self._mine: set[tuple[str, int]] = set()
         self._lock = threading.Lock()
         self._endpoints: dict[str, str] = {}
         self._threads: list[threading.Thread] = []
@@ -191,9 +193,21 @@ class Conductor:
                 for _at in range(room - len(taken)):
                     self._free.release()
             for action in taken:
-                self._pool.submit(self._do, database, action)
+                if self._begins(database, action):
+                    self._pool.submit(self._do, database, action)
+                else:
+                    self._free.release()
             if len(taken) < room:  # there was no more
                 database.bell.wait(ACTIONS_BELL, seen)
+
+    def _begins(self, database: Database, action: Any) -> bool:
+        """Whether an action that was taken is begun now. One whose lease ran out while it is in hand here is not: it
+        is this conductor's again, and goes on."""
+        key = (database.name, action.id)
+        with self._lock:
+            new = key not in self._mine
+            self._mine.add(key)
+        return new
 
     def _room(self) -> int:
         """How many workers are free; these are taken. Waits a moment when there is none, and then a little more for
@@ -211,6 +225,7 @@ class Conductor:
         in_hand: Onward | None = Onward(database, action)
         try:
             while in_hand and not self.over.is_set():  # what is left then is given back
+                self._begins(in_hand.database, in_hand.action)
                 in_hand = self._act(*in_hand)
         finally:
             self._free.release()
@@ -237,6 +252,7 @@ class Conductor:
         finally:
             with self._lock:
                 self._held.pop(key, None)
+                self._mine.discard(key)
             if work and work.heard and not work.left_as(work.heard[1]):
                 self.overheard(*work.heard)
             request_id.reset(named)

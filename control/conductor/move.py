@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 import orjson
-from sqlalchemy import Connection
 
 from magnetar_control.scheduler.choose import NO_VALID_HOST, NoValidHost
 from magnetar_control.scheduler.place import place
@@ -29,7 +28,7 @@ from . import build
 from .power import AGAIN, TRIES
 from .schedule import RANDOM, NoHost, wanted
 from .tend import Tender
-from .work import HostDown, Work
+from .work import Claims, HostDown, Work
 
 log = logging.getLogger(__name__)
 
@@ -43,27 +42,12 @@ class Stayed(Exception):
         self.cause, self.flavor = cause, flavor
 
 
-class Claims:
-    """The API database in the hands of a piece of work: what it writes there, it writes while it has its action."""
-
-    def __init__(self, work: Work) -> None:
-        self.work, self.database = work, work.conductor.store.api
-        self.read, self.retried = self.database.read, self.database.retried
-
-    @contextlib.contextmanager
-    def write(self) -> Iterator[Connection]:
-        """One transaction. Raises ``Lost``."""
-        with self.database.write() as connection:
-            self.work.look()
-            yield connection
-
-
 class Move:
     """A row of ``migrations`` and the work that it belongs to."""
 
     def __init__(self, work: Work, row: Any) -> None:
         self.work, self.row, self.conductor = work, row, work.conductor
-        self.claims = Claims(work)
+        self.claims = Claims(work.look, work.conductor.store.api)
 
     @classmethod
     def begin(cls, work: Work, type: str, status: str, flavor: Mapping[str, Any]) -> Move:

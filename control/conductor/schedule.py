@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import orjson
 from sqlalchemy import insert, select
@@ -23,14 +23,16 @@ from magnetar_control.scheduler.choose import NO_VALID_HOST, NoValidHost
 from magnetar_control.scheduler.place import place
 from magnetar_control.scheduler.request import Request, amounts_of, hint, hinted
 from magnetar_control.store import actions, allocations, hosts, servers
-from magnetar_control.store.database import Database, now
+from magnetar_control.store.database import Database, limited, now
 from magnetar_control.store.tables import server_group_members, server_mappings
 from magnetar_core.errors import Conflict
 
 from . import volumes
-from .work import Onward, Work, told
+from .work import Claims, Onward, Work, told
 
 EVENT = "schedule_instances"
+#: Seconds that each statement of a cell has while cell0 waits for it.
+PATIENCE = actions.LEASE / 4
 RANDOM = Random()  # noqa: S311 - which of equals
 
 
@@ -45,9 +47,13 @@ def schedule(work: Work) -> None:
     """``create`` of a server in cell0."""
     began = now()
     again = work.action.attempts > 1
-    if again and _carried(work):
-        with work.database.write() as connection:
-            servers.forget(connection, work.id)
+    if again and (there := _arrived(work)):
+        with work.database.write() as source:
+            left = servers.leave(source, work.id)
+            if left:
+                with limited(PATIENCE), there.write() as connection:
+                    servers.follow(connection, left)
+                    there.ring(connection, servers.ACTIONS_BELL)
         return
     found = _held(work) if again else None
     if found is None:
@@ -68,7 +74,8 @@ def schedule(work: Work) -> None:
     with work.database.write() as source:
         left = servers.leave(source, work.id)
         if left:
-            work.onward = _arrive(work, left, host, target, began)
+            with limited(PATIENCE):  # leases of cell0 are not kept while this waits
+                work.onward = _arrive(work, left, host, target, began)
 
 
 def _arrive(work: Work, left: servers.Left, host: str, target: Database, began: str) -> Onward | None:
@@ -88,16 +95,18 @@ def _arrive(work: Work, left: servers.Left, host: str, target: Database, began: 
     return onward
 
 
-def _carried(work: Work) -> bool:
-    """Whether a crash came after the copy into the cell: the server lives there, or has been deleted there since."""
+def _arrived(work: Work) -> Database | None:
+    """The cell's database, where a crash came after the server had arrived there: it lives there, or has been deleted
+    there since."""
     store = work.conductor.store
     with store.api.read() as connection:
         cell = connection.execute(select(server_mappings.c.cell_id).where(
             server_mappings.c.server_id == work.id)).scalar()
     if cell is None:
-        return False
-    with store.cell(cell).read() as connection:
-        return servers.row(connection, work.id) is not None
+        return None
+    there = store.cell(cell)
+    with there.read() as connection:
+        return there if servers.row(connection, work.id) is not None else None
 
 
 def _held(work: Work) -> tuple[str, str] | None:
@@ -109,9 +118,9 @@ def _held(work: Work) -> tuple[str, str] | None:
 
 
 def _place(work: Work) -> tuple[str, str]:
-    request = wanted(work)
+    request, claims = wanted(work), Claims(work.sure, work.conductor.store.api)
     try:
-        found = place(work.conductor.store.api, work.conductor.states, request, random=RANDOM)
+        found = place(cast(Database, claims), work.conductor.states, request, random=RANDOM)
     except NoValidHost as error:
         raise NoHost(NO_VALID_HOST, explanation=error.explanation.text()) from error
     return found.host, found.cell_id

@@ -45,7 +45,7 @@ _other, _any = actions.alias("other"), actions.alias("any")
 _NUMBER: BindParameter[int] = bindparam("number")
 _MINE = (actions.c.id == _NUMBER, actions.c.holder == bindparam("by"))
 _HELD = select(actions.c.id).where(*_MINE, actions.c.state == "running").with_for_update()
-_CHANGED = update(actions).where(*_MINE)
+_ENDED = update(actions).where(*_MINE, actions.c.state == "running")
 _HAPPENED = insert(action_events)
 _FINISHED = update(action_events).where(action_events.c.id == _NUMBER)
 
@@ -209,8 +209,8 @@ def beat(database: Database, holder: str, numbers: Collection[int] | None = None
 
 
 def ended(connection: Connection, number: int, holder: str, state: str = "done", message: str | None = None) -> bool:
-    """The action has ended; False when somebody else has it meanwhile."""
-    done = connection.execute(_CHANGED, {"number": number, "by": holder, "state": state, "message": message,
+    """The action has ended; False when somebody else has it meanwhile, or it has ended already."""
+    done = connection.execute(_ENDED, {"number": number, "by": holder, "state": state, "message": message,
                                          "lease_until": None, "updated_at": now()})
     return done.rowcount == 1
 

@@ -26,7 +26,7 @@ from sqlalchemy.sql.dml import ReturningUpdate
 
 from magnetar_core.actions import ACTIONS, ANY
 
-from .database import Database, added_row, now
+from .database import Database, added, added_row, now
 from .tables import actions, server_mappings, servers
 
 if TYPE_CHECKING:
@@ -49,8 +49,9 @@ _ASKED_WHOLE = _ASKED.returning(actions)
 _CHANGED = update(servers).where(servers.c.id == _AT)
 _PROGRESSED = _CHANGED.values(task_state=case((servers.c.task_state == DELETING, DELETING), else_=bindparam("task")))
 #: Events go with their actions.
-_FORGET = (delete(actions).where(actions.c.server_id == _ID), delete(servers).where(servers.c.id == _ID))
-_FORGET_ACTIONS, _FORGET_SERVER = _FORGET[0].returning(actions), _FORGET[1].returning(servers)
+_FORGET_ACTIONS = delete(actions).where(actions.c.server_id == _ID).returning(actions)
+_FORGET_SERVER = delete(servers).where(servers.c.id == _ID).returning(servers)
+_CANCELLED = update(actions).where(actions.c.server_id == _AT, actions.c.state == "running").values(cancel=True)
 #: The bell that conductors of a cell listen to.
 ACTIONS_BELL = "actions"
 #: The bell that rings when a server has changed (who waits for a state).
@@ -201,9 +202,13 @@ class Left(NamedTuple):
 def leave(connection: Connection, id: str) -> Left | None:
     """Take a server with its actions out of cell0, which is done when the transaction ends. Who wants to change it
     meanwhile waits, and finds it in its cell then; so no change is lost. ``None`` when it has left already."""
-    asked = connection.execute(_FORGET_ACTIONS, {"id": id}).mappings().all()
+    asked = list(connection.execute(_FORGET_ACTIONS, {"id": id}).mappings())
     server = connection.execute(_FORGET_SERVER, {"id": id}).mappings().one_or_none()
-    return Left(server, sorted(asked, key=itemgetter("id"))) if server else None
+    if server is None:
+        return None
+    if connection.dialect.name == "postgresql":  # what was asked while the statements waited for who asked
+        asked += connection.execute(_FORGET_ACTIONS, {"id": id}).mappings()
+    return Left(server, sorted(asked, key=itemgetter("id")))
 
 
 class Carried(NamedTuple):
@@ -237,7 +242,11 @@ def arrive(connection: Connection, left: Left, host: str,
     return carried
 
 
-def forget(connection: Connection, id: str) -> None:
-    """Remove a server with its actions: it is in its cell now."""
-    for statement in _FORGET:
-        connection.execute(statement, {"id": id})
+def follow(connection: Connection, left: Left) -> None:
+    """What was asked of a server in cell0 after it had arrived in its cell is asked there: a crash kept it in both."""
+    for action in left.actions:
+        values = {name: value for name, value in action.items() if name != "id"}
+        if action["action"] != "create" and added(connection, actions, **values) and ACTIONS[
+                action["action"]].task == DELETING:
+            connection.execute(_CANCELLED, {"at": left.server["id"]})
+            connection.execute(_CHANGED, {"at": left.server["id"], "task_state": DELETING, "updated_at": now()})

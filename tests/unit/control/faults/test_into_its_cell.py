@@ -6,13 +6,15 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from sqlalchemy import func, select
 
 from magnetar_control.conductor import audit
-from magnetar_control.store import servers
-from magnetar_control.store.database import Database
+from magnetar_control.store import actions, servers, tables
+from magnetar_control.store.database import Database, now
 from tests.unit.control.cloud import Cloud
 
 LIMIT = 20.0
@@ -23,6 +25,18 @@ def cloud(databases):
     with Cloud(hosts=1, databases=databases) as made:
         made.admin.image()
         yield made
+
+
+@pytest.fixture
+def database_pair(tmp_path):
+    """Two files: cell0's and a cell's."""
+    pair = [Database(f"sqlite:///{tmp_path}/{name}.db", name) for name in ("cell0", "cell1")]
+    for one in pair:
+        with one.write() as connection:
+            tables.CELL.create_all(connection)
+    yield pair
+    for one in pair:
+        one.close()
 
 
 def made(cloud, name):
@@ -112,3 +126,60 @@ def test_a_server_that_is_deleted_meanwhile_goes(cloud, going):
     id, asked = going
     assert asked((cloud.admin.delete, f"/v2.1/servers/{id}")) == [204]
     gone(cloud, id)
+
+
+def new(database, id):
+    """A server in cell0 whose creation is in hand."""
+    with database.write() as connection:
+        servers.make(connection, [{"id": id, "project_id": "p", "user_id": "u", "name": "n", "vm_state": "building",
+                                   "task_state": "scheduling", "flavor_id": "1", "flavor": "{}",
+                                   "created_at": now()}], "req-1")
+    assert [row.server_id for row in actions.take(database, "a", 1, {}).rows] == [id]
+
+
+def deleted(connection, id):
+    """As DELETE of the API does."""
+    actions.cancel(connection, id)
+    assert servers.ask(connection, servers.row(connection, id), "delete", "req-2", "u", "p")
+
+
+def test_a_delete_that_began_before_it_left_goes_along(postgres):
+    """The conductor waits for who asks; what he has written by then is not in what its statement saw at first."""
+    id, left = str(uuid.uuid4()), []
+
+    def leave():
+        with postgres.write() as connection:
+            left.append(servers.leave(connection, id))
+
+    new(postgres, id)
+    thread = threading.Thread(target=leave)
+    with postgres.write() as connection:
+        deleted(connection, id)
+        thread.start()
+        thread.join(0.5)  # it waits
+    thread.join(LIMIT)
+    assert left[0].server["task_state"] == "deleting"
+    assert [one["action"] for one in left[0].actions] == ["create", "delete"]
+    with postgres.read() as connection:
+        assert connection.execute(select(func.count()).select_from(tables.actions)).scalar() == 0
+
+
+def test_a_delete_after_a_crash_between_the_two_follows(database_pair):
+    cell0, cell = database_pair
+    id = str(uuid.uuid4())
+    new(cell0, id)
+    with cell0.write() as source, cell.write() as connection:
+        servers.arrive(connection, servers.leave(source, id), "kvm1")
+        source.rollback()  # the crash
+    assert [row.server_id for row in actions.take(cell, "b", 1, {}).rows] == [id]
+    with cell0.write() as connection:
+        deleted(connection, id)
+    for _again in range(2):
+        with cell0.write() as source, cell.write() as connection:
+            servers.follow(connection, servers.leave(source, id))
+            source.rollback()
+    with cell.read() as connection:
+        assert servers.row(connection, id).task_state == "deleting"
+        found = connection.execute(select(tables.actions.c.action, tables.actions.c.state, tables.actions.c.cancel)
+                                   .order_by(tables.actions.c.id)).all()
+    assert found == [("create", "running", True), ("delete", "queued", False)]
