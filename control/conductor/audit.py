@@ -3,6 +3,8 @@
 
 ``look`` reads everything once, ``CHECKS`` are pure functions over what it saw, ``check`` gives what they find twice: a
 cloud at work changes while it is read, so one look alone means little.
+A row that is missing says nothing: the database may be an older backup, or another one. That a server is deleted its
+row says, or its mapping; what a guest may have is free only when its host says that the guest is without it.
 """
 
 from __future__ import annotations
@@ -69,15 +71,22 @@ class Seen:
     moves: dict[str, list[Any]] = field(default_factory=dict)
     there: dict[str, dict[str, Any]] = field(default_factory=dict)
     nets: dict[str, list[Any]] = field(default_factory=dict)
-    #: Ids that have a row which says deleted, or a mapping: they were servers once.
+    #: Ids of servers that are deleted for sure: see ``former``.
     deleted: set[str] = field(default_factory=set)
-    #: Ids of which nobody can say anything now: their cell does not answer.
+    #: Ids of which nobody can say anything now: their cell does not answer, or has lost them.
     unknown: set[str] = field(default_factory=set)
+    #: Of these, those whose cell answers and has no row of them, with the cell.
+    lost: dict[str, str] = field(default_factory=dict)
     silent: set[str] = field(default_factory=set)  # cells
 
-    def gone(self, id: str) -> bool:
-        """There is no such server, for sure."""
-        return id not in self.servers and id not in self.unknown
+    def without(self, row: Any, kind: str) -> bool | None:
+        """Whether its guest has no volumes or NICs (*kind*) but those that the row knows; ``None`` while a host that
+        may have the guest does not say."""
+        places = {row.host, *(self.hosts[one.host_id].name for one in self.claims if one.server_id == row.id)} - {None}
+        if not places <= self.there.keys():
+            return None
+        found = [_parts(row, guests[row.id])[kind] for guests in self.there.values() if row.id in guests]
+        return all(there <= noted for noted, there in found)
 
     def idle(self, id: str) -> Any:
         """The row of a server to which nothing is done."""
@@ -138,22 +147,39 @@ def _cell(seen: Seen, connection: Any, cell_id: str) -> None:
 
 
 def _former(seen: Seen, store: Store) -> None:
-    """Tell deleted servers from those that never were, and from those of cells that do not answer."""
+    """Tell deleted servers from those that never were, and from those of which nobody can say anything."""
     asked = {row.server_id for row in seen.claims} | set(seen.ports.values()) | set(seen.attachments.values())
     asked.update(id for found in seen.there.values() for id in found)
+    asked.update(seen.moves)
     ids = sorted(id for id in asked if id not in seen.servers)
     for at in range(0, len(ids), MANY):
         some = ids[at:at + MANY]
-        with store.api.read() as connection:
-            for row in connection.execute(select(server_mappings).where(server_mappings.c.server_id.in_(some))):
-                (seen.unknown if row.cell_id in seen.silent else seen.deleted).add(row.server_id)
-        for cell, database in store.databases():
-            if cell.id not in seen.silent:
-                with database.read() as connection:
-                    seen.deleted.update(connection.execute(select(servers.c.id).where(
-                        servers.c.id.in_(some), servers.c.deleted_at.is_not(None))).scalars())
+        deleted, lost = former(store, some, seen.silent)
+        seen.deleted |= deleted
+        seen.unknown.update(lost)
+        seen.lost.update({id: cell for id, cell in lost.items() if cell not in seen.silent})
         if CELL0 in seen.silent:
             seen.unknown.update(set(some) - seen.deleted)
+
+
+def former(store: Store, ids: Iterable[str], silent: Iterable[str] = ()) -> tuple[set[str], dict[str, str]]:
+    """Of servers without a live row: those that are deleted, for their row in their cell says so or, where that
+    answers, their mapping; and the cell of those that are mapped and of which nothing says so. *silent*: cells not to
+    be asked."""
+    some, silent, rows = list(ids), set(silent), []
+    with store.api.read() as connection:
+        mapped = {row.server_id: row for row in connection.execute(
+            select(server_mappings).where(server_mappings.c.server_id.in_(some)))}
+    for cell, database in store.databases():
+        if cell.id not in silent:
+            with database.read() as connection:
+                rows += [(row.id, row.deleted_at, cell.id) for row in connection.execute(
+                    select(servers.c.id, servers.c.deleted_at).where(servers.c.id.in_(some)))]
+    live = {id for id, deleted_at, _cell in rows if deleted_at is None}
+    deleted = {id for id, mapping in mapped.items() if mapping.deleted and mapping.cell_id not in silent}
+    deleted |= {id for id, deleted_at, cell in rows if deleted_at and (id not in mapped or mapped[id].cell_id == cell)}
+    deleted -= live
+    return deleted, {id: mapping.cell_id for id, mapping in mapped.items() if id not in deleted | live}
 
 
 # Comparing ------------------------------------------------------------------------------------------------------
@@ -180,18 +206,28 @@ def counter(seen: Seen) -> Found:
         yield Finding("counter", one.host, one.host, f"host {one.host} counts {one.counted}, its claims are {one.held}")
 
 
+def lost(seen: Seen) -> Found:
+    """A server that nothing says was deleted, and that its cell does not know: it may well live."""
+    for id, cell in seen.lost.items():
+        names = sorted(name for name, found in seen.there.items() if id in found)
+        yield Finding("lost", id, cell, f"server {id} is mapped to cell {cell}, whose database has no row of it (an "
+                      f"older backup, or another database?); hosts that have it: "
+                      f"{', '.join(names) or 'none that answers'}; nothing of it is touched")
+
+
 def orphan(seen: Seen) -> Found:
     """A claim of a server that is gone, or one of a host that the server has nothing to do with any more."""
     for claim in seen.claims:
-        row = seen.servers.get(claim.server_id)
+        row, name = seen.servers.get(claim.server_id), seen.hosts[claim.host_id].name
+        free = name in seen.there and claim.server_id not in seen.there[name]
         if row is None:
-            if seen.gone(claim.server_id):
+            if claim.server_id in seen.deleted or (free and claim.server_id not in seen.unknown):
                 yield _claim("orphan", seen, claim, "is of a server that is gone")
             continue
         moving = {move.uuid for move in seen.moves.get(row.id, ())}
         if row.busy or claim.consumer_id in moving or (row.vm_state == ERROR and row.host):
             continue  # of a failed move both hosts stay claimed until somebody looks
-        if claim.consumer_id != row.id or seen.hosts[claim.host_id].name != row.host:
+        if (free and name != row.host) or (name == row.host and claim.consumer_id != row.id):
             yield _claim("elsewhere", seen, claim, f"is held while the server is on {row.host}")
 
 
@@ -224,7 +260,7 @@ def port(seen: Seen) -> Found:
             yield Finding("port", id, server, f"port {id} is of server {server}, which is gone")
         elif row is not None and not row.busy and id not in {
                 one["port_id"] for one in orjson.loads(row.interfaces)}:
-            yield Finding("port", id, server, f"port {id} is kept for server {server}, which does not have it")
+            yield from _kept("port", "nics", seen, row, id)
 
 
 def attachment(seen: Seen) -> Found:
@@ -234,11 +270,21 @@ def attachment(seen: Seen) -> Found:
         if row is None and server in seen.deleted:
             yield Finding("attachment", id, server, f"attachment {id} is of server {server}, which is gone")
         elif row is not None and not row.busy and id not in _attached(row):
-            yield Finding("attachment", id, server, f"attachment {id} is kept for server {server}, which lacks it")
+            yield from _kept("attachment", "volumes", seen, row, id)
     for server, row in seen.servers.items():
         for id in [] if row.busy else _attached(row):
             if seen.attachments.get(id) != server:
                 yield Finding("detached", id, server, f"server {server} has attachment {id}, which nobody keeps for it")
+
+
+def _kept(kind: str, parts: str, seen: Seen, row: Any, id: str) -> Found:
+    """Kept for a server whose row lacks it. The guest may have it nevertheless: then it is told only."""
+    without = seen.without(row, parts)
+    if without:
+        yield Finding(kind, id, row.id, f"{kind} {id} is kept for server {row.id}, which does not have it")
+    elif without is False:
+        yield Finding("kept", id, row.id, f"{kind} {id} is kept for server {row.id}, whose row lacks it; its guest has "
+                      f"{parts} that the row does not know")
 
 
 def _attached(row: Any) -> list[str]:
@@ -278,22 +324,21 @@ def absent(seen: Seen) -> Found:
         if resource is None:
             yield Finding("absent", id, row.host, f"server {id} is {row.vm_state}, and {row.host} does not have it")
             continue
-        yield from _parts(row, resource)
+        for kind, (noted, there) in _parts(row, resource).items():
+            if noted != there:
+                yield Finding(kind, id, row.host, f"server {id} is to have the {kind} {sorted(noted)}, and has "
+                              f"{sorted(there)}")
         power, may = resource["power_state"], POWERS.get(row.vm_state)
         if (may and power not in may) or POWER.get(power, 0) != row.power_state:
             yield Finding("power", id, row.host, f"server {id} is {row.vm_state} ({row.power_state}), not {power}")
 
 
-def _parts(row: Any, resource: Any) -> Found:
-    """Volumes and NICs that the guest has and its row does not know, or the other way round."""
-    known = {"volumes": ({one["volume_id"] for one in orjson.loads(row.volumes)},
-                         {one["id"] for one in resource["volumes_attached"]}),
-             "nics": ({one["mac"] for one in orjson.loads(row.interfaces)},
-                      {one["mac"] for one in resource["networks"]})}
-    for kind, (noted, there) in known.items():
-        if noted != there:
-            yield Finding(kind, row.id, row.host, f"server {row.id} is to have the {kind} {sorted(noted)}, and has "
-                          f"{sorted(there)}")
+def _parts(row: Any, resource: Any) -> dict[str, tuple[set[str], set[str]]]:
+    """Volumes and NICs: those that the row knows, and those that the guest has."""
+    return {"volumes": ({one["volume_id"] for one in orjson.loads(row.volumes)},
+                        {one["id"] for one in resource["volumes_attached"]}),
+            "nics": ({one["mac"] for one in orjson.loads(row.interfaces)},
+                     {one["mac"] for one in resource["networks"]})}
 
 
 def network(seen: Seen) -> Found:
@@ -308,7 +353,7 @@ def network(seen: Seen) -> Found:
 
 
 CHECKS: tuple[Callable[[Seen], Found], ...] = (
-    stuck, copy, counter, orphan, unclaimed, port, attachment, move, left, absent, network)
+    stuck, copy, counter, lost, orphan, unclaimed, port, attachment, move, left, absent, network)
 
 
 def findings(seen: Seen) -> list[Finding]:

@@ -22,10 +22,10 @@ from magnetar_control.store import servers as rows
 from magnetar_control.store.database import now
 from magnetar_control.store.tables import actions, conductors, servers
 from magnetar_core.actions import BUILDING, ERROR
-from magnetar_core.errors import InUse, MagnetarError, NotFound
+from magnetar_core.errors import Conflict, InUse, MagnetarError, NotFound
 
 from . import resize
-from .audit import Finding, Seen, findings, look
+from .audit import Finding, Seen, findings, former, look
 from .conductor import Conductor
 from .watch import Watch
 
@@ -192,7 +192,9 @@ def _move(periodic: Periodic, _seen: Seen, one: Finding) -> None:
 
 
 def _left(periodic: Periodic, _seen: Seen, one: Finding) -> None:
-    """The row says deleted, which no row ever takes back."""
+    """It is deleted, which is read again: nothing brings a guest back."""
+    if one.id not in former(periodic.conductor.store, [one.id])[0]:
+        raise Conflict(f"Nothing says any more that server {one.id} was deleted.")
     with periodic.endpoint(one.place) as client:
         client.delete("server", one.id)
 

@@ -3,16 +3,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 import uuid
 
 import pytest
 from sqlalchemy import delete, insert, select, update
 
 from magnetar_control.conductor import audit
-from magnetar_control.conductor.periodic import Periodic, images
+from magnetar_control.conductor.periodic import REPAIRS, Periodic, images
 from magnetar_control.services import Context
 from magnetar_control.store import allocations, tables
 from magnetar_control.store.database import now
+from magnetar_core.errors import Conflict
 from tests.unit.control.cloud import Cloud
 
 SOMEBODY = Context("u", "p", frozenset(("admin",)))
@@ -162,6 +165,118 @@ def test_what_is_left_on_a_host(cloud, periodic):
         assert kinds(cloud) == ["stranger"]  # which is told and not touched
         client.delete("server", stranger)
     assert kinds(cloud) == []
+
+
+@pytest.fixture
+def furnished(cloud, server):
+    """A server with a port and a volume."""
+    context = Context(cloud.admin.user_id, cloud.admin.project_id)
+    volume = cloud.services.volume.create(context, 1)["id"]
+    cloud.services.volume.wait(volume, 20)
+    assert cloud.admin.post(f"/v2.1/servers/{server['id']}/os-volume_attachments",
+                            {"volumeAttachment": {"volumeId": volume}}).status == 200
+    settled(cloud, server)
+    yield server
+    assert cloud.admin.delete(f"/v2.1/servers/{server['id']}/os-volume_attachments/{volume}").status == 202
+    settled(cloud, server)
+    cloud.services.volume.delete(context, volume)
+
+
+def settled(cloud, server):
+    """Nothing is asked of the server any more."""
+    work = select(tables.actions.c.id).where(tables.actions.c.server_id == server["id"],
+                                             tables.actions.c.state.in_(("queued", "running")))
+    for _turn in range(2000):
+        with cloud.parts.working.database.read() as connection:
+            if connection.execute(work).first() is None:
+                return
+        time.sleep(0.02)
+    raise AssertionError("the action does not end")
+
+
+def held(cloud, server):
+    """Everything that is kept for the server: claims, ports, attachments, and what its host has."""
+    with cloud.parts.api_database.read() as connection:
+        claims = [row["consumer_id"] for row in allocations.held(connection, server["id"])]
+    kept = [sorted(id for id, user in service.users().items() if user == server["id"])
+            for service in (cloud.services.network, cloud.services.volume)]
+    with cloud.parts.agents.client(cloud.hosts["kvm1"]) as client:
+        guest = client.get("server", server["id"])
+        return claims, *kept, guest["networks"], guest["volumes_attached"], client.list("volume_attachment")
+
+
+@contextlib.contextmanager
+def without(cloud, server):
+    """The cell's database as it was before the server."""
+    mine = [table for table in tables.CELL.sorted_tables if "server_id" in table.c]
+    with cloud.parts.working.database.write() as connection:
+        rows = {table: connection.execute(select(table).where(table.c.server_id == server["id"])).mappings().all()
+                for table in mine}
+        rows[tables.servers] = connection.execute(select(tables.servers).where(
+            tables.servers.c.id == server["id"])).mappings().all()
+        for table in mine:
+            connection.execute(delete(table).where(table.c.server_id == server["id"]))
+        connection.execute(delete(tables.servers).where(tables.servers.c.id == server["id"]))
+    try:
+        yield
+    finally:
+        with cloud.parts.working.database.write() as connection:
+            for table, found in rows.items():
+                if found:
+                    connection.execute(insert(table), [dict(row) for row in found])
+
+
+def test_a_server_that_its_cell_has_lost_is_told_and_left_alone(cloud, periodic, furnished):
+    """The cell's database is an older backup, or an empty one."""
+    before = held(cloud, furnished)
+    assert all(before)
+    with without(cloud, furnished):
+        assert kinds(cloud) == ["lost"]
+        for _look in range(3):
+            told = periodic.audit()
+        assert [(one.kind, one.id) for one in told] == [("lost", furnished["id"])]
+        assert "kvm1" in told[0].text
+        assert held(cloud, furnished) == before
+    assert kinds(cloud) == []
+
+
+@pytest.mark.parametrize(("older", "found"), [
+    ({}, ["kept", "nics", "volumes"]), ({"host": None}, ["double", "kept"])])
+def test_what_a_guest_has_is_not_freed_because_its_row_is_older(cloud, periodic, furnished, older, found):
+    columns = ("host", "interfaces", "volumes")
+    query = select(*(tables.servers.c[name] for name in columns)).where(tables.servers.c.id == furnished["id"])
+    change = update(tables.servers).where(tables.servers.c.id == furnished["id"])
+    before = held(cloud, furnished)
+    with cloud.parts.working.database.write() as connection:
+        row = connection.execute(query).mappings().one()
+        connection.execute(change.values(interfaces="[]", volumes="[]", **older))
+    try:
+        assert kinds(cloud) == found
+        for _look in range(3):
+            periodic.audit()
+        assert held(cloud, furnished) == before
+    finally:
+        with cloud.parts.working.database.write() as connection:
+            connection.execute(change.values(**row))
+    assert kinds(cloud) == []
+
+
+def test_what_is_removed_from_a_host_is_asked_for_once_more_before(cloud, periodic, server):
+    """Whatever an audit believed: the server lives."""
+    with pytest.raises(Conflict, match="deleted"):
+        REPAIRS["left"](periodic, audit.Seen(), audit.Finding("left", server["id"], "kvm1", ""))
+    with cloud.parts.agents.client(cloud.hosts["kvm1"]) as client:
+        assert client.get("server", server["id"])["power_state"] == "running"
+
+
+def test_of_a_server_that_was_deleted_before_its_cell_lost_it_nothing_stays(cloud, periodic, server):
+    with cloud.parts.api_database.write() as connection:
+        mine = update(tables.server_mappings).where(tables.server_mappings.c.server_id == server["id"])
+        connection.execute(mine.values(deleted=True))
+    with without(cloud, server):
+        repaired(cloud, periodic, "left", "orphan", "port")
+        with cloud.parts.agents.client(cloud.hosts["kvm1"]) as client:
+            assert server["id"] not in {one["id"] for one in client.list("server")}
 
 
 def test_images_go_from_hosts_that_have_not_needed_them_for_a_day(cloud, periodic, server, monkeypatch):
