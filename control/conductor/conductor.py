@@ -76,6 +76,7 @@ class Conductor:
         self._served = [store.cell(self.cell.id), *([store.cell0] if schedules else ())]
         #: By the name of the database that the action is in.
         self._flows = {self._served[0].name: flows["cell"], store.cell0.name: flows["cell0"]}
+        self._gone = flows["gone"]
         #: Databases in whose queues something was left at the last look: the end of other work may make it free.
         self._left = {database.name: False for database in self._served}
 
@@ -275,6 +276,8 @@ class Conductor:
     def _flow(self, work: Work, flows: Mapping[str, Flow]) -> None:
         action = work.action
         if work.server is None or (work.server.deleted_at and action.action not in ("delete", "forceDelete")):
+            if work.server is not None and action.action in self._gone:
+                self._gone[action.action](work)
             with work.database.write() as connection:
                 actions.ended(connection, action.id, self.holder, "failed", "The server is deleted.")
             return

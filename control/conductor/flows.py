@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which function does which action, in a cell and in cell0."""
+"""Which function does which action, in a cell and in cell0, and what is left to do where the server is deleted."""
 
 from __future__ import annotations
 
@@ -22,4 +22,5 @@ CELL: Mapping[str, Flow] = {
     "os-migrateLive": live.live,
 }
 CELL0: Mapping[str, Flow] = {"create": schedule.schedule, "delete": remove.remove, "forceDelete": remove.remove}
-FLOWS = {"cell": CELL, "cell0": CELL0}
+GONE: Mapping[str, Flow] = {"createImage": snapshot.given_up}
+FLOWS = {"cell": CELL, "cell0": CELL0, "gone": GONE}

@@ -8,6 +8,7 @@ put right here, and told. Everything may be done twice, and by several conductor
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from magnetar_control.store.tables import actions, conductors, servers
 from magnetar_core.actions import BUILDING, ERROR
 from magnetar_core.errors import Conflict, InUse, MagnetarError, NotFound
 
-from . import resize
+from . import resize, snapshot
 from .audit import Finding, Seen, findings, former, look
 from .conductor import Conductor
 from .watch import Watch
@@ -36,6 +37,8 @@ TICK = 1.0
 UNUSED = 24 * 3600.0
 #: Seconds without a heartbeat after which a conductor does no periodic work for its cell.
 SILENT = 15.0
+#: How hosts call copies of servers.
+OF_A_SERVER = re.compile(re.escape(snapshot.COPY) + "[0-9a-f-]{36}")
 FAULT = ("The control plane lost track of what was done to the server. See its actions; reboot it hard, reset its "
          "state, or delete it.")
 
@@ -219,7 +222,8 @@ REPAIRS: Mapping[str, Repair] = {
 
 # Images on hosts --------------------------------------------------------------------------------------------------
 def images(periodic: Periodic) -> int:
-    """Images that no server of a host has needed for a day go from there; how many. A build brings them again."""
+    """Images that no server of a host has needed for a day go from there; how many. A build brings them again. So do
+    copies of servers that ``createImage`` could not remove when it had ended."""
     conductor, count = periodic.conductor, 0
     for name, host in list(conductor.states.hosts.items()):
         if host.profile.cell_id != conductor.cell.id or not host.profile.up:
@@ -229,7 +233,9 @@ def images(periodic: Periodic) -> int:
                 used = _needed(conductor, name)
                 for image in client.list("image"):
                     # Those that were brought have their uuid for a name; others are the host's own.
-                    if image["name"] != image["id"] or image["id"] in used or not _old(image):
+                    brought = image["name"] == image["id"]
+                    if not (brought and image["id"] not in used and _old(image)) and not _spent(
+                            conductor, image["name"]):
                         continue
                     try:
                         client.delete("image", image["id"])
@@ -241,6 +247,17 @@ def images(periodic: Periodic) -> int:
         else:
             conductor.delivery.forget(name)
     return count
+
+
+def _spent(conductor: Conductor, name: str) -> bool:
+    """Whether an image of a host is a copy that was made for a ``createImage``, and that has ended."""
+    if not OF_A_SERVER.fullmatch(name):
+        return False
+    with conductor.database.read() as connection:
+        states = set(connection.execute(select(actions.c.state).where(
+            actions.c.action == "createImage",
+            actions.c.args.contains(name.removeprefix(snapshot.COPY), autoescape=True))).scalars())
+    return bool(states) and not states & {"queued", "running"}
 
 
 def _old(image: Mapping[str, Any]) -> bool:

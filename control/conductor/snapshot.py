@@ -9,46 +9,82 @@ names. The API has made the image already, queued; it ends active or killed.
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Iterable, Iterator
 
+from magnetar_control.services import Context, Document
 from magnetar_control.web import Fault
-from magnetar_core.errors import Conflict, MagnetarError, NotFound
+from magnetar_core.errors import Cancelled, Conflict, MagnetarError, NotFound
 
 from .power import AGAIN, TRIES
 from .work import HostDown, Work, said
 
+log = logging.getLogger(__name__)
+#: How hosts call their copies begins so, and ends with the uuid of the image.
+COPY = "snapshot-"
 #: Seconds between two looks at a snapshot that is being taken.
 LOOK = 0.1
 
 
 def create_image(work: Work) -> None:
     """The image of ``args["image"]`` is active, or killed when that cannot be; the server goes on as before."""
+    if work.action.cancel:  # before it began, or after another conductor had begun it
+        _clear(work)
+        _ended(work, Cancelled("The server was deleted, or its state was reset, before the image had its content."))
+        return
     try:
         with work.event():
             _make(work)
-            _clear(work)
     except HostDown as error:
         if work.action.attempts < TRIES:
             work.later(AGAIN)
-        else:
-            _given_up(work, error)
+            return
+        _ended(work, error)
     except (MagnetarError, Fault) as error:
-        with contextlib.suppress(MagnetarError):
-            _clear(work)
-        _given_up(work, error)
+        work.look()
+        _clear(work)
+        _ended(work, error)
     else:
+        _clear(work)
         work.done()
 
 
-def _given_up(work: Work, error: Exception) -> None:
-    work.conductor.services.image.fail(work.args["image"], said(error))
-    work.failed(error)
+def _ended(work: Work, error: Exception) -> None:
+    """It failed; but an image that has its content stays, whatever came after."""
+    if _active(work):
+        work.done()
+    else:
+        given_up(work, said(error))
+        work.failed(error)
+
+
+def given_up(work: Work, why: str = "The server was deleted.") -> None:
+    """The image will not come, and what was taken for it goes. What a host has that is away goes from there later."""
+    if _active(work):
+        return
+    work.conductor.services.image.fail(work.args["image"], why)
+    for one in work.args.get("snapshots") or ():
+        try:
+            work.conductor.services.volume.delete_snapshot(work.context(), one["id"])
+        except (MagnetarError, Fault) as error:
+            log.warning("snapshot %s of an image that failed stays: %s", one["id"], error.message)
+
+
+def _found(work: Work) -> Document | None:
+    """The image, whoever it belongs to: who asks may be an admin of another project than the server's."""
+    server = work.server
+    return work.conductor.services.image.show(
+        Context(server.user_id, server.project_id, frozenset(("admin",))), work.args["image"])
+
+
+def _active(work: Work) -> bool:
+    found = _found(work)
+    return found is not None and found["status"] == "active"
 
 
 def _make(work: Work) -> None:
-    images, id = work.conductor.services.image, work.args["image"]
-    found = images.show(work.context(), id)
+    images, id, found = work.conductor.services.image, work.args["image"], _found(work)
     if found is None:
         raise Conflict(f"Image {id} was deleted before it had its content.")
     if found["status"] == "active":
@@ -62,7 +98,7 @@ def _make(work: Work) -> None:
 
 def _name(work: Work) -> str:
     """What the host calls its copy."""
-    return f"snapshot-{work.args['image']}"
+    return COPY + str(work.args["image"])
 
 
 def _content(work: Work, id: str) -> None:
@@ -84,9 +120,12 @@ def _watched(work: Work, pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _clear(work: Work) -> None:
-    """The host has its copy no more."""
-    with contextlib.suppress(NotFound), work.client() as client:
-        client.delete("image", _name(work))
+    """The host has its copy no more; where that cannot be now, the periodic work sees to it."""
+    try:
+        with contextlib.suppress(NotFound), work.client() as client:
+            client.delete("image", _name(work))
+    except MagnetarError as error:
+        log.warning("the copy %s stays on host %s for now: %s", _name(work), work.server.host, error.message)
 
 
 # Servers on volumes ---------------------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ class Images(Protocol):
         property block_device_mapping may be empty: it stands for snapshots of volumes."""
 
     def fail(self, id: str, why: str) -> None:
-        """Its content will not come: the image becomes killed."""
+        """Its content will not come: the image becomes killed, or goes. Nothing when it has its content."""
 
     def delete(self, context: Context, id: str) -> None:
         """Remove image and content; nothing when there is none."""
@@ -117,6 +117,9 @@ class Volumes(Protocol):
 
     def create_snapshot(self, context: Context, volume_id: str, **fields: Any) -> Document:
         """A snapshot that is being taken, also of a volume in use; *fields*: id, name. Asked twice, the same."""
+
+    def delete_snapshot(self, context: Context, id: str) -> None:
+        """Remove it, also one that is still being taken; nothing when there is none."""
 
     def create(self, context: Context, size: int, **fields: Any) -> Document:
         """A volume that is being made; *fields*: name, image_id, snapshot_id, source_volume_id, volume_type, id,

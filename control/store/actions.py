@@ -37,6 +37,8 @@ from .tables import action_events, actions
 LEASE, HEARTBEAT = 12.0, 3.0
 #: How many rows of the queue are looked at, for each action wanted.
 LOOKED_AT = 8
+#: Actions that are taken although they were called off: an image waits for their end.
+OWING = ("createImage",)
 Limits = Mapping[str, int]
 Row = Any
 
@@ -236,12 +238,15 @@ def let_go(database: Database, holder: str) -> None:
 
 def cancel(connection: Connection, server_id: str, but: int | None = None,
            why: str = "The server was deleted meanwhile.") -> None:
-    """Ask that what is done to a server stops, and drop what is queued; users are told *why*."""
+    """Ask that what is done to a server stops, and drop what is queued, unless something waits for its end; users are
+    told *why*."""
+    owes = actions.c.action.in_(OWING)
     mine = [actions.c.server_id == server_id]
     if but is not None:
         mine.append(actions.c.id != but)
-    connection.execute(update(actions).where(*mine, actions.c.state == "running").values(cancel=True))
-    connection.execute(update(actions).where(*mine, actions.c.state == "queued").values(
+    connection.execute(update(actions).where(*mine, (actions.c.state == "running") | (
+        (actions.c.state == "queued") & owes)).values(cancel=True))
+    connection.execute(update(actions).where(*mine, actions.c.state == "queued", ~owes).values(
         state="failed", message=why, updated_at=now()))
 
 

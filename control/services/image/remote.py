@@ -28,6 +28,8 @@ FIELDS = frozenset((
     "checksum", "container_format", "created_at", "direct_url", "disk_format", "file", "id", "locations", "min_disk",
     "min_ram", "name", "os_hash_algo", "os_hash_value", "os_hidden", "owner", "protected", "schema", "self", "size",
     "status", "stores", "tags", "updated_at", "virtual_size", "visibility"))
+#: Statuses of an image that waits for its content.
+WAITING = ("queued", "saving")
 LINKS = frozenset(("direct_url", "file", "locations", "schema", "self", "stores"))
 
 
@@ -81,8 +83,11 @@ class Remote:
         return plain(found)
 
     def fail(self, id: str, why: str) -> None:
-        """Its content will not come: the image goes, as Nova has it (Glance has no place for the reason)."""
-        self._json("DELETE", f"/{_word(id)}", accept=(404,))
+        """Its content will not come: the image goes, as Nova has it (Glance has no place for the reason). One that has
+        its content stays."""
+        found = self._json("GET", f"/{_word(id)}", accept=(404,))
+        if found is not None and found["status"] in WAITING:
+            self._json("DELETE", f"/{_word(id)}", accept=(404,))
 
     def delete(self, context: Context, id: str) -> None:
         """Remove image and content; nothing when there is none."""

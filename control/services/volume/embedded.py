@@ -92,6 +92,15 @@ class Embedded:
         assert there is not None
         return there
 
+    def delete_snapshot(self, context: Context, id: str) -> None:
+        """See ``services.Volumes``."""
+        with self.database.write() as connection:
+            row = connection.execute(select(snapshots).where(
+                snapshots.c.id == id, volumes.own(snapshots, context))).mappings().first()
+            if row is not None and row["status"] != "deleting":
+                volumes.asked(connection, snapshots, row, "delete", status="deleting")
+                self.database.ring(connection, BELL)
+
     def create(self, context: Context, size: int, **fields: Any) -> Document:
         """See ``services.Volumes``; besides: description, metadata, multiattach, availability_zone, bootable. Asked
         twice with one *id*, the same volume. Content of a snapshot or volume stays on its host."""

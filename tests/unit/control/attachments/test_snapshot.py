@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
-from magnetar_core.errors import Conflict
+from magnetar_control.conductor.periodic import Periodic, images
+from magnetar_control.conductor.work import HostDown
+from magnetar_core.client import Client
+from magnetar_core.errors import Conflict, HypervisorDown
 
 from .asking import Owner, until
 from .dying import Fuse
@@ -155,3 +158,89 @@ def test_a_volume_of_another_host_cannot_be_copied(maker: Owner) -> None:
     until(lambda: image(maker, id)["status"] == "killed", 60)
     found = maker.call.settled(server)
     assert found and found["status"] == "ACTIVE"
+
+
+def test_a_copy_that_the_host_keeps_does_not_fail_the_image(maker: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, delete = maker.server()["id"], Client.delete
+
+    def kept(client: Client, kind: str, key: str, **more: Any) -> Any:
+        if key.startswith("snapshot-"):
+            raise HypervisorDown("libvirt does not answer.")
+        return delete(client, kind, key, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Client, "delete", kept)
+        id = make(maker, server)
+        maker.call.settled(server)
+        assert image(maker, id)["status"] == "active"
+        (last, *_others) = maker.call.get(f"/v2.1/servers/{server}/os-instance-actions").json["instanceActions"]
+        assert (last["action"], last["message"]) == ("createImage", None)
+        assert leftovers(maker) == [f"snapshot-{id}"]
+    with maker.cloud.parts.agents.client(maker.cloud.hosts[maker.host_of(server)]) as client:
+        client.event("server", server, "create_image", {"name": f"snapshot-{server}"})  # somebody else's
+    images(Periodic(maker.cloud.parts.working))
+    assert leftovers(maker) == [f"snapshot-{server}"]
+    with maker.cloud.parts.agents.client(maker.cloud.hosts[maker.host_of(server)]) as client:
+        client.delete("image", f"snapshot-{server}")
+
+
+def test_an_image_that_failed_after_its_content_came_is_whole(maker: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when a service takes the content and then does not say so."""
+    server, upload = maker.server()["id"], maker.cloud.services.image.upload
+
+    def unsaid(*args: Any) -> None:
+        upload(*args)
+        raise Conflict("The image service does not answer.")
+
+    monkeypatch.setattr(maker.cloud.services.image, "upload", unsaid)
+    id = make(maker, server)
+    found = maker.call.settled(server)
+    assert found and found.get("fault") is None
+    assert image(maker, id)["status"] == "active" and leftovers(maker) == []
+
+
+@pytest.mark.parametrize("pause", [0.0, 3.0])
+def test_a_server_that_goes_while_its_image_waits(maker: Owner, monkeypatch: pytest.MonkeyPatch, pause: float) -> None:
+    """Before its deletion begins, or after it has ended."""
+    server, tried = maker.server()["id"], []
+
+    def away(*_args: Any) -> None:
+        tried.append(1)
+        raise HostDown("The agent does not answer.")
+
+    monkeypatch.setattr("magnetar_control.conductor.snapshot._content", away)
+    monkeypatch.setattr("magnetar_control.conductor.snapshot.AGAIN", pause)
+    id = make(maker, server)
+    until(lambda: tried)
+    maker.call.delete(f"/v2.1/servers/{server}")
+    until(lambda: image(maker, id)["status"] == "killed")
+
+
+def test_snapshots_of_an_image_that_fails_go(maker: Owner) -> None:
+    blocks = [block("image", maker.call.image(), boot_index=0, volume_size=2, delete_on_termination=True),
+              block("blank", volume_size=1, delete_on_termination=True)]
+    server = maker.server(imageRef="", block_device_mapping_v2=blocks)["id"]
+    quota = f"{maker.api}/os-quota-sets/{maker.call.project_id}"
+    assert maker.call.put(quota, {"quota_set": {"snapshots": 1}}).status == 200
+    try:
+        id = make(maker, server)
+        until(lambda: image(maker, id)["status"] == "killed")
+        until(lambda: maker.call.get(f"{maker.api}/snapshots").json["snapshots"] == [])
+        assert maker.on_host("volume_snapshot", maker.host_of(server)) == []
+    finally:
+        maker.call.put(quota, {"quota_set": {"snapshots": 10}})
+
+
+def test_an_admin_makes_an_image_of_the_server_of_another_project(maker: Owner) -> None:
+    other = Owner(maker.cloud, maker.cloud.caller("jane", "janes"))
+    maker.call.post("/v2.1/flavors", {"flavor": {"id": "disk", "name": "disk", "vcpus": 1, "ram": 64, "disk": 1}})
+    source = other.call.image("janes")
+    server = other.server(imageRef=source, flavorRef="disk")["id"]
+    try:
+        id = make(maker, server)
+        other.call.settled(server)
+        assert image(maker, id)["status"] == "active"
+    finally:
+        other.clear()
+        other.call.delete(f"{IMAGES}/{source}")
+        maker.call.delete("/v2.1/flavors/disk")

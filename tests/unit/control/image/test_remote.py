@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The image service over HTTP, as a conductor uses it: the embedded one on another machine."""
+
+from __future__ import annotations
+
+import pytest
+
+from magnetar_control.services import Context
+from magnetar_control.services.image.remote import Remote
+from tests.unit.control.serving import served
+
+from .glance import RAW
+
+
+@pytest.fixture
+def remote(small):
+    with served(image=small.application) as url:
+        yield Remote(f"{url}/image", lambda _fresh: "admin")
+
+
+@pytest.mark.parametrize("status", ["queued", "active"])
+def test_an_image_goes_when_its_content_will_not_come_and_stays_when_it_has_come(small, remote, status):
+    id = small.make("ann", RAW if status == "active" else None)
+    remote.fail(id, "It is not to be had.")
+    remote.fail(id, "It is not to be had.")
+    found = remote.show(Context("u", "p", frozenset(("admin",))), id)
+    assert (found and found["status"]) == ("active" if status == "active" else None)
