@@ -61,6 +61,7 @@ class Actions:
             raise taking.invalid(name, "It must be an object.")
         values = taking.fields(given or {}, checks)
         with self.database.write() as connection:
+            attachments.lock(connection, request.params["id"])
             row = rules.seen(connection, volumes, request.context, request.params["id"])
             found = act(connection, request, row, values)
             self.database.ring(connection, BELL)

@@ -79,7 +79,7 @@ class Attachments:
         given = taking.body(request, "attachment", {"connector": taking.record}, ("connector",))
         with self.database.write() as connection:
             row = rules.one(connection, request.context, request.params["id"])
-            rules.connect(connection, row, given["connector"])
+            rules.connect(connection, row["id"], given["connector"])
         return self.show(request)
 
     def act(self, request: Request) -> Answer:

@@ -20,7 +20,8 @@ def reserve(connection: Connection, context: Context, volume_id: str, server_id:
             mode: str = "rw", connector: Document | None = None) -> RowMapping:
     """Keep the volume for a server. A volume with multiattach may be kept for several; any for the server that has it
     already (a live migration). Raises ``Fault`` 400."""
-    row = _locked(connection, context, volume_id)
+    lock(connection, volume_id)
+    row = seen(connection, volumes, context, volume_id)
     others = connection.execute(select(attachments).where(attachments.c.volume_id == volume_id)).mappings().all()
     again = next((one for one in others if one["id"] == id), None)
     if again is not None:
@@ -41,10 +42,9 @@ def reserve(connection: Connection, context: Context, volume_id: str, server_id:
     return one(connection, context, id)
 
 
-def _locked(connection: Connection, context: Context, volume_id: str) -> RowMapping:
-    """The volume, which others wait for until this transaction ends."""
+def lock(connection: Connection, volume_id: str) -> None:
+    """Others wait for the volume until this transaction ends; what is read from here on is what they have left."""
     connection.execute(update(volumes).where(volumes.c.id == volume_id).values(updated_at=volumes.c.updated_at))
-    return seen(connection, volumes, context, volume_id)
 
 
 def _connected(connector: Document | None) -> Document:
@@ -60,20 +60,34 @@ def one(connection: Connection, context: Context, id: str) -> RowMapping:
     return seen(connection, attachments, context, id)
 
 
-def connect(connection: Connection, row: RowMapping, connector: Document) -> None:
-    """A host is about to attach it."""
-    values = _connected(connector)
+def _held(connection: Connection, id: str) -> RowMapping | None:
+    """The attachment, when its volume is locked."""
+    volume_id = connection.execute(select(attachments.c.volume_id).where(attachments.c.id == id)).scalar()
+    if volume_id is None:
+        return None
+    lock(connection, volume_id)
+    return connection.execute(select(attachments).where(attachments.c.id == id)).mappings().first()
+
+
+def _there(connection: Connection, id: str) -> RowMapping:
+    row = _held(connection, id)
+    if row is None:
+        raise Fault(404, f"Volume attachment {id} could not be found.")
+    return row
+
+
+def connect(connection: Connection, id: str, connector: Document) -> None:
+    """A host is about to attach it. Raises ``Fault`` 404 where the attachment is gone."""
+    row, values = _there(connection, id), _connected(connector)
     if row["status"] == "attached":
         values.pop("status")
-    set_(connection, attachments, row["id"], **values)
+    set_(connection, attachments, id, **values)
     follow(connection, row["volume_id"])
 
 
 def complete(connection: Connection, id: str, host: str | None = None, device: str | None = None) -> None:
     """The server has it now. Raises ``Fault`` 404 where the attachment is gone."""
-    row = connection.execute(select(attachments).where(attachments.c.id == id)).mappings().first()
-    if row is None:
-        raise Fault(404, f"Volume attachment {id} could not be found.")
+    row = _there(connection, id)
     set_(connection, attachments, id, status="attached", attached_at=row["attached_at"] or now(),
          host=host or row["host"], device=device or row["device"])
     follow(connection, row["volume_id"])
@@ -81,10 +95,10 @@ def complete(connection: Connection, id: str, host: str | None = None, device: s
 
 def drop(connection: Connection, id: str) -> None:
     """The server has it no more; nothing when it had not."""
-    row = connection.execute(select(attachments.c.volume_id).where(attachments.c.id == id)).first()
+    row = _held(connection, id)
     if row is not None:
         connection.execute(delete(attachments).where(attachments.c.id == id))
-        follow(connection, row.volume_id)
+        follow(connection, row["volume_id"])
 
 
 def of(connection: Connection, ids: list[str]) -> dict[str, list[RowMapping]]:

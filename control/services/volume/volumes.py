@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, Table, and_, delet
 
 from magnetar_control.services import Context, Document
 from magnetar_control.store.database import now
+from magnetar_control.store.quotas import turn
 from magnetar_control.store.tables import quotas
 from magnetar_control.web import Fault
 
@@ -91,8 +92,13 @@ def usage(connection: Connection, project_id: str) -> dict[str, int]:
 
 
 def within(connection: Connection, project_id: str, **more: int) -> None:
-    """Raises ``Fault`` 413 (Cinder's over-quota status) where *more* is beyond a limit."""
-    most, have = limits(connection, project_id), usage(connection, project_id)
+    """Raises ``Fault`` 413 (Cinder's over-quota status) where *more* is beyond a limit. What it finds stays true until
+    the transaction ends: who wants more in the same project waits."""
+    most = limits(connection, project_id)
+    if all(most[resource] < 0 for resource in more):
+        return
+    turn(connection, project_id)
+    have = usage(connection, project_id)
     for resource, number in more.items():
         if most[resource] >= 0 and number > 0 and have[resource] + number > most[resource]:
             raise Fault(413, f"Quota exceeded for {resource}: the project has {have[resource]}, asked for {number} "

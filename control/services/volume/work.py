@@ -255,7 +255,8 @@ def _create_volume(worker: Worker, row: RowMapping) -> Document:
 
 def _extend_volume(worker: Worker, row: RowMapping) -> Document:
     worker.ensure(row, "volume", {"size": row["new_size"]})
-    return {"status": row["previous_status"], "size": row["new_size"], "new_size": None, "previous_status": None}
+    # Of the row as it is by then: a server may have let go of it.
+    return {"status": volumes.c.previous_status, "size": row["new_size"], "new_size": None, "previous_status": None}
 
 
 def _create_snapshot(worker: Worker, row: RowMapping) -> Document:

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import uuid
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import openstack
 import pytest
@@ -82,6 +84,50 @@ def test_multiattach_is_for_several(ask, service):
     assert _status(ask, many) == "in-use"
     service.detached(kept[1])
     assert _status(ask, many) == "available"
+
+
+@pytest.mark.parametrize("how", ["detached", "attached", "connected"])
+def test_several_at_once_leave_the_status_that_follows(ask, service, how):
+    """Each sees what the others did."""
+    many = service.create(ALICE, 1, multiattach=True)["id"]
+    service.work()
+    with ThreadPoolExecutor(3) as threads:
+        for _round in range(12):
+            kept = [service.reserve(ALICE, many, str(uuid.uuid4()))["id"] for _one in range(3)]
+            if how == "detached":
+                for id in kept:
+                    service.attached(id, "kvm1", "/dev/vdb")
+            ready = Barrier(3)
+
+            def act(id: str, last: str, ready: Barrier = ready) -> None:
+                ready.wait(30)
+                if how == "attached" and id == last:
+                    service.attached(id, "kvm1", "/dev/vdb")
+                elif how == "connected" and id == last:
+                    ask("PUT", f"/v3/red/attachments/{id}", {"attachment": {"connector": {"host": "kvm1"}}})
+                else:
+                    service.detached(id)
+
+            list(threads.map(act, kept, kept[-1:] * 3))
+            assert _status(ask, many) == {"detached": "available", "attached": "in-use", "connected": "attaching"}[how]
+            service.detached(kept[-1])
+            assert _status(ask, many) == "available"
+
+
+def test_a_server_that_lets_go_of_a_volume_while_it_grows(ask, service, volume, monkeypatch):
+    held = service.reserve(ALICE, volume, ONE)["id"]
+    service.attached(held, "kvm1", "/dev/vdb")
+    ask("POST", f"/v3/red/volumes/{volume}/action", {"os-extend": {"new_size": 2}}, status=202)
+    ensure = service.worker.ensure
+
+    def meanwhile(*args):
+        service.detached(held)
+        return ensure(*args)
+
+    monkeypatch.setattr(service.worker, "ensure", meanwhile)
+    service.work()
+    found = ask("GET", f"/v3/red/volumes/{volume}")["volume"]
+    assert (found["status"], found["size"], found["attachments"]) == ("available", 2, [])
 
 
 def test_a_volume_in_use_grows_from_3_42_on(ask, service, volume):

@@ -6,6 +6,8 @@ from __future__ import annotations
 import dataclasses
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import pytest
 from sqlalchemy import event
@@ -290,3 +292,27 @@ def test_multiattach_is_raw_on_the_host(ask, service, cloud: Cloud):
     volume = _volume(ask, multiattach=True)
     service.work()
     assert cloud.on_host()[volume["id"]]["format"] == "raw"
+
+
+@pytest.mark.parametrize("what", ["volumes", "gigabytes", "snapshots"])
+def test_many_at_once_do_not_exceed_a_quota(ask, service, what):
+    first = service.create(ALICE, 1)["id"]
+    service.work()
+    quota, ready = {"volumes": 4, "gigabytes": -1, "snapshots": -1, what: 4}, Barrier(8)
+    ask.as_(ADMIN)("PUT", "/v3/os-quota-sets/red", {"quota_set": quota})
+
+    def more(_number):
+        ready.wait(30)
+        try:
+            if what == "snapshots":
+                service.create_snapshot(ALICE, first)
+            else:
+                service.create(ALICE, 1)
+        except Fault as fault:
+            assert fault.status == 413
+            return 0
+        return 1
+
+    with ThreadPoolExecutor(8) as threads:
+        made = sum(threads.map(more, range(8)))
+    assert made == (4 if what == "snapshots" else 3)
