@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 
-from magnetar_control.services import Context, Images
+from magnetar_control.services import Context, Document, Images
 from magnetar_core.client import Client
 
 #: The control plane itself, for images of any project.
@@ -37,12 +36,19 @@ class Delivery:
         with lock:
             if key in self.known:
                 return
-            known: Mapping[str, object] = self.images.show(context, id) or {}
-            properties = known.get("properties")
-            found = client.ensure("image", id, {"name": id, "source": {"upload": True}, "properties": {
-                name: str(value)[:255] for name, value in (properties if isinstance(properties, dict) else {}).items()
-                if str(value)}})
+            # A copy that has another checksum is not the image's, and goes; servers that stand on it keep it.
+            found = client.ensure("image", id, _wanted(id, self.images.show(context, id) or {}), "recreate")
             if found["resource"]["status"] != "active":
                 chunks, size = self.images.content(id)
                 client.send("image", id, chunks, size, timeout=self.timeout)
             self.known.add(key)
+
+
+def _wanted(id: str, image: Document) -> Document:
+    """The host's image, with as much as is known of ours: nothing when it was deleted meanwhile."""
+    properties = image.get("properties") or {}
+    want = {"name": id, "source": {"upload": True}, "properties": {
+        name: str(value)[:255] for name, value in properties.items() if str(value)}}
+    if image.get("os_hash_algo") in ("sha256", "sha512") and image.get("os_hash_value"):
+        want["checksum"] = f"{image['os_hash_algo']}:{image['os_hash_value']}"
+    return want

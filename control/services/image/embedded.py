@@ -64,6 +64,10 @@ class Embedded:
         try:
             with self.database.write() as connection:
                 store.add(connection, row, names)
+                # Looked at afterwards: adding it waits for who deletes it now.
+                if store.was_there(connection, id):
+                    raise Fault(409, f"{id} was the id of an image that is deleted, and is not given again. Choose "
+                                "another, or leave it out.")
                 found = store.find(connection, None, id)
         except IntegrityError as error:
             raise Fault(409, f"There is an image {id} already.") from error

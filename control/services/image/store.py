@@ -25,12 +25,12 @@ from sqlalchemy import (
 from sqlalchemy.sql.elements import ColumnElement
 
 from magnetar_control.services import Context, Document
-from magnetar_control.store.database import now
+from magnetar_control.store.database import added, now
 from magnetar_control.store.paging import beyond
 from magnetar_control.web import Fault
 
 from .fields import VISIBILITIES, document
-from .tables import images, members, tags
+from .tables import deleted, images, members, tags
 
 Condition = ColumnElement[bool]
 Row = Mapping[Any, Any]
@@ -114,8 +114,14 @@ def set_tags(connection: Connection, id: str, names: Iterable[str]) -> None:
 
 
 def remove(connection: Connection, id: str) -> None:
-    """Remove the image with its members and tags."""
+    """Remove the image with its members and tags; that it was there stays known."""
     connection.execute(delete(images).where(images.c.id == id))
+    added(connection, deleted, id=id, deleted_at=now())
+
+
+def was_there(connection: Connection, id: str) -> bool:
+    """Whether an image of that id was deleted."""
+    return connection.execute(select(deleted.c.id).where(deleted.c.id == id)).first() is not None
 
 
 def page(connection: Connection, context: Context, query: Sequence[tuple[str, str]]) -> tuple[list[Document], bool]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, String, Table, Text
 
-from magnetar_control.store.tables import API, DOCUMENT, NAME, UUID, stamped
+from magnetar_control.store.tables import API, DOCUMENT, NAME, TIME, UUID, stamped
 
 images = Table(
     "images", API,
@@ -30,3 +30,7 @@ tags = Table(
     "image_tags", API,
     Column("image_id", UUID, ForeignKey("images.id", ondelete="CASCADE"), primary_key=True),
     Column("tag", NAME, primary_key=True))
+
+#: Ids of images that were there. None is given again: hosts may still have the content, and scripts the id.
+deleted = Table(
+    "deleted_images", API, Column("id", UUID, primary_key=True), Column("deleted_at", TIME, nullable=False))

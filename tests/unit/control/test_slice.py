@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 
 import pytest
@@ -107,6 +108,26 @@ def test_many_servers_do_not_share_a_port_or_an_address(cloud: Cloud) -> None:
         reply = admin.post("/v2.1/servers", {"server": {**body, "networks": [nic]}}, "2.60")
         assert reply.status == 400 and text in str(reply.json), reply
     assert admin.get("/v2.1/servers?name=many").json["servers"] == []
+
+
+def test_what_a_host_has_of_an_image_is_believed_only_with_the_images_checksum(cloud: Cloud) -> None:
+    """Also where the host has only begun, and another said nothing of a checksum."""
+    content = b"\1" * 65536
+    digest = f"sha512:{hashlib.sha512(content).hexdigest()}"
+    (host, endpoint), delivery = next(iter(cloud.hosts.items())), cloud.parts.delivery
+    for name, there in (("foreign", b"\2" * 65536), ("begun", None), ("same", content)):
+        id = cloud.admin.image(name, content)
+        with cloud.parts.agents.client(endpoint) as client:
+            client.ensure("image", id, {"name": id, "source": {"upload": True}})
+            if there is not None:
+                client.send("image", id, iter([there]), len(there))
+            before = client.get("image", id)
+            delivery.image(client, host, id)
+            found = client.get("image", id)
+            pieces, _size = client.receive("image", id)
+            assert b"".join(pieces) == content, name
+            assert found["status"] == "active" and (found == before if there == content else
+                                                    found["checksum"] == digest), (name, found)
 
 
 def test_what_is_known_of_a_new_server(cloud: Cloud) -> None:

@@ -76,6 +76,16 @@ def test_an_id_may_be_given_once(glance):
     glance.bob("POST", "/v2/images", {"id": id}, 409)
 
 
+def test_the_id_of_a_deleted_image_is_not_given_again(glance):
+    """Hosts may still have its content, and scripts its id: both would take the new image for the old one."""
+    id = glance.make("ann", RAW, visibility="private")
+    glance.ann("DELETE", f"/v2/images/{id}", None, 204)
+    for who in (glance.bob, glance.ann, glance.admin):
+        assert "deleted" in who("POST", "/v2/images", {"id": id.upper()}, 409)["message"]
+    glance.ann("GET", f"/v2/images/{id}", None, 404)
+    assert glance.make("ann") != id
+
+
 def test_who_sees_what(glance):
     """Another project's image is not there; what is shown to all may still not be changed."""
     ids = {visibility: glance.make("ann", RAW, name=visibility, visibility=visibility)
