@@ -41,8 +41,9 @@ class Authentication:
 
     def login(self, request: Request) -> Answer:
         """A new token, in X-Subject-Token; 401 when it is not known who asks."""
-        with self.bearers.database.read() as connection:
-            claims = Login(connection, self.bearers.find, self.bearers.clock(), self.life).claims(request.json())
+        database = self.bearers.database
+        claims = Login(database, self.bearers.find, self.bearers.clock(), self.life).claims(request.json())
+        with database.read() as connection:
             token = self.bearers.sign(connection, claims)
             bearer = borne(connection, claims, token, self.bearers.clock())
             if bearer is None:
@@ -118,7 +119,7 @@ def described(bearer: Bearer) -> Document:
     claims, user, target = bearer.claims, bearer.user, bearer.target
     found: Document = {
         "methods": list(claims.methods), "expires_at": _time(claims.expires), "issued_at": _time(claims.issued),
-        "audit_ids": [audit for audit in (claims.id, claims.parent) if audit],
+        "audit_ids": [claims.id, *claims.ancestors[:1]],
         "user": {"id": user["id"], "name": user["name"], "password_expires_at": None,
                  "domain": {"id": user["domain_id"], "name": user["domain_name"]}}}
     if target is not None:

@@ -140,7 +140,8 @@ def borne(connection: Connection, claims: tokens.Claims, token: str, moment: flo
     user = find_user(connection, claims.user_id)
     if user is None or not open_(user) or user["epoch"] != claims.user_epoch:
         return None
-    revoked = select(tables.revocations.c.token_id).where(tables.revocations.c.token_id.in_([claims.id, claims.parent]))
+    revoked = select(tables.revocations.c.token_id).where(
+        tables.revocations.c.token_id.in_([claims.id, *claims.ancestors]))
     if connection.execute(revoked).first() is not None:
         return None
     target, roles, credential = None, [], None
@@ -210,4 +211,9 @@ def _limited(connection: Connection, claims: tokens.Claims, roles: list[dict[str
 
 def over(text: str, moment: float) -> bool:
     """Whether the time *text* of the tables is past."""
-    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() <= moment
+    return seconds(text) <= moment
+
+
+def seconds(text: str) -> float:
+    """The time *text* of the tables, in seconds since the epoch."""
+    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()

@@ -13,6 +13,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from datetime import datetime
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +114,7 @@ class Keystone:
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, error.headers, None
-        except (OSError, orjson.JSONDecodeError) as error:
+        except (OSError, HTTPException, orjson.JSONDecodeError) as error:
             raise Fault(503, f"Keystone does not answer ({type(error).__name__}), so nobody can be let in. Try again "
                              "in a moment.") from error
 

@@ -11,27 +11,34 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, select
 
+from magnetar_control.store.database import Database
 from magnetar_control.web import Fault
 
 from . import grants, passwords, tables
-from .bearers import Bearer, find_target, find_user, open_, over
+from .bearers import Bearer, find_target, find_user, open_, over, seconds
 from .changes import DEFAULT
 from .nouns import Row
 from .tokens import Claims, new_id
 
 METHODS = ("password", "token", "application_credential")
 REFUSED = "The request you have made requires authentication: user, password or token are not right, or not enabled."
+#: How often in a row a token may be got by another one: each is named in it, and it must not become too long.
+LONGEST_CHAIN = 16
 Find = Callable[[str], Bearer | None]
 
 
 class Login:
     """One login. *find* tells who bears a token; *life* is how long a new one lives, in seconds."""
 
-    def __init__(self, connection: Connection, find: Find, moment: float, life: float) -> None:
-        self.connection, self.find, self.moment = connection, find, moment
+    connection: Connection
+
+    def __init__(self, database: Database, find: Find, moment: float, life: float) -> None:
+        self.database, self.find, self.moment = database, find, moment
         self.expires = moment + life
         self.credential: Row | None = None
         self.parent: Bearer | None = None
+        #: What was given as a password or secret, and what is kept of the right one (``None``: there is none).
+        self.secrets: list[tuple[str, str | None]] = []
 
     def claims(self, body: Any) -> Claims:
         """What the token will say. Raises ``Fault`` 400 or 401."""
@@ -40,19 +47,27 @@ class Login:
         methods = identity.get("methods")
         if not isinstance(methods, list) or not methods or not all(isinstance(method, str) for method in methods):
             raise Fault(400, "auth.identity.methods must be a list of at least one method.")
-        users = [self._user(method, identity) for method in methods]
+        methods = list(dict.fromkeys(methods))
+        with self.database.read() as self.connection:
+            users = [self._user(method, identity) for method in methods]
+        right = [passwords.matches(*pair) for pair in self.secrets]  # without a connection: it takes long
         user = users[0]
-        if user is None or any(other is None or other["id"] != user["id"] for other in users):
+        if user is None or not all(right) or any(other is None or other["id"] != user["id"] for other in users):
             raise Fault(401, REFUSED)
         if not open_(user):
             raise Fault(401, REFUSED)
-        scope, scope_id, epoch = self._scope(auth, user)
-        if self.parent:  # a token never lives longer than the one by which it was got
-            self.expires = min(self.expires, self.parent.claims.expires)
+        with self.database.read() as self.connection:
+            scope, scope_id, epoch = self._scope(auth, user)
+        chain: list[str] = []
+        if self.parent:
             methods = list(dict.fromkeys([*self.parent.claims.methods, *methods]))
+            chain = [*self.parent.claims.ancestors, self.parent.claims.id]
         return Claims(new_id(), user["id"], user["epoch"], self.moment, self.expires, tuple(methods), scope, scope_id,
-                      epoch, self.credential["id"] if self.credential else "",
-                      self.parent.claims.id if self.parent else "")
+                      epoch, self.credential["id"] if self.credential else "", " ".join(chain))
+
+    def _ends(self, moment: float) -> None:
+        """A token never lives longer than that by which it was got."""
+        self.expires = min(self.expires, moment)
 
     def _user(self, method: str, identity: Any) -> Row | None:
         if method not in METHODS:
@@ -67,7 +82,8 @@ class Login:
         if not isinstance(password, str):
             raise Fault(400, "auth.identity.password.user.password must be text.")
         row = self._named(tables.users, user, "auth.identity.password.user")
-        return row if passwords.matches(password, row["password"] if row else None) else None
+        self.secrets.append((password, row["password"] if row else None))
+        return row
 
     def _token(self, given: Any) -> Row | None:
         token = given.get("id")
@@ -76,7 +92,13 @@ class Login:
         self.parent = self.find(token)
         if self.parent and self.parent.claims.credential_id:
             raise Fault(403, "A token got with an application credential cannot be used to get another one.")
-        return self.parent.user if self.parent else None
+        if self.parent is None:
+            return None
+        if len(self.parent.claims.ancestors) >= LONGEST_CHAIN:
+            raise Fault(403, f"This token was got by a token, that by another, and so on {LONGEST_CHAIN} times. Log in "
+                        "with the password, or with a token nearer to that login.")
+        self._ends(self.parent.claims.expires)
+        return self.parent.user
 
     def _credential(self, given: Any) -> Row | None:
         secret = given.get("secret")
@@ -91,10 +113,11 @@ class Login:
             condition = (own.user_id == (user["id"] if user else "")) & (
                 own.name == _text(given.get("name"), "application_credential.name"))
         row = self.connection.execute(select(tables.credentials).where(condition)).mappings().first()
-        if not passwords.matches(secret, row["secret"] if row else None) or row is None:
+        self.secrets.append((secret, row["secret"] if row else None))
+        if row is None or (row["expires_at"] is not None and over(row["expires_at"], self.moment)):
             return None
-        if row["expires_at"] is not None and over(row["expires_at"], self.moment):
-            return None
+        if row["expires_at"] is not None:
+            self._ends(seconds(row["expires_at"]))
         self.credential = dict(row)
         return find_user(self.connection, row["user_id"])
 

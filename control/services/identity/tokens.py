@@ -24,7 +24,7 @@ LONGEST = 2048
 
 class Claims(NamedTuple):
     """What a token says. *scope*: project, domain, system or "" (none). Times are seconds since the epoch. The epochs
-    are those that user and scope had then."""
+    are those that user and scope had then. *chain*: ids of the tokens by which it was got, the first first."""
 
     id: str
     user_id: str
@@ -36,7 +36,12 @@ class Claims(NamedTuple):
     scope_id: str = ""
     scope_epoch: int = 0
     credential_id: str = ""
-    parent: str = ""
+    chain: str = ""
+
+    @property
+    def ancestors(self) -> list[str]:
+        """The ids of *chain*: with each of these the token ends."""
+        return self.chain.split()
 
 
 def new_id() -> str:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What both identity services promise: the embedded one, and the client of a Keystone (here: the embedded's REST)."""
 
+import socket
+import threading
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -83,6 +85,27 @@ def test_keystones_answers_are_believed_for_a_while(demo, service):
     with pytest.raises(Fault, match="does not answer") as caught:
         keystone.validate(demo.ask.login("ann", "secret", "demo").token)
     assert caught.value.status == 503
+
+
+@pytest.mark.parametrize("answer", [b"no HTTP at all\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"])
+def test_a_keystone_that_breaks_off_does_not_answer(answer):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        def serve():
+            with listener.accept()[0] as peer:
+                peer.recv(65536)
+                peer.sendall(answer)
+                peer.shutdown(socket.SHUT_WR)
+                while peer.recv(65536):
+                    pass
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            with pytest.raises(Fault, match="does not answer") as caught:
+                Keystone(f"http://127.0.0.1:{listener.getsockname()[1]}", "nova", "hush").validate("x")
+            assert caught.value.status == 503
+        finally:
+            thread.join()
 
 
 def test_our_own_token_is_renewed_when_it_is_refused(demo, service):

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Tokens: who gets one, what it is worth, and when it ends."""
 
+import contextlib
 import time
 import timeit
+from datetime import UTC, datetime
 
 import pytest
 
 from magnetar_control.services import identity
 from magnetar_control.services.identity import passwords, tokens
+from magnetar_control.services.identity.login import LONGEST_CHAIN
 
 from .cloud import URL, Cloud
 
@@ -71,6 +74,37 @@ def test_an_unscoped_token_becomes_a_scoped_one_and_ends_with_it(cloud, demo):
     assert cloud.identity.validate(second.token) is None
 
 
+def _again(cloud, token, project):
+    """A login with a token."""
+    return cloud.ask("POST", "/v3/auth/tokens", {"auth": {
+        "identity": {"methods": ["token"], "token": {"id": token}}, "scope": {"project": {"id": project}}}})
+
+
+@pytest.mark.parametrize("revoked", range(4))
+def test_with_a_token_end_all_that_were_got_with_it_however_far(cloud, demo, revoked):
+    chain = [cloud.ask.login("ann", "secret", "demo")]
+    for _more in range(3):
+        chain.append(_again(cloud, chain[-1].token, demo[0]))
+    ids = [one["token"]["audit_ids"] for one in chain]
+    assert [one[1:] for one in ids] == [[], *([ids[0][0]] for _more in range(3))]  # their own, and the first of all
+    assert all(cloud.identity.validate(one.token) for one in chain)
+    token = chain[revoked].token
+    cloud.ask.as_(token)("DELETE", "/v3/auth/tokens", None, 204, x_subject_token=token)
+    good = [cloud.identity.validate(one.token) is not None for one in chain]
+    assert good == [number < revoked for number in range(4)]
+
+
+def test_a_chain_of_tokens_has_an_end(small):
+    project = small.identity.validate(small.admin.token).project_id
+    token = small.admin.token
+    for _more in range(LONGEST_CHAIN):
+        token = _again(small, token, project).token
+        assert small.identity.validate(token)
+    refused = _again(small, token, project)
+    assert refused.status == 403
+    assert "password" in refused["error"]["message"]
+
+
 @pytest.mark.parametrize("name, password, project", [
     ("admin", "wrong", "admin"), ("nobody", "x", "admin"), ("admin", None, "elsewhere"), ("ad\u00fc", "x", "admin")])
 def test_a_wrong_login_is_a_401_that_does_not_say_which_part(small, name, password, project):
@@ -93,6 +127,37 @@ def test_an_unknown_user_takes_as_long_as_a_wrong_password(sqlite, monkeypatch):
 
     known, unknown = (min(took(name) for _try in range(3)) for name in ("admin", "nobody"))
     assert 0.5 < known / unknown < 2
+
+
+def test_a_login_keeps_no_connection_while_passwords_are_compared(small, monkeypatch):
+    """That takes long, and others wait for a connection."""
+    project = small.project()
+    user = small.user(project=project)
+    ann = small.ask.as_(small.ask.login("ann", "secret", "demo").token)
+    made = ann("POST", f"/v3/users/{user}/application_credentials", {"application_credential": {"name": "ci"}}, 201)
+    credential = {name: made["application_credential"][name] for name in ("id", "secret")}
+    held, during, read, matches = [], [], small.database.read, passwords.matches
+
+    @contextlib.contextmanager
+    def reading():
+        with read() as connection:
+            held.append(connection)
+            try:
+                yield connection
+            finally:
+                held.pop()
+
+    def compared(*given):
+        during.append(len(held))
+        return matches(*given)
+
+    monkeypatch.setattr(small.database, "read", reading)
+    monkeypatch.setattr(passwords, "matches", compared)
+    assert small.ask.login("ann", "secret", "demo").status == 201
+    assert small.ask.login("nobody", "secret", "demo").status == 401
+    assert small.ask("POST", "/v3/auth/tokens", {"auth": {"identity": {
+        "methods": ["application_credential"], "application_credential": credential}}}).status == 201
+    assert during == [0, 0, 0]
 
 
 CHANGES = {
@@ -239,3 +304,22 @@ def test_application_credentials(cloud, demo):
     ann("DELETE", f"{path}/{credential['id']}", None, 204)
     assert cloud.identity.validate(token) is None
     assert cloud.ask("POST", "/v3/auth/tokens", body).status == 401
+
+
+def test_a_token_ends_with_the_application_credential_with_which_it_was_got(sqlite):
+    moment = [1_800_000_000.0]
+    cloud = Cloud(sqlite, clock=lambda: moment[0])
+    user = cloud.user(project=cloud.project())
+    ann = cloud.ask.as_(cloud.ask.login("ann", "secret", "demo").token)
+    ends = datetime.fromtimestamp(moment[0] + 60, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    made = ann("POST", f"/v3/users/{user}/application_credentials",
+               {"application_credential": {"name": "ci", "expires_at": ends}}, 201)["application_credential"]
+    got = cloud.ask("POST", "/v3/auth/tokens", {"auth": {"identity": {
+        "methods": ["application_credential"],
+        "application_credential": {name: made[name] for name in ("id", "secret")}}}}, 201)
+    assert got["token"]["expires_at"] == ends
+    assert cloud.identity.validate(got.token).expires == moment[0] + 60
+    moment[0] += 59
+    assert cloud.identity.validate(got.token) is not None
+    moment[0] += 1
+    assert cloud.identity.validate(got.token) is None
