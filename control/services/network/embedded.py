@@ -23,7 +23,7 @@ from .tables import networks, ports, subnets
 
 #: Of the network that a new cloud begins with; /16, since a shared network serves all projects.
 DEFAULT_CIDR = "10.213.0.0/16"
-_BIND = update(ports).where(ports.c.device_id == bindparam("server"))
+_BIND = update(ports).where(ports.c.device_id == bindparam("server"), nics.TAKEN)
 NAMESPACE = uuid.UUID("6f0a6f0c-4f0b-5c47-9f59-9b1d4f2b7a10")
 
 
@@ -91,8 +91,8 @@ class Embedded:
     def users(self) -> dict[str, str]:
         """See ``services.Networks``."""
         with self.database.read() as connection:
-            return {row.id: row.device_id for row in connection.execute(select(ports.c.id, ports.c.device_id).where(
-                ports.c.device_owner == nics.OWNER, ports.c.device_id != ""))}
+            return {row.id: row.device_id for row in connection.execute(
+                select(ports.c.id, ports.c.device_id).where(nics.TAKEN))}
 
     def on_host(self, network_id: str) -> Document | None:
         """See ``services.Networks``. The name follows from the uuid, so that it is the same on each host."""

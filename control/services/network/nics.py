@@ -20,16 +20,18 @@ from .wishes import in_use, subnets_of
 
 #: Whose ports Nova's are, as Neutron shows it.
 OWNER = "compute:nova"
+#: Ports that servers took. Only taking one gives it a place: what users write into ports makes none a server's.
+TAKEN = (ports.c.device_owner == OWNER) & ports.c.place.is_not(None)
 TABLES = ("networks", "subnets", "ports", "port_addresses", "security_groups", "security_group_rules")
 #: Statements that each new server needs, made once: to make one takes longer than to ask it.
-_PLACES = select(ports.c.id, ports.c.place).where(ports.c.device_id == bindparam("server"))
+_PLACES = select(ports.c.id, ports.c.place).where(ports.c.device_id == bindparam("server"), TAKEN)
 _NICS = select(
     *ports.c["id", "network_id", "mac_address", "tag", "made_for_server", "status", "host"],
     networks.c.name.label("network"), networks.c.type, networks.c.bridge, addresses.c.subnet_id, addresses.c.ip_address)
 _NICS = _NICS.join_from(ports, networks, networks.c.id == ports.c.network_id).outerjoin(
     addresses, addresses.c.port_id == ports.c.id).order_by(
     ports.c.place, ports.c.created_at, ports.c.id, addresses.c.number)
-_BY_SERVER = _NICS.where(ports.c.device_id == bindparam("server"))
+_BY_SERVER = _NICS.where(ports.c.device_id == bindparam("server"), TAKEN)
 
 
 def host_name(network_id: str) -> str:
@@ -47,7 +49,7 @@ def allocated(connection: Connection, context: Context, server_id: str, wishes: 
     """The NICs of *wishes*; what is not there yet is made, or taken from the free ports."""
     rows = connection.execute(_PLACES, {"server": server_id}).all()
     have = {row.id for row in rows}
-    place = max((row.place for row in rows if row.place is not None), default=-1)
+    place = max((row.place for row in rows), default=-1)
     ids = [wish.get("port_id") or made_id(server_id, wish, number) for number, wish in enumerate(wishes)]
     new = [wish for id, wish in zip(ids, wishes, strict=True) if id not in have]
     choices = subnets_of(connection, {wish["network_id"] for wish in new})
@@ -90,7 +92,7 @@ def _make(connection: Connection, context: Context, id: str, wish: Document, cho
 
 def released(connection: Connection, server_id: str, port_id: str | None) -> None:
     """Delete what was made with the server, and free the rest."""
-    which = ports.c.device_id == server_id
+    which = (ports.c.device_id == server_id) & TAKEN
     if port_id is not None:
         which &= ports.c.id == port_id
     connection.execute(delete(ports).where(which, ports.c.made_for_server))

@@ -13,6 +13,7 @@ from sqlalchemy import delete as deleting
 
 from magnetar_control.services import Context, Document
 from magnetar_control.store.database import now
+from magnetar_control.store.tables import server_mappings
 from magnetar_control.web import Fault
 
 from . import ipam
@@ -35,8 +36,8 @@ from .attributes import (
 )
 from .groups import default_group
 from .networks import NETWORK
-from .nics import addresses_of
-from .nouns import Noun, change, common, found, kept, own, remove
+from .nics import TAKEN, addresses_of
+from .nouns import Noun, change, common, found, kept, missing, own, remove
 from .tables import addresses, ports, security_groups, subnets
 
 COLUMNS = {"binding:host_id": "host", "binding:vnic_type": "vnic_type", "binding:profile": "profile"}
@@ -89,6 +90,7 @@ def create(connection: Connection, context: Context, values: Document) -> None:
     """Add it with its addresses and groups."""
     network = found(connection, context, NETWORK, values["network_id"])
     _may_choose(context, network, values)
+    _may_mark(connection, context, "create", values)
     values.setdefault("port_security_enabled", network["port_security_enabled"])
     values["security_groups"] = _groups(connection, values)
     for name, column in COLUMNS.items():
@@ -110,6 +112,36 @@ def _mac_in_use(values: Document) -> Fault:
 def _may_choose(context: Context, network: RowMapping, values: Document) -> None:
     if "mac_address" in values and network["project_id"] != context.project_id and not context.is_admin:
         raise forbidden("create_port:mac_address", "the network's own project and admins may choose it")
+
+
+def _may_mark(connection: Connection, context: Context, verb: str, values: Document) -> None:
+    """Whose server a port says that it is at, users do not choose: only their own."""
+    if context.is_admin or not values["device_id"]:
+        return
+    project = connection.execute(select(server_mappings.c.project_id).where(
+        server_mappings.c.server_id == values["device_id"])).scalar()
+    if project is None and not values["device_owner"].startswith("compute:"):
+        return  # no server, and nothing that says so
+    if project != context.project_id:
+        raise forbidden(f"{verb}_port:device_id", "device_id is no server of the project")
+
+
+def _locked(connection: Connection, id: str) -> RowMapping:
+    """The port, which no server takes until the transaction ends."""
+    row = connection.execute(select(ports).where(ports.c.id == id).with_for_update()).mappings().first()
+    if row is None:
+        raise missing(PORT, id)
+    return row
+
+
+def _let_go(connection: Connection, row: RowMapping) -> None:
+    """Raise ``Fault`` 409 while a server has the port: its address would be another's, and the guest would use it."""
+    server = connection.execute(select(server_mappings.c.server_id).join(
+        ports, ports.c.device_id == server_mappings.c.server_id).where(
+        ports.c.id == row["id"], TAKEN, ~server_mappings.c.deleted)).scalar()
+    if server is not None:
+        raise Fault(409, f"Port {row['id']} is in use by server {server}. Detach it there first: openstack server "
+                    f"remove port {server} {row['id']}.", type="PortInUse")
 
 
 def _choices(connection: Connection, network_id: str) -> Sequence[RowMapping]:
@@ -150,6 +182,11 @@ def _groups(connection: Connection, values: Document) -> list[str]:
 
 def update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
     """Change it; ``fixed_ips`` replaces the addresses: those that stay are kept."""
+    row = _locked(connection, row["id"])
+    if any(values.get(name, row[name]) != row[name] for name in ("device_id", "device_owner")):
+        _let_go(connection, row)
+        _may_mark(connection, context, "update", {**row, **values})
+        values.update(made_for_server=False, place=None, tag=None)
     if "mac_address" in values:
         _change_mac(connection, context, row, values)
     if "security_groups" in values or values.get("port_security_enabled") is False:
@@ -158,8 +195,6 @@ def update(connection: Connection, context: Context, row: RowMapping, values: Do
     fixed = values.pop("fixed_ips", None)
     if fixed is not None:
         _readdress(connection, row, fixed)
-    if values.get("device_id") == "":
-        values.update(made_for_server=False, place=None, tag=None)
     change(connection, ports, row["id"], {COLUMNS.get(name, name): value for name, value in values.items()})
 
 
@@ -182,6 +217,8 @@ def _readdress(connection: Connection, row: RowMapping, fixed: Sequence[Document
         if match is not None:
             wanted.remove(match)
             stay.append(one["ip_address"])
+    if wanted or len(stay) < len(have):
+        _let_go(connection, row)
     connection.execute(deleting(addresses).where(addresses.c.port_id == row["id"], addresses.c.ip_address.not_in(stay)))
     choices = _choices(connection, row["network_id"])
     for wish in wanted:
@@ -189,7 +226,8 @@ def _readdress(connection: Connection, row: RowMapping, fixed: Sequence[Document
 
 
 def delete(connection: Connection, context: Context, row: RowMapping) -> None:
-    """Remove it, also when a server has it: Neutron guards only ports of its own routers and the like."""
+    """Remove it, unless a server has it: Neutron would have Nova detach it, which takes more than a transaction."""
+    _let_go(connection, _locked(connection, row["id"]))
     remove(connection, ports, row["id"])
 
 

@@ -7,8 +7,11 @@ import uuid
 
 import openstack
 import pytest
-from sqlalchemy import event
+from sqlalchemy import event, insert, update
 
+from magnetar_control.store.database import now
+from magnetar_control.store.tables import server_mappings
+from magnetar_control.web import Fault
 from tests.unit.control.serving import ADMIN, ALICE, BOB, READER, Asker, authenticate, served
 
 
@@ -140,6 +143,83 @@ def test_a_server_takes_a_port_and_gives_it_back(ask, service):
     service.release(server)
     assert ask("GET", f"/v2.0/ports/{port['id']}")["port"]["device_id"] == ""
     assert service.check(ALICE, [{"port": port["id"]}])
+
+
+def _server(service, context=ALICE) -> str:
+    """The uuid of a server that there is."""
+    id = str(uuid.uuid4())
+    with service.database.write() as connection:
+        connection.execute(insert(server_mappings).values(
+            server_id=id, cell_id="c", project_id=context.project_id, created_at=now()))
+    return id
+
+
+def _forget(service, server) -> None:
+    with service.database.write() as connection:
+        connection.execute(update(server_mappings).where(server_mappings.c.server_id == server).values(deleted=True))
+
+
+@pytest.mark.parametrize("beforehand", [True, False])
+def test_the_port_of_a_server_keeps_its_address_until_it_is_detached(ask, service, beforehand):
+    network, server = _network(ask), _server(service)
+    wish = {"port": _port(ask, network)["id"]} if beforehand else {"uuid": network["id"]}
+    (nic,) = service.allocate(ALICE, server, service.check(ALICE, [wish]))
+    path = f"/v2.0/ports/{nic['port_id']}"
+    before = ask("GET", path)["port"]
+    other = [{"ip_address": "10.1.0.200"}]
+    for asker in (ask, ask.as_(ADMIN)):
+        for method, change in (("DELETE", None), ("PUT", {"device_id": ""}), ("PUT", {"device_id": _server(service)}),
+                               ("PUT", {"device_owner": ""}), ("PUT", {"fixed_ips": other}), ("PUT", {"fixed_ips": []}),
+                               ("PUT", {"fixed_ips": [*before["fixed_ips"], *other]})):
+            refused = asker(method, path, change and {"port": change}, status=409)["NeutronError"]
+            assert refused["type"] == "PortInUse" and server in refused["message"], (method, change, refused)
+            assert "etach" in refused["message"]
+    assert ask("GET", path)["port"] == before
+    same = {name: before[name] for name in ("device_id", "device_owner", "fixed_ips")}
+    changed = ask("PUT", path, {"port": {**same, "name": "web"}})["port"]
+    assert {**before, "name": "web", "updated_at": changed["updated_at"]} == changed
+    _forget(service, server)
+    ask("PUT", path, {"port": {"fixed_ips": other}})
+    ask("DELETE", path)
+    assert service.users() == {}
+
+
+def test_a_port_is_a_servers_only_when_the_server_took_it(ask, service):
+    """Whatever somebody writes into a port, it does not come to a server of another project, and learns nothing."""
+    network, server = _network(ask.as_(ADMIN), shared=True), _server(service)
+    (nic,) = service.allocate(ALICE, server, service.check(ALICE, [{"uuid": network["id"]}]))
+    bob, given = ask.as_(BOB), {"network_id": network["id"]}
+    free = _port(bob, network)["id"]
+    for fields in ({"device_id": server}, {"device_id": server, "device_owner": "x"},
+                   {"device_id": server, "device_owner": "compute:nova"},
+                   {"device_id": str(uuid.uuid4()), "device_owner": "compute:nova"}):
+        bob("POST", "/v2.0/ports", {"port": {**given, **fields}}, status=403)
+        error = bob("PUT", f"/v2.0/ports/{free}", {"port": fields}, status=403)["NeutronError"]
+        assert "device_id" in error["message"]
+    mine = _port(bob, network, device_id=_server(service, BOB), device_owner="compute:nova")
+    assert bob("PUT", f"/v2.0/ports/{mine['id']}", {"port": {"name": "x"}})["port"]["device_id"] == mine["device_id"]
+    assert _port(bob, network, device_id="balancer", device_owner="mine")["device_id"] == "balancer"
+    for owner in ("", "compute:nova"):
+        ask.as_(ADMIN)("PUT", f"/v2.0/ports/{free}", {"port": {"device_id": server, "device_owner": owner}})
+        assert bob("GET", f"/v2.0/ports/{free}")["port"]["device_id"] == server
+        service.bind(server, "kvm1")
+        assert [one["port_id"] for one in service.ports(server)] == [nic["port_id"]]
+        assert service.users() == {nic["port_id"]: server}
+        assert bob("GET", f"/v2.0/ports/{free}")["port"]["status"] == "DOWN"
+    service.release(server)
+    assert bob("GET", f"/v2.0/ports/{free}")["port"]["device_id"] == server
+    assert service.ports(server) == []
+
+
+def test_a_port_that_its_owner_marked_is_not_taken(ask, service):
+    server = _server(service)
+    port = _port(ask, _network(ask), device_id=server, device_owner="compute:nova")
+    for wish in ([{"port": port["id"]}], [{"port": port["id"], "tag": "x"}]):
+        with pytest.raises(Fault, match="still in use"):
+            service.check(ALICE, wish)
+    ask("PUT", f"/v2.0/ports/{port['id']}", {"port": {"device_id": ""}})
+    (nic,) = service.allocate(ALICE, server, service.check(ALICE, [{"port": port["id"]}]))
+    assert nic["port_id"] == port["id"]
 
 
 def test_two_networks_are_one_too_many_to_choose_from(ask, service):
