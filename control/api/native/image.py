@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -56,14 +56,18 @@ class Images(Noun):
             "data": {"PUT": self.upload, "GET": self.download}}
 
     def every(self, asks: Asks) -> list[Document]:
+        """Those that can be meant by their name."""
+        return self._listed(asks)
+
+    def _listed(self, asks: Asks, **filters: str) -> list[Document]:
         """All pages."""
         found: list[Document] = []
-        query: dict[str, Any] = {"limit": 1000}
+        query: dict[str, Any] = {"limit": 1000, **filters}
         while True:
             page = asks.image("GET", "/images", **query)
-            found += [shown(one) for one in page["images"]]
+            found += [one for one in map(shown, page["images"]) if _mine(asks, one, ("public",))]
             if not page.get("next"):
-                return [one for one in found if _mine(asks, one)]
+                return found
             query = dict(parse_qsl(urlsplit(page["next"]).query))
 
     def find(self, asks: Asks, key: str) -> Document | None:
@@ -71,12 +75,11 @@ class Images(Noun):
         if is_uuid(key):
             try:
                 one = shown(asks.image("GET", f"/images/{key.lower()}"))
-                return one if _mine(asks, one) else None
+                return one if _mine(asks, one, ("public", "community")) else None
             except MagnetarError as error:
                 if error.status != 404:
                     raise
-        named = [one for one in map(shown, asks.image("GET", "/images", name=key, limit=100)["images"])
-                 if _mine(asks, one)]
+        named = self._listed(asks, name=key)
         found = [one for one in named if one["_owner"] == asks.project] or named
         if len(found) > 1:
             raise Ambiguous(f"{len(found)} images have the name {key!r}; use a uuid.",
@@ -170,9 +173,10 @@ class Images(Noun):
         return answer
 
 
-def _mine(asks: Asks, one: Document) -> bool:
-    """Whether the project has the image; administrators see those of all projects elsewhere, and not here."""
-    return one["_owner"] == asks.project or one["_visibility"] in ("public", "community") or not asks.context.is_admin
+def _mine(asks: Asks, one: Document, open: Collection[str]) -> bool:
+    """Whether the image can be meant: the project's own, and those of a visibility in *open*. Administrators see those
+    of all projects elsewhere, and not here. Anybody may give a community image any name: its uuid is to mean it."""
+    return one["_owner"] == asks.project or one["_visibility"] in open or not asks.context.is_admin
 
 
 def _all(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:

@@ -53,6 +53,31 @@ def test_images_of_another_project(cloud: Cloud) -> None:
     assert other.delete("/v1/image/theirs").json["changed"]
 
 
+def test_anothers_community_image_is_meant_by_its_uuid_only(cloud: Cloud) -> None:
+    """A name that anybody may give chooses no image, neither to be removed nor to boot from."""
+    owner, other = cloud.caller("ann", "shop"), cloud.caller("joe", "mill")
+    id = owner.image("open", visibility="community")
+    for who in (cloud.admin, other):
+        assert who.get("/v1/image/open").status == 404
+        assert "open" not in [one["name"] for one in who.get("/v1/image").json["images"]]
+        assert not who.delete("/v1/image/open").json["changed"]
+        refused = ensure(who, "server/of-it", {"flavor": "tiny", "image": "open", "networks": []})
+        assert refused.status == 400 and "image" in refused.json["error"]["message"], refused
+        assert who.get(f"/v1/image/{id}").json["name"] == "open"
+    found = ensure(cloud.admin, "server/of-it", {"flavor": "tiny", "image": id, "networks": []}, dry_run=True)
+    assert found.status == 200, found
+    assert owner.delete("/v1/image/open").json["changed"]
+
+
+def test_an_image_is_found_behind_many_of_its_name(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("magnetar_control.services.image.store.LARGEST_PAGE", 2)
+    mine = cloud.admin.post("/image/v2/images", {"name": "often"}).json["id"]
+    other = cloud.caller("ann", "shop")
+    for _more in range(3):
+        assert other.post("/image/v2/images", {"name": "often", "visibility": "community"}).status == 201
+    assert cloud.admin.get("/v1/image/often").json["id"] == mine
+
+
 @pytest.mark.parametrize(("want", "field"), [
     ({"cidr": "10.9.0.0/31"}, "cidr"), ({"cidr": "10.9.0.1/32"}, "cidr"), ({"cidr": "0.0.0.0/4"}, "cidr"),
     ({"cidr": "127.0.0.0/24"}, "cidr"), ({"cidr": "10.9.0.0/33"}, "cidr"), ({}, "cidr"),
