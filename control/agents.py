@@ -12,12 +12,21 @@ from pathlib import Path
 from typing import Any
 
 from magnetar_core.client import Client
+from magnetar_core.errors import MagnetarError, TimedOut, Unreachable
 from magnetar_core.flows.migrate import Side
 
 #: The id of the request for which this thread works; the agents' logs name it too.
 request_id: contextvars.ContextVar[str | None] = contextvars.ContextVar("request_id", default=None)
 #: Clients kept for each host; more are made when they are needed, and closed afterwards.
 KEPT = 8
+#: What users are told of an agent that does not answer; its own words name hosts, paths and addresses.
+PLAIN = {Unreachable.code: "The server's host does not answer. Try again later.",
+         TimedOut.code: "The server's host did not answer in time. Try again later."}
+
+
+def plain(error: MagnetarError) -> str:
+    """What a failure at a host says to users, who are not told which host it is."""
+    return PLAIN.get(error.code, error.message)
 
 
 class Named(Client):

@@ -92,10 +92,11 @@ class View:
         return shown
 
     def fault(self, row: Row) -> dict[str, Any]:
-        """The last failure; its details for admins, and for users when it is not a failure of the machinery."""
+        """The last failure; its details for admins, and for users when it is not a failure of the machinery, whose
+        details are tracebacks and names of hosts."""
         fault = orjson.loads(row.fault)
         shown = {"code": fault["code"], "created": fault["created"][:19] + "Z", "message": fault["message"]}
-        if fault.get("details") and (self.call.context.is_admin or fault["code"] != 500):
+        if fault.get("details") and (self.call.context.is_admin or fault["code"] < 500):
             shown["details"] = fault["details"]
         return shown
 

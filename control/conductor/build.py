@@ -24,7 +24,7 @@ from magnetar_core.errors import Cancelled, Conflict, MagnetarError, NotFound
 
 from . import volumes
 from .schedule import NoHost, wanted
-from .work import Claims, HostDown, Work, said
+from .work import Claims, HostDown, Work, for_users, said
 
 log = logging.getLogger(__name__)
 
@@ -169,8 +169,10 @@ def _again(work: Work, host: str, error: Exception) -> None:
             work, ignored=frozenset(tried), cell_id=work.conductor.cell.id))
     except NoValidHost as none:
         volumes.give_back(work, everything=True)
-        work.error(NoHost(f"Exceeded maximum number of retries. Build of instance {work.id} failed on "
-                          f"{', '.join(tried)}; last exception: {said(error)}", explanation=none.explanation.text()))
+        work.error(NoHost(
+            f"Exceeded maximum number of retries. Build of instance {work.id} failed; last exception: "
+            f"{for_users(error)}",
+            explanation=f"It failed on {', '.join(tried)}: {said(error)} {none.explanation.text()}"))
         return
     work.note(host=found.host, task_state="scheduling")
     work.later(0.0, host=found.host, args=servers.text({**work.args, "tried": tried}))

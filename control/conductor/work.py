@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 from sqlalchemy import Connection
 
+from magnetar_control.agents import plain
 from magnetar_control.services import Context
 from magnetar_control.store import actions, servers
 from magnetar_control.store.database import Database, now
@@ -217,14 +218,15 @@ class Work:
         self._end("done", None, values)
 
     def failed(self, error: BaseException, **values: Any) -> None:
-        """The action has failed: the fault is noted, the server is as *values* say."""
+        """The action has failed: the fault is noted, the server is as *values* say. Users read its message, and of a
+        failure of the machinery (code 500 and above) no details."""
         if self.rule.task:
             values.setdefault("task_state", None)
         code = error.status if isinstance(error, Fault | MagnetarError) else 500
         explained = code < 500 or explanation(error)
-        values["fault"] = servers.text({"code": code, "message": said(error)[:255], "created": now(),
-                                        "details": told(error) if explained else "".join(
-                                            traceback.format_exception(error))[-4000:]})
+        details = told(error) if explained else "".join(traceback.format_exception(error))[-4000:]
+        values["fault"] = servers.text({"code": code, "message": for_users(error)[:255], "created": now(),
+                                        "details": details})
         self._end("failed", "Error", values)
 
     def left_as(self, resource: Mapping[str, Any]) -> bool:
@@ -281,6 +283,14 @@ def said(error: BaseException) -> str:
     if isinstance(error, Fault | MagnetarError):
         return error.message
     return f"{type(error).__name__}: {error}"
+
+
+def for_users(error: BaseException) -> str:
+    """As ``said``, without what is the operator's: hosts and their addresses, and the words of an unexpected failure
+    (as in Nova, users read its class)."""
+    if isinstance(error, MagnetarError):
+        return plain(error)
+    return error.message if isinstance(error, Fault) else type(error).__name__
 
 
 def explanation(error: BaseException) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from magnetar_control.agents import plain
 from magnetar_control.api import quota
 from magnetar_control.api.operation import Call, Operation
 from magnetar_control.api.values import (
@@ -34,7 +35,7 @@ from magnetar_control.api.values import (
 from magnetar_control.store import migrations, servers
 from magnetar_control.web import Answer, Fault
 from magnetar_core.actions import ACTIONS
-from magnetar_core.errors import InvalidField
+from magnetar_core.errors import InvalidField, MagnetarError
 from magnetar_core.kinds.common import NAME
 from magnetar_core.values import Choices, Nullable, OneOf, Text, Value
 
@@ -246,17 +247,20 @@ def change_password(call: Call) -> Answer:
     host = call.cloud.hosts.get(call.server.host)
     if host is None or not host.up:
         raise Fault(409, f"The host of instance {call.server.id} does not answer.")
-    from magnetar_core.errors import MagnetarError
-
     try:
         with call.cloud.agents.client(host.endpoint) as client:
             client.event("server", call.server.id, "change_password", {"password": call.body["adminPass"]},
                          timeout=30, request_id=call.request.id)
     except MagnetarError as error:
-        raise Fault(409, f"Failed to set admin password on {call.server.id}: {error.message}") from None
+        raise Fault(409, f"Failed to set admin password on {call.server.id}: {_told(call, error)}") from None
     with call.database.write() as connection:
         done(call, connection, "changePassword")
     return Answer(None, 202)
+
+
+def _told(call: Call, error: MagnetarError) -> str:
+    """What a failure at the server's host says to the caller: admins read which host, and why."""
+    return error.message if call.context.is_admin else plain(error)
 
 
 def done(call: Call, connection: Connection, key: str) -> None:
@@ -267,8 +271,6 @@ def done(call: Call, connection: Connection, key: str) -> None:
 
 def console_output(call: Call) -> Answer:
     """The end of the console log."""
-    from magnetar_core.errors import MagnetarError
-
     length = (call.body or {}).get("length")
     host = call.cloud.hosts.get(call.server.host)
     if host is None:
@@ -278,7 +280,7 @@ def console_output(call: Call) -> Answer:
         with call.cloud.agents.client(host.endpoint) as client:
             text = "" if lines == 0 else client.console(call.server.id, lines)
     except MagnetarError as error:
-        raise Fault(409, f"Unable to get console log of {call.server.id}: {error.message}") from None
+        raise Fault(409, f"Unable to get console log of {call.server.id}: {_told(call, error)}") from None
     return Answer({"output": text}, 200)
 
 

@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Iterator
 
 import pytest
 
+from magnetar_control.agents import Agents
+from magnetar_control.conductor import build
+from magnetar_control.conductor.work import HostDown, Work
 from magnetar_control.store import servers
+from magnetar_core.errors import Unreachable
 
 from .cloud import Cloud
 
@@ -54,6 +59,53 @@ def test_admins_are_told_which_filter_refused_how_many_hosts(cloud: Cloud) -> No
     assert event["result"] == "Error" and hosts in event["details"]
     assert "RamFilter" not in str(user.get(f"{path}/{request}", "2.84").json)
     assert user.delete(f"/v2.1/servers/{id}").status == 204
+    assert user.settled(id) is None
+
+
+def small(cloud: Cloud) -> str:
+    """A flavor that users may take: it has a disk."""
+    cloud.admin.post("/v2.1/flavors", {"flavor": {"id": "small", "name": "small", "vcpus": 1, "ram": 64, "disk": 1}})
+    return "small"
+
+
+@pytest.mark.parametrize("attempts", [1, 9])
+def test_users_are_not_told_of_hosts_that_do_not_answer(
+        cloud: Cloud, monkeypatch: pytest.MonkeyPatch, attempts: int) -> None:
+    """Neither which they are, nor where their agents listen, nor tracebacks; admins are."""
+    def make(work: Work, host: str, _nics: object) -> None:
+        raise HostDown(f"The agent of host {host} does not answer: Cannot reach the agent at unix:/secret")
+
+    monkeypatch.setattr(build, "make", make)
+    conductor = cloud.parts.working
+    monkeypatch.setattr(conductor, "settings", dataclasses.replace(conductor.settings, max_attempts=attempts))
+    monkeypatch.setattr(conductor.states, "built", lambda *_args, **_more: None)
+    user = cloud.caller("ulla", "elsewhere")
+    wanted = {"name": "away", "flavorRef": small(cloud), "imageRef": user.image("ullas"), "networks": "none"}
+    id = user.post("/v2.1/servers", {"server": wanted}, "2.60").json["server"]["id"]
+    shown = user.settled(id)
+    assert shown and "does not answer" in shown["fault"]["message"], shown
+    assert "details" not in shown["fault"] and not any(
+        word in str(shown["fault"]) for word in ("kvm", "unix", "secret", "Traceback"))
+    told = cloud.admin.server(id)["fault"]["details"]
+    assert "unix:/secret" in told and "kvm" in told
+    user.delete(f"/v2.1/servers/{id}")
+    assert user.settled(id) is None
+
+
+def test_users_are_not_told_where_a_console_is_looked_for(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    user = cloud.caller("ulla", "elsewhere")
+    id = user.boot("talks", flavorRef=small(cloud), imageRef=user.image("ullas"), networks="none")["id"]
+
+    def client(_agents: Agents, endpoint: str) -> None:
+        raise Unreachable(f"Cannot reach the agent at {endpoint}")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Agents, "client", client)
+        for action, args in (("os-getConsoleOutput", {}), ("changePassword", {"adminPass": "x"})):
+            reply = user.act(id, action, args)
+            assert reply.status == 409 and "does not answer" in str(reply.json) and "unix:" not in str(reply.json)
+            assert "unix:" in str(cloud.admin.act(id, action, args).json)
+    user.delete(f"/v2.1/servers/{id}")
     assert user.settled(id) is None
 
 
