@@ -29,7 +29,7 @@ from magnetar_control.api.values import (
     record,
     since,
 )
-from magnetar_control.store import actions, listing, servers
+from magnetar_control.store import actions, history, listing, servers
 from magnetar_control.store.tables import server_group_members, server_groups
 from magnetar_control.store.tables import servers as table
 from magnetar_control.web import Answer, Fault
@@ -241,7 +241,8 @@ def _sort(call: Call, query: Mapping[str, Any]) -> list[tuple[str, bool]]:
 
 
 def _marker(call: Call, id: str, sort: Sequence[tuple[str, bool]]) -> tuple[Any, ...]:
-    found = servers.find(call.cloud.store, id) if len(id) == 36 else None
+    """Where a page begins: what the server *id* sorts by. It may have been deleted since the page before."""
+    found = history.server(call.cloud.store, id, deleted=True) if len(id) == 36 else None
     if found is None or (found[1].project_id != call.project and not call.context.is_admin):
         raise Fault(400, f"marker [{id[:80]}] not found")
     return tuple(getattr(found[1], name) for name, _descending in sort)

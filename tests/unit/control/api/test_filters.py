@@ -4,12 +4,13 @@
 from urllib.parse import quote
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import text, update
 from sqlalchemy.exc import DataError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from magnetar_control.store import listing
 from magnetar_control.store.database import away
+from magnetar_control.store.tables import servers
 
 LATE, EARLY = "9999-12-31T23:59:59-23:59", "0001-01-01T00:00:00%2B23:59"
 NAMES = ("web1", "web2", "my-web", "db", "mail", "a.b", "a" * 24 + "!")
@@ -94,3 +95,24 @@ def test_what_says_that_a_database_is_away():
         assert away(error)
     for error in (DataError("", {}, Exception()), ProgrammingError("", {}, Exception())):
         assert not away(error)
+
+
+def test_pages_go_on_after_a_server_that_was_deleted(compute):
+    """Between two pages, and in lists that show deleted ones too; not after one of another project."""
+    made = [compute.server(name=f"s{at}", created_at=f"2026-01-0{at + 1}T00:00:00.000000") for at in range(4)]
+    first = compute.rita.get("/servers?limit=2&sort_key=created_at&sort_dir=asc").json
+    assert [one["id"] for one in first["servers"]] == made[:2]
+    with compute.cell.write() as connection:
+        connection.execute(update(servers).where(servers.c.id.in_(made[1:3])).values(
+            deleted_at="2026-02-01T00:00:00.000000", vm_state="deleted"))
+    follow = first["servers_links"][0]["href"].partition("/v2.1")[2]
+    assert [one["id"] for one in compute.rita.get(follow).json["servers"]] == made[3:]
+    seen, path = [], "/servers?changes-since=2020-01-01T00:00:00Z&limit=1"
+    while path:
+        reply = compute.rita.get(path)
+        assert reply.status == 200, reply
+        seen += [one["id"] for one in reply.json["servers"]]
+        path = (reply.json.get("servers_links") or [{"href": ""}])[0]["href"].partition("/v2.1")[2]
+    assert seen == made[::-1]
+    for marker in (compute.server(project="blue", deleted_at="2026-02-01T00:00:00.000000"), "0" * 36):
+        assert compute.rita.get(f"/servers?marker={marker}").status == 400
