@@ -56,8 +56,7 @@ def checked_blocks(call: Call, want: Mapping[str, Any], image: Mapping[str, Any]
     found = [_item(call, one, f"server.block_device_mapping_v2[{at}]") for at, one in enumerate(given)
              if not one.get("no_device")]
     _own_root(image, found)
-    own = [_item(call, one, f"block_device_mapping of image {image['id']}") for one in _of_image(image)] \
-        if image else []
+    own = [_item(call, one, _property_of(image)) for one in _of_image(image)] if image else []
     if any(one["boot_index"] == 0 for one in own):  # what stands for the image's own content is that root disk
         found = [one for one in found if not (one["source_type"] == "image" and one["boot_index"] == 0)]
     indexes = {one["boot_index"] for one in found} - {None}
@@ -70,7 +69,8 @@ def checked_blocks(call: Call, want: Mapping[str, Any], image: Mapping[str, Any]
 
 
 def _of_image(image: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The mapping that an image of a server on volumes has among its properties."""
+    """The mapping that an image of a server on volumes has among its properties. Users can write anything there, so it
+    is checked as that of a request is."""
     properties = image.get("properties") or {}
     if "block_device_mapping" not in properties:
         return []
@@ -80,8 +80,14 @@ def _of_image(image: Mapping[str, Any]) -> list[dict[str, Any]]:
         found = None
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
         raise Fault(400, f"The property block_device_mapping of image {image['id']} is not a list in JSON.")
-    return [{**one, "boot_index": BootIndex().check(one.get("boot_index"), "boot_index")} for one in found
-            if not one.get("no_device")]
+    # Nova writes all keys, and newer ones than are known here.
+    given = [{name: value for name, value in one.items() if name in _FIELDS and value is not None} for one in found]
+    return [one for one in BLOCK_DEVICES.check(given, _property_of(image)) if not one.get("no_device")]
+
+
+def _property_of(image: Mapping[str, Any]) -> str:
+    """The property that has an image's mapping, as refusals name it."""
+    return f"image {image['id']}: block_device_mapping"
 
 
 def _own_root(image: Mapping[str, Any] | None, found: Sequence[Mapping[str, Any]]) -> None:
