@@ -107,13 +107,19 @@ def resize(call: Call) -> Answer:
     old = orjson.loads(call.server.flavor)
     if flavor["id"] == old["id"]:
         raise Fault(400, "When resizing, instances must change flavor!")
-    if flavor["disk"] == 0 and old["disk"] and call.server.image_id:
-        raise Fault(400, "Resize to zero disk flavor is not allowed.")
-    if flavor["disk"] < old["disk"]:
-        raise Fault(400, "Resize error: the disk of the new flavor is smaller than that of the old one.")
+    if flavor["disk"] < old["disk"] and not _on_volume(call.server):
+        raise Fault(400, "Resize error: the disk of the new flavor is smaller than that of the old one."
+                    if flavor["disk"] else "Resize to zero disk flavor is not allowed.")
     quota.check_flavor(call, old, flavor)
     ask(call, "resize", {"flavor": flavor, "disk_config": call.body.get("OS-DCF:diskConfig")})
     return Answer(None, 202)
+
+
+def _on_volume(server: servers.Found) -> bool:
+    """Whether its root disk is a volume, which has its own size whatever the flavor says."""
+    import orjson
+
+    return not server.image_id or any(one["boot_index"] == 0 for one in orjson.loads(server.volumes))
 
 
 def migrate(call: Call) -> Answer:

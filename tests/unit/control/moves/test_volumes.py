@@ -64,3 +64,24 @@ def test_a_root_disk_that_is_a_volume_binds_no_server(cloud):
     assert (row(cloud, id).host, at(cloud, id)[host]["power_state"]) == (host, "running")
     cloud.admin.delete(f"/v2.1/servers/{id}")
     assert cloud.admin.settled(id) is None
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_flavor_with_a_smaller_disk_is_for_servers_on_volumes(cloud, named):
+    """The volume has its own size, whether or not the request named its image too; a disk of the host cannot shrink."""
+    image = cloud.admin.image()
+    block = {"source_type": "image", "destination_type": "volume", "boot_index": 0, "volume_size": 1,
+             "delete_on_termination": True, "uuid": image}
+    id = cloud.admin.boot(flavorRef="large", block_device_mapping_v2=[block], **({"imageRef": image} if named else {}))[
+        "id"]
+    for flavor in ("small", "1"):  # the latter has no disk
+        server = move(cloud, id, "resize", {"flavorRef": flavor})
+        assert server["status"] == "VERIFY_RESIZE", row(cloud, id).fault
+        assert move(cloud, id, "confirmResize")["status"] == "ACTIVE"
+        assert list(at(cloud, id)) == [row(cloud, id).host]
+    other = cloud.admin.boot(flavorRef="large")["id"]
+    for flavor in ("small", "1"):
+        assert cloud.admin.act(other, "resize", {"flavorRef": flavor}).status == 400
+    for each in (id, other):
+        cloud.admin.delete(f"/v2.1/servers/{each}")
+        assert cloud.admin.settled(each) is None
