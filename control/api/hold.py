@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import orjson
 from sqlalchemy import delete, select, update
 
 from magnetar_control.store import servers
@@ -56,10 +57,12 @@ def given(call: Call, number: int) -> bool:
 
 
 def withdrawn(call: Call, number: int, column: str = "volumes", change: Callable[[List], List] | None = None) -> None:
-    """Take the action back as if it had never been asked for, unless a conductor has it already."""
+    """Take the action back as if it had never been asked for, unless a conductor has it already, or has done it. One
+    that was dropped meanwhile stays, as users may have seen it, without what it was to change."""
     with call.database.write() as connection:
-        gone = connection.execute(delete(actions).where(actions.c.id == number, actions.c.state != "running")).rowcount
-        if gone and change:
+        gone = connection.execute(delete(actions).where(actions.c.id == number, actions.c.state == "queued")).rowcount
+        if change and (gone or connection.execute(select(actions.c.state).where(
+                actions.c.id == number)).scalar() == "failed"):
             servers.revise(connection, call.server.id, column, change)
 
 
@@ -79,7 +82,10 @@ def ended(call: Call, number: int, limit: float) -> str | None:
 
 
 def why(call: Call, number: int) -> str:
-    """What the last event of a failed action says."""
+    """What the last event of a failed action says to admins; to users, what the server's fault says."""
     with call.database.read() as connection:
+        if not call.context.is_admin:
+            server = servers.row(connection, call.server.id)
+            return str(orjson.loads(server.fault)["message"]) if server and server.fault else ""
         return connection.execute(select(action_events.c.details).where(
             action_events.c.action_id == number).order_by(action_events.c.id.desc()).limit(1)).scalar() or ""
