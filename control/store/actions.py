@@ -39,6 +39,12 @@ LEASE, HEARTBEAT = 12.0, 3.0
 LOOKED_AT = 8
 #: Actions that are taken although they were called off: an image waits for their end.
 OWING = ("createImage",)
+#: Why what was queued is dropped, as users are told.
+DELETED = "The server was deleted meanwhile."
+RESET = "An administrator reset the server's state before this began."
+#: What a reset of the state does not drop: deletions, which go on; and what only its flow can end, as it would leave
+#: an image that waits for its content, or a volume or port that is kept for the server.
+GOING, LEFT_BEHIND = ("delete", "forceDelete"), ("createImage", "attach_volume", "attach_interface")
 Limits = Mapping[str, int]
 Row = Any
 
@@ -237,7 +243,7 @@ def let_go(database: Database, holder: str) -> None:
 
 
 def cancel(connection: Connection, server_id: str, but: int | None = None,
-           why: str = "The server was deleted meanwhile.") -> None:
+           why: str = DELETED) -> None:
     """Ask that what is done to a server stops, and drop what is queued, unless something waits for its end; users are
     told *why*."""
     owes = actions.c.action.in_(OWING)
@@ -245,8 +251,23 @@ def cancel(connection: Connection, server_id: str, but: int | None = None,
     if but is not None:
         mine.append(actions.c.id != but)
     connection.execute(update(actions).where(*mine, (actions.c.state == "running") | (
-        (actions.c.state == "queued") & owes)).values(cancel=True))
-    connection.execute(update(actions).where(*mine, actions.c.state == "queued", ~owes).values(
+        (actions.c.state == "queued") & owes)).values(cancel=True, not_before=None))
+    _drop(connection, *mine, ~owes, why=why)
+
+
+def reset(connection: Connection, server_id: str) -> bool:
+    """As ``cancel``, for a server that stays. Returns whether it is to be deleted all the same."""
+    mine = actions.c.server_id == server_id
+    ended = actions.c.action.in_(LEFT_BEHIND)
+    connection.execute(update(actions).where(mine, actions.c.action.not_in(GOING), or_(
+        actions.c.state == "running", and_(actions.c.state == "queued", ended))).values(cancel=True, not_before=None))
+    _drop(connection, mine, actions.c.action.not_in(GOING), ~ended, why=RESET)
+    return connection.execute(select(actions.c.id).where(
+        mine, actions.c.action.in_(GOING), actions.c.state.in_(("queued", "running"))).limit(1)).first() is not None
+
+
+def _drop(connection: Connection, *which: Any, why: str) -> None:
+    connection.execute(update(actions).where(*which, actions.c.state == "queued").values(
         state="failed", message=why, updated_at=now()))
 
 

@@ -311,12 +311,13 @@ def unlock(call: Call) -> Answer:
 
 
 def reset_state(call: Call) -> Answer:
-    """Say that a server is active, or in error, and that nothing is done to it."""
+    """Say that a server is active, or in error, and that nothing is done to it, unless it is being deleted."""
     from magnetar_control.store import actions
 
     with call.database.write() as connection:
-        actions.cancel(connection, call.server.id, why="An administrator reset the server's state before this began.")
-        servers.change(connection, call.server.id, vm_state=call.body["state"].lower(), task_state=None)
+        going = actions.reset(connection, call.server.id)
+        servers.change(connection, call.server.id, vm_state=call.body["state"].lower(),
+                       task_state=servers.DELETING if going else None)
     return Answer(None, 202)
 
 

@@ -8,9 +8,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from sqlalchemy import select, update
 
+from magnetar_control.conductor import attach, power, snapshot
 from magnetar_control.conductor.periodic import Periodic, images
-from magnetar_control.conductor.work import HostDown
+from magnetar_control.conductor.work import HostDown, Work
+from magnetar_control.store import servers, tables
 from magnetar_core.client import Client
 from magnetar_core.errors import Conflict, HypervisorDown
 
@@ -244,3 +247,77 @@ def test_an_admin_makes_an_image_of_the_server_of_another_project(maker: Owner) 
         other.clear()
         other.call.delete(f"{IMAGES}/{source}")
         maker.call.delete("/v2.1/flavors/disk")
+
+
+def queued(owner: Owner, server: str, action: str) -> bool:
+    """Whether an action waits for its turn: a host that does not answer had it put back."""
+    with owner.cloud.parts.working.database.read() as connection:
+        return connection.execute(select(tables.actions.c.id).where(
+            tables.actions.c.server_id == server, tables.actions.c.action == action,
+            tables.actions.c.state == "queued", tables.actions.c.attempts > 0)).first() is not None
+
+
+def unreachable(patched: pytest.MonkeyPatch) -> None:
+    """Flows cannot ask any host, and do not try again by themselves."""
+    def client(work: Work, host: str | None = None) -> None:
+        raise HostDown(f"host {host or work.server.host} does not answer")
+
+    patched.setattr(Work, "client", client)
+    patched.setattr(attach, "plug", lambda work, host, _entry: client(work, host))
+    for flows in (attach, power, snapshot):
+        patched.setattr(flows, "AGAIN", 600.0)
+
+
+def go_on(owner: Owner, server: str) -> None:
+    """What was put back is tried again now."""
+    database = owner.cloud.parts.working.database
+    with database.write() as connection:
+        connection.execute(update(tables.actions).where(tables.actions.c.server_id == server).values(not_before=None))
+        database.ring(connection, servers.ACTIONS_BELL)
+
+
+def test_an_image_whose_server_is_deleted_before_it_is_made_is_killed(maker: Owner) -> None:
+    server = maker.server()["id"]
+    with pytest.MonkeyPatch.context() as patched:
+        unreachable(patched)
+        id = make(maker, server)
+        until(lambda: queued(maker, server, "createImage"))
+    assert image(maker, id)["status"] == "queued"
+    assert maker.call.delete(f"/v2.1/servers/{server}").status == 204
+    assert maker.call.settled(server) is None
+    assert image(maker, id)["status"] == "killed"
+
+
+def test_a_volume_whose_server_is_deleted_before_it_has_it_is_free(maker: Owner) -> None:
+    server, volume = maker.server()["id"], maker.volume()
+    with pytest.MonkeyPatch.context() as patched:
+        unreachable(patched)
+        assert maker.attach(server, volume).status == 200
+        until(lambda: queued(maker, server, "attach_volume"))
+    assert maker.call.delete(f"/v2.1/servers/{server}").status == 204
+    assert maker.call.settled(server) is None
+    assert maker.state(volume) == "available"
+
+
+def test_a_reset_of_the_state_leaves_nothing_behind(maker: Owner) -> None:
+    """What is queued is ended by its own flow: the image gets content, or does not wait for it any more; a volume is
+    attached, or free. A deletion goes on."""
+    server, volume = maker.server()["id"], maker.volume()
+    with pytest.MonkeyPatch.context() as patched:
+        unreachable(patched)
+        assert maker.attach(server, volume).status == 200
+        until(lambda: queued(maker, server, "attach_volume"))
+        id = make(maker, server)
+        assert maker.call.act(server, "os-resetState", {"state": "active"}).status == 202
+    go_on(maker, server)
+    until(lambda: image(maker, id)["status"] in ("active", "killed"))
+    until(lambda: maker.state(volume) in ("in-use", "available"))
+    with pytest.MonkeyPatch.context() as patched:
+        unreachable(patched)
+        assert maker.call.delete(f"/v2.1/servers/{server}").status == 204
+        until(lambda: queued(maker, server, "delete"))
+        assert maker.call.act(server, "os-resetState", {"state": "active"}).status == 202
+        assert maker.call.server(server)["OS-EXT-STS:task_state"] == "deleting"
+        assert queued(maker, server, "delete")
+    go_on(maker, server)
+    assert maker.call.settled(server) is None
