@@ -294,8 +294,17 @@ class Fixtures:
         asked = {"port": {"network_id": self.network}}
         made = body_of(self.cloud.service("network", "POST", "/v2.0/ports", asked), "port")
         port: dict[str, Any] = made["port"]
-        self.undo("port", lambda: self.cloud.service("network", "DELETE", f"/v2.0/ports/{port['id']}"))
+        self.undo("port", lambda: self._remove_port(port["id"]))
         return port
+
+    def _remove_port(self, id: str) -> None:
+        """Detached first where a server has it: it cannot be deleted before."""
+        path, until = f"/v2.0/ports/{id}", time.monotonic() + self.timeout
+        there = self.cloud.service("network", "GET", path)
+        if there.status == 200 and (server := there.body["port"]["device_id"]):
+            self.cloud.compute("DELETE", f"/servers/{server}/os-interface/{id}")
+        while self.cloud.service("network", "DELETE", path).status == 409 and time.monotonic() < until:
+            time.sleep(0.05)
 
     def address(self) -> str:
         """An address of the network that nobody has: of a port that is gone again."""
