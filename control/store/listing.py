@@ -34,6 +34,8 @@ from .store import Cell, Store
 from .tables import server_mappings, servers
 
 Condition = ColumnElement[bool]
+#: Columns of text that any locale sorts as the signs' numbers do: all values have one form.
+SAME = frozenset(("id", "created_at", "updated_at", "launched_at", "terminated_at"))
 
 
 @dataclass
@@ -81,21 +83,30 @@ def page(store: Store, wanted: Wanted) -> Page:
 def _rows(database: Database, wanted: Wanted) -> Sequence[Any]:
     conditions = [make(database.kind) for make in wanted.filters]
     if wanted.after is not None:
-        order = [(servers.c[name], descending) for name, descending in wanted.sort]
+        order = [(_sorts(name, database.kind), descending) for name, descending in wanted.sort]
         conditions.append(_beyond(order, wanted.after))
-    question = _question(tuple(wanted.columns), tuple(wanted.sort)).where(*conditions)
+    question = _question(tuple(wanted.columns), tuple(wanted.sort), database.kind).where(*conditions)
     with database.read() as connection:
         return connection.execute(question, {"most": wanted.limit}).all()
 
 
 @lru_cache(maxsize=200)
-def _question(columns: tuple[Any, ...], sort: tuple[tuple[str, bool], ...]) -> Select[Any]:
+def _question(columns: tuple[Any, ...], sort: tuple[tuple[str, bool], ...], kind: str) -> Select[Any]:
     """What lists have in common: to name all columns anew takes longer than a short list."""
     question: Select[Any] = select(*columns).limit(bindparam("most", type_=Integer))
     for name, descending in sort:
-        column = servers.c[name]
+        column = _sorts(name, kind)
         question = question.order_by(column.desc().nulls_last() if descending else column.asc().nulls_first())
     return question
+
+
+def _sorts(name: str, kind: str) -> Any:
+    """A column in the order in which ``page`` merges the cells: of the signs' numbers, as SQLite and Python have it.
+    PostgreSQL's is that of its locale. Moments and uuids sort alike in each, and so by their index."""
+    column = servers.c[name]
+    if kind == "postgresql" and isinstance(column.type, String) and name not in SAME:
+        return column.collate("C")
+    return column
 
 
 def _beyond(order: Sequence[tuple[Any, bool]], values: Sequence[Any]) -> Condition:

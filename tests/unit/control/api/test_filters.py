@@ -1,16 +1,23 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Filters of lists: the same on both engines, and what is no filter is refused by its name."""
 
+from itertools import product
 from urllib.parse import quote
 
+import psycopg
 import pytest
 from sqlalchemy import text, update
 from sqlalchemy.exc import DataError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from magnetar_control.store import listing
-from magnetar_control.store.database import away
+from magnetar_control.store.database import Database, away
 from magnetar_control.store.tables import servers
+from tests.unit.control.conftest import tables
+from tools import postgres
+
+from .compute import Compute
+from .conftest import NAMES as NAMES_OF_DATABASES
 
 LATE, EARLY = "9999-12-31T23:59:59-23:59", "0001-01-01T00:00:00%2B23:59"
 NAMES = ("web1", "web2", "my-web", "db", "mail", "a.b", "a" * 24 + "!")
@@ -116,3 +123,32 @@ def test_pages_go_on_after_a_server_that_was_deleted(compute):
     assert seen == made[::-1]
     for marker in (compute.server(project="blue", deleted_at="2026-02-01T00:00:00.000000"), "0" * 36):
         assert compute.rita.get(f"/servers?marker={marker}").status == 400
+
+
+@pytest.fixture
+def icu(cluster, tmp_path):
+    """The Compute API on databases that sort as people do: a, B, c."""
+    found = {}
+    with psycopg.connect(host=str(cluster), user=postgres.USER, dbname="postgres", autocommit=True) as connection:
+        for name in NAMES_OF_DATABASES:
+            connection.execute(f"CREATE DATABASE icu_{name} TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en-US'")
+            found[name] = Database(postgres.url(cluster, f"icu_{name}"), name)
+            tables(found[name])
+        yield Compute(found, tmp_path)
+        for name, database in found.items():
+            database.close()
+            connection.execute(f"DROP DATABASE icu_{name} WITH (FORCE)")
+
+
+def test_pages_of_databases_that_sort_as_people_do(icu):
+    """What cells tell is merged, so they have to sort alike, whatever their locale; none is left out."""
+    made = ("a", "B", "D", "c", "E", "_x", "\u00e4")
+    for at, name in enumerate(made):
+        icu.server(name=name, hostname=name, cell=("cell1", "cell0")[at % 2])
+    for sort, direction, limit in product(("display_name", "hostname"), ("asc", "desc"), (1, 2, 10)):
+        seen, path = [], f"/servers?sort_key={sort}&sort_dir={direction}&limit={limit}"
+        while path:
+            found = icu.rita.get(path, "2.96").json
+            seen += [one["name"] for one in found["servers"]]
+            path = (found.get("servers_links") or [{"href": ""}])[0]["href"].partition("/v2.1")[2]
+        assert seen == sorted(made, reverse=direction == "desc"), (sort, limit)
