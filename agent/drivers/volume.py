@@ -261,7 +261,7 @@ def _grow(task: Task) -> None:
     with exports.aside(agent, document.id):
         if pool.beneath or not live:
             pool.grow(document.id, document.want["format"], size)
-        for uuid, target in live:
+        for uuid, target in _running(agent, document) if live else ():  # a rescue may have come in between
             agent.hypervisor.resize(uuid, target, size)
     document.state["bytes"] = size
     task.keep()
@@ -287,7 +287,8 @@ def _running(agent: Agent, document: Document) -> list[tuple[str, str]]:
                 raise Conflict(f"Server {name!r} came to this host with volume {document.name!r}, which it reaches as "
                                "if the volume were on another host, and so it cannot grow while the server runs. Stop "
                                "the server, then repeat the call.")
-            found.append((domain.uuid, str(one.want["device"])))
+            target = attaching.device(agent, one)
+            found += [(domain.uuid, target)] if target else []
     return found
 
 

@@ -76,6 +76,18 @@ def disk(agent: Agent, attachment: Document) -> Disk | None:
                    boot=index + 1 if index is not None and index >= 0 else None)
 
 
+def device(agent: Agent, attachment: Document) -> str | None:
+    """As which device the server has the volume of an attachment now; ``None`` when it does not run or is rescued: then
+    another disk may have the volume's device name, and its root disk has another one."""
+    runs, volume = agent.hypervisor.running(attachment.want["server"]), attachment.want["volume"]
+    if runs is None:
+        return None
+    found = next((one.target for one in runs.disks if one.serial == volume), None)
+    if found is None and (place := disk(agent, attachment)):  # the root disk of a rescued server has no serial number
+        found = next((one.target for one in runs.disks if one.serial is None and one.path == place.path), None)
+    return found
+
+
 def draw(bus: str, taken: set[str]) -> str:
     """The first free device name. Raises ``Conflict`` when there is none."""
     letters = LETTERS[1:-1] if bus == "virtio" else LETTERS  # vda is the root disk, vdz the config drive

@@ -11,9 +11,8 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from magnetar_agent import hypervisor as hv
 from magnetar_agent.hypervisor import Disk
-from magnetar_agent.volumes import attachments, exports, holders, pools
+from magnetar_agent.volumes import attaching, attachments, exports, holders, pools
 from magnetar_core.errors import Conflict
 
 if TYPE_CHECKING:
@@ -49,15 +48,14 @@ def from_volume(task: Task, pool: Pool, size: int, format: str, volume: str) -> 
         if any(one.kind == "volume_export" for one in holders(agent, volume)):
             raise Conflict(f"Volume {source.name!r} is attached to a server of another host, which writes to it, so it "
                            "cannot be copied now. Detach it first.")
-        running = [(one.want["server"], one.want["device"]) for one in attachments(agent, volume)
-                   if _runs(agent, one.want["server"])]
+        running = [(one, target) for one in attachments(agent, volume) if (target := attaching.device(agent, one))]
         if len(running) > 1:
             raise Conflict(f"Volume {source.name!r} is written to by {len(running)} running servers, so there is no "
                            "one moment at which it could be copied. Stop all but one of them, then repeat the call.")
         if running:
             servers.close()  # QEMU copies; the server goes on as it likes
-            with agent.locks.hold("copy", running[0][0]):  # QEMU makes one at a time
-                pool.capture(task.document.id, format, size, *running[0], task.operation.advance)
+            with agent.locks.hold("copy", running[0][0].want["server"]):  # QEMU makes one at a time
+                _capture(task, pool, size, format, *running[0])
         else:
             there = exports.served(agent, volume)
             disk = exports.way(agent, there[0].id, volume) if there else \
@@ -65,9 +63,13 @@ def from_volume(task: Task, pool: Pool, size: int, format: str, volume: str) -> 
             pool.fill(task.document.id, format, size, disk, task.operation.advance)
 
 
-def _runs(agent: Agent, server: str) -> bool:
-    domain = agent.hypervisor.domain(server)
-    return domain is not None and domain.state in (hv.RUNNING, hv.PAUSED)
+def _capture(task: Task, pool: Pool, size: int, format: str, attachment: Document, target: str) -> None:
+    """Have QEMU copy the disk *target*. The server may have been stopped, or rescued, since it was looked at."""
+    def begun() -> None:
+        if attaching.device(task.agent, attachment) != target:
+            name = attaching.server_name(task.agent, attachment)
+            raise Conflict(f"Server {name!r} was stopped or rescued just when the copy began. Repeat the call.")
+    pool.capture(task.document.id, format, size, attachment.want["server"], target, begun, task.operation.advance)
 
 
 def _standing(agent: Agent, noun: str, id: str) -> Document:

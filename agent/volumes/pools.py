@@ -6,6 +6,7 @@ The pool ``default`` is the folder ``<state_dir>/volumes``. Others come from the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from magnetar_agent.documents import sync_folder
 from magnetar_agent.hypervisor import Disk, Progress
 from magnetar_agent.volumes import ours
-from magnetar_agent.volumes.storage import StoragePool
+from magnetar_agent.volumes.storage import StoragePool, copy
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from magnetar_agent.hypervisor import Hypervisor
 
 DEFAULT = "default"
+#: Called when QEMU has begun to copy a disk; it raises an error when that is not the disk that was meant.
+Begun = Callable[[], None]
 #: Ends of names of files that are not complete.
 UNFINISHED = (".part", ".new", ".new.part")
 
@@ -53,7 +56,8 @@ class Pool(Protocol):
     def fill(self, id: str, format: str, size: int, source: Disk, progress: Progress) -> None:
         """Make a copy of *source*, which nobody writes to, grown to *size*; complete or not at all."""
 
-    def capture(self, id: str, format: str, size: int, uuid: str, target: str, progress: Progress) -> None:
+    def capture(self, id: str, format: str, size: int, uuid: str, target: str, begun: Begun,
+                progress: Progress) -> None:
         """Make a copy of the disk *target* of the running domain *uuid*, grown to *size*."""
 
     def grow(self, id: str, format: str, size: int) -> None:
@@ -99,12 +103,11 @@ class FolderPool:
         self.hypervisor.copy_disk(source.remote or source.path, source.format, new, format, progress)
         self._settle(new, id, format, size)
 
-    def capture(self, id: str, format: str, size: int, uuid: str, target: str, progress: Progress) -> None:
+    def capture(self, id: str, format: str, size: int, uuid: str, target: str, begun: Begun,
+                progress: Progress) -> None:
         self._prepare()
         new = self.folder / f"{id}.new"
-        self.hypervisor.abort_copy(uuid, new)  # that of an agent which died
-        self.hypervisor.begin_copy(uuid, target, new, format)
-        self.hypervisor.finish_copy(uuid, new, progress)
+        copy(self.hypervisor, uuid, target, new, format, begun, progress)
         self._settle(new, id, format, size)
 
     def grow(self, id: str, format: str, size: int) -> None:

@@ -20,6 +20,19 @@ if TYPE_CHECKING:
     from magnetar_agent.hypervisor import Hypervisor, Progress
 
 
+def copy(hypervisor: Hypervisor, uuid: str, target: str, new: Path, format: str, begun: Callable[[], None],
+         progress: Progress) -> None:
+    """Have QEMU copy a disk in use to the file *new*."""
+    hypervisor.abort_copy(uuid, new)  # that of an agent which died
+    hypervisor.begin_copy(uuid, target, new, format)
+    try:
+        begun()
+    except BaseException:
+        hypervisor.abort_copy(uuid, new)
+        raise
+    hypervisor.finish_copy(uuid, new, progress)
+
+
 class StoragePool:
     """The storage pool *libvirt_pool*. Other hosts reach the same content when it is *shared* (RBD). Otherwise (LVM)
     content is overwritten with zeros when it goes, since the next volume may get the same blocks. *scratch* is a folder
@@ -52,13 +65,12 @@ class StoragePool:
             self.hypervisor.copy_into(source.remote or source.path, source.format, self.disk(id, format), progress)
         self._whole(id, fill)
 
-    def capture(self, id: str, format: str, size: int, uuid: str, target: str, progress: Progress) -> None:
+    def capture(self, id: str, format: str, size: int, uuid: str, target: str, begun: Callable[[], None],
+                progress: Progress) -> None:
         new = self._scratch(id)
         new.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
-        self.hypervisor.abort_copy(uuid, new)  # that of an agent which died
         try:
-            self.hypervisor.begin_copy(uuid, target, new, "qcow2")
-            self.hypervisor.finish_copy(uuid, new, progress)
+            copy(self.hypervisor, uuid, target, new, "qcow2", begun, progress)
             self.fill(id, format, size, Disk(new, "", "qcow2"), progress)
         finally:
             new.unlink(missing_ok=True)

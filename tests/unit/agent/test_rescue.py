@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from magnetar_agent.hypervisor import DomainSpec
+from magnetar_agent.servers import GIB
 from magnetar_core.errors import Conflict, InvalidField
 
 from .conftest import SMALL, Host
@@ -124,3 +125,70 @@ def test_a_kernel_rescues_nobody(web: Host) -> None:
     with pytest.raises(InvalidField, match="none called 'nowhere'"):
         web.ensure("server", "web1", {"rescue": {"image": "nowhere"}})
     assert web.show()["status"] == "ACTIVE"
+
+
+@pytest.fixture
+def torn(web: Host) -> Host:
+    """A rescued server that runs; its root disk has the device name that its volume has otherwise."""
+    web.server("web2", image="system", flavor={**SMALL, "disk": 4})
+    web.ensure("volume", "data", {"size": 1, "format": "raw"})
+    web.ensure("volume_attachment", "web2:data", {"server": "web2", "volume": "data", "device": "vdb"})
+    web.ensure("server", "web2", {"rescue": {}})
+    return web
+
+
+def runs(host: Host) -> dict[str, str]:
+    live = host.fake.running(host.show("web2")["id"])
+    assert live is not None
+    return {disk.target: disk.path.name for disk in live.disks}
+
+
+def test_a_volume_grows_while_its_server_is_rescued(torn: Host) -> None:
+    root = torn.root / "state/servers" / torn.show("web2")["id"] / "disk"
+    assert runs(torn)["vdb"] == "disk"
+    made = torn.ensure("volume", "data", {"size": 2}).resource
+    assert torn.fake.disk(root).virtual_size == 4 * GIB  # type: ignore[union-attr]
+    assert torn.fake.disk(torn.root / "state/volumes" / made["id"]).virtual_size == 2 * GIB  # type: ignore[index,union-attr]
+
+
+@pytest.mark.parametrize(("noun", "want"), [("volume", {"source_volume": "data", "format": "raw"}),
+                                            ("volume_snapshot", {"volume": "data"})])
+def test_a_volume_is_copied_while_its_server_is_rescued(torn: Host, noun: str, want: dict[str, Any]) -> None:
+    volume = torn.root / "state/volumes" / torn.ensure("volume", "data", {}).resource["id"]  # type: ignore[index]
+    with volume.open("r+b") as stream:
+        stream.write(b"magnetar")
+    made = torn.ensure(noun, "copy", want).resource
+    assert (torn.root / "state/volumes" / made["id"]).open("rb").read(8) == b"magnetar"  # type: ignore[index]
+
+
+def test_a_root_disk_that_is_a_volume_is_in_use_while_its_server_is_rescued(torn: Host) -> None:
+    torn.ensure("server", "web2", None)
+    torn.ensure("server", "web2", {"flavor": SMALL, "rescue": {"image": "system"}, "block_device_mapping": [
+        {"source_type": "image", "destination_type": "volume", "uuid": "system", "boot_index": 0}]})
+    (root,) = torn.show("web2")["volumes_attached"]
+    assert runs(torn)["vdb"] == root["id"]
+    asked: list[tuple[str, str]] = []
+    begin, resize = torn.fake.begin_copy, torn.fake.resize
+    torn.fake.begin_copy = lambda uuid, target, *more: (  # type: ignore[method-assign]
+        asked.append(("copy", target)), begin(uuid, target, *more))
+    torn.fake.resize = lambda uuid, target, size: (  # type: ignore[method-assign]
+        asked.append(("grow", target)), resize(uuid, target, size))
+    torn.ensure("volume", root["id"], {"size": 2})
+    torn.ensure("volume_snapshot", "then", {"volume": root["id"]})
+    assert asked == [("grow", "vdb"), ("copy", "vdb")]
+
+
+def test_a_server_that_is_rescued_when_a_copy_begins(torn: Host) -> None:
+    """What has the volume's device name then is not copied as the volume."""
+    torn.ensure("server", "web2", {"rescue": None})
+    begin = torn.fake.begin_copy
+
+    def late(uuid: str, target: str, *more: Any) -> None:
+        torn.fake.begin_copy = begin  # type: ignore[method-assign]
+        torn.ensure("server", "web2", {"rescue": {}})
+        begin(uuid, target, *more)
+    torn.fake.begin_copy = late  # type: ignore[method-assign]
+    with pytest.raises(Conflict, match="rescued just when the copy began"):
+        torn.ensure("volume_snapshot", "then", {"volume": "data"})
+    assert not torn.fake.copying(torn.show("web2")["id"])
+    assert len(list((torn.root / "state/volumes").iterdir())) == 1
