@@ -10,7 +10,7 @@ from magnetar_agent import hypervisor as hv
 from magnetar_agent import servers
 from magnetar_agent.drivers import Fields, Verb
 from magnetar_agent.migrations import refuse_while_it_moves
-from magnetar_agent.servers import blocks, choose, fixed, remake, rescue, spec, verbs
+from magnetar_agent.servers import blocks, choose, fixed, hold, remake, rescue, spec, verbs
 from magnetar_core.errors import Conflict
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import Server
@@ -160,11 +160,15 @@ class ServerDriver:
         return choose.complete(agent, want, document)
 
     def anew(self, agent: Agent, want: Fields, given: Fields, document: Document) -> None:
-        """The image must still be here; the server's own hold on it goes with the old one."""
-        image = document.want["image"]
-        if image and want["image"] == image and agent.documents.standing("image", image) is None:
-            raise Conflict(f"The image that server {document.name!r} was made from is no longer on this host, so it "
-                           "cannot be made anew. Register it again, or name another image.", field="image")
+        """What it is made from must still be here; the server's own hold on it goes with the old one."""
+        for field, image, old in (("image", want["image"], document.want["image"]),
+                                  ("rescue", _rescue_image(want), _rescue_image(document.want))):
+            # What a dry run foresees is not here yet.
+            if image and not hold.whole(agent, image) and (image == old or agent.documents.get("image", image)):
+                raise Conflict(f"{field}: the image of server {document.name!r} is no longer on this host, or has no "
+                               "content there, so the server cannot be made anew. Register it again and send its "
+                               "content, or name another image.", field=field)
+        blocks.anew(agent, want, document)
 
     def release(self, agent: Agent, document: Document) -> None:
         """A server may go unless it is on its way to another host."""
@@ -256,6 +260,10 @@ def _attached(agent: Agent, one: Document) -> Fields:
     volume = agent.documents.get("volume", one.want["volume"])
     return {"id": one.want["volume"], "name": volume.name if volume else "", "device": one.want["device"],
             "delete_on_termination": one.want["delete_on_termination"]}
+
+
+def _rescue_image(want: Fields) -> str | None:
+    return (want.get("rescue") or {}).get("image")
 
 
 def _image_name(agent: Agent, image: str) -> str | None:

@@ -242,6 +242,36 @@ def _name_device(made: Fields, taken: set[str], field: str) -> None:
     taken.add(made["device_name"])
 
 
+def anew(agent: Agent, want: Fields, document: Document) -> None:
+    """Raise an error where the volumes that *want* names could not be made or attached once *document* is gone."""
+    for at, item in enumerate(items(want)):
+        source, field = item["source_type"], f"{FIELD}[{at}].uuid"
+        if source != "volume":
+            pools.named(agent, item.get("volume_type", pools.DEFAULT)).check()
+        if source == "blank":
+            continue
+        standing = agent.documents.standing(KINDS[source], item["uuid"])
+        what = f"{KINDS[source].replace('_', ' ')} {item.get('name', item['uuid'])!r}"
+        if standing is None:
+            if item in document.want.get(FIELD, []):  # else a dry run foresees it
+                raise Conflict(f"The {what} is not on this host any more, so server {document.name!r} cannot be made "
+                               f"anew with it. Make it again, or ask for another {FIELD}.", field=field)
+            continue
+        if source == "volume":
+            _free(agent, standing, document.id)
+        elif item["volume_size"] * GIB < (least := weigh(source, standing, standing.name, field)):
+            raise InvalidField(field, f"has {gib(least)} GiB now, and volume_size is less", standing.name)
+        if not _content_of(agent, standing):
+            raise Conflict(f"The content of {what} is gone from the host, so server {document.name!r} cannot be made "
+                           "anew with it. Restore it first.", field=field)
+
+
+def _content_of(agent: Agent, source: Document) -> bool:
+    if source.kind == "image":
+        return bool(agent.drivers["image"].stored(source))  # type: ignore[attr-defined]
+    return pools.named(agent, source.state.get("pool") or source.want["pool"]).has(source.id)
+
+
 # Doing --------------------------------------------------------------------------------------------------------------
 def volumes(task: Task) -> None:
     """Make the volumes that the server is made with, and attach them."""
@@ -294,10 +324,12 @@ def _attach(agent: Agent, document: Document, item: Fields) -> None:
 
 
 def free(task: Task) -> None:
-    """Detach the volumes of a server that goes; those with delete_on_termination go with it, and all that were made
-    for it when it was never made in full."""
+    """Detach the volumes of a server that goes. Those with delete_on_termination go with it, but for those that it is
+    made anew with. Of one that was never made in full those go that were made for it, and no others."""
     agent, id = task.agent, task.document.id
     failed = bool(task.document.state.get("making"))
+    kept = {one["volume"] for one in items(task.document.state.get(reconcile.ANEW, {}))
+            if one["source_type"] == "volume"}
     for one in agent.documents.list("volume_attachment"):
         if one.want["server"] != id:
             continue
@@ -306,12 +338,13 @@ def free(task: Task) -> None:
             continue
         with agent.locks.hold("volume", one.want["volume"]):
             volume = agent.documents.get("volume", one.want["volume"])
-            goes = one.want["delete_on_termination"] or (failed and one.state.get("made_with_server"))
-            if volume and goes and len(holders(agent, volume.id)) == 1:
+            goes = one.state.get("made_with_server") if failed else one.want["delete_on_termination"]
+            if volume and goes and volume.id not in kept and len(holders(agent, volume.id)) == 1:
                 _remove(task, volume)
             agent.documents.remove(one)
     if failed:
-        _remove_all(task, (one["volume"] for one in items(task.document.want) if one["source_type"] != "volume"))
+        _remove_all(task, (one["volume"] for one in items(task.document.want)
+                           if one["source_type"] != "volume" and one["volume"] not in kept))
 
 
 def _release(agent: Agent, attachment: Document) -> None:

@@ -13,6 +13,8 @@ from magnetar_agent.foresee import missing
 from magnetar_core.errors import Conflict, InvalidField, NoSpace
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from magnetar_agent.agent import Agent
 
 #: Names of the links.
@@ -33,7 +35,29 @@ def bootable(agent: Agent, given: str, field: str = "image") -> Document:
                                   "content first")
     if found.state["disk_format"] not in BOOTABLE:
         raise InvalidField(field, f"must be something to boot from, and {given!r} is a ramdisk")
+    for _name, _part in _parts(agent, found, field):
+        pass
     return found
+
+
+def whole(agent: Agent, id: str) -> bool:
+    """Whether a server could be made from the image with this uuid now: its content is here, and what it boots with."""
+    image, driver = agent.documents.standing("image", id), agent.drivers["image"]
+    try:
+        return image is not None and all(
+            driver.stored(one) for one in (image, *(part for _name, part in _parts(agent, image))))  # type: ignore[attr-defined]
+    except InvalidField:
+        return False
+
+
+def _parts(agent: Agent, image: Document, field: str = "image") -> Iterator[tuple[str, Document]]:
+    """Kernel and ramdisk of the image, where it has them. Raises ``InvalidField`` for one without content."""
+    for name in ("kernel", "ramdisk"):
+        if reference := image.want.get(name):
+            part = agent.documents.find("image", reference)
+            if part is None or part.state.get("status") != "active":
+                raise InvalidField(field, f"{image.name!r} needs its {name} {reference!r}, which is not there")
+            yield name, part
 
 
 def hold(agent: Agent, id: str, place: Path, prefix: str = "") -> dict[str, Any]:
@@ -47,14 +71,9 @@ def hold(agent: Agent, id: str, place: Path, prefix: str = "") -> dict[str, Any]
         raise Conflict("The image was removed while the server was made. Register it again, then repeat the call.")
     content, format = agent.drivers["image"].base(agent, image.id)  # type: ignore[attr-defined]
     link(content, place / (prefix + ("kernel" if format == "aki" else "base")))
-    kernel = image.want.get("kernel")
-    for name, reference in (("kernel", kernel), ("ramdisk", image.want.get("ramdisk"))):
-        if reference:
-            part = agent.documents.find("image", reference)
-            if part is None or part.state.get("status") != "active":
-                raise InvalidField("image", f"{image.name!r} needs its {name} {reference!r}, which is not there")
-            link(agent.drivers["image"].base(agent, part.id)[0], place / (prefix + name))  # type: ignore[attr-defined]
-    boots = kernel or format == "aki"
+    for name, part in _parts(agent, image):
+        link(agent.drivers["image"].base(agent, part.id)[0], place / (prefix + name))  # type: ignore[attr-defined]
+    boots = image.want.get("kernel") or format == "aki"
     return {"image": image.id, "name": image.name, "format": format, "iso": format == "iso",
             "virtual_size": image.state.get("virtual_size") or 0,
             "boot": {"ramdisk": bool(image.want.get("ramdisk")), "cmdline": image.want.get("cmdline")} if boots

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from magnetar_agent.servers import GIB, MIB, folder
+from magnetar_agent.servers import GIB, MIB, folder, hold
 from magnetar_core.errors import Conflict, Immutable
 
 if TYPE_CHECKING:
@@ -75,8 +75,9 @@ def check(want: Fields, have: Fields) -> None:
                                       "delete it and make it again.")
         raise Conflict(f"{', '.join(lost)} of server {name!r} is gone from the host. {way}", files=lost)
     if rebuild and have.get("gone") is not None and have["gone"] == want["image"]:
-        raise Conflict(f"The image that server {name!r} was made from is no longer on this host, and nothing of it is "
-                       "kept. Register it again, or rebuild from another image.", field="image")
+        raise Conflict(f"The image that server {name!r} was made from is no longer on this host, or has no content "
+                       "there. Register it again and send its content (and that of the kernel that it boots with), or "
+                       "rebuild from another image.", field="image")
     sizes = wanted(want["flavor"])
     for file, there, word in ((ROOT, have["root_bytes"], "root"), (EPHEMERAL, have.get("ephemeral_bytes", 0),
                                                                    "ephemeral")):
@@ -90,9 +91,9 @@ def check(want: Fields, have: Fields) -> None:
 def gone(agent: Agent, document: Document) -> str | None:
     """The uuid of the server's image when its root disk cannot be made from it again; else ``None``."""
     image = document.want["image"]
-    if image is None or agent.documents.standing("image", image) or _kept(agent, document):
+    if image is None or hold.whole(agent, image):
         return None
-    return str(image)
+    return None if agent.documents.standing("image", image) is None and _kept(agent, document) else str(image)
 
 
 def _kept(agent: Agent, document: Document) -> bool:

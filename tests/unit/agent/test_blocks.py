@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from magnetar_agent import reconcile
-from magnetar_core.errors import Conflict, HypervisorError, Immutable, InvalidField, MagnetarError
+from magnetar_core.errors import Conflict, HypervisorError, Immutable, InvalidField, MagnetarError, NoSpace
 from magnetar_core.kinds import BY_NOUN
 
 from .conftest import SMALL, Host
@@ -212,6 +212,50 @@ def test_a_server_whose_image_is_gone_is_not_made_anew(place: Host) -> None:
     assert later.changed and "later" in later.warnings[0]
 
 
+def test_a_volume_that_the_new_server_names_outlives_the_old_one(place: Host) -> None:
+    gone = {**DATA, "delete_on_termination": True}
+    make(place, gone, image="img", flavor=FLAVOR)
+    data = place.root / "state/volumes" / reconcile.show(place.agent, BY_NOUN["volume"], "data")["id"]
+    before = data.stat().st_ino
+    place.ensure("server", "web1", {"machine": "pc"}, on_immutable="recreate")
+    assert volumes(place) == ["data"] and data.stat().st_ino == before and disks(place)["vdd"] == "data"
+    place.ensure("server", "web1", {"block_device_mapping": []}, on_immutable="recreate")
+    assert volumes(place) == []
+
+
+@pytest.mark.parametrize(("noun", "name", "item"), [
+    ("image", "img", {**ROOT, "delete_on_termination": True}),
+    ("volume_snapshot", "snap", {"source_type": "snapshot", "uuid": "snap", "boot_index": 0,
+                                 "delete_on_termination": True}),
+], ids=["image", "snapshot"])
+def test_a_server_whose_volumes_could_not_be_made_again_stays(place: Host, noun: str, name: str,
+                                                              item: dict[str, Any]) -> None:
+    make(place, item)
+    before = volumes(place)
+    place.ensure(noun, name, None)
+    for dry_run in (True, False):
+        with pytest.raises(Conflict, match=f"{name!r}.* not on this host any more"):
+            place.ensure("server", "web1", {"machine": "pc"}, dry_run=dry_run, on_immutable="recreate")
+    assert volumes(place) == before and place.show()["status"] == "ACTIVE"
+
+
+def test_what_a_volume_is_made_from_must_have_its_content(place: Host) -> None:
+    snap = {"source_type": "snapshot", "uuid": "snap"}
+    make(place, {**ROOT, "delete_on_termination": True}, snap, DATA)
+    before, files = volumes(place), place.root / "state/volumes"
+    for noun, name in (("volume_snapshot", "snap"), ("volume", "data")):
+        kept = files / reconcile.show(place.agent, BY_NOUN[noun], name)["id"]
+        kept.rename(files / "away")
+        with pytest.raises(Conflict, match=f"content of .* {name!r}"):
+            place.ensure("server", "web1", {"machine": "pc"}, on_immutable="recreate")
+        (files / "away").rename(kept)
+    place.ensure("image", "img", {"source": {"upload": True}, "checksum": "sha256:" + "0" * 64},
+                 on_immutable="recreate")
+    with pytest.raises(InvalidField, match="must be an active image"):
+        place.ensure("server", "web1", {"machine": "pc"}, on_immutable="recreate")
+    assert volumes(place) == before and place.show()["status"] == "ACTIVE"
+
+
 def test_one_that_cannot_go_is_not_taken_for_the_new_one(place: Host) -> None:
     make(place, ROOT)
     place.fake.fail_next("undefine", HypervisorError("it could not."))
@@ -237,6 +281,18 @@ def test_a_making_that_fails_leaves_no_volume(place: Host, call: str) -> None:
     assert volumes(place) == ["data"] and place.agent.documents.list("volume_attachment") == []
     assert len(list((place.root / "state/volumes").iterdir())) == 2
     assert make(place, ROOT, BLANK, DATA).changed
+
+
+@pytest.mark.parametrize("call", ["make_iso", "start"])
+def test_a_making_that_fails_leaves_what_was_there_before(place: Host, call: str) -> None:
+    gone = {"delete_on_termination": True}
+    place.fake.fail_next(call, NoSpace())
+    with pytest.raises(NoSpace):
+        make(place, {**ROOT, **gone}, {**BLANK, **gone}, {**DATA, **gone})
+    assert volumes(place) == ["data"] and place.agent.documents.list("volume_attachment") == []
+    make(place, {**ROOT, **gone}, {**BLANK, **gone}, {**DATA, **gone})
+    place.ensure("server", "web1", None)
+    assert volumes(place) == []
 
 
 def test_a_later_failure_does_not_make_volumes_go(place: Host) -> None:

@@ -145,6 +145,50 @@ def test_a_rebuild_of_an_image_that_has_gone(host: Host) -> None:
     assert host.show("raw")["power_state"] == "running"
 
 
+@pytest.mark.parametrize("how", [{"on_immutable": "recreate"}, {"on_immutable": "rebuild"}, {}], ids=str)
+def test_an_image_that_waits_for_its_content(host: Host, how: dict[str, Any]) -> None:
+    """The server is refused to be made anew from it, and stays as it is."""
+    image(host, "first")
+    host.server(image="first")
+    host.ensure("image", "first", {"source": {"upload": True}, "checksum": "sha256:" + "0" * 64},
+                on_immutable="recreate")
+    before = {path.name: path.stat().st_ino for path in folder(host).iterdir()}
+    asked = {"machine": "pc"} if "recreate" in how.values() else {"user_data": "YQ=="}
+    with pytest.raises(Conflict, match="content"):
+        host.ensure("server", "web1", asked, **how) if how else host.event("rebuild", "r1")
+    assert {path.name: path.stat().st_ino for path in folder(host).iterdir()} == before and "base" in before
+    assert host.show()["status"] == "ACTIVE"
+    assert not host.server().changed
+
+
+def test_an_image_whose_kernel_has_gone(host: Host) -> None:
+    for name in ("vmlinuz", "first"):
+        image(host, name)
+    host.server(image="first")
+    host.ensure("image", "second", {"source": {"path": str(host.root / "first")}, "disk_format": "raw"})
+    second = host.agent.documents.find("image", "second")
+    assert second is not None
+    second.want["kernel"] = "gone"
+    host.agent.documents.write(second)
+    before = (folder(host) / "disk").stat().st_ino
+    for how in ("rebuild", "recreate"):
+        with pytest.raises(InvalidField, match="needs its kernel 'gone', which is not there"):
+            host.ensure("server", "web1", {"image": "second"}, on_immutable=how)
+    assert (folder(host) / "disk").stat().st_ino == before and host.show()["status"] == "ACTIVE"
+
+
+def test_a_rescued_server_whose_rescue_image_has_gone_is_not_made_anew(host: Host) -> None:
+    image(host, "tools")
+    host.server()
+    host.ensure("server", "web1", {"rescue": {"image": "tools"}})
+    host.ensure("image", "tools", None)
+    with pytest.raises(Conflict, match="rescue"):
+        host.ensure("server", "web1", {"machine": "pc"}, on_immutable="recreate")
+    assert host.show()["status"] == "RESCUE" and (folder(host) / "disk").exists()
+    host.ensure("server", "web1", {"machine": "pc", "rescue": None}, on_immutable="recreate")
+    assert host.show()["status"] == "ACTIVE"
+
+
 def test_a_lost_disk_is_cured_by_a_rebuild(host: Host) -> None:
     host.server(power="off")
     (folder(host) / "disk").unlink()
