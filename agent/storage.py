@@ -32,7 +32,7 @@ class Storage(Protocol):
         """One of them, looked for again when libvirt does not know it: another host may have made it."""
 
     def make_content(self, pool: str, name: str, size: int) -> None:
-        """Make one that is raw; one that is there is fine. Raises ``NoSpace``."""
+        """Make one that is raw. Raises ``Conflict`` when one is there, and ``NoSpace``."""
 
     def grow_content(self, pool: str, name: str, size: int) -> None:
         """Grow it, also while a domain has it, which is told by ``resize``. Raises ``NoSpace``; never shrinks."""

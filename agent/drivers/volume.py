@@ -3,7 +3,7 @@
 
 ``document.state`` holds ``made`` (the content is there in full), ``bytes`` (its size), ``bootable``, and
 ``source_name`` (what it was made from, since that may go). A snapshot's state has ``pool``, ``format`` and
-``volume_name`` too.
+``volume_name`` too. Until it is made there is ``begun``: without it, content of that name is somebody else's.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from .document import DocumentDriver
 if TYPE_CHECKING:
     from magnetar_agent.agent import Agent
     from magnetar_agent.documents import Document
+    from magnetar_agent.volumes.pools import Pool
 
     from . import Fields, Task, Verb
 
@@ -220,37 +221,66 @@ def _content(agent: Agent, document: Document, pool: str | None) -> Fields:
 
 def _make(task: Task) -> None:
     """Make the content, empty or from its source."""
-    agent, want, state, id = task.agent, task.document.want, task.document.state, task.document.id
+    agent, want, id = task.agent, task.document.want, task.document.id
     pool, size = pools.named(agent, want["pool"]), want["size"] * GIB
     field = next((name for name in SOURCES if want.get(name)), None)
     origin = agent.documents.get(SOURCES[field], want[field]) if field else None
-    if origin:
-        state["source_name"] = origin.name
-        state["bootable"] = field == "image" or bool(origin.state.get("bootable"))
-        task.keep()
+    _begin(task, pool, size, {"source_name": origin.name, "bootable": field == "image" or bool(
+        origin.state.get("bootable"))} if origin else {})
     if not (pool.atomic and pool.has(id)):
         if field:
             COPIES[field](task, pool, size, want["format"], want[field])
         else:
             pool.make(id, want["format"], size)
-    state.update(made=True, bytes=size)
-    task.keep()
+    _made(task, pool, size)
 
 
 def _take(task: Task) -> None:
     """Copy the volume."""
-    agent, want, state = task.agent, task.document.want, task.document.state
+    agent, want = task.agent, task.document.want
     volume = agent.documents.get("volume", want["volume"])
     if volume is None:
         raise Conflict("The volume was removed before its snapshot was taken.")
-    state.update(pool=volume.want["pool"], format=volume.want["format"], volume_name=volume.name,
-                 bootable=bool(volume.state.get("bootable")))
-    task.keep()
-    pool = pools.named(agent, state["pool"])
+    pool, size = pools.named(agent, volume.want["pool"]), volume.state["bytes"]
+    _begin(task, pool, size, {"pool": volume.want["pool"], "format": volume.want["format"], "volume_name": volume.name,
+                              "bootable": bool(volume.state.get("bootable"))})
     if not (pool.atomic and pool.has(task.document.id)):
-        copying.from_volume(task, pool, volume.state["bytes"], state["format"], volume.id)
-    state.update(made=True, bytes=volume.state["bytes"])
+        copying.from_volume(task, pool, size, volume.want["format"], volume.id)
+    _made(task, pool, size)
+
+
+def _begin(task: Task, pool: Pool, size: int, notes: Fields) -> None:
+    """Note that from now on what is called so is this document's, to be made again or removed after a crash. Raises
+    ``Conflict`` for content that is there before."""
+    state, id = task.document.state, task.document.id
+    if not _begun(state) and pool.has(id):
+        raise pool.taken(id)
+    first = not _begun(state)
+    state.update(notes, begun=True)
     task.keep()
+    if not first:
+        return
+    try:
+        pool.claim(id, size)
+    except Conflict:
+        for name in ("begun", *notes):
+            del state[name]
+        task.keep()
+        raise
+
+
+def _begun(state: Fields) -> bool:
+    """Whether content was made, or begun, for a document with this state. Agents of before noted what it is made from,
+    or the pool, when they began."""
+    return any(name in state for name in ("made", "begun", "source_name", "pool"))
+
+
+def _made(task: Task, pool: Pool, size: int) -> None:
+    """The content is there in full."""
+    task.document.state.pop("begun", None)
+    task.document.state.update(made=True, bytes=size)
+    task.keep()
+    pool.settle(task.document.id)
 
 
 def _grow(task: Task) -> None:
@@ -293,7 +323,13 @@ def _running(agent: Agent, document: Document) -> list[tuple[str, str]]:
 
 
 def _drop(task: Task) -> None:
-    """Remove the content, and what an interrupted making left."""
-    pool = task.document.want.get("pool") or task.document.state.get("pool")
-    if pool:
-        pools.named(task.agent, pool).remove(task.document.id)
+    """Remove the content."""
+    drop(task.agent, task.document)
+
+
+def drop(agent: Agent, document: Document) -> None:
+    """Remove the content of a volume or snapshot, and what an interrupted making left; what is there of the name before
+    one has begun is not its own."""
+    pool = document.want.get("pool") or document.state.get("pool")
+    if pool and _begun(document.state):
+        pools.named(agent, pool).remove(document.id)

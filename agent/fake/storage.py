@@ -40,10 +40,11 @@ class Storage(State):
     def make_content(self, pool: str, name: str, size: int) -> None:
         with self._call("make_content"):
             path = self._there(pool) / name
-            if not path.exists():
-                self._check_room(path.parent, size)
-                with path.open("wb") as stream:
-                    stream.truncate(size)
+            if path.exists():
+                raise Conflict(f"The storage pool {pool!r} has content called {name} already.")
+            self._check_room(path.parent, size)
+            with path.open("wb") as stream:
+                stream.truncate(size)
 
     def grow_content(self, pool: str, name: str, size: int) -> None:
         with self._call("grow_content"):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent import reconcile
 from magnetar_agent.documents import Document
-from magnetar_agent.drivers.volume import weigh
+from magnetar_agent.drivers.volume import drop, weigh
 from magnetar_agent.foresee import missing
 from magnetar_agent.volumes import GIB, attaching, finished, gib, holders, pools, ways
 from magnetar_core.ensure import Permissions
@@ -373,5 +373,5 @@ def _remove(task: Task, volume: Document) -> None:
     """A volume and its content; the document is marked first, so that a crash cannot leave half of it."""
     volume.deleting = True
     task.agent.documents.write(volume)
-    pools.named(task.agent, volume.want["pool"]).remove(volume.id)
+    drop(task.agent, volume)
     task.agent.documents.remove(volume)

@@ -57,8 +57,9 @@ class Storage:
     def make_content(self, pool: str, name: str, size: int) -> None:
         """virStorageVolCreateXML."""
         def make(found: Any) -> None:
-            if _lookup(found, name) is None:
-                found.createXML(fill("volume.xml.j2", {"name": name, "size": size}, self.templates))
+            if _lookup(found, name) is not None:
+                raise Conflict(f"The storage pool {pool!r} has content called {name} already.")
+            found.createXML(fill("volume.xml.j2", {"name": name, "size": size}, self.templates))
         self._in(pool, f"make {name}", make)
 
     def grow_content(self, pool: str, name: str, size: int) -> None:

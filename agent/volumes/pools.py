@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from magnetar_agent.documents import sync_folder
 from magnetar_agent.hypervisor import Disk, Progress
 from magnetar_agent.volumes import ours
-from magnetar_agent.volumes.storage import StoragePool, copy
+from magnetar_agent.volumes.storage import StoragePool, copy, taken
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField
 
 if TYPE_CHECKING:
@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 DEFAULT = "default"
 #: Called when QEMU has begun to copy a disk; it raises an error when that is not the disk that was meant.
 Begun = Callable[[], None]
-#: Ends of names of files that are not complete.
-UNFINISHED = (".part", ".new", ".new.part")
+#: Ends of names of files: what a host of several has begun to make; what is not complete.
+BEGUN = ".begun"
+UNFINISHED = (".part", ".new", ".new.part", BEGUN)
 
 
 class Pool(Protocol):
@@ -49,6 +50,16 @@ class Pool(Protocol):
 
     def has(self, id: str) -> bool:
         """Whether something complete is there; cheap."""
+
+    def taken(self, id: str) -> Conflict:
+        """The error for what has the name of content that is to be made."""
+
+    def claim(self, id: str, size: int) -> None:
+        """Before content is made for the first time, and ``has`` has denied it: take the name, so that no other host
+        does. Raises ``Conflict`` when another one has."""
+
+    def settle(self, id: str) -> None:
+        """It is made in full, and its document says so."""
 
     def make(self, id: str, format: str, size: int) -> None:
         """Make an empty one, complete or not at all."""
@@ -91,6 +102,30 @@ class FolderPool:
 
     def has(self, id: str) -> bool:
         return self._usable() and (self.folder / id).exists()
+
+    def taken(self, id: str) -> Conflict:
+        path = self.folder / id
+        return taken(self.name, id, f"rm -f {path} {path}{BEGUN}" if self.shared else f"rm {path}")
+
+    def claim(self, id: str, size: int) -> None:
+        if not self.shared:
+            return
+        self._prepare()
+        mark = self.folder / f"{id}{BEGUN}"
+        try:
+            mark.touch(exist_ok=False)
+        except FileExistsError:
+            raise self.taken(id) from None
+        except OSError as error:
+            raise HypervisorError(f"{mark} cannot be made: {error.strerror}. Look at the pool {self.name!r}, then "
+                                  "repeat the call.") from error
+        if self.has(id):  # it was completed just before
+            mark.unlink(missing_ok=True)
+            raise self.taken(id)
+
+    def settle(self, id: str) -> None:
+        if self.shared:
+            (self.folder / f"{id}{BEGUN}").unlink(missing_ok=True)
 
     def make(self, id: str, format: str, size: int) -> None:
         self._prepare()

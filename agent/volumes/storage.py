@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Pools that are storage pools of libvirt: LVM, where a volume is a logical volume, and RBD, where it is an image.
 
-They hold raw content only and call it by its uuid at once, so something half made has the name too: whoever makes it
-removes first what is there. QEMU's backup job writes files, so a copy of a disk in use passes through one.
+They hold raw content only and call it by its uuid at once, so something half made has the name too. QEMU's backup job
+writes files, so a copy of a disk in use passes through one.
 """
 
 from __future__ import annotations
@@ -11,13 +11,20 @@ from typing import TYPE_CHECKING
 
 from magnetar_agent.hypervisor import Disk
 from magnetar_agent.volumes import ours
-from magnetar_core.errors import HypervisorError
+from magnetar_core.errors import Conflict, HypervisorError, MagnetarError, NoSpace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from magnetar_agent.hypervisor import Hypervisor, Progress
+
+
+def taken(pool: str, id: str, way: str) -> Conflict:
+    """What who would take over somebody's content is told; *way* is how to remove that."""
+    return Conflict(f"Pool {pool!r} has content called {id} already, or it is being made, and not for a document of "
+                    "this host: it is another host's, or its document was lost. Choose another id, or leave it out. "
+                    f"If nobody needs that content, remove it ({way}), then repeat the call.", uuids=[id])
 
 
 def copy(hypervisor: Hypervisor, uuid: str, target: str, new: Path, format: str, begun: Callable[[], None],
@@ -53,15 +60,30 @@ class StoragePool:
     def has(self, id: str) -> bool:
         return self.hypervisor.content(self.pool, id) is not None
 
+    def taken(self, id: str) -> Conflict:
+        return taken(self.name, id, f"virsh vol-delete --pool {self.pool} {id}")
+
+    def claim(self, id: str, size: int) -> None:
+        if not self.shared:
+            return
+        try:
+            self.hypervisor.make_content(self.pool, id, size)
+        except NoSpace:
+            raise
+        except MagnetarError as error:
+            if self.has(id):
+                raise self.taken(id) from error
+            raise
+
+    def settle(self, id: str) -> None:
+        """What is whole has no other name than what is not."""
+
     def make(self, id: str, format: str, size: int) -> None:
-        self._clear(id)
-        self._whole(id, lambda: self.hypervisor.make_content(self.pool, id, size))
+        self._whole(id, lambda: self._blank(id, size))
 
     def fill(self, id: str, format: str, size: int, source: Disk, progress: Progress) -> None:
-        self._clear(id)
-
         def fill() -> None:
-            self.hypervisor.make_content(self.pool, id, size)
+            self._blank(id, size)
             self.hypervisor.copy_into(source.remote or source.path, source.format, self.disk(id, format), progress)
         self._whole(id, fill)
 
@@ -102,6 +124,13 @@ class StoragePool:
         except BaseException:
             self._clear(id)
             raise
+
+    def _blank(self, id: str, size: int) -> None:
+        """Have content of this size, written from its beginning: what was claimed, or an attempt left, will do."""
+        found = self.hypervisor.content(self.pool, id)
+        if found is None or found.size != size:
+            self._clear(id)
+            self.hypervisor.make_content(self.pool, id, size)
 
     def _clear(self, id: str) -> None:
         self.hypervisor.remove_content(self.pool, id, not self.shared)

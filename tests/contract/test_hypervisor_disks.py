@@ -167,7 +167,8 @@ def test_a_storage_pool(place: Place) -> None:
     folder = place.outside.pool(pool, 16 * MIB)
     hypervisor.check_pool(pool)
     assert hypervisor.contents(pool) == {} and hypervisor.content(pool, "one") is None
-    for _time in range(2):
+    hypervisor.make_content(pool, "one", 4 * MIB)
+    with pytest.raises(Conflict, match="has content called one already"):
         hypervisor.make_content(pool, "one", 4 * MIB)
     found = hypervisor.content(pool, "one")
     assert found is not None and found.size == 4 * MIB and hypervisor.contents(pool) == {"one": found}

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from magnetar_agent import inventory, reconcile
 from magnetar_agent.hypervisor import Remote
 from magnetar_agent.operations import Operation
 from magnetar_agent.virt.storage import rbd
+from magnetar_agent.volumes import pools
 from magnetar_core.ensure import permissions
 from magnetar_core.errors import Cancelled, Conflict, HypervisorError, InvalidField, NoSpace
 from magnetar_core.kinds import BY_NOUN
@@ -199,3 +201,98 @@ def test_a_server_whose_pool_does_not_run(host: Host) -> None:
     (host.root / "libvirt/away").rename(host.root / "libvirt/pool-vg0")
     shown = reconcile.show(host.agent, BY_NOUN["volume"], "data")
     assert (shown["status"], shown["attachments"]) == ("available", [])
+
+
+CHOSEN = "0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11"
+MADE = {"volume": {"name": "mine", "size": 1}, "volume from an image": {"name": "mine", "image": "img"},
+        "volume_snapshot": {"name": "mine", "volume": "data"}}
+
+
+@pytest.fixture
+def places(host: Host, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    """Where the pools have their content; ``team`` is a folder that other hosts share."""
+    monkeypatch.setattr(Path, "is_mount", lambda path: path.name == "team")
+    (host.root / "team").mkdir()
+    pools = {**host.agent.settings.pools, "team": {"type": "nfs", "path": str(host.root / "team")}}
+    host.settings["pools"] = pools
+    host.agent.settings = dataclasses.replace(host.agent.settings, pools=pools)
+    (host.root / "state/volumes").mkdir(mode=0o711)
+    return {"vg": host.root / "libvirt/pool-vg0", "ceph": host.root / "libvirt/pool-ceph",
+            "default": host.root / "state/volumes", "team": host.root / "team"}
+
+
+@pytest.mark.parametrize("what", MADE)
+@pytest.mark.parametrize("pool", ["vg", "ceph", "default", "team"])
+def test_content_of_another_is_not_taken_over(host: Host, places: dict[str, Path], pool: str, what: str) -> None:
+    """A uuid may be chosen; what is called so already is another host's, or of a document that was lost."""
+    image(host)
+    host.ensure("volume", "data", {"size": 1, "pool": pool})
+    noun = what.partition(" ")[0]
+    theirs = places[pool] / CHOSEN
+    theirs.write_bytes(b"theirs".ljust(4096, b"."))
+    want = MADE[what] if noun == "volume_snapshot" else {**MADE[what], "pool": pool}
+    for _time in range(2):
+        with pytest.raises(Conflict, match=f"{CHOSEN}.*Choose another id"):
+            host.ensure(noun, CHOSEN, want)
+        assert host.agent.documents.get(noun, CHOSEN) is None
+    host.restart()
+    assert theirs.read_bytes().startswith(b"theirs") and len(theirs.read_bytes()) == 4096
+    assert CHOSEN not in host.fake.wiped and len([*places[pool].glob("*-*")]) == 2
+    theirs.unlink()
+    assert host.ensure(noun, CHOSEN, want).resource["status"] == "available"
+    host.ensure(noun, CHOSEN, None)
+    assert len([*places[pool].glob("*-*")]) == 1
+
+
+@pytest.mark.parametrize("pool", ["ceph", "team"])
+def test_two_hosts_that_make_the_same_at_once(host: Host, places: dict[str, Path], pool: str) -> None:
+    """The other one has begun after this one has looked."""
+    look, theirs = type(pools.named(host.agent, pool)).has, places[pool] / CHOSEN
+
+    def late(place: Any, id: str) -> bool:
+        found = look(place, id)
+        if pool == "ceph":
+            theirs.write_bytes(b"theirs")
+        else:
+            theirs.with_name(f"{CHOSEN}.begun").touch()
+        return found
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(pools.named(host.agent, pool)), "has", late)
+        if pool == "team":
+            theirs.with_name(f"{CHOSEN}.begun").touch()
+        with pytest.raises(Conflict, match="Choose another id"):
+            host.ensure("volume", CHOSEN, {"name": "mine", "size": 1, "pool": pool})
+    assert [path.name for path in places[pool].glob("*-*")] == [CHOSEN if pool == "ceph" else f"{CHOSEN}.begun"]
+
+
+@pytest.mark.parametrize("pool", ["vg", "ceph", "default", "team"])
+def test_what_this_host_began_is_made_again(host: Host, places: dict[str, Path], pool: str) -> None:
+    """Also what an agent of before began, which noted only what it makes the volume from."""
+    image(host)
+    host.ensure("volume", "data", {"image": "img", "pool": pool, "format": "raw"})
+    document = host.agent.documents.find("volume", "data")
+    content = places[pool] / document.id
+    for begun in ({"begun": True}, {"source_name": "img"}):
+        if pool in ("vg", "ceph"):
+            content.write_bytes(b"half")
+        else:
+            content.rename(content.with_name(f"{document.id}.new"))
+        document.state = {**begun, "unfinished": True, "making": True}
+        host.agent.documents.write(document)
+        host.restart()
+        assert content.open("rb").read(8) == b"magnetar" and content.stat().st_size == GIB
+        assert reconcile.show(host.agent, BY_NOUN["volume"], "data")["status"] == "available"
+    document.state = {"begun": True, "unfinished": True, "making": True}
+    host.agent.documents.write(document)
+    host.ensure("volume", "data", None)
+    assert list(places[pool].glob("*-*")) == []
+
+
+def test_a_volume_of_before_goes_with_its_content(host: Host, places: dict[str, Path]) -> None:
+    for pool, place in places.items():
+        made = host.ensure("volume", pool, {"size": 1, "pool": pool}).resource
+        document = host.agent.documents.find("volume", pool)
+        document.state = {"made": True, "bytes": GIB}
+        host.agent.documents.write(document)
+        host.ensure("volume", pool, None)
+        assert not (place / made["id"]).exists()
