@@ -94,6 +94,14 @@ class Driver(Protocol):
 
 
 @runtime_checkable
+class Sweeping(Protocol):
+    """A driver whose ``sweep`` removes something. Who only reads asks ``left``: reading changes nothing."""
+
+    def left(self, agent: Agent) -> list[str]:
+        """What ``sweep`` would say, with nothing removed."""
+
+
+@runtime_checkable
 class Part(Protocol):
     """A driver of resources that are part of others' documents, and have none of their own."""
 

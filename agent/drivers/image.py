@@ -10,7 +10,7 @@ until the content is.
 from __future__ import annotations
 
 import hashlib
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from magnetar_agent.documents import now
 from magnetar_agent.foresee import missing
 from magnetar_agent.images import content, sources
 from magnetar_agent.images.store import Part, Store, check
+from magnetar_agent.reconcile import ANEW
 from magnetar_core.errors import Conflict, ImageRefused, Immutable, InUse, InvalidField, NotFound
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import Image
@@ -110,8 +111,11 @@ class ImageDriver(DocumentDriver):
 
     def sweep(self, agent: Agent) -> list[str]:
         """Remove content that no document knows and parts that a crash left."""
-        files = [document.state.get("file") for document in agent.documents.list("image")]
-        _store(agent).sweep([Path(file) for file in files if file])
+        _store(agent).sweep(lambda: _known(agent))
+        return []
+
+    def left(self, agent: Agent) -> list[str]:
+        """Nothing that stays: the next sweep removes it."""
         return []
 
     def base(self, agent: Agent, id: str) -> tuple[Path, str]:
@@ -173,7 +177,17 @@ class ImageDriver(DocumentDriver):
 
 
 def _store(agent: Agent) -> Store:
-    return Store(agent.settings.state_dir / "images")
+    return Store(agent.settings.state_dir / "images", agent.locks)
+
+
+def _known(agent: Agent) -> Iterator[Path]:
+    """Content that documents know, and what is about to be such."""
+    for document in agent.documents.list("image"):
+        if document.state.get("file"):
+            yield Path(document.state["file"])
+        for want in (document.want, document.state.get(ANEW, {})) if document.state.get("unfinished") else ():
+            if want.get("checksum"):
+                yield _store(agent).ready(document.id, want["checksum"])
 
 
 def _stored(document: Document) -> bool:
@@ -187,22 +201,43 @@ def _advance(operation: Operation, total: int | None, phase: str, done: int) -> 
 
 
 def _fetch(task: Task, source: dict[str, Any]) -> None:
-    """Copy a file, or load a URL."""
+    """Copy a file, or load a URL, unless what is there has been loaded already (``_drop``)."""
+    agent, document = task.agent, task.document
+    store, checksum = _store(agent), document.want.get("checksum")
+    ready = store.ready(document.id, checksum) if checksum else None
+    if ready and ready.exists():
+        advance = partial(_advance, task.operation, ready.stat().st_size, "checksum")
+        with store.adopt(document.id, ready, agent.settings.image_max_bytes, advance) as part:
+            _take(agent, document, part, source, None)
+        return
+    with _filled(task, source) as (part, origin):
+        _take(agent, document, part, source, origin)
+
+
+@contextmanager
+def _filled(task: Task, source: dict[str, Any]) -> Iterator[tuple[Part, dict[str, Any] | None]]:
+    """A part with the content of *source*, and what identifies the file that it was read from."""
     settings = task.agent.settings
     with sources.open_source(source, settings.image_paths, settings.image_max_bytes) as opened, \
             _store(task.agent).part(task.document.id, opened.length) as part:
         advance = partial(_advance, task.operation, opened.length, "download" if "url" in source else "copy")
         part.fill(opened.chunks, opened.length, settings.image_max_bytes, advance)
-        _take(task.agent, task.document, part, source, opened.origin)
+        yield part, opened.origin
+
+
+def _checked(agent: Agent, want: Fields, part: Part) -> content.Facts:
+    """What the part is, settled on disk. Raises ``ImageRefused`` or ``InvalidField`` unless it is what is wanted."""
+    part.check(want.get("checksum"))
+    facts = content.inspect(part.head(), part.size, agent.settings.image_max_virtual_bytes, want.get("disk_format"))
+    _check_boot(want, facts.format)
+    part.settle()
+    return facts
 
 
 def _take(agent: Agent, document: Document, part: Part, source: dict[str, Any], origin: dict[str, Any] | None) -> None:
     """Check what was written and make it the image's content. Changes nothing before all checks have passed."""
     want, claimed = document.want, document.want.get("checksum")
-    part.check(claimed)
-    facts = content.inspect(part.head(), part.size, agent.settings.image_max_virtual_bytes, want.get("disk_format"))
-    _check_boot(want, facts.format)
-    part.settle()
+    facts = _checked(agent, want, part)
     store = _store(agent)
     file = store.path(document.id, part.digests["sha256"])
     want.update(checksum=claimed or f"sha256:{part.digests['sha256']}", disk_format=facts.format)
@@ -211,16 +246,37 @@ def _take(agent: Agent, document: Document, part: Part, source: dict[str, Any], 
         digests=part.digests, source=source, origin=origin, pinned=claimed is not None, status="active")
     want.pop("source", None)
     agent.hypervisor.permit([part.path])
-    agent.documents.write(document)  # before the file has its name, so that no sweep takes it for an orphan
-    store.commit(document.id, part)
+    with store.still():
+        agent.documents.write(document)  # before the file has its name: after a crash that is no orphan
+        store.commit(document.id, part)
 
 
 def _drop(task: Task) -> None:
     """Remove the content. Servers that were made from it hold it by their own links."""
+    anew = None if task.document.deleting else task.document.state.get(ANEW)
+    if anew:
+        _make_ready(task, anew)
     file = Path(task.document.state["file"])
     file.unlink(missing_ok=True)
     with suppress(OSError):
         file.parent.rmdir()
+
+
+def _make_ready(task: Task, want: Fields) -> None:
+    """Load what is to take the place of the content that goes. When that fails, what is there stays as it is. (A
+    local file was read whole before; of an upload nobody knows when it comes.)"""
+    agent, document, source = task.agent, task.document, want.get("source") or UPLOAD
+    path = _store(agent).ready(document.id, want["checksum"])
+    if "url" not in source or path.exists():
+        return
+    try:
+        with _filled(task, source) as (part, _origin):
+            _checked(agent, want, part)
+            _store(agent).keep_ready(part, path)
+    except Exception:
+        for note in (ANEW, "unfinished"):
+            document.state.pop(note, None)  # whoever notes the error keeps this
+        raise
 
 
 def _new(agent: Agent, want: Fields, document: Document | None) -> None:

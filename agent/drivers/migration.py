@@ -98,6 +98,10 @@ class MigrationDriver:
             agent.documents.remove(document)
         return []
 
+    def left(self, agent: Agent) -> list[str]:
+        """Records lie in no file but their document's."""
+        return []
+
     def observe(self, agent: Agent, document: Document, snapshot: Any = None) -> Fields | None:
         """What has been reached."""
         done = tuple(mark for _phase, mark, _verb in WAY[document.want["side"]] if document.state.get(mark))

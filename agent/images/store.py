@@ -3,8 +3,8 @@
 
 The name is the digest, and a file never changes its content: servers hold on to it by hard links, and what they stand
 on stays right when the image is removed, or made anew with other content under the same uuid. Content is written into a
-``.part`` file, which its writer locks;
-a part that nobody locks was left by a crash.
+``.part`` file, which its writer locks; a part that nobody locks was left by a crash. Content that is to replace other
+content waits as ``.ready`` until the old has gone.
 """
 
 from __future__ import annotations
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
+    from magnetar_agent.locks import Locks
+
+#: The lock of whoever sweeps, or puts content in place.
+SWEEP = ("", "images")
 #: Digests that are kept of all content, so that either tells whether it is the same.
 ALGORITHMS = ("sha256", "sha512")
 _ZEROS = bytes(CHUNK)
@@ -81,13 +85,19 @@ class Part:
             while view:
                 view = view[os.write(self.descriptor, view):]
 
-    def reopen(self) -> None:
-        """Another file has taken the name."""
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    def replace(self, file: Path) -> None:
+        """Have *file* take the place of what was written. It is locked before it has the name of a part, so that no
+        sweep finds it without a writer. Raises ``OSError``, with nothing changed, where it cannot be moved."""
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            file.rename(self.path)
+        except BaseException:
+            os.close(descriptor)
+            raise
         os.close(self.descriptor)
-        os.fchown(descriptor, os.geteuid(), os.getegid())
         self.descriptor = descriptor
+        os.fchown(descriptor, os.geteuid(), os.getegid())
 
     def head(self) -> bytes:
         """The first bytes, as ``content.inspect`` wants them."""
@@ -117,8 +127,8 @@ def check(digests: Mapping[str, str], checksum: str | None) -> None:
 class Store:
     """The content of all images of a host."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, locks: Locks) -> None:
+        self.root, self.locks = root, locks
 
     def path(self, image: str, digest: str) -> Path:
         """Where content of image *image* with this sha256 is, or would be."""
@@ -154,34 +164,52 @@ class Store:
         size = file.stat().st_size
         with self.part(image, None) as part:
             try:
-                file.rename(part.path)
+                part.replace(file)
             except OSError as error:
                 if error.errno != errno.EXDEV:
                     raise
                 with file.open("rb") as stream:
                     part.fill(iter(lambda: stream.read(CHUNK), b""), size, limit, advance)
             else:
-                part.reopen()
                 part.measure(advance)
             yield part
 
+    def ready(self, image: str, checksum: str) -> Path:
+        """Where the content with this checksum waits, or would, for the one that it is to replace to go."""
+        return self.root / image / f"{checksum.partition(':')[2]}.ready"
+
+    def keep_ready(self, part: Part, path: Path) -> None:
+        """Put a settled part where ``ready`` says."""
+        part.path.rename(path)
+        sync_folder(path.parent)
+        sync_folder(self.root)
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """Meanwhile no sweep looks. Content gets its name under it, together with the document that says so."""
+        with self.locks.hold(*SWEEP):
+            yield
+
     def commit(self, image: str, part: Part) -> Path:
-        """Put a settled part in place, for good. Note its path in the document first: ``sweep`` knows it by that."""
+        """Put a settled part in place, for good. The caller is ``still``, and has noted its path in the document:
+        ``sweep`` knows it by that."""
         path = self.path(image, part.digests["sha256"])
         part.path.rename(path)
         sync_folder(path.parent)
         sync_folder(self.root)
         return path
 
-    def sweep(self, keep: Iterable[Path]) -> None:
-        """Remove all content but *keep*, and parts that nobody writes."""
-        kept = set(keep)
-        for folder in list(self.root.iterdir()) if self.root.is_dir() else []:
-            for path in folder.iterdir():
-                if path not in kept and not _locked(path):
-                    path.unlink(missing_ok=True)
-            with suppress(OSError):
-                folder.rmdir()
+    def sweep(self, keep: Callable[[], Iterable[Path]]) -> None:
+        """Remove all content but what *keep* says, and parts that nobody writes."""
+        with self.still():
+            kept = set(keep())
+            for folder in list(self.root.iterdir()) if self.root.is_dir() else []:
+                with suppress(FileNotFoundError):  # its last part has gone, and the folder with it
+                    for path in list(folder.iterdir()):
+                        if path not in kept:
+                            _remove(path)
+                with suppress(OSError):
+                    folder.rmdir()
 
 
 def _create(folder: Path) -> Part:
@@ -199,17 +227,20 @@ def _create(folder: Path) -> Part:
         os.close(descriptor)  # a sweep took it before it was locked
 
 
-def _locked(path: Path) -> bool:
+def _remove(path: Path) -> None:
+    """Remove a file, unless it is a part that somebody writes. A part stays locked until it is gone: who has just made
+    it and waits for the lock then sees that."""
     if path.suffix != ".part":
-        return False
+        path.unlink(missing_ok=True)
+        return
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        return True  # done with meanwhile
+        return  # done with meanwhile
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return False
+        path.unlink(missing_ok=True)
     except BlockingIOError:
-        return True
+        pass
     finally:
         os.close(descriptor)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from magnetar_agent import inventory
 from magnetar_agent.drivers.image import ImageDriver
 from magnetar_agent.operations import Operation
 from magnetar_core.errors import (
@@ -242,6 +243,80 @@ def test_a_sweep_leaves_running_uploads_alone(host: Host) -> None:
     assert receive(host, GOOD, pieces=pieces()).resource["status"] == "active"
 
 
+def test_content_that_comes_while_somebody_sweeps_stays(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    host.ensure("image", "first", file(host))
+    real, making = host.agent.documents.list, []
+
+    def listed(kind: str) -> Any:
+        found = real(kind)
+        if threading.current_thread().name == "sweeper" and not making:
+            making.append(threading.Thread(target=host.ensure, args=("image", "second", file(host, OTHER))))
+            making[0].start()
+            making[0].join(0.5)  # it ends here only where a sweep lets it
+        return found
+
+    monkeypatch.setattr(host.agent.documents, "list", listed)
+    sweeper = threading.Thread(target=host.agent.drivers["image"].sweep, args=(host.agent,), name="sweeper")
+    sweeper.start()
+    sweeper.join()
+    making[0].join()
+    assert len(kept(host)) == 4 and host.ensure("image", "second", {}).resource["status"] == "active"
+
+
+def test_a_disk_that_becomes_an_image_is_never_without_its_writer(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    host.server(flavor={"vcpus": 1, "ram": 64, "disk": 1}, power="off")
+    real = Path.rename
+
+    def rename(self: Path, target: Path) -> Path:
+        found = real(self, target)
+        if Path(target).suffix == ".part" and "images" in Path(target).parts:
+            host.agent.drivers["image"].sweep(host.agent)
+        return found
+
+    monkeypatch.setattr(Path, "rename", rename)
+    host.event("create_image", "r1", name="golden")
+    assert host.ensure("image", "golden", {}).resource["status"] == "active" and len(kept(host)) == 2
+
+
+def test_a_part_that_is_swept_before_it_is_locked_is_made_again(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    from magnetar_agent.images import store
+
+    real, swept = store.fcntl.flock, []
+
+    def flock(descriptor: int, how: int) -> None:
+        if how == store.fcntl.LOCK_EX and not swept:
+            swept.append(descriptor)
+            host.agent.drivers["image"].sweep(host.agent)
+        real(descriptor, how)
+
+    monkeypatch.setattr(store.fcntl, "flock", flock)
+    assert host.ensure("image", "img", file(host)).resource["status"] == "active"
+    assert swept and len(kept(host)) == 2
+
+
+def test_a_reader_removes_nothing(host: Host) -> None:
+    folder = host.root / "state" / "images" / "left"
+    folder.mkdir(parents=True)
+    (folder / ("0" * 64)).write_bytes(GOOD)
+    assert inventory.host(host.agent)["orphans"] == {"domains": [], "files": []}
+    assert len(kept(host)) == 2
+
+
+def test_a_folder_that_goes_during_a_sweep_is_fine(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = host.root / "state" / "images" / "gone"
+    gone.mkdir(parents=True)
+    real = Path.iterdir
+
+    def iterdir(self: Path) -> Iterator[Path]:
+        if self == gone:
+            gone.rmdir()
+        return real(self)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    host.agent.drivers["image"].sweep(host.agent)
+    assert kept(host) == []
+
+
 def test_an_image_removed_during_its_upload_stays_removed(host: Host) -> None:
     def pieces() -> Iterator[bytes]:
         yield GOOD[:100000]
@@ -333,6 +408,12 @@ class Web(http.server.BaseHTTPRequestHandler):
         if self.path == "/none":
             self.send_error(404)
             return
+        if self.path == "/other":
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(OTHER)))
+            self.end_headers()
+            self.wfile.write(OTHER)
+            return
         self.send_response(200)
         if self.path != "/endless":
             length = {"/short": len(GOOD) + 5, "/huge": 2**50}.get(self.path, len(GOOD))
@@ -382,3 +463,36 @@ def test_a_bad_url_leaves_nothing(host: Host, web: str, path: str, error: Any, w
 def test_nobody_answers(host: Host) -> None:
     with pytest.raises(Unreachable, match="cannot be loaded"):
         host.ensure("image", "img", {"source": {"url": "http://127.0.0.1:1/x"}, "checksum": digest(GOOD)})
+
+
+@pytest.mark.parametrize(("path", "why"), [("/none", "404"), ("/short", "ended after|broke"), ("/good", "checksum")])
+def test_a_url_that_cannot_be_loaded_leaves_what_is_there(host: Host, web: str, path: str, why: str) -> None:
+    host.ensure("image", "img", file(host))
+    bad = {"source": {"url": web + path}, "checksum": digest(OTHER)}
+    with pytest.raises(MagnetarError, match=why):
+        host.ensure("image", "img", bad, on_immutable="recreate")
+    assert len(kept(host)) == 2
+    shown = host.ensure("image", "img", file(host)).resource
+    assert (shown["status"], shown["checksum"]) == ("active", digest(GOOD))
+    host.restart()
+    assert not host.ensure("image", "img", file(host)).changed
+
+
+@pytest.mark.parametrize("name", ["sha256", "sha512"])
+def test_content_from_a_url_takes_the_place_of_other(host: Host, web: str, name: str,
+                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where somebody sweeps between the two."""
+    exists = Path.exists
+
+    def swept(self: Path) -> bool:
+        if self.suffix == ".ready":
+            host.agent.drivers["image"].sweep(host.agent)
+        return exists(self)
+
+    monkeypatch.setattr(Path, "exists", swept)
+    host.ensure("image", "img", file(host))
+    want = {"source": {"url": web + "/other"}, "checksum": digest(OTHER, name)}
+    made = host.ensure("image", "img", want, on_immutable="recreate").resource
+    assert (made["status"], made["checksum"], made["virtual_size"]) == ("active", digest(OTHER, name), 2**30)
+    assert len(kept(host)) == 2
+    assert not host.ensure("image", "img", want).changed
