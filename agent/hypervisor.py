@@ -317,8 +317,9 @@ class Hypervisor(figures.Figures, networks.Networks, storage.Storage, Protocol):
         """Wait for a migration of this domain that a dead agent had begun to end, or end it."""
 
     # Disks ------------------------------------------------------------------------------------------------------
-    def disk(self, path: Path) -> DiskSeen | None:
-        """What a file of ours is; ``None`` when it is missing. Never used on untrusted content."""
+    def disk(self, path: Path, format: str) -> DiskSeen | None:
+        """What a disk file of this *format* is; ``None`` when it is missing. The format is not found from the content,
+        which is the guest's: its raw disk may hold any header."""
 
     def make_disk(self, path: Path, format: str, size: int, backing: Path | None = None,
                   backing_format: str | None = None, label: str | None = None) -> None:

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.documents import now
+from magnetar_agent.documents import Document, now
 from magnetar_agent.foresee import missing
 from magnetar_agent.images import content, sources
 from magnetar_agent.images.store import Part, Store, check
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from io import BufferedReader
 
     from magnetar_agent.agent import Agent
-    from magnetar_agent.documents import Document
     from magnetar_agent.operations import Operation
 
     from . import Fields, Task, Verb
@@ -121,10 +120,13 @@ class ImageDriver(DocumentDriver):
     def base(self, agent: Agent, id: str) -> tuple[Path, str]:
         """Path and format (raw, qcow2, iso, aki, ari) of the content of the image with uuid *id*. The file never
         changes; whoever needs it for longer than the image holds on to it by a hard link. Raises ``Conflict``."""
-        document = agent.documents.get("image", id)
-        if not document or document.deleting or not _stored(document):
-            name = document.name if document else id
-            raise Conflict(f"Image {name!r} has no content on this host yet. Upload it, or wait until it is active.")
+        return self.content(agent.documents.get("image", id) or Document("image", id, id, {}))
+
+    def content(self, document: Document) -> tuple[Path, str]:
+        """As ``base``, as the document says it: what else it says is of the same content."""
+        if document.deleting or not _stored(document):
+            raise Conflict(f"Image {document.name!r} has no content on this host yet. Upload it, or wait until it is "
+                           "active.")
         return Path(document.state["file"]), str(document.state["disk_format"])
 
     def receive(self, agent: Agent, key: str, chunks: Iterable[bytes], length: int | None,

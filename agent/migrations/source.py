@@ -86,7 +86,7 @@ def manifest(agent: Agent, server: Document) -> Fields:
     power = domain.state if domain else hv.OFF
     disks = []
     for name in WRITTEN:
-        seen = agent.hypervisor.disk(place / name)
+        seen = agent.hypervisor.disk(place / name, want["root_format"] if name == "disk" else "qcow2")
         if seen:
             disks.append({"name": name, "format": seen.format, "virtual_size": seen.virtual_size,
                           "backed": seen.backing is not None})

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import Document, sync_folder
 from magnetar_agent.foresee import missing
+from magnetar_agent.virt.disks import flush
 from magnetar_core.errors import Conflict, InvalidField, NoSpace
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def hold(agent: Agent, id: str, place: Path, prefix: str = "") -> dict[str, Any]
     image = agent.documents.get("image", id)
     if image is None:
         raise Conflict("The image was removed while the server was made. Register it again, then repeat the call.")
-    content, format = agent.drivers["image"].base(agent, image.id)  # type: ignore[attr-defined]
+    content, format = agent.drivers["image"].content(image)  # type: ignore[attr-defined]
     link(content, place / (prefix + ("kernel" if format == "aki" else "base")))
     for name, part in _parts(agent, image):
         link(agent.drivers["image"].base(agent, part.id)[0], place / (prefix + name))  # type: ignore[attr-defined]
@@ -80,8 +81,14 @@ def hold(agent: Agent, id: str, place: Path, prefix: str = "") -> dict[str, Any]
             else None}
 
 
+def drop(place: Path, prefix: str = "") -> None:
+    """Let go of what is held."""
+    for part in PARTS:
+        (place / (prefix + part)).unlink(missing_ok=True)
+
+
 def link(source: Path, target: Path) -> None:
-    """A hard link, or a copy where the file systems differ; complete or not at all."""
+    """A hard link, or a copy where the file systems differ; complete and on the disk, or not at all."""
     if target.exists():
         return
     part = target.with_name(target.name + ".part")
@@ -91,9 +98,13 @@ def link(source: Path, target: Path) -> None:
             os.link(source, part)
         except OSError:
             shutil.copyfile(source, part)
+            flush(part)
         part.rename(target)
     except OSError as error:
         part.unlink(missing_ok=True)
+        if not source.exists():
+            raise Conflict("The content of the image went while the server took hold of it: the image is removed, or "
+                           "made anew. Repeat the call.") from error
         raise NoSpace(f"{target.name} of the server cannot be written: {error.strerror}. Free some room under "
                       f"{target.parent.parent}.") from error
     sync_folder(target.parent)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from magnetar_agent import configdrive
 from magnetar_agent import hypervisor as hv
-from magnetar_agent.documents import sync_folder
-from magnetar_agent.drivers import Task, Verb
+from magnetar_agent.documents import Document, sync_folder
+from magnetar_agent.drivers import Fields, Task, Verb
 from magnetar_agent.servers import GIB, MIB, blocks, cards, fixed, folder, hold, remake, rescue, spec
 from magnetar_agent.volumes import ways
 from magnetar_core.errors import HypervisorError, Unreachable
@@ -38,7 +38,7 @@ def disks(task: Task) -> None:
             agent.hypervisor.make_disk(place / name, "qcow2", size, label=label)
             sizes[name] = size
     if root is None:
-        seen = agent.hypervisor.disk(place / "disk")
+        seen = agent.hypervisor.disk(place / "disk", want["root_format"])
         root = seen.virtual_size if seen else 0
     document.state["root_bytes"] = root
     document.state["sizes"] = sizes
@@ -47,16 +47,28 @@ def disks(task: Task) -> None:
 
 
 def _hold(task: Task, place: Path) -> None:
-    """Links to the image's content: the image may be removed, what the server stands on stays until it goes."""
+    """Links to the image's content: the image may be removed, what the server stands on stays until it goes. What is
+    held is not looked at again: the image may have other content by now."""
     document, id = task.document, task.document.want["image"]
-    if "base" in document.state and task.agent.documents.get("image", id) is None:
+    base = document.state.get("base")
+    if base and (_holds(document, base, place) or task.agent.documents.get("image", id) is None):
         return
+    if base is None and not (place / "disk").exists():
+        hold.drop(place)  # what a crash left, before it was noted which content it is
     held = hold.hold(task.agent, id, place)
     document.state.update(image_name=held["name"], iso=held["iso"])
     if held["boot"]:
         document.state["boot"] = held["boot"]
     document.state["base"] = {name: held[name] for name in ("image", "format", "virtual_size")}
     task.note()
+
+
+def _holds(document: Document, base: Fields, place: Path) -> bool:
+    """Whether what is noted of the server's image is true of what it stands on."""
+    if base.get("image", document.want["image"]) != document.want["image"]:
+        return False
+    copied = document.want["root_format"] == "raw" and (place / "disk").exists()
+    return copied or (place / ("kernel" if base["format"] == "aki" else "base")).exists()
 
 
 def _root(task: Task, place: Path) -> int:

@@ -27,9 +27,9 @@ PART = ".part"
 class Disks:
     """The disk part of ``Hypervisor``; it needs no libvirt."""
 
-    def disk(self, path: Path) -> DiskSeen | None:
+    def disk(self, path: Path, format: str) -> DiskSeen | None:
         """``qemu-img info``, also of a disk in use."""
-        return _seen(path, ())
+        return _seen(path, format)
 
     def make_disk(self, path: Path, format: str, size: int, backing: Path | None = None,
                   backing_format: str | None = None, label: str | None = None) -> None:
@@ -65,14 +65,14 @@ class Disks:
         progress(total, total)
 
     def _copied_size(self, source: Path | Remote, format: str) -> int:
-        seen = _seen(source, ("-f", format))
+        seen = _seen(source, format)
         if seen is None:
             raise HypervisorError(f"The disk {source} cannot be copied: it does not exist.")
         return seen.virtual_size
 
     def grow_disk(self, path: Path, format: str, size: int) -> None:
         """``qemu-img resize``; never shrinks."""
-        seen = _seen(path, ("-f", format))
+        seen = _seen(path, format)
         if seen is None:
             raise HypervisorError(f"The disk {path} cannot be grown: it does not exist.")
         if seen.virtual_size > size:
@@ -122,11 +122,11 @@ def complete(path: Path) -> Iterator[Path]:
         raise
 
 
-def _seen(path: Path | Remote, format: tuple[str, ...]) -> DiskSeen | None:
-    """A guest can write any header into its raw disk: where the format is known, nothing is guessed."""
+def _seen(path: Path | Remote, format: str) -> DiskSeen | None:
+    """A guest can write any header into its raw disk: so the format is always said, never guessed."""
     if isinstance(path, Path) and not path.exists():
         return None
-    answer = json.loads(run(["qemu-img", "info", "--force-share", "--output=json", *format, "--", _plain(path)],
+    answer = json.loads(run(["qemu-img", "info", "--force-share", "--output=json", "-f", format, "--", _plain(path)],
                             f"read the disk {path}"))
     backing = answer.get("full-backing-filename") or answer.get("backing-filename")
     return DiskSeen(answer["format"], answer["virtual-size"], Path(backing) if backing else None)

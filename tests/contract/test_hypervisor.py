@@ -216,7 +216,7 @@ def test_devices_of_a_running_domain(place: Place) -> None:
     assert [d.target for d in seen.disks] == ["vda", "vdb"] and replace(seen.disks[1], tag=None) == disk
     assert [d.target for d in hypervisor.domain(spec.uuid).disks] == ["vda"]  # the definition is another matter
     hypervisor.resize(spec.uuid, "vdb", 8 * MIB)
-    assert hypervisor.disk(disk.path).virtual_size == 8 * MIB
+    assert hypervisor.disk(disk.path, "raw").virtual_size == 8 * MIB
     with pytest.raises(HypervisorError):
         hypervisor.resize(spec.uuid, "vdz", 8 * MIB)
     hypervisor.destroy(spec.uuid)

@@ -18,19 +18,30 @@ from .place import MIB, Place
 @pytest.mark.parametrize("format", ["raw", "qcow2"])
 def test_disks(place: Place, format: str) -> None:
     hypervisor, path = place.hypervisor, place.folder / "a disk, -with --odd:name"
-    assert hypervisor.disk(path) is None
+    assert hypervisor.disk(path, format) is None
     path.with_name(path.name + ".part").write_bytes(b"left by an interrupted attempt")
     hypervisor.make_disk(path, format, 10 * MIB)
-    assert (hypervisor.disk(path).format, hypervisor.disk(path).virtual_size) == (format, 10 * MIB)
+    assert (hypervisor.disk(path, format).format, hypervisor.disk(path, format).virtual_size) == (format, 10 * MIB)
     hypervisor.grow_disk(path, format, 20 * MIB)
     hypervisor.grow_disk(path, format, 20 * MIB)
-    assert hypervisor.disk(path).virtual_size == 20 * MIB
+    assert hypervisor.disk(path, format).virtual_size == 20 * MIB
     with pytest.raises(HypervisorError, match="shrunk"):
         hypervisor.grow_disk(path, format, 10 * MIB)
     overlay = place.folder / "overlay"
     hypervisor.make_disk(overlay, "qcow2", 30 * MIB, backing=path, backing_format=format)
-    assert (hypervisor.disk(overlay).virtual_size, hypervisor.disk(overlay).backing) == (30 * MIB, path)
+    seen = hypervisor.disk(overlay, "qcow2")
+    assert (seen.virtual_size, seen.backing) == (30 * MIB, path)
     assert not list(place.folder.glob("*.part*"))
+
+
+def test_what_a_guest_writes_into_a_raw_disk_says_nothing(place: Place) -> None:
+    hypervisor, path = place.hypervisor, place.folder / "disk"
+    hypervisor.make_disk(place.folder / "base", "raw", MIB)
+    hypervisor.make_disk(path, "qcow2", 30 * MIB, backing=place.folder / "base", backing_format="raw")
+    with path.open("r+b") as file:
+        file.truncate(4 * MIB)
+    seen = hypervisor.disk(path, "raw")
+    assert seen is not None and (seen.format, seen.virtual_size, seen.backing) == ("raw", 4 * MIB, None)
 
 
 def test_an_overlay_needs_its_base(place: Place) -> None:
@@ -47,7 +58,7 @@ def test_copies(place: Place) -> None:
     assert copy.read_bytes() == source.read_bytes()
     assert told[-1] == (MIB, MIB) and told == sorted(told)
     hypervisor.copy_disk(source, "raw", place.folder / "other", "qcow2", lambda done, total: None)
-    assert hypervisor.disk(place.folder / "other").format == "qcow2"
+    assert hypervisor.disk(place.folder / "other", "qcow2").format == "qcow2"
 
 
 def test_a_cancelled_copy_leaves_nothing(place: Place) -> None:
@@ -88,7 +99,7 @@ def test_a_copy_of_a_disk_in_use(place: Place) -> None:
         told: list[tuple[int, int]] = []
         hypervisor.begin_copy(spec.uuid, "vda", copy)
         hypervisor.finish_copy(spec.uuid, copy, lambda done, total, told=told: told.append((done, total)))
-        seen = hypervisor.disk(copy)
+        seen = hypervisor.disk(copy, "qcow2")
         assert seen is not None and (seen.format, seen.virtual_size, seen.backing) == ("qcow2", 16 * MIB, None)
         assert told == sorted(told)
         copy.unlink()
@@ -238,7 +249,7 @@ def test_a_disk_for_another_host(place: Place) -> None:
         hypervisor.copy_disk(disk.path, "qcow2", folder / "copy", "qcow2", lambda done, total: None)
     way = Remote("nbd", export.name, export.socket)
     hypervisor.copy_disk(way, "raw", folder / "copy", "qcow2", lambda done, total: None)
-    assert hypervisor.disk(folder / "copy").virtual_size == MIB
+    assert hypervisor.disk(folder / "copy", "qcow2").virtual_size == MIB
     other = replace(export, disk=replace(disk, readonly=True))
     hypervisor.serve(other)
     assert hypervisor.serving("e1") == other and _connects(export.socket)

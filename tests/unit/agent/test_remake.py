@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from magnetar_agent.servers import GIB, MIB
+from magnetar_agent.servers import GIB, MIB, hold
+from magnetar_agent.virt.disks import flush
 from magnetar_core.errors import Conflict, HypervisorError, Immutable, InvalidField
 
 from .conftest import SMALL, Host
+from .test_image_content import qcow2
 
 BIG = {"vcpus": 2, "ram": 128, "disk": 2, "ephemeral": 2, "swap": 16}
 
@@ -199,3 +202,61 @@ def test_a_lost_disk_is_cured_by_a_rebuild(host: Host) -> None:
 
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIO0VvMS9bZk0jSAlPS4gCcVmXkGQhWeS3VUN0Zz5bBNJ me@example"
+
+
+def test_what_a_server_stands_on_is_not_noted_anew(host: Host) -> None:
+    """Its image may have other content by now; the server's own link has the old."""
+    image(host, "system")
+    host.server(image="system", flavor={**SMALL, "disk": 1}, power="off")
+    id = host.show()["id"]
+    before = host.agent.documents.get("server", id).state["base"]  # type: ignore[union-attr]
+    (host.root / "new").write_bytes(qcow2(size=16 * MIB))
+    host.ensure("image", "system", {"source": {"path": str(host.root / "new")}, "disk_format": "qcow2"},
+                on_immutable="recreate")
+    host.server(flavor={**SMALL, "disk": 1, "swap": 8}, power="off")
+    after = host.agent.documents.get("server", id)
+    assert after and after.state["base"] == before and before["format"] == "raw"
+    assert (folder(host) / "base").read_bytes().startswith(b"system")
+
+
+def test_what_a_crash_left_of_a_hold_is_not_taken_for_the_image(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    image(host, "system")
+    real = host.fake.make_disk
+
+    def dies(path: Path, *args: Any, **more: Any) -> None:
+        if path.name == "disk" and (path.parent / "base").exists():
+            (path.parent / "base").unlink()
+            (path.parent / "base").write_bytes(b"left by a crash")
+            monkeypatch.setattr(host.fake, "make_disk", real)
+            raise SystemExit  # nothing undoes what was begun
+        real(path, *args, **more)
+
+    monkeypatch.setattr(host.fake, "make_disk", dies)
+    with pytest.raises(SystemExit):
+        host.server(image="system", flavor={**SMALL, "disk": 1})
+    host.restart()
+    assert (folder(host) / "base").read_bytes().startswith(b"system") and host.show()["status"] == "ACTIVE"
+
+
+def test_a_raw_root_disk_is_what_it_was_made_as(host: Host) -> None:
+    """Whatever header the guest writes into it."""
+    host.server(flavor={**SMALL, "disk": 1}, root_format="raw", power="off")
+    with (folder(host) / "disk").open("r+b") as file:
+        file.write(qcow2(size=3 * GIB)[:512])
+    host.server(flavor={**SMALL, "disk": 1, "swap": 8}, power="off")
+    document = host.agent.documents.get("server", host.show()["id"])
+    assert document and document.state["root_bytes"] == GIB
+    assert not host.server(flavor={**SMALL, "disk": 1, "swap": 8}, power="off").changed
+
+
+def test_an_image_on_another_file_system_is_copied_to_the_disk(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    image(host, "system")
+    flushed: list[str] = []
+
+    def link(source: Path, target: Path) -> None:
+        raise OSError(errno.EXDEV, "another file system")
+
+    monkeypatch.setattr(hold.os, "link", link)
+    monkeypatch.setattr(hold, "flush", lambda path: (flushed.append(path.name), flush(path)))
+    host.server(image="system", flavor={**SMALL, "disk": 1})
+    assert flushed == ["base.part"] and (folder(host) / "base").read_bytes().startswith(b"system")
