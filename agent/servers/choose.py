@@ -37,7 +37,7 @@ def complete(agent: Agent, want: Fields, document: Document | None) -> Fields:
         _fits(image, found["flavor"])
         found["config_drive"] = want["config_drive"] or image.want["properties"].get("img_config_drive") == "mandatory"
     if "rescue" in found:  # a document of an older agent does not have it
-        found["rescue"] = rescue.complete(agent, found, old)
+        found["rescue"] = rescue.complete(agent, found, document)
     found[blocks.FIELD] = blocks.complete(agent, found, document)
     found["key_name"] = _key(agent, want.get("key_name"), old)
     found["networks"] = _networks(agent, want["networks"], document)

@@ -7,6 +7,7 @@ made, and how it boots. Ephemeral disk and swap stay away meanwhile, as in Nova'
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.hypervisor import SUSPENDED, Disk, Domain
@@ -23,18 +24,29 @@ if TYPE_CHECKING:
 DISK, PREFIX = "disk.rescue", "rescue."
 
 
-def complete(agent: Agent, want: Fields, old: Fields) -> Fields | None:
-    """The rescue that is wanted, with the uuid of its image; none given is the server's own."""
+def complete(agent: Agent, want: Fields, document: Document | None) -> Fields | None:
+    """The rescue that is wanted, with the uuid of its image; none given is the server's own. The server holds what it
+    is rescued with, so that image may have been removed."""
     given: Fields | None = want.get("rescue")
-    if given is None or given == old.get("rescue"):
+    kept: Fields | None = document.want.get("rescue") if document else None
+    if given is None or given == kept:
         return given
     reference = given.get("image") or want["image"]
     if reference is None:
         raise InvalidField("rescue.image", "is required: the server was made without an image, which would be taken")
+    if document and kept and reference in (kept["image"], _name(document, kept)) and (
+            agent.documents.standing("image", reference) is None):
+        return kept
     image = hold.bootable(agent, reference, "rescue.image")
     if image.state["disk_format"] == "aki":
         raise InvalidField("rescue.image", f"must have a disk, and {image.name!r} is only a kernel")
     return {"image": image.id}
+
+
+def _name(document: Document, kept: Fields) -> str | None:
+    """What the image of the rescue was called when the rescue disk was made."""
+    made = document.state.get("rescue")
+    return made.get("name") if made and made["image"] == kept["image"] else None
 
 
 def seen(agent: Agent, document: Document, domain: Domain | None) -> Fields:
@@ -88,17 +100,16 @@ def _drop(task: Task) -> None:
     if task.document.state.pop("rescue", None):
         task.keep()
     place = folder(task.agent, task.document.id)
-    for name in (DISK, *(PREFIX + part for part in hold.PARTS)):
-        (place / name).unlink(missing_ok=True)
+    (place / DISK).unlink(missing_ok=True)
+    hold.drop(place, PREFIX)
 
 
 def disks(state: Fields, place: Path, root: Disk) -> list[Disk]:
     """First the rescue disk, then *root*."""
     made = state["rescue"]
-    second = Disk(root.path, "vdb", root.format, tag=root.tag)
     if made["iso"]:
         return [root, Disk(place / (PREFIX + "base"), "sda", "raw", "cdrom", "sata", True)]
-    return [Disk(place / DISK, "vda"), second]
+    return [Disk(place / DISK, "vda"), replace(root, target="vdb", bus="virtio")]
 
 
 def boot(state: Fields) -> tuple[str, dict[str, Any]]:

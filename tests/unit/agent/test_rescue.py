@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from magnetar_agent.hypervisor import DomainSpec
-from magnetar_agent.servers import GIB
+from magnetar_agent.hypervisor import Disk, DomainSpec, Remote
+from magnetar_agent.servers import GIB, rescue
 from magnetar_core.errors import Conflict, InvalidField
 
 from .conftest import SMALL, Host
@@ -192,3 +194,40 @@ def test_a_server_that_is_rescued_when_a_copy_begins(torn: Host) -> None:
         torn.ensure("volume_snapshot", "then", {"volume": "data"})
     assert not torn.fake.copying(torn.show("web2")["id"])
     assert len(list((torn.root / "state/volumes").iterdir())) == 1
+
+
+def test_the_image_of_a_rescue_may_go_and_its_name_stays_good(web: Host) -> None:
+    for key, wanted in (("tools", {"image": "tools"}), ("system", {})):
+        made = image(web, "tools", 4) if key == "tools" else None
+        seen = web.ensure("server", "web1", {"rescue": wanted}).resource
+        assert seen and made in (None, seen["rescue"]["image"])
+        web.ensure("image", key, None)
+        assert not web.ensure("server", "web1", {"rescue": wanted}).changed
+        web.ensure("server", "web1", {"rescue": None})
+        with pytest.raises(InvalidField, match="none called"):
+            web.ensure("server", "web1", {"rescue": wanted})
+
+
+def test_a_root_disk_that_is_a_volume_stays_what_it_is(tmp_path: Path) -> None:
+    """One of a volume group is a block device."""
+    host = Host(tmp_path, pools={"vg": {"type": "lvm"}})
+    host.fake.add_pool("vg", room=4 * GIB)
+    host.start()
+    image(host, "system")
+    host.server(block_device_mapping=[{
+        "source_type": "image", "destination_type": "volume", "uuid": "system", "boot_index": 0, "volume_size": 1,
+        "volume_type": "vg", "disk_bus": "scsi"}])
+    root = host.fake.domains()[host.show()["id"]].disks[0]
+    assert root.target == "sda" and root.block
+    host.ensure("server", "web1", {"rescue": {"image": "system"}})
+    first, second = host.fake.domains()[host.show()["id"]].disks[:2]
+    assert first.path.name == "disk.rescue" and second == replace(root, target="vdb", bus="virtio")
+    host.ensure("server", "web1", {"rescue": None})
+    assert host.fake.domains()[host.show()["id"]].disks[0] == root
+    host.agent.close()
+
+
+def test_a_root_disk_that_is_reached_by_a_protocol_stays_so() -> None:
+    root = Disk(Path("/x"), "vda", "raw", remote=Remote("rbd", "pool/image"), serial="s")
+    made = rescue.disks({"rescue": {"iso": False}}, Path("/servers/s"), root)
+    assert made[1] == replace(root, target="vdb")
