@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from magnetar_agent.agent import Agent
     from magnetar_agent.operations import Operation
 
-REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+#: It is the name of a file.
+REQUEST_ID = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,128}")
 
 
 def event(agent: Agent, kind: type[Kind], key: str, name: str, args: Mapping[str, Any], request_id: str,
@@ -40,7 +41,8 @@ def event(agent: Agent, kind: type[Kind], key: str, name: str, args: Mapping[str
     if kind.noun != "server" or name not in ACTIONS:
         raise InvalidField("event", f"must be one of {', '.join(ACTIONS)}, on a server", name)
     if not REQUEST_ID.fullmatch(request_id):
-        raise InvalidField("request_id", "must have 1 to 128 letters, digits, dots, hyphens or underscores")
+        raise InvalidField("request_id", "must have 1 to 128 letters, digits, dots, hyphens or underscores, "
+                                         "and not be . or ..")
     action, given = ACTIONS[name], actions.checked(name, args)
     document = agent.documents.find(kind.noun, key)
     if document is None:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent import hypervisor as hv
 from magnetar_agent.documents import Document
-from magnetar_agent.servers import GIB, folder
+from magnetar_agent.servers import GIB, blocks, folder, spec
+from magnetar_agent.volumes import ways
 from magnetar_core.errors import Conflict
 from magnetar_core.kinds import Image
 
@@ -89,11 +90,32 @@ def _state(agent: Agent, document: Document) -> str:
     if state not in (hv.RUNNING, hv.PAUSED, hv.SUSPENDED, hv.OFF):
         raise Conflict(f"An image can be made of a server that is running, paused, suspended or off, and {name!r} is "
                        f"{state}.", power_state=state)
-    size, most = document.state.get("root_bytes", 0), agent.settings.image_max_virtual_bytes
+    size, most = _size(agent, document), agent.settings.image_max_virtual_bytes
     if size > most:
         raise Conflict(f"The root disk of server {name!r} has {size} bytes, and the agent's setting "
                        f"image_max_virtual_bytes allows {most} for an image.")
     return state
+
+
+def _size(agent: Agent, document: Document) -> int:
+    """Bytes of the root disk."""
+    item = blocks.root(document.want)
+    if item is None:
+        return int(document.state.get("root_bytes", 0))
+    volume = agent.documents.get("volume", item["volume"])
+    return int(volume.want["size"] if volume else item.get("volume_size", 0)) * GIB
+
+
+def _root(agent: Agent, document: Document) -> hv.Disk:
+    """The root disk, which may be a volume, also of another host."""
+    item = blocks.root(document.want)
+    root = spec.arranged(agent, document, rescued=False)[0]
+    if item and root.serial != item["volume"]:
+        raise Conflict(f"The root disk of server {document.name!r} is the volume {item['volume']}, which is not "
+                       "attached to it any more. Attach it again, then repeat the call.")
+    if root.remote:
+        ways.reach(agent, document)
+    return root
 
 
 def _described(agent: Agent, document: Document, args: Fields) -> Document:
@@ -108,7 +130,7 @@ def _described(agent: Agent, document: Document, args: Fields) -> Document:
     if document.state.get("boot"):
         want.update(_boot(document, base))
     properties.update(args["metadata"], image_type="snapshot", instance_uuid=document.id)
-    want["min_disk"] = -(-document.state.get("root_bytes", 0) // GIB)
+    want["min_disk"] = -(-_size(agent, document) // GIB)
     want["properties"] = Image.field("properties").value.check(properties, "metadata")
     return Document("image", str(uuid.uuid4()), args["name"], want)
 
@@ -124,18 +146,18 @@ def _boot(document: Document, base: Document | None) -> Fields:
 
 def _copy(agent: Agent, document: Document, state: str, path: Path, operation: Operation) -> str:
     """Copy the root disk to *path*; returns what can be said of the content."""
-    hypervisor, id = agent.hypervisor, document.id
+    hypervisor, id, root = agent.hypervisor, document.id, _root(agent, document)
 
     def advance(done: int, total: int) -> None:
         operation.advance(done, total, "bytes", "copy the root disk")
 
     if state in (hv.OFF, hv.SUSPENDED):
-        hypervisor.copy_disk(path.with_name("disk"), document.want["root_format"], path, "qcow2", advance)
+        hypervisor.copy_disk(root.remote or root.path, root.format, path, "qcow2", advance)
         return STOPPED if state == hv.OFF else CRASH
     with agent.locks.hold("copy", id):  # QEMU makes one at a time, and volumes are copied too
         frozen = hypervisor.freeze(id) if state == hv.RUNNING else False
         try:
-            hypervisor.begin_copy(id, "vda", path)
+            hypervisor.begin_copy(id, root.target, path)
         finally:
             if frozen:  # the copy is of the instant when it began: the guest need not wait for its end
                 hypervisor.thaw(id)

@@ -86,6 +86,28 @@ def test_an_image_boots_as_its_server_does(web: Host) -> None:
         web.event("create_image", "r3", "of-rootfs", name="none")
 
 
+@pytest.mark.parametrize("bus", ["virtio", "scsi"])
+def test_an_image_of_a_server_whose_root_disk_is_a_volume(web: Host, bus: str) -> None:
+    web.server("vol", block_device_mapping=[{"source_type": "image", "destination_type": "volume", "uuid": "system",
+                                             "boot_index": 0, "volume_size": 2, "disk_bus": bus}])
+    for power in ("running", "off"):
+        web.ensure("server", "vol", {"power": power})
+        answer = web.event("create_image", power, "vol", name=f"of-{power}")
+        made = web.ensure("image", answer["image"]["id"], {}).resource
+        assert made and (made["status"], made["virtual_size"], made["min_disk"]) == ("active", 2 * GIB, 2)
+        assert answer["consistency"] == ("stopped" if power == "off" else "crash-consistent")
+    object.__setattr__(web.agent.settings, "image_max_virtual_bytes", GIB)
+    with pytest.raises(Conflict, match="image_max_virtual_bytes"):
+        web.event("create_image", "large", "vol", name="large")
+    nothing_left(web)
+
+
+@pytest.mark.parametrize("id", [".", "..", "", "a/b", "x" * 129])
+def test_a_request_id_is_the_name_of_a_file(web: Host, id: str) -> None:
+    with pytest.raises(InvalidField, match="request_id"):
+        web.event("reboot", id, type="hard")
+
+
 def folder_of(host: Host, name: str) -> Path:
     return host.root / "state/servers" / str(host.show(name)["id"])
 
