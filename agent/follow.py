@@ -8,6 +8,7 @@ a reboot of the host, servers that ran run again, unless their document says oth
 
 from __future__ import annotations
 
+import json
 import logging
 import queue
 import threading
@@ -20,11 +21,11 @@ from magnetar_agent import hypervisor as hv
 from magnetar_agent import reconcile
 from magnetar_agent.documents import Document, now, write_atomically
 from magnetar_agent.migrations import MARK
-from magnetar_agent.operations import Operation
-from magnetar_agent.servers import imaging
+from magnetar_agent.operations import RUNNING, Operation
+from magnetar_agent.servers import blocks, imaging
 from magnetar_core.ensure import Permissions
 from magnetar_core.errors import MagnetarError
-from magnetar_core.kinds import Migration, Network, Server
+from magnetar_core.kinds import BY_NOUN, Migration, Network, Server
 
 if TYPE_CHECKING:
     from magnetar_agent.agent import Agent
@@ -44,6 +45,10 @@ REASONS = {
     "rebooted": "The host was rebooted.",
 }
 CRASHED_BY = ("failed", "panic")
+#: Kinds that have content, and note in ``made`` (but for images) that it is there.
+CONTENT = ("image", "volume", "volume_snapshot")
+#: How often who waits for another operation looks whether it is cancelled, in seconds.
+LOOK = 0.5
 
 
 class Changes:
@@ -176,11 +181,13 @@ class Follower:
     def settle(self) -> None:
         """After a start of agent, libvirt or host: finish what a crash cut short, then follow or restore power."""
         rebooted = self._rebooted()
-        self._finish()
+        later = self._finish()
         if rebooted:
             for network in self.agent.documents.list("network"):
                 self._again(Network, network, {})
         for document in self.agent.documents.list("server"):
+            if any(one.id == document.id for one in later):
+                continue  # it gets its power with the rest of it
             if rebooted:
                 self._after_reboot(document)
             else:
@@ -188,10 +195,13 @@ class Follower:
         for driver in self.agent.drivers.values():
             driver.sweep(self.agent)
         self._remember_boot()
+        self._begin(later)
         self.settled.set()
 
-    def _finish(self) -> None:
-        """What a crash cut short: images of disks, then deletions, then what was being made or changed."""
+    def _finish(self) -> list[Document]:
+        """What a crash cut short: images of disks, then deletions, then what was being made or changed. What may take
+        hours is returned: no server is to wait for it that does not need it."""
+        later: list[Document] = []
         for document in self.agent.documents.list("server"):
             if document.state.get("imaging"):
                 self._clear(document.id)
@@ -202,9 +212,12 @@ class Follower:
         for driver in self.agent.drivers.values():
             for document in self.agent.documents.list(driver.kind.noun):
                 if document.state.get("unfinished") and driver.kind is Migration:
-                    self._in_background(document)  # it may take hours
+                    self._in_background(document, [])
+                elif document.state.get("unfinished") and _lasts(document):
+                    later.append(document)
                 elif document.state.get("unfinished"):
                     self._again(driver.kind, document, {})
+        return later
 
     def _clear(self, id: str) -> None:
         with self.agent.locks.hold("server", id):
@@ -216,10 +229,25 @@ class Follower:
             except MagnetarError as error:
                 log.warning("what an image of server %s left cannot be removed now: %s", document.name, error)
 
-    def _in_background(self, document: Document) -> None:
-        """As ``_again``, by an operation that everybody sees and may cancel."""
-        self.agent.operations.start("settle", lambda operation: self._ensure(Migration, document, {}, operation),
-                                    kind=document.kind, key=document.id, caller="agent")
+    def _begin(self, later: list[Document]) -> None:
+        """Finish *later* in the background, each after those before it that it names."""
+        begun: dict[str, Operation] = {}
+        busy = {one.key for one in self.agent.operations.list() if one.name == "settle" and one.status == RUNNING}
+        for document in later:
+            if document.id not in busy:  # libvirt was away for a moment: that goes on
+                text = json.dumps(document.want)
+                needed = [operation for id, operation in begun.items() if id in text]
+                begun[document.id] = self._in_background(document, needed)
+
+    def _in_background(self, document: Document, needed: list[Operation]) -> Operation:
+        """As ``_again``, once *needed* have ended, by an operation that everybody sees and may cancel."""
+        def finish(operation: Operation) -> None:
+            for one in needed:  # begun before, so none waits for a thread that this one has
+                while not one.wait(LOOK):
+                    operation.check()
+            self._ensure(BY_NOUN[document.kind], document, {}, operation)
+
+        return self.agent.operations.start("settle", finish, kind=document.kind, key=document.id, caller="agent")
 
     def _after_reboot(self, document: Document) -> None:
         wanted = document.want["power"]
@@ -255,6 +283,15 @@ class Follower:
 
     def _file(self) -> Path:
         return Path(self.agent.settings.state_dir) / "boot_id"
+
+
+def _lasts(document: Document) -> bool:
+    """Whether to finish it may take hours: content is loaded or copied, or a server is made, which may need that."""
+    state, anew = document.state, reconcile.ANEW in document.state
+    if document.kind == "server":
+        return anew or bool({"making", "rebuild"} & set(state)) or (
+            bool(blocks.items(document.want)) and not state.get("volumes_made"))
+    return document.kind in CONTENT and (anew or not state.get("made"))
 
 
 def boot_id() -> str:

@@ -31,6 +31,9 @@ def bootable(agent: Agent, given: str, field: str = "image") -> Document:
                                     "it first"), "image", given)
         return Document("image", given, given, {"min_ram": 0, "min_disk": 0, "properties": {}},
                         state={"status": "active", "disk_format": "qcow2"})
+    if found.state.get("status") != "active" and "url" in (found.want.get("source") or {}):
+        raise InvalidField(field, f"must be active, and the content of {given!r} is still loaded, or could not be; see "
+                                  "its operation, or ensure it again")
     if found.state.get("status") != "active":
         raise InvalidField(field, f"must be active, and {given!r} is {found.state.get('status', 'queued')}; send its "
                                   "content first")

@@ -42,9 +42,11 @@ class Host:
                               parallel=4, **self.settings), self.fake)
 
     def start(self) -> None:
-        """Start the agent and wait until it has put things right."""
+        """Start the agent and wait until it has put things right, in the background too."""
         self.agent.start()
         assert self.agent.follower.settled.wait(10)
+        for operation in self.agent.operations.list():
+            assert operation.kind == "migration" or operation.wait(30)
 
     def restart(self) -> None:
         """A new process: nothing is left of the old one but what it wrote."""
