@@ -31,12 +31,12 @@ from magnetar_core.errors import (
     Unreachable,
 )
 
+from .conftest import Host
+from .test_crash import Dead, Reaper
 from .test_image_content import CPIO, iso, kernel, qcow2, vmdk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from .conftest import Host
 
 GOOD = qcow2()
 OTHER = qcow2(size=2**30)
@@ -496,3 +496,31 @@ def test_content_from_a_url_takes_the_place_of_other(host: Host, web: str, name:
     assert (made["status"], made["checksum"], made["virtual_size"]) == ("active", digest(OTHER, name), 2**30)
     assert len(kept(host)) == 2
     assert not host.ensure("image", "img", want).changed
+
+
+@pytest.mark.parametrize("late", [True, False], ids=["after", "before"])
+def test_an_image_is_never_without_content_when_the_agent_dies(tmp_path: Path, web: str, late: bool,
+                                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    want = {"source": {"url": web + "/other"}, "checksum": digest(OTHER)}
+    for lives in range(20):
+        host = Host(tmp_path / str(lives))
+        host.start()
+        host.ensure("image", "img", file(host))
+        with monkeypatch.context() as patch:
+            reaper = Reaper(patch, lives, late)
+            try:
+                host.ensure("image", "img", want, on_immutable="recreate")
+                survived = True
+            except Dead:
+                survived = False
+            reaper.armed = False
+            host.restart()
+            shown = host.ensure("image", "img", {}).resource
+            assert shown["status"] == "active" and shown["checksum"] in (digest(OTHER), digest(GOOD))
+            host.ensure("image", "img", want, on_immutable="recreate")
+            assert not host.ensure("image", "img", want).changed and len(kept(host)) == 2
+            host.agent.close()
+        if survived:
+            assert lives > 3
+            return
+    pytest.fail("it never ends")
