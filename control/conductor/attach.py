@@ -7,7 +7,7 @@ service is told, then the entry is noted or removed. Each step may be done again
 
 from __future__ import annotations
 
-import contextlib
+import logging
 from collections.abc import Callable
 
 import orjson
@@ -15,15 +15,18 @@ import orjson
 from magnetar_control.services import Document
 from magnetar_control.store import servers
 from magnetar_control.web import Fault
-from magnetar_core.errors import MagnetarError
+from magnetar_core.errors import MagnetarError, NotFound
 
 from .plug import plug, unplug
-from .power import AGAIN, TRIES
+from .power import AGAIN, SELDOM, TRIES
 from .work import HostDown, Work
+
+log = logging.getLogger(__name__)
 
 
 def attach_volume(work: Work) -> None:
-    """The volume of ``args["attachment_id"]`` is in the server; when that cannot be, it is free again."""
+    """The volume of ``args["attachment_id"]`` is in the server; when that cannot be, it is free again. While a
+    host does not say, it is tried again."""
     entry = find(work)
     if entry is None:  # it was given up already
         work.done()
@@ -31,11 +34,8 @@ def attach_volume(work: Work) -> None:
     try:
         with work.event():
             _attach(work, entry)
-    except HostDown as error:
-        if work.action.attempts < TRIES:
-            work.later(AGAIN)
-        else:
-            _undo(work, entry, error)
+    except HostDown:
+        _once_more(work)
     except (MagnetarError, Fault) as error:
         _undo(work, entry, error)
     else:
@@ -53,10 +53,26 @@ def _attach(work: Work, entry: Document) -> None:
         change(work, entry["attachment_id"], lambda one: {**one, "device": device})
 
 
+def _once_more(work: Work) -> None:
+    """When the host answers. It is not given up: the guest may have the volume, which nobody else must get then."""
+    work.later(AGAIN if work.action.attempts < TRIES else SELDOM)
+
+
 def _undo(work: Work, entry: Document, error: Exception) -> None:
-    """The server does not get the volume: nobody keeps anything for it."""
-    with contextlib.suppress(MagnetarError, Fault):
+    """The server does not get the volume: nobody keeps anything for it, once its guest is without it. Where the guest
+    does not let go, the volume stays the server's, and can be detached."""
+    try:
         unplug(work, work.server.host, entry["volume_id"])
+    except HostDown:
+        _once_more(work)
+        return
+    except (NotFound, Fault):
+        pass
+    except MagnetarError as kept:
+        log.warning("server %s may have volume %s, which it was not to get: %s", work.id, entry["volume_id"],
+                    kept.message)
+        work.failed(error)
+        return
     work.conductor.services.volume.detached(entry["attachment_id"])
     change(work, entry["attachment_id"], lambda _one: None)
     work.failed(error)

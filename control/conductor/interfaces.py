@@ -3,35 +3,34 @@
 
 from __future__ import annotations
 
-import contextlib
+import logging
 from collections.abc import Callable
 from typing import Any
 
 from magnetar_control.services import Document
 from magnetar_control.store import servers
 from magnetar_control.web import Fault
-from magnetar_core.errors import MagnetarError
+from magnetar_core.errors import MagnetarError, NotFound
 
 from . import build
-from .power import AGAIN, TRIES
+from .power import AGAIN, SELDOM, TRIES
 from .work import HostDown, Work
 
+log = logging.getLogger(__name__)
 List = list[dict[str, Any]]
 
 
 def attach_interface(work: Work) -> None:
-    """The server has a NIC at the port of ``args["wish"]``; when that cannot be, the port is free again."""
+    """The server has a NIC at the port of ``args["wish"]``; when that cannot be, the port is free again. While
+    the host does not say, it is tried again."""
     network, nic = work.conductor.services.network, None
     try:
         with work.event():
             nic = network.allocate(work.context(), work.id, [work.args["wish"]])[0]
             _plug(work, nic)
             network.bind(work.id, work.server.host)
-    except HostDown as error:
-        if work.action.attempts < TRIES:
-            work.later(AGAIN)
-        else:
-            _undo(work, nic, error)
+    except HostDown:
+        _once_more(work)
     except (MagnetarError, Fault) as error:
         _undo(work, nic, error)
     else:
@@ -48,11 +47,27 @@ def _plug(work: Work, nic: Document) -> None:
     _note(work, known, lambda kept: [*(one for one in kept if one["port_id"] != nic["port_id"]), nic])
 
 
+def _once_more(work: Work) -> None:
+    """When the host answers. It is not given up: the guest may have the NIC, whose addresses nobody else must get."""
+    work.later(AGAIN if work.action.attempts < TRIES else SELDOM)
+
+
 def _undo(work: Work, nic: Document | None, error: Exception) -> None:
-    """The server does not get the NIC: the port is free, or goes."""
+    """The server does not get the NIC: the port is free, or goes, once the guest is without it. Where the guest does
+    not let go, the port stays the server's; the audit frees it when the host shows that the guest has no such NIC."""
     if nic is not None:
-        with contextlib.suppress(MagnetarError):
+        try:
             _unplug(work, nic["mac"], nic["port_id"])
+        except HostDown:
+            _once_more(work)
+            return
+        except NotFound:
+            pass
+        except MagnetarError as kept:
+            log.warning("server %s may have port %s, which it was not to get: %s", work.id, nic["port_id"],
+                        kept.message)
+            work.failed(error)
+            return
         work.conductor.services.network.release(work.id, nic["port_id"])
     work.failed(error)
 

@@ -20,6 +20,8 @@ from .work import HostDown, Work
 
 #: Seconds between two tries while the host's agent does not answer, and how often.
 AGAIN, TRIES = 2.0, 30
+#: Seconds between tries of what is not given up, after these.
+SELDOM = 20.0
 
 
 def patiently(work: Work, error: HostDown, **values: Any) -> None:

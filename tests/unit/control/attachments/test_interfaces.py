@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from magnetar_core.errors import Conflict
+from magnetar_control.conductor import interfaces
+from magnetar_control.conductor.work import HostDown
+from magnetar_core.errors import Conflict, TimedOut
 
 from .asking import Owner, until
 from .dying import Fuse
@@ -160,3 +163,52 @@ def test_a_conductor_dies(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None
         if not (died or died_again):
             break
     assert at > 10
+
+
+def test_a_port_whose_nic_a_guest_may_have_is_kept_while_its_host_is_away(
+        owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, net, before, tried, away = server_on(owner), network(owner), ports(owner), [], [True]
+    plug = interfaces._plug
+
+    def plugged(*args: Any) -> None:
+        plug(*args)
+        tried.append(1)
+        if away:
+            raise HostDown("The connection was cut.")
+
+    def unplugged(*_args: Any) -> None:
+        raise HostDown("The connection was cut.")
+
+    monkeypatch.setattr(interfaces, "_plug", plugged)
+    for name, value in (("AGAIN", 0.0), ("TRIES", 2), ("SELDOM", 0.1)):
+        monkeypatch.setattr(interfaces, name, value)
+    with monkeypatch.context() as patch, ThreadPoolExecutor(1) as threads:
+        patch.setattr(interfaces, "_unplug", unplugged)
+        asked = threads.submit(owner.call.post, path(server), {"interfaceAttachment": {"net_id": net}})
+        until(lambda: len(tried) > 3)
+        [port] = set(ports(owner)) - set(before)
+        away.clear()
+        assert asked.result(60).status == 200
+    assert len(macs(owner, server)) == 2
+    assert owner.call.delete(path(server, port)).status == 202
+    until(lambda: port not in ports(owner))
+
+
+def test_a_port_whose_nic_a_guest_does_not_let_go_is_kept(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, net, before, plug = server_on(owner), network(owner), ports(owner), interfaces._plug
+
+    def plugged(*args: Any) -> None:
+        plug(*args)
+        raise Conflict("The NIC is there, but for one thing.")
+
+    def unplugged(*_args: Any) -> None:
+        raise TimedOut("The guest does not let go of the NIC.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(interfaces, "_plug", plugged)
+        patch.setattr(interfaces, "_unplug", unplugged)
+        assert owner.call.post(path(server), {"interfaceAttachment": {"net_id": net}}).status >= 400
+    [port] = set(ports(owner)) - set(before)
+    assert owner.call.delete(path(server, port)).status == 202
+    until(lambda: port not in ports(owner))
+    assert len(macs(owner, server)) == 1

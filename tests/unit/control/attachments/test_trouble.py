@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from sqlalchemy import delete
 
-from magnetar_control.conductor import remove, volumes
+from magnetar_control.conductor import attach, remove, volumes
+from magnetar_control.conductor.work import HostDown
 from magnetar_control.services.volume.tables import attachments
 from magnetar_control.services.volume.tables import volumes as rows
-from magnetar_core.errors import Conflict
+from magnetar_core.errors import Conflict, TimedOut
 
 from .asking import Owner, until
 from .test_build import block, root
@@ -133,3 +134,58 @@ def test_many_come_and_go_at_once(owner: Owner) -> None:
         assert statuses[:6] == [202] * 6 and set(statuses[6:]) <= {202, 400, 404}
     until(lambda: [owner.state(id) for id in ids] == ["available"] * 6)
     until(lambda: owner.attached(server) == [])
+
+
+def test_a_volume_that_a_guest_may_have_is_kept_while_its_host_is_away(
+        owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host attaches it, and its answer is lost; then it is away for longer than anything is asked again."""
+    server, volume, tried, away = owner.server()["id"], owner.volume(), [], [True]
+    plug, unplug = attach.plug, attach.unplug
+
+    def plugged(*args: Any) -> str:
+        device = plug(*args)
+        tried.append(device)
+        if away:
+            raise HostDown("The connection was cut.")
+        return device
+
+    def unplugged(*args: Any) -> None:
+        if away:
+            raise HostDown("The connection was cut.")
+        unplug(*args)
+
+    monkeypatch.setattr(attach, "plug", plugged)
+    monkeypatch.setattr(attach, "unplug", unplugged)
+    for name, value in (("AGAIN", 0.0), ("TRIES", 2), ("SELDOM", 0.1)):
+        monkeypatch.setattr(attach, name, value)
+    assert owner.attach(server, volume).status == 200
+    until(lambda: len(tried) > 3)
+    assert owner.state(volume) in ("reserved", "attaching")
+    assert [one["volumeId"] for one in owner.attached(server)] == [volume]
+    away.clear()
+    until(lambda: owner.state(volume) == "in-use")
+    assert owner.detach(server, volume).status == 202
+    until(lambda: owner.state(volume) == "available")
+
+
+def test_a_volume_that_a_guest_does_not_let_go_is_kept(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, volume, plug = owner.server()["id"], owner.volume(), attach.plug
+
+    def plugged(*args: Any) -> str:
+        plug(*args)
+        raise Conflict("The disk is there, but for one thing.")
+
+    def unplugged(*_args: Any) -> None:
+        raise TimedOut("The guest does not let go of the disk.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(attach, "plug", plugged)
+        patch.setattr(attach, "unplug", unplugged)
+        assert owner.attach(server, volume).status == 200
+        until(lambda: owner.call.get(f"/v2.1/servers/{server}/os-instance-actions").json["instanceActions"][0][
+            "message"] == "Error")
+    assert owner.state(volume) in ("reserved", "attaching")
+    assert [one["volumeId"] for one in owner.attached(server)] == [volume]
+    assert owner.detach(server, volume).status == 202
+    until(lambda: owner.state(volume) == "available")
+    assert owner.on_host("volume_attachment", owner.host_of(server)) == []
