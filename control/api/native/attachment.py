@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -44,8 +45,8 @@ class Attached(Noun):
         """What the second half of the key gives."""
         return {self.other: what}
 
-    def of(self, asks: Asks, row: Any) -> list[Document]:
-        """Those of a server."""
+    def of(self, asks: Asks, rows: Sequence[Any]) -> list[Document]:
+        """Those of servers."""
         raise NotImplementedError
 
     def fits(self, asks: Asks, one: Document, what: str) -> bool:
@@ -54,12 +55,7 @@ class Attached(Noun):
 
     def every(self, asks: Asks) -> list[Document]:
         """Of all servers of the project."""
-        found = []
-        for server in SERVERS.every(asks):
-            one = do.found(asks, server["id"])
-            if one:
-                found += self.of(asks, one[1])
-        return found
+        return self.of(asks, SERVERS.rows(asks))
 
     def find(self, asks: Asks, key: str) -> Document | None:
         """By SERVER:WHAT, or by uuid."""
@@ -67,7 +63,7 @@ class Attached(Noun):
         if not colon:
             return next((one for one in self.every(asks) if one["id"] == key), None)
         row = SERVERS.row(asks, server)
-        return None if row is None else next((one for one in self.of(asks, row) if self.fits(asks, one, what)), None)
+        return None if row is None else next((one for one in self.of(asks, [row]) if self.fits(asks, one, what)), None)
 
     def server(self, asks: Asks, name: str, warnings: list[str], dry: bool) -> str:
         """The uuid of the server; its name where a dry run may assume it."""
@@ -86,19 +82,18 @@ class VolumeAttachments(Attached):
     made_by = (Step("attach", "attach the volume"),)
     unmade_by = (Step("detach", "detach the volume"),)
 
-    def of(self, asks: Asks, row: Any) -> list[Document]:
-        """The row's volumes."""
-        found = []
-        for one in orjson.loads(row.volumes):
-            volume = asks.cloud.services.volume.show(asks.context, one["volume_id"])
-            found.append({
-                "id": one["attachment_id"], "name": f"{row.id}:{one['volume_id']}", "server": row.id,
-                "volume": one["volume_id"], "device": (one["device"] or "").rpartition("/")[2], "bus": "virtio",
-                "tag": one.get("tag"), "readonly": False, "boot_index": one.get("boot_index"),
-                "delete_on_termination": one["delete_on_termination"], "origin": None, "server_name": row.name,
-                "volume_name": volume["name"] if volume else "", "serial": one["volume_id"][:20], "status": "attached",
-                "fault": None, "created_at": stamp(row.created_at), "updated_at": stamp(row.updated_at)})
-        return found
+    def of(self, asks: Asks, rows: Sequence[Any]) -> list[Document]:
+        """The rows' volumes."""
+        held = [(row, one) for row in rows for one in orjson.loads(row.volumes)]
+        names = VOLUMES.names(asks) if held else {}
+        return [{
+            "id": one["attachment_id"], "name": f"{row.id}:{one['volume_id']}", "server": row.id,
+            "volume": one["volume_id"], "device": (one["device"] or "").rpartition("/")[2], "bus": "virtio",
+            "tag": one.get("tag"), "readonly": False, "boot_index": one.get("boot_index"),
+            "delete_on_termination": one["delete_on_termination"], "origin": None, "server_name": row.name,
+            "volume_name": names.get(one["volume_id"], ""), "serial": one["volume_id"][:20], "status": "attached",
+            "fault": None, "created_at": stamp(row.created_at), "updated_at": stamp(row.updated_at)}
+            for row, one in held]
 
     def fits(self, asks: Asks, one: Document, what: str) -> bool:
         """By uuid or name of the volume."""
@@ -150,19 +145,19 @@ class InterfaceAttachments(Attached):
         """A MAC address or a network."""
         return {"mac": what.lower()} if what.count(":") == 5 else {"network": what}
 
-    def of(self, asks: Asks, row: Any) -> list[Document]:
-        """The row's NICs."""
-        found = []
-        for nic in orjson.loads(row.interfaces):
-            addresses = [ip["ip_address"] for ip in nic.get("fixed_ips") or ()]
-            found.append({
-                "id": nic_id(nic["port_id"]), "name": f"{row.id}:{nic['mac']}", "server": row.id,
-                "network": nic["network"], "bridge": None, "mac": nic["mac"], "model": "virtio", "tag": nic.get("tag"),
-                "address": addresses[0] if addresses else None, "server_name": row.name, "_port": nic["port_id"],
-                "_network": nic["network_id"],
-                "addresses": [{"addr": one, "version": 6 if ":" in one else 4, "mac": nic["mac"], "source": "network"}
-                              for one in addresses]})
-        return found
+    def of(self, asks: Asks, rows: Sequence[Any]) -> list[Document]:
+        """The rows' NICs."""
+        return [self._nic(row, nic) for row in rows for nic in orjson.loads(row.interfaces)]
+
+    def _nic(self, row: Any, nic: Document) -> Document:
+        addresses = [ip["ip_address"] for ip in nic.get("fixed_ips") or ()]
+        return {
+            "id": nic_id(nic["port_id"]), "name": f"{row.id}:{nic['mac']}", "server": row.id,
+            "network": nic["network"], "bridge": None, "mac": nic["mac"], "model": "virtio", "tag": nic.get("tag"),
+            "address": addresses[0] if addresses else None, "server_name": row.name, "_port": nic["port_id"],
+            "_network": nic["network_id"],
+            "addresses": [{"addr": one, "version": 6 if ":" in one else 4, "mac": nic["mac"], "source": "network"}
+                          for one in addresses]}
 
     def fits(self, asks: Asks, one: Document, what: str) -> bool:
         """By MAC address, or name or uuid of the network."""
@@ -174,7 +169,8 @@ class InterfaceAttachments(Attached):
             if want.get("address") not in (None, have["address"]):
                 raise Conflict("The address of a NIC of a cloud does not change; remove it and make another.",
                                fields=["address"])
-            return {**want, **{name: have[name] for name in ("server", "network", "address")}}
+            return {**want, **{name: have[name] for name in ("server", "network", "address", "_network")},
+                    "name": f"{have['server']}:{have['network']}"}
         if want.get("mac"):
             raise NotFound(f"Server {want['server']!r} has no NIC {want['mac']}; in a cloud, the network service draws "
                            "MAC addresses. Name a network.")

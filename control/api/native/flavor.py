@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
+from magnetar_control.api.handlers.flavor_extra_specs import SPECS
 from magnetar_core.errors import Conflict
 from magnetar_core.kinds import Flavor
 
@@ -29,6 +30,7 @@ class Flavors(Noun):
     """Seen by everybody; private ones by projects that have access."""
 
     kind = Flavor
+    plain = True
 
     def every(self, asks: Asks) -> list[Document]:
         """All pages."""
@@ -40,6 +42,11 @@ class Flavors(Noun):
             if not page.get("flavors_links"):
                 return found
             query["marker"] = found[-1]["id"]
+
+    def complete(self, asks: Asks, want: Document, have: Document | None, warnings: list[str], dry: bool) -> Document:
+        """Extra specs are their own request: what that would refuse is refused before the flavor is made."""
+        SPECS.check(want["extra_specs"], "extra_specs")
+        return want
 
     def make(self, asks: Asks, want: Document, operation: Operation) -> None:
         """POST /flavors, and the extra specs."""

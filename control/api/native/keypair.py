@@ -9,7 +9,8 @@ import hashlib
 import uuid
 from urllib.parse import quote
 
-from magnetar_core.errors import Conflict
+from magnetar_control.api import keys
+from magnetar_core.errors import Conflict, InvalidField
 from magnetar_core.kinds import Keypair
 
 from .asks import FURTHER, Asks, Document
@@ -29,6 +30,7 @@ class Keypairs(Noun):
     """Nova's have no uuid: the one that is shown follows from user and name."""
 
     kind = Keypair
+    takes_id, plain = False, True
     absent = {"description": ""}
 
     def every(self, asks: Asks) -> list[Document]:
@@ -42,6 +44,15 @@ class Keypairs(Noun):
                     "description": "", "public_key": key["public_key"], "type": "ssh",
                     "fingerprint": _sha256(key["public_key"]), "fingerprint_md5": key["fingerprint"]})
         return found
+
+    def complete(self, asks: Asks, want: Document, have: Document | None, warnings: list[str], dry: bool) -> Document:
+        """A key that is none is refused before anything is changed."""
+        if have is None or want["public_key"] != have["public_key"]:
+            try:
+                keys.fingerprint("ssh", want["public_key"])
+            except InvalidField as error:
+                raise InvalidField("public_key", error.details["rule"]) from None
+        return want
 
     def make(self, asks: Asks, want: Document, operation: Operation) -> None:
         """POST os-keypairs."""

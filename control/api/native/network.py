@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from ipaddress import IPv4Network
 from typing import Any
 
 from magnetar_core import addresses
-from magnetar_core.errors import Ambiguous, InvalidField, MagnetarError
+from magnetar_core.errors import Ambiguous, Conflict, Forbidden, InvalidField, MagnetarError
 from magnetar_core.kinds import Network
 from magnetar_core.plan import Step
 
@@ -17,7 +18,7 @@ from .operations import Operation
 
 #: The kind's mode to the network service's type.
 TYPES = {"nat": "nat", "isolated": "isolated", "bridge": "flat"}
-MTU = 1500
+MTU, LEAST_MTU = 1500, 576
 
 
 def shown(network: Mapping[str, Any], subnet: Mapping[str, Any] | None) -> Document:
@@ -41,6 +42,7 @@ class Networks(Noun):
     """The project's, and shared ones."""
 
     kind = Network
+    takes_id, plain = False, True
     absent = {"domain": None}
     made_by = (Step("make", "have hosts make it when they need it"),)
     unmade_by = (Step("remove", "have hosts remove it"),)
@@ -78,8 +80,32 @@ class Networks(Noun):
         if want.get("dhcp") is None:
             want["dhcp"] = True
         if have is None or any(want.get(name) != have.get(name) for name in ("cidr", "dhcp_start", "dhcp_end")):
-            addresses.span(want, addresses.network(want))
+            net = addresses.network(want)
+            if have and want["cidr"] != have["cidr"]:  # the range of other addresses is none of these
+                want.update({name: None for name in ("dhcp_start", "dhcp_end") if want[name] == have[name]})
+            addresses.span(want, net)
         return want
+
+    def possible(self, asks: Asks, want: Document, have: Document | None) -> None:
+        """The caller may have it so, its addresses are free, and no server is on *have*."""
+        if (want["mode"] != "nat" or want.get("bridge")) and not asks.context.is_admin:
+            raise Forbidden(f"A network of mode {want['mode']} is made by administrators of the cloud. Use mode nat.")
+        if want["mtu"] and want["mtu"] < LEAST_MTU:
+            raise InvalidField("mtu", f"must be 0, for the default, or at least {LEAST_MTU}", want["mtu"])
+        if have and (ports := asks.network("GET", "/ports", network_id=have["id"], limit=20)["ports"]):
+            users = sorted({one["device_id"] or f"port {one['id']}" for one in ports})
+            raise Conflict(f"Network {have['name']!r} is in use by {', '.join(users)}. Take them off it first, then "
+                           "make it anew.", users=users)
+        if want["mode"] == "bridge":
+            return
+        flat = {one["id"] for one in asks.network("GET", "/networks")["networks"]
+                if one.get("provider:network_type") == TYPES["bridge"]}
+        others = [one["cidr"] for one in asks.network("GET", "/subnets")["subnets"]
+                  if one["network_id"] not in flat | {have["id"] if have else ""} and one["ip_version"] == 4
+                  and IPv4Network(one["cidr"]).overlaps(IPv4Network(want["cidr"], strict=False))]
+        if others:
+            raise InvalidField("cidr", f"must not overlap with another network of the cloud ({', '.join(others)}): "
+                                       "hosts route to all of them", want["cidr"])
 
     def make(self, asks: Asks, want: Document, operation: Operation) -> None:
         """A network and a subnet; without the subnet no network is left."""

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 from weakref import WeakValueDictionary
 
-from magnetar_core.errors import Ambiguous, Conflict, Immutable, InvalidField, NotFound
+from magnetar_core.errors import Ambiguous, Conflict, Immutable, InvalidField, MagnetarError, NotFound
 from magnetar_core.fields import CREATE, Kind
 from magnetar_core.plan import Result, Step, diff
 
@@ -62,6 +62,10 @@ class Noun:
 
     kind: type[Kind]
     makeable = True
+    #: Whether a new one may be given a uuid. Else its service draws it, and a uuid that nothing has makes none.
+    takes_id = True
+    #: Whether one that was removed can be made again as it was: it holds nothing but its document.
+    plain = False
     #: Fields that the cloud has no place for, with the only value that may be given.
     absent: Mapping[str, Any] = {}
     #: What a new one will say of itself.
@@ -97,6 +101,15 @@ class Noun:
     def complete(self, asks: Asks, want: Document, have: Document | None, warnings: list[str], dry: bool) -> Document:
         """What is wanted with references resolved. May raise."""
         return want
+
+    def possible(self, asks: Asks, want: Document, have: Document | None) -> None:
+        """Whether *want* can be made, in the place of *have* where there is one, which goes before. Asked before
+        anything goes, and in dry runs. Raises what the service would refuse; changes nothing."""
+
+    def sound(self, asks: Asks, have: Document, operation: Operation | None) -> Document:
+        """*have*, when it can be relied on; what is being made is waited for (not in a dry run, without *operation*).
+        Raises ``Conflict``."""
+        return have
 
     # Reading
     def find(self, asks: Asks, key: str) -> Document | None:
@@ -181,6 +194,9 @@ class Change:
 
     def _made(self) -> Result:
         noun, kind = self.noun, self.noun.kind
+        if self.given.get("id") and not noun.takes_id:
+            raise InvalidField("id", f"is drawn for a new {kind.noun}, and none of yours has {self.given['id']}. To "
+                                     "make one, ask by its name, and leave the uuid out", self.given["id"])
         noun.makes(self.given)
         want = {**kind.defaults(), **self.given}
         completed = noun.complete(self.asks, want, None, self.warnings, self.dry)
@@ -190,6 +206,7 @@ class Change:
             noun.make(self.asks, completed, self.operation)
             found = noun.one(self.asks, str(completed.get("id") or completed["name"]))
         else:
+            noun.possible(self.asks, completed, None)
             found = {**predicted(kind, completed), **noun.new}
         return Result(steps, diff({}, after, kind.secrets()), public(found), self.warnings)
 
@@ -198,12 +215,17 @@ class Change:
         if self.given.get("id", have.get("id")) != have.get("id"):
             raise Conflict(f"{kind.noun} {have['name']!r} exists with id {have['id']}, not {self.given['id']}. Use "
                            "that, or another name.", uuids=[str(have["id"])])
-        want = noun.complete(self.asks, {**{n: have.get(n) for n in noun.compared()}, **merged(
-            self.given, have, self.permissions["merge"])}, have, self.warnings, self.dry)
+        known = kind.giving_way({n: have.get(n) for n in noun.compared()}, self.given)
+        want = noun.complete(self.asks, {**known, **merged(self.given, have, self.permissions["merge"])}, have,
+                             self.warnings, self.dry)
         names = [name for name in noun.compared() if name in want and want.get(name) != have.get(name)]
         fixed = [name for name in names if kind.field(name).fixed]
         anew = bool(fixed) and immutable(kind, have, want, fixed, self.permissions, self.warnings) == "recreate"
         names = [name for name in names if want.get(name) != have.get(name)]
+        if anew:
+            noun.possible(self.asks, want, have)
+        else:
+            have = noun.sound(self.asks, have, None if self.dry else self.operation)
         if not names:
             return Result([], [], public(have), self.warnings)
         steps = [Step("record", f"record {kind.noun} {want.get('name', have['name'])}"), *noun.changed_by(want, names)]
@@ -217,13 +239,26 @@ class Change:
             after = {**have, **{n: want[n] for n in names if n not in secrets}}
             return Result(steps, changes, public(after), self.warnings)
         if anew:
-            noun.remove(self.asks, have, self.operation)
-            noun.make(self.asks, {**kind.defaults(), **want}, self.operation)
+            self._replace(have, want)
             found = noun.one(self.asks, want["name"])
         else:
             noun.change(self.asks, have, want, names, self.operation)
             found = noun.one(self.asks, str(have["id"]))
         return Result(steps, changes, public(found), self.warnings)
+
+    def _replace(self, have: Document, want: Document) -> None:
+        """Remove it and make it as wanted; what could not be foreseen does not cost the old one where it is plain."""
+        noun, defaults = self.noun, self.noun.kind.defaults()
+        noun.remove(self.asks, have, self.operation)
+        try:
+            noun.make(self.asks, {**defaults, **want}, self.operation)
+        except MagnetarError as error:
+            if not noun.plain:
+                raise
+            old = {**defaults, **have}
+            noun.make(self.asks, old if noun.takes_id else {n: v for n, v in old.items() if n != "id"}, self.operation)
+            error.message = f"{error.message.rstrip('.')}. {noun.kind.noun} {have['name']!r} is there again as it was."
+            raise
 
 
 def merged(given: Document, have: Document, names: list[str]) -> Document:

@@ -125,6 +125,7 @@ class Cells(Noun):
     """For administrators."""
 
     kind = Cell
+    takes_id = False
 
     def every(self, asks: Asks) -> list[Document]:
         """All but cell0."""

@@ -8,7 +8,7 @@ that writes a new server, so the same request never makes two.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from magnetar_control.api.handlers.server_create import BODY, CREATE
@@ -31,8 +31,9 @@ from .asks import Asks, Document, error_of
 from .noun import EMPTY, Noun, immutable, is_uuid, merged
 from .operations import Operation
 from .placing import host_for
+from .server_anew import kept, rows_instead_of, without
 from .server_shown import CONSTANT, POWERS, plain, shown
-from .server_want import Wanted
+from .server_want import BLOCK, Wanted
 
 #: The microversion in whose words servers are made.
 MINOR = 96
@@ -55,15 +56,19 @@ class Servers(Noun):
 
     # Reading
 
-    def every(self, asks: Asks) -> list[Document]:
+    def rows(self, asks: Asks) -> Sequence[Any]:
         """All of the project; one query for each cell."""
         found = listing.page(asks.cloud.store, listing.Wanted(
             tuple(table.c), 10000, [("created_at", True), ("id", True)],
             [listing.plain("project_id", asks.project), listing.deleted(False)], project=asks.project,
             timeout=asks.cloud.settings.cell_timeout))
         asks.compute("GET", "/servers", None, None, limit=0)  # whether the caller may list at all
+        return found.rows
+
+    def every(self, asks: Asks) -> list[Document]:
+        """All of the project."""
         known = _Names(asks)
-        return [plain(shown(row, known)) for row in found.rows]
+        return [plain(shown(row, known)) for row in self.rows(asks)]
 
     def row(self, asks: Asks, key: str) -> Any:
         """The row; ``None`` when there is none. Raises ``Ambiguous``."""
@@ -207,17 +212,17 @@ class Ensuring:
         return Result(steps, self._difference(self.given), plain(self.noun.seen(self.asks, again[1] if again else row)),
                       self.warnings)
 
-    def _rows(self, body: Document, want: Document) -> dict[str, Any]:
-        """The row to be. Raises whatever the Compute API refuses."""
+    def _rows(self, body: Document, want: Document, instead: Document | None = None) -> dict[str, Any]:
+        """The row to be, *instead* of a server that goes. Raises whatever the Compute API refuses."""
         request = self.asks.inner("POST", "/v2.1/servers", body)
         request.extra["base"] = f"{request.root}/v2.1"
-        call = Call(self.asks.cloud, request, _ROUTE, {}, MINOR)
+        call = Call(without(self.asks.cloud, instead["id"]) if instead else self.asks.cloud, request, _ROUTE, {}, MINOR)
         call.body = body
         from magnetar_control.web import Fault
         try:
             call.read()
             call.check(CREATE)
-            row = rows_of(call)[0]
+            row = rows_of(call)[0] if instead is None else rows_instead_of(call, instead["flavor"])[0]
         except Fault as fault:
             raise error_of(fault.status, fault.message) from None
         if want.get("id"):
@@ -270,7 +275,8 @@ class Ensuring:
                            "another name.", uuids=[row.id])
         names = self.noun.compared()
         wish = merged(self.given, have, self.permissions["merge"])
-        wanted = Wanted(self.asks, {**{n: have.get(n) for n in names}, **wish}, self.warnings, self.dry)
+        known = self.noun.kind.giving_way({n: have.get(n) for n in names}, self.given)
+        wanted = Wanted(self.asks, {**known, **wish}, self.warnings, self.dry)
         want = wanted.complete(have)
         have["_power_wanted"] = "power" in self.given
         policy = self._policy(have, want, wish)
@@ -310,17 +316,48 @@ class Ensuring:
         names = self.noun.compared()
         changes = diff(plain({n: have.get(n) for n in names}), plain({n: want.get(n) for n in names}),
                        self.noun.kind.secrets())
+        full = self._full(have, want)
+        anew = Ensuring(self.noun, self.asks, full, self.permissions, self.dry, self.operation)
+        anew.possible(have)
         if self.dry:
             return Result(steps, changes, plain({**have, **want}), self.warnings)
+        for volume in kept(have, full):
+            self.asks.compute("PUT", f"/servers/{have['id']}/os-volume_attachments/{volume}", {"volumeAttachment": {
+                "volumeId": volume, "delete_on_termination": False}})
         do.removed(self.asks, have["id"], self.operation)
-        full = {name: want.get(name) for name in names if want.get(name) is not None}
-        full.update(flavor=want["flavor"]["name"] or {n: want["flavor"][n] for n in want["flavor"] if n != "name"},
-                    image=want["image"]["id"] if want["image"] else None,
-                    networks=[{k: v for k, v in nic.items() if k in ("network", "tag", "address")}
-                              for nic in want["networks"]])
-        anew = Ensuring(self.noun, self.asks, {**full, "name": want["name"]}, self.permissions, False, self.operation)
         made = anew.run(None)
         return Result(steps, changes, made.resource, self.warnings + anew.warnings)
+
+    def _full(self, have: Document, want: Document) -> Document:
+        """What the server is made of anew: what was left out stays as it was, what is not shown of it too."""
+        full = {name: want.get(name) for name in self.noun.compared() if want.get(name) is not None}
+        full.update(name=want["name"], image=want["image"]["id"] or want["image"]["name"] if want["image"] else None,
+                    flavor=want["flavor"]["name"] or {n: want["flavor"][n] for n in want["flavor"] if n != "name"},
+                    networks=[{k: v for k, v in nic.items() if k in ("network", "tag", "address") and v}
+                              for nic in want["networks"]])
+        if "host" in self.given:
+            full["host"] = self.given["host"]
+        if "user_data" not in self.given and have["_user_data"]:
+            full["user_data"] = have["_user_data"]
+        if "block_device_mapping" not in self.given:
+            blocks = [{key: value for key, value in one.items() if key in BLOCK and value is not None}
+                      for one in have["_blocks"] if not one.get("uuid") or one["uuid"] not in have["_of_image"]]
+            full.update(self.noun.kind.giving_way({"block_device_mapping": blocks}, self.given))
+        return full
+
+    def possible(self, have: Document) -> None:
+        """Whether the server can be made in the place of *have*, which goes before. Raises what would be refused."""
+        kind = self.noun.kind
+        kind.check({name: value for name, value in self.given.items() if name != "host"}, operation=MAKING)
+        wanted = Wanted(self.asks, {**kind.defaults(), **self.given}, self.warnings, self.dry)
+        completed = wanted.complete(None)
+        if not wanted.whole:
+            return
+        own = {nic["address"] for nic in have["networks"]}
+        body = wanted.body({**completed, "networks": [
+            {key: value for key, value in nic.items() if key != "address" or value.partition("/")[0] not in own}
+            for nic in completed["networks"]]})
+        host_for(self.asks.cloud, self._rows(body, completed, have), self.asks.context.is_admin, have["flavor"])
 
 
 def _afterwards(want: Document) -> Document:

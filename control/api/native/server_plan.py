@@ -77,7 +77,9 @@ def removing(have: Document) -> list[Step]:
     verbs = ["destroy"] if have["power"] in (RUNNING, PAUSED) and have["_host"] else []
     verbs += ["undefine"] if have["_host"] else []
     verbs += ["free"] if have["volumes_attached"] else []
-    return [Step(verb, TEXT[verb]) for verb in (*verbs, "erase", "forget")]
+    gone = [one["name"] or one["id"] for one in have["volumes_attached"] if one["delete_on_termination"]]
+    text = {**TEXT, **({"free": f"detach its volumes, and delete {', '.join(gone)} with it"} if gone else {})}
+    return [Step(verb, text[verb]) for verb in (*verbs, "erase", "forget")]
 
 
 def plan(want: Document, have: Document, allow_reboot: bool, rebuild: bool) -> Iterator[Act]:

@@ -54,7 +54,8 @@ def shown(row: Any, image_name: Callable[[str], str]) -> Document:
         "created_at": stamp(row.created_at), "updated_at": stamp(row.updated_at)}
     return {**found, "_vm_state": row.vm_state, "_task_state": row.task_state, "_host": row.host,
             "_flavor": flavor["id"], "_user_data": row.user_data, "_power_wanted": False,
-            "_blocks": orjson.loads(row.request).get("blocks") or []}
+            "_blocks": orjson.loads(row.request).get("blocks") or [],
+            "_of_image": (orjson.loads(row.image).get("properties") or {}).get("block_device_mapping") or ""}
 
 
 def _nic(nic: Mapping[str, Any]) -> Document:

@@ -7,8 +7,9 @@ import contextlib
 import time
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote
 
-from magnetar_core.errors import Conflict, InvalidField, MagnetarError, NotFound, TimedOut
+from magnetar_core.errors import Ambiguous, Conflict, InvalidField, MagnetarError, NotFound, TimedOut
 from magnetar_core.kinds import Volume, VolumeSnapshot
 from magnetar_core.plan import Step
 
@@ -20,11 +21,18 @@ from .operations import Operation
 STATUS = {"available": "available", "in-use": "in-use", "creating": "creating", "downloading": "creating"}
 #: Seconds between looks at something that is being made, and for how long.
 LOOK, LIMIT = 0.1, 1800.0
+#: Statuses of what is being made.
+MAKING = ("creating", "downloading")
+#: What a volume can be made from: field, path in its service, and the statuses in which it can be copied.
+SOURCES = (("image", "images", ("active",)), ("source_volume", "volumes", ("available", "in-use")),
+           ("snapshot", "snapshots", ("available",)))
+GIB = 2**30
 
 
 def shown(volume: Mapping[str, Any]) -> Document:
     """Cinder's volume as the kind has it."""
-    image = (volume.get("volume_image_metadata") or {}).get("image_id")
+    copied = volume["source_volid"] or volume["snapshot_id"]  # and has the image of what it is a copy of
+    image = None if copied else (volume.get("volume_image_metadata") or {}).get("image_id")
     return {"id": volume["id"], "name": volume["name"] or "", "description": volume["description"] or "",
             "size": volume["size"], "pool": volume["volume_type"], "format": None, "image": image,
             "source_volume": volume["source_volid"], "snapshot": volume["snapshot_id"],
@@ -42,14 +50,74 @@ class Stored(Noun):
     """What the two have in common. *path* and *word*: in the volume API."""
 
     path, word = "", ""
+    #: The project's limit of how many there are, and how many there are, as the volume service calls them.
+    counted = ("", "")
+    takes_id = False
 
     def shown(self, one: Mapping[str, Any]) -> Document:
         """As the kind has it."""
         raise NotImplementedError
 
     def every(self, asks: Asks) -> list[Document]:
-        """Of the project."""
-        return [self.shown(one) for one in asks.volume("GET", f"/{self.path}/detail")[self.path]]
+        """Of the project, on all pages."""
+        return [self.shown(one) for one in self._pages(asks, "/detail")]
+
+    def names(self, asks: Asks) -> dict[str, str]:
+        """Their names by uuid."""
+        return {str(one["id"]): one["name"] or "" for one in self._pages(asks)}
+
+    def _pages(self, asks: Asks, how: str = "", **query: Any) -> list[Document]:
+        found: list[Document] = []
+        while True:
+            page = asks.volume("GET", f"/{self.path}{how}", **query)
+            found += page[self.path]
+            if not page.get(f"{self.path}_links"):
+                return found
+            query["marker"] = found[-1]["id"]
+
+    def find(self, asks: Asks, key: str) -> Document | None:
+        """By uuid, or by name."""
+        found = self._pages(asks, "/detail", id=key.lower()) if is_uuid(key) else []
+        found = found or self._pages(asks, "/detail", name=key)
+        if len(found) > 1:
+            raise Ambiguous(f"{len(found)} {self.kind.plural} have the name {key!r}; use a uuid.",
+                            uuids=[str(one["id"]) for one in found])
+        return self.shown(found[0]) if found else None
+
+    def sound(self, asks: Asks, have: Document, operation: Operation | None) -> Document:
+        """What somebody else makes is waited for. What is in error, or being removed, is no answer to a wish."""
+        word, name, id = have["_status"], f"{self.kind.noun} {have['name']!r}", str(have["id"])
+        if word in MAKING and operation:
+            self.ready(asks, id, operation)
+            return self.one(asks, id)
+        if word == "deleting":
+            raise Conflict(f"The {name} is being removed. Wait until it is gone, then repeat the call.")
+        if "error" in word:
+            raise Conflict(f"The {name} is in the status {word}: {self.why(asks, id)} Remove it (state absent) and "
+                           "make it again; or, to keep its content, have an administrator mend the cause and reset "
+                           "its status.")
+        return have
+
+    def room(self, asks: Asks, size: int, have: Document | None) -> None:
+        """Whether the project may have another of so many GiB, when *have* is gone. Raises ``Conflict``."""
+        limits = asks.volume("GET", "/limits")["limits"]["absolute"]
+        for words, more in ((self.counted, int(have is None)),
+                            (("maxTotalVolumeGigabytes", "totalGigabytesUsed"), size - (have["size"] if have else 0))):
+            most, used = (int(limits[word]) for word in words)
+            if most >= 0 and more > 0 and used + more > most:
+                raise Conflict(f"The {self.kind.noun} is beyond a quota of the project: {words[0]} is {most}, "
+                               f"{used} are used, and {more} more were asked for. Nothing was changed.")
+
+    def source(self, asks: Asks, field: str, path: str, id: str, statuses: tuple[str, ...]) -> Document:
+        """What is to be copied, as its service shows it. Raises ``InvalidField`` where it cannot be."""
+        try:
+            found: Document = (asks.image if path == "images" else asks.volume)("GET", f"/{path}/{id}")
+        except NotFound:
+            raise InvalidField(field, "must be one that is there, and that you may use", id) from None
+        found = found.get(path.removesuffix("s"), found) if path != "images" else found
+        if found["status"] not in statuses:
+            raise InvalidField(field, f"must be {' or '.join(statuses)}, and is {found['status']}", id)
+        return found
 
     def ready(self, asks: Asks, id: str, operation: Operation) -> None:
         """Wait until nothing is done to it any more. Raises ``Conflict`` when it is in error then."""
@@ -107,6 +175,7 @@ class Volumes(Stored):
     """volume."""
 
     kind, path, word = Volume, "volumes", "volume"
+    counted = ("maxTotalVolumes", "totalVolumesUsed")
     made_by = (Step("make", "make the content"),)
     unmade_by = (Step("drop", "remove the content"),)
 
@@ -128,12 +197,52 @@ class Volumes(Stored):
                     foreseen(dry, warnings, InvalidField(name, f"there is no {noun.kind.noun} {given!r} in this cloud "
                                                                "that you may use"), noun.kind.noun, given)
                 want[name] = found["id"] if found else given
+            elif given:
+                want[name] = given.lower()
         if have and want["pool"] == "default" != have["pool"]:
             want["pool"] = have["pool"]
         if have and want.get("size") is not None and want["size"] < have["size"]:
             raise Conflict(f"Volume {have['name']!r} has {have['size']} GiB, and volumes do not shrink.",
                            fields=["size"])
         return want
+
+    def possible(self, asks: Asks, want: Document, have: Document | None) -> None:
+        """Its source is there and fits, its pool exists, and *have* can go."""
+        if have:
+            self._may_go(asks, have)
+        size, least = want.get("size") or 0, 0
+        for field, path, statuses in SOURCES:
+            given = want.get(field)
+            if not given or not is_uuid(given):  # a name that is left is one that a dry run assumes
+                continue
+            if have and given == have["id"]:
+                raise InvalidField(field, "must be another volume: this one is gone when it is made anew", given)
+            found = self.source(asks, field, path, given, statuses)
+            least = _gib(found) if field == "image" else found["size"]
+            size = size or (0 if field == "image" else least)
+            if size < least:
+                raise InvalidField("size", f"must be at least {least} GiB, which its {field} needs", size)
+        if want["pool"] != "default":
+            try:
+                asks.volume("GET", f"/types/{quote(want['pool'], safe='')}")
+            except NotFound as error:
+                raise InvalidField("pool", f"must be one that there is. {error.message}", want["pool"]) from None
+        assumed = any(want.get(field) and not is_uuid(want[field]) for field, _path, _statuses in SOURCES)
+        if not size and not assumed:
+            raise InvalidField("size", "is required to make a volume that is no copy of another")
+        self.room(asks, size, have)
+
+    def _may_go(self, asks: Asks, have: Document) -> None:
+        users = sorted(one["server"] for one in have["attachments"])
+        if users:
+            raise Conflict(f"Volume {have['name']!r} is attached to server {', '.join(users)}. Detach it first, then "
+                           "make it anew.", users=users)
+        if have["_status"] != "available" and "error" not in have["_status"]:
+            raise Conflict(f"Volume {have['name']!r} is {have['_status']}. Wait until it is available, then repeat the "
+                           "call.")
+        if asks.volume("GET", "/snapshots", volume_id=have["id"], limit=1)["snapshots"]:
+            raise Conflict(f"Volume {have['name']!r} has snapshots, and cannot go before them. Remove them first, then "
+                           "make it anew.")
 
     def make(self, asks: Asks, want: Document, operation: Operation) -> None:
         """POST volumes; it waits for the content."""
@@ -162,6 +271,7 @@ class Snapshots(Stored):
     """volume_snapshot."""
 
     kind, path, word = VolumeSnapshot, "snapshots", "snapshot"
+    counted = ("maxTotalSnapshots", "totalSnapshotsUsed")
     made_by = (Step("make", "make the content"),)
     unmade_by = (Step("drop", "remove the content"),)
 
@@ -170,7 +280,8 @@ class Snapshots(Stored):
         return {**{name: one[name] for name in ("id", "size", "created_at", "updated_at", "metadata")},
                 "name": one["name"] or "", "description": one["description"] or "", "volume": one["volume_id"],
                 "pool": None, "format": None, "bootable": False, "host": "", "fault": None,
-                "status": one["status"] if one["status"] in ("creating", "available") else "error"}
+                "status": one["status"] if one["status"] in ("creating", "available") else "error",
+                "_status": one["status"]}
 
     def complete(self, asks: Asks, want: Document, have: Document | None, warnings: list[str], dry: bool) -> Document:
         """The volume by uuid."""
@@ -180,6 +291,12 @@ class Snapshots(Stored):
             foreseen(dry, warnings, InvalidField("volume", f"there is no volume {given!r} that you may use"), "volume",
                      given)
         return {**want, "volume": found["id"] if found else given}
+
+    def possible(self, asks: Asks, want: Document, have: Document | None) -> None:
+        """The volume is there, and may have one more."""
+        if is_uuid(want["volume"]):  # else a dry run assumes it
+            volume = self.source(asks, "volume", "volumes", want["volume"], ("available", "in-use"))
+            self.room(asks, volume["size"], have)
 
     def make(self, asks: Asks, want: Document, operation: Operation) -> None:
         """POST snapshots, of volumes in use too."""
@@ -191,6 +308,11 @@ class Snapshots(Stored):
     def change(self, asks: Asks, have: Document, want: Document, names: list[str], operation: Operation) -> None:
         """What it is called."""
         self.told(asks, have, want, names)
+
+
+def _gib(image: Mapping[str, Any]) -> int:
+    """GiB that an image needs."""
+    return max(image.get("min_disk") or 0, -(-(image.get("virtual_size") or image.get("size") or 0) // GIB))
 
 
 IMAGES, VOLUMES, SNAPSHOTS = Images(), Volumes(), Snapshots()

@@ -3,16 +3,23 @@
 spans cells asks once more, and nothing else."""
 
 import dataclasses
+import uuid
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
+import orjson
 import pytest
 from sqlalchemy import insert, update
 
+from magnetar_control.api.native import Native
+from magnetar_control.services.volume import Embedded
+from magnetar_control.services.volume.tables import volumes
 from magnetar_control.store.database import now
 from magnetar_control.store.tables import flavors, server_group_members, servers
 from magnetar_control.web import Request
 from magnetar_control.web.quick import Way
+
+from .compute import WHO
 
 IMAGE = "70a599e0-31e7-49b7-b260-868f441e862b"
 WANTED = {"server": {"name": "web", "flavorRef": "1", "imageRef": IMAGE, "networks": "none"}}
@@ -106,6 +113,43 @@ def test_more_cells_are_one_query_more_for_each(computes):
 def test_reading_is_a_handful_of_queries(cloud):
     assert len(asked(cloud, "detail")) == 2  # cell0 and the cell
     assert len(asked(cloud, "show")) == 2  # where it is, and the server
+
+
+def test_more_attachments_are_not_more_queries(cloud):
+    """The native API's lists of what servers have: volumes are asked for all at once, and no image."""
+    volume = Embedded(cloud.api, list, None, lambda _host, _image: None)
+    cloud.cloud.services = dataclasses.replace(cloud.cloud.services, volume=volume)
+
+    def authenticate(request):
+        request.context = WHO[request.headers["x-auth-token"]]
+
+    native = Native(cloud.cloud, {"": cloud.application, "/volume": volume.application(authenticate)})
+
+    def more(count):
+        for _at in range(count):
+            id, image = str(uuid.uuid4()), str(uuid.uuid4())
+            with cloud.api.write() as connection:
+                connection.execute(insert(volumes).values(
+                    id=id, project_id="red", user_id="alice", name="data", size=1, status="in-use", created_at=now(),
+                    volume_type="default", availability_zone="nova"))
+            cloud.server(host="kvm1", image_id=image, volumes=orjson.dumps([{
+                "volume_id": id, "attachment_id": str(uuid.uuid4()), "device": "/dev/vdb", "tag": None,
+                "boot_index": None, "delete_on_termination": False}]).decode(), interfaces=orjson.dumps([{
+                    "port_id": str(uuid.uuid4()), "network_id": id, "network": "lan", "mac": "02:00:00:00:00:01",
+                    "fixed_ips": []}]).decode())
+
+    def listed(kind, count):
+        with cloud.counted() as seen:
+            answer = native.handle(Request("GET", f"/v1/{kind}", "", {"x-auth-token": "alice"}, b"", "http://cloud"))
+        found = orjson.loads(answer.body())[f"{kind}s"]
+        assert len(found) == count and found[0].get("volume_name", "data") == "data", found
+        return len(seen)
+
+    more(2)
+    kinds = ("volume_attachment", "interface_attachment")
+    few = {kind: listed(kind, 2) for kind in kinds}
+    more(20)
+    assert {kind: listed(kind, 22) for kind in kinds} == few
 
 
 def test_where_a_server_was_found_is_remembered(cloud):
