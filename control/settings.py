@@ -102,6 +102,8 @@ class Settings:
     default_availability_zone: str = _doc("Zone of hosts that are in no aggregate with a zone.", "nova")
     default_schedule_zone: str | None = _doc("Zone of servers that ask for none; any when left out.")
     max_limit: int = _doc("Most items that one answer lists.", 1000)
+    max_servers_at_once: int = _doc("Most servers that one request may ask for (min_count, max_count), whatever the "
+                                    "quota.", 1000)
     cell_timeout: float = _doc("Seconds that a list waits for a cell.", 60.0)
     statement_timeout: float = _doc("Seconds that a statement may take on PostgreSQL, upgrades of tables excepted; 0 "
                                     "for no limit.", 60.0)

@@ -12,7 +12,7 @@ from .tables import quotas
 
 #: The class, and the holder, of the defaults.
 DEFAULT = "default"
-_TURN = text("SELECT pg_advisory_xact_lock(hashtextextended('quota ' || :project, 0))")
+_TURN = text("SELECT pg_advisory_xact_lock(hashtextextended('quota ' || :whose, 0))")
 _FOUND = select(quotas).where(quotas.c.project_id.in_(bindparam("holders", expanding=True)))
 
 
@@ -34,11 +34,11 @@ def found(connection: Connection, holders: Iterable[str]) -> dict[str, dict[str,
     return limits
 
 
-def turn(connection: Connection, project: str) -> None:
-    """Until the transaction ends, nobody else has the turn of *project*: what was counted in it stays true. SQLite lets
-    only one write in any case."""
+def turn(connection: Connection, whose: str) -> None:
+    """Until the transaction ends, nobody else has the turn of *whose* (a project, or one kind of what somebody has):
+    what was counted in it stays true. SQLite lets only one write in any case."""
     if connection.dialect.name == "postgresql":
-        connection.execute(_TURN, {"project": project})
+        connection.execute(_TURN, {"whose": whose})
 
 
 def put(connection: Connection, holder: str, limits: Mapping[str, int]) -> None:

@@ -10,7 +10,7 @@ from magnetar_control.api import keys, quota
 from magnetar_control.api.operation import Call, Operation, Query
 from magnetar_control.api.paging import PAGE, next_link, size
 from magnetar_control.api.values import Anything, ByVersion, Wrapped, record, since
-from magnetar_control.store import keypairs
+from magnetar_control.store import keypairs, quotas
 from magnetar_control.web import Answer, Fault
 from magnetar_core.fields import Field
 from magnetar_core.values import Choices, Text
@@ -92,6 +92,8 @@ def create(call: Call) -> dict[str, Any]:
     else:
         private, public, mark = keys.made(kind, user)
     with call.cloud.store.api.write() as connection:
+        if most >= 0:
+            quotas.turn(connection, f"key pairs {user}")
         quota.check_keypairs(most, keypairs.count(connection, user))
         new = keypairs.make(connection, user_id=user, name=name, type=kind, fingerprint=mark, public_key=public)
     if not new:

@@ -188,6 +188,15 @@ def _for_many(networks: Sequence[Mapping[str, Any]]) -> None:
         raise Fault(400, "max_count cannot be greater than 1 if an fixed_ip is specified.")
 
 
+def _bound(want: Mapping[str, Any], count: int, most: int) -> None:
+    """Raise ``InvalidField`` for more servers than one request may make. Nova bounds them by the quota only; but that
+    may be unlimited, and all rows are made at once."""
+    if count > most:
+        name = "min_count" if want.get("min_count", 1) > most else "max_count"
+        raise InvalidField(f"server.{name}", f"must be {most} or less, whatever the quota; ask for more servers with "
+                                             "more requests", want[name])
+
+
 def _count(want: Mapping[str, Any]) -> tuple[int, int]:
     least = want.get("min_count", 1)
     most = want.get("max_count", least)
@@ -283,6 +292,7 @@ def hostname(name: str, id: str) -> str:
 
 def _rows(call: Call, want: Mapping[str, Any], flavor: Mapping[str, Any], image: Mapping[str, Any] | None,
           hints: Mapping[str, Any], groups: list[str], request: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
+    _bound(want, count, call.settings.max_servers_at_once)
     moment, certificates = now(), want.get("trusted_image_certificates")
     reservation = "r-" + "".join(random.choices(string.ascii_lowercase + string.digits, k=8))  # noqa: S311 - a name
     shared = {

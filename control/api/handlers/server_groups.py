@@ -12,7 +12,7 @@ from magnetar_control.api import quota
 from magnetar_control.api.operation import Call, Operation, Query
 from magnetar_control.api.paging import Limit, size
 from magnetar_control.api.values import Anything, Number, Wrapped, record, since
-from magnetar_control.store import server_groups
+from magnetar_control.store import quotas, server_groups
 from magnetar_control.store.servers import text
 from magnetar_control.web import Answer, Fault
 from magnetar_core.errors import InvalidField
@@ -89,6 +89,8 @@ def create(call: Call) -> dict[str, Any]:
         raise Fault(400, f"Only {RULED} policy supports rules.")
     most, id = quota.limits(call, user=call.context.user_id)["server_groups"], str(uuid.uuid4())
     with call.cloud.store.api.write() as connection:
+        if most >= 0:
+            quotas.turn(connection, f"server groups {call.project}")
         quota.check_groups(most, server_groups.count(connection, call.project))
         server_groups.make(connection, id=id, name=want["name"], project_id=call.project, policy=policy,
                            user_id=call.context.user_id, rules=text(rules))

@@ -3,6 +3,7 @@
 spans cells asks once more, and nothing else."""
 
 import dataclasses
+import time
 import uuid
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ from sqlalchemy import insert, update
 from magnetar_control.api.native import Native
 from magnetar_control.services.volume import Embedded
 from magnetar_control.services.volume.tables import volumes
+from magnetar_control.store import keypairs, server_groups
 from magnetar_control.store.database import now
 from magnetar_control.store.tables import flavors, server_group_members, servers
 from magnetar_control.web import Request
@@ -205,3 +207,43 @@ def test_what_a_quota_costs(cloud):
     limited = len(asked(cloud, "create"))
     cloud.cloud.settings = dataclasses.replace(cloud.cloud.settings, quota_instances=-1, quota_cores=-1, quota_ram=-1)
     assert limited - len(asked(cloud, "create")) == (2 if cloud.api.kind == "sqlite" else 3)
+
+
+@pytest.mark.parametrize(("counts", "named", "status"), [
+    ({"min_count": 2**31 - 1}, "min_count", 400), ({"max_count": 2**31 - 1}, "max_count", 400),
+    ({"min_count": 6, "max_count": 7}, "min_count", 400), ({"max_count": 6}, "max_count", 400),
+    ({"max_count": 5}, None, 202)])
+def test_one_request_makes_so_many_servers_at_most(cloud, counts, named, status):
+    """Where no quota bounds them; where one does, it is that which counts, as in Nova."""
+    for most in (-1, 3):
+        cloud.cloud.settings = dataclasses.replace(cloud.cloud.settings, quota_instances=most, quota_cores=-1,
+                                                   quota_ram=-1, max_servers_at_once=5)
+        reply = cloud.alice.post("/servers", {"server": {**WANTED["server"], **counts}}, "2.96")
+        if most < 0:
+            assert reply.status == status and (named is None or reply.message.startswith(f"server.{named}: ")), reply
+        elif "min_count" not in counts:
+            assert reply.status in (202, 403), reply
+    if named == "max_count":
+        assert len(cloud.alice.get("/servers").json["servers"]) == 3
+
+
+@pytest.mark.parametrize(("path", "body", "limit", "rows"), [
+    ("/os-keypairs", {"keypair": {"public_key": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJSCq7WS4EYA0lxFHlPGPf+"
+                                                "dLZkBNpUlsqEyT9iIUNvC a"}}, "quota_key_pairs", keypairs),
+    ("/os-server-groups", {"server_group": {"policies": ["affinity"]}}, "quota_server_groups",
+     server_groups)])
+def test_many_at_once_do_not_exceed_other_quotas(cloud, monkeypatch, path, body, limit, rows):
+    count = rows.count
+
+    def slowly(*asked):  # so that all have counted before one is made, unless they wait for each other
+        found = count(*asked)
+        time.sleep(0.05)
+        return found
+
+    monkeypatch.setattr(rows, "count", slowly)
+    cloud.cloud.settings = dataclasses.replace(cloud.cloud.settings, **{limit: 3})
+    ((key, wanted),) = body.items()
+    with ThreadPoolExecutor(12) as threads:
+        replies = list(threads.map(lambda at: cloud.alice.post(path, {key: {**wanted, "name": f"n{at}"}}), range(24)))
+    statuses = Counter(reply.status for reply in replies)
+    assert statuses[403] == 21 and sum(statuses.values()) - statuses[403] == 3, replies
