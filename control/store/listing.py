@@ -20,6 +20,7 @@ from sqlalchemy import (
     exists,
     func,
     literal,
+    literal_column,
     or_,
     select,
     true,
@@ -152,8 +153,28 @@ def among(column: str, values: Sequence[Any]) -> Callable[[str], Condition]:
 
 
 def matching(column: str, pattern: str) -> Callable[[str], Condition]:
-    """A regular expression (``patterns``), as Nova has it for names and addresses."""
+    """A regular expression (``patterns``), as Nova has it for names."""
     return lambda _kind: servers.c[column].regexp_match(pattern)
+
+
+def with_address(version: int, pattern: str) -> Callable[[str], Condition]:
+    """Has an IP address of this version that a regular expression fits; an empty one does not filter, as in Nova."""
+    def condition(kind: str) -> Condition:
+        if not pattern:
+            return true()
+        if kind == "postgresql":
+            each = func.jsonb_path_query(cast(servers.c.addresses, JSONB), literal_column(
+                "'$.*[*].addr'::jsonpath")).table_valued("address", name="address")
+            address: Any = each.c.address.op("#>>", return_type=String())(literal_column("'{}'::text[]"))
+            known: Condition = true()
+        else:
+            each = func.json_tree(servers.c.addresses).table_valued("key", "value", name="address")
+            address, known = cast(each.c.value, String), each.c.key == "addr"
+        six = address.contains(":")
+        return exists(select(literal(1)).select_from(each).where(
+            known, six if version == 6 else ~six, address.regexp_match(pattern)))
+
+    return condition
 
 
 def word(status: str) -> Callable[[str], Condition] | None:

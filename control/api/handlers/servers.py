@@ -51,7 +51,8 @@ COLUMNS = {"image": "image_id", "image_ref": "image_id", "flavor": "flavor_id", 
 #: What no list shows stays where it is: it is half of a row.
 SHOWN = tuple(column for column in table.c if column.name not in ("request", "interfaces", "old_flavor", "deleted_at"))
 REGEXP = {"name": "name", "display_name": "name", "hostname": "hostname", "description": "description",
-          "display_description": "description", "ip": "addresses", "ip6": "addresses"}
+          "display_description": "description"}
+ADDRESSES = {"ip": 4, "ip6": 6}
 PATTERN = Pattern()
 NUMBERS, NUMBER = frozenset(("launch_index", "power_state", "progress")), Number(-2**31)
 #: Filters that everybody may use; the rest is for admins.
@@ -74,10 +75,10 @@ OLD_SORTS = frozenset((
     "vm_mode", "info_cache", "metadata", "pci_devices", "security_groups", "services", "system_metadata"))
 _WORD = Query(value=Anything(), many=True)
 LIST_QUERY: Mapping[str, Query] = {
-    **dict.fromkeys((*COLUMNS, *REGEXP, "status", "all_tenants", "availability_zone", "config_drive", "deleted",
-                     "soft_deleted", "metadata", "project_id", "tenant_id", "sort_key", "sort_dir", "kernel_id",
-                     "ramdisk_id", "block_device_mapping", "services", "info_cache", "pci_devices", "security_groups",
-                     "system_metadata", "locked_by"), _WORD),
+    **dict.fromkeys((*COLUMNS, *REGEXP, *ADDRESSES, "status", "all_tenants", "availability_zone", "config_drive",
+                     "deleted", "soft_deleted", "metadata", "project_id", "tenant_id", "sort_key", "sort_dir",
+                     "kernel_id", "ramdisk_id", "block_device_mapping", "services", "info_cache", "pci_devices",
+                     "security_groups", "system_metadata", "locked_by"), _WORD),
     "changes-since": Query(value=Time()), "changes-before": Query(value=Time(), since=66),
     "locked": Query(value=Truth(), since=73),
     **dict.fromkeys(("tags", "tags-any", "not-tags", "not-tags-any"), Query(value=Anything(), since=26)), **PAGE}
@@ -156,6 +157,8 @@ def _filters(call: Call, query: Mapping[str, Any], wanted: listing.Wanted) -> bo
                               if name in NUMBERS else value))
         elif name in REGEXP:
             add(listing.matching(REGEXP[name], PATTERN.check(value, name)))
+        elif name in ADDRESSES:
+            add(listing.with_address(ADDRESSES[name], PATTERN.check(value, name)))
         elif name in TAG_FILTERS:
             every, negated = TAG_FILTERS[name]
             add(listing.tagged(str(value).split(","), every, negated))

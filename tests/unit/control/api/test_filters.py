@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Filters of lists: the same on both engines, and what is no filter is refused by its name."""
 
+import json
 from itertools import product
 from urllib.parse import quote
 
@@ -152,3 +153,22 @@ def test_pages_of_databases_that_sort_as_people_do(icu):
             seen += [one["name"] for one in found["servers"]]
             path = (found.get("servers_links") or [{"href": ""}])[0]["href"].partition("/v2.1")[2]
         assert seen == sorted(made, reverse=direction == "desc"), (sort, limit)
+
+
+ADDRESSES = {
+    "one": {"net10": [("10.0.0.5", 4), ("fd00::10", 6)]}, "two": {"b": [("192.168.10.7", 4)], "a": [("10.1.0.5", 4)]},
+    "six": {"a": [("fd00::5", 6)]}, "none": {}, "empty": {"a": []}}
+
+
+@pytest.mark.parametrize(("name", "pattern", "found"), [
+    ("ip", r"^10\.", {"one", "two"}), ("ip", r"\.5$", {"one", "two"}), ("ip", r"^10\.0\.0\.5$", {"one"}),
+    ("ip", "168", {"two"}), ("ip", "net10", set()), ("ip", "fd00", set()), ("ip", "version|addr|a$", set()),
+    ("ip", ".", {"one", "two"}), ("ip", "", set(ADDRESSES)), ("ip6", "^fd00::5$", {"six"}), ("ip6", "5$", {"six"}),
+    ("ip6", "10", {"one"}), ("ip6", "", set(ADDRESSES))])
+def test_addresses(compute, name, pattern, found):
+    """Each by itself, of the version that is asked for; not what else is known of them."""
+    for server, networks in ADDRESSES.items():
+        compute.server(name=server, addresses=json.dumps({network: [
+            {"version": version, "addr": address, "OS-EXT-IPS-MAC:mac_addr": "52:54:00:10:05:aa"}
+            for address, version in given] for network, given in networks.items()}))
+    assert names(compute.rita.get(f"/servers?{name}={quote(pattern)}", "2.96")) == found
