@@ -6,11 +6,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.operations import Operation
 from magnetar_agent.reconcile import ensure, given_by
-from magnetar_core.errors import MagnetarError
+from magnetar_core.errors import Cancelled, MagnetarError
 from magnetar_core.plan import Result
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ def ensure_many(agent: Agent, kind: type[Kind], items: list[tuple[str, Fields | 
                 dry_run: bool, operation: Operation) -> list[dict[str, Any]]:
     """Ensure many, each for itself: a list of ``{"key", **result}`` or ``{"key", "error"}`` in the order of *items*.
 
-    What needs no change is found in one pass over one look at the host; the rest is done by a bounded pool.
+    What needs no change is found in one pass over one look at the host; the rest is done by a bounded pool. Raises
+    ``Cancelled`` when not all were done, naming those that were.
     """
     driver = agent.driver(kind)
     looked = _Look(agent, driver)
@@ -45,14 +47,22 @@ def ensure_many(agent: Agent, kind: type[Kind], items: list[tuple[str, Fields | 
             log.exception("item %s of a batch", key, extra={"request_id": operation.request_id})
             answer = {"error": MagnetarError().as_dict()}
         done += 1
-        operation.advance(done, len(waiting), unit="items")
+        with suppress(Cancelled):  # this one has its answer
+            operation.advance(done, len(waiting), unit="items")
         return {"key": key, **answer}
 
     if waiting:
         with ThreadPoolExecutor(agent.settings.parallel, thread_name_prefix="batch") as pool:
             for (at, _item), answer in zip(waiting, pool.map(one, [item for _at, item in waiting]), strict=True):
                 answers[at] = answer
-    return [answer for answer in answers if answer is not None]
+    found = [answer for answer in answers if answer is not None]
+    stopped = [one["error"]["message"] for one in found if one.get("error", {}).get("code") == Cancelled.code]
+    if stopped:
+        done_ones = [one["key"] for one in found if "error" not in one]
+        told = " ".join(text for text in dict.fromkeys(stopped) if text != Cancelled().message)
+        raise Cancelled(f"The operation was cancelled. {len(done_ones)} of {len(items)} were done by then, and stay. "
+                        f"{told}".strip(), done=done_ones)
+    return found
 
 
 class _Part(Operation):

@@ -17,24 +17,29 @@ from typing import TYPE_CHECKING, Any
 from magnetar_agent.documents import Document, now
 from magnetar_agent.drivers import Driver, Fields, Part, Task
 from magnetar_agent.foresee import foreseeing, foreseen
+from magnetar_agent.operations import Operation
 from magnetar_core.ensure import Permissions
-from magnetar_core.errors import Conflict, Immutable, InvalidField, MagnetarError, NotFound
+from magnetar_core.errors import Cancelled, Conflict, Immutable, InvalidField, MagnetarError, NotFound
 from magnetar_core.fields import Kind
 from magnetar_core.plan import Result, Step, diff
 from magnetar_core.query import fits
 
 if TYPE_CHECKING:
     from magnetar_agent.agent import Agent
-    from magnetar_agent.operations import Operation
 
 log = logging.getLogger(__name__)
 
-#: The lock of whoever chooses what others may not choose too, or removes what others may refer to.
+#: The lock of whoever chooses what others may not choose too, or removes what others may refer to. It comes after all
+#: others: who holds it waits for no other lock, for no other host and for no disk.
 CHOICES = ("", "choices")
 #: Permissions that outlive a crash, in ``document.state``.
 NOTES = ("allow_reboot", "rebuild")
 #: In ``document.state`` while the old one goes: what the new one is to be.
 ANEW = "anew"
+#: Verbs that lose nothing: what they did is undone by planning the way to what was wanted before.
+TWO_WAY = frozenset({"stop", "pause", "resume", "destroy", "reserve"})
+#: Verbs that leave things as they were when they are cancelled.
+TIDY = frozenset({"fetch", "plug"})
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -138,9 +143,10 @@ class _Change:
         document = Document(self.kind.noun, self.given.get("id") or str(uuid.uuid4()), self.given.get("name", ""), {})
         self.kind.check({k: v for k, v in {"name": None, **self.given}.items() if v is not None})
         noun = self.kind.noun
-        held.enter_context(self.agent.locks.hold(noun, document.id))
-        if self.driver.unique_names and self.key != document.name:
+        # First the name, then the uuid: who asks by name holds the name already.
+        if self.driver.unique_names and self.key.lower() != document.name.lower():
             held.enter_context(self.agent.locks.hold(noun, f"new {document.name.lower()}"))
+        held.enter_context(self.agent.locks.hold(noun, document.id))
         there = self.agent.documents.get(noun, document.id)
         if there and self.key.lower() == document.id:
             raise _Changed
@@ -210,9 +216,14 @@ class _Change:
                 want.pop("id", None)
                 if dry_run or want == (document and document.want):
                     return want
-            self.choosing.enter_context(self.agent.locks.hold(*CHOICES))
-            want = self.driver.complete(self.agent, merged, document)
-            want.pop("id", None)
+            return self._choose(merged, document)
+
+    def _choose(self, merged: Fields, document: Document | None) -> Fields:
+        """Complete it, and keep others from choosing the same until it is recorded."""
+        self.choosing.enter_context(self.agent.locks.hold(*CHOICES))
+        want = self.driver.complete(self.agent, merged, document)
+        self._check_name(document.id if document else merged["id"], want["name"])  # one may have got it meanwhile
+        want.pop("id", None)
         return want
 
     def _merged(self, known: Fields) -> Fields:
@@ -264,44 +275,103 @@ class _Change:
         return found
 
     def _apply(self, document: Document, fresh: bool, before: list[Step], planned: list[Step]) -> None:
-        task = Task(self.agent, document, self.operation)
+        former = None if fresh else self.agent.documents.get(document.kind, document.id)
+        task, begun = Task(self.agent, document, self.operation), list[str]()
         document.updated_at = now()
         try:
-            old = [s for s in before if s.verb not in ("record", "forget")]
-            if old:
-                stored = self.agent.documents.get(document.kind, document.id) or document
-                stored.state.update({ANEW: document.want, "unfinished": True})
-                task = Task(self.agent, stored, self.operation)  # a failure is the old one's
-                task.keep()
-                perform(self.driver, task, old)
+            if former and any(step.verb != "record" for step in before):
+                old = [step for step in before if step.verb not in ("record", "forget")]
+                if old:
+                    task = Task(self.agent, former.copy(), self.operation)  # a failure is the old one's
+                    planned = self._clear(task, document, old, begun)
                 task, document.state = Task(self.agent, document, self.operation), {}
             document.state["unfinished"] = True
             if fresh:
                 document.state["making"] = True
             task.keep()
             self.choosing.close()
-            perform(self.driver, task, planned)
+            perform(self.driver, task, planned, begun)
             for note in ("unfinished", "making", "fault", *NOTES):
                 document.state.pop(note, None)
             task.keep()
         except Exception as error:
-            if fresh:
+            self.choosing.close()
+            if former is None:
                 _undo(self.agent, self.driver, document, self.operation)
+            elif isinstance(error, Cancelled):
+                raise self._cancelled(former, task, begun) from error
             else:
                 _note_fault(task, error)
             raise
+
+    def _clear(self, task: Task, new: Document, old: list[Step], begun: list[str]) -> list[Step]:
+        """Remove what *new* takes the place of, and plan *new*. The removal may take long, and other locks, so others
+        may choose meanwhile; what *new* is to be is completed again after it."""
+        task.document.state.update({ANEW: new.want, "unfinished": True})
+        task.keep()
+        self.choosing.close()
+        perform(self.driver, task, old, begun)
+        new.want = self._choose(dict(new.want), task.document)
+        new.name = new.want["name"]
+        return list(self.driver.plan(new.want, None))
+
+    def _cancelled(self, former: Document, task: Task, begun: list[str]) -> Cancelled:
+        """After a cancel all is as it was before, or it is carried on; the answer says which."""
+        what = f"{former.kind} {former.name!r}"
+        if set(begun) <= TWO_WAY:
+            return self._back(former, task, begun, what)
+        error = Cancelled(f"The operation was cancelled when there was no way back any more (begun: "
+                          f"{', '.join(begun)}). It is carried on with the next call that changes {what}, or when the "
+                          "agent starts again.")
+        _note_fault(task, error)
+        return error
+
+    def _back(self, former: Document, task: Task, begun: list[str], what: str) -> Cancelled:
+        """Have it as it was. The document says so first, so that a crash cannot bring back what was cancelled."""
+        back = former.copy()
+        if begun:  # what the verbs noted is so
+            kept = {name: former.state[name] for name in (ANEW, "unfinished", "fault", *NOTES) if name in former.state}
+            noted = {n: v for n, v in task.document.state.items() if n not in (ANEW, "unfinished", "fault", *NOTES)}
+            back.state = {**noted, **kept}
+        try:
+            if begun and not former.state.get("unfinished"):
+                back.state["unfinished"] = True
+                self.agent.documents.write(back)
+                operation = Operation("go back", back.kind, back.id, caller="agent")  # nobody cancels this one
+                have = self.driver.observe(self.agent, back)
+                perform(self.driver, Task(self.agent, back, operation), list(self.driver.plan(back.want, have)), [])
+                del back.state["unfinished"]
+            self.agent.documents.write(back)
+        except Exception as error:
+            log.warning("%s is not as it was before a cancelled change", what, exc_info=True)
+            _note_fault(Task(self.agent, back, self.operation), error)
+            return Cancelled(f"The operation was cancelled, and {what} is not yet as it was before: {error} This is "
+                             "tried again with the next call that changes it, or when the agent starts again.")
+        if former.state.get("unfinished"):
+            return Cancelled(f"The operation was cancelled. What was left to do of {what} before it still is: it is "
+                             "carried on with the next call that changes it, or when the agent starts again.")
+        if "stop" in begun:
+            return Cancelled(f"The operation was cancelled; {what} is as it was before. Its guest was asked to shut "
+                             "down, and may still do so.")
+        return Cancelled()
 
     def _shown(self, document: Document) -> Fields:
         snapshot = self.driver.snapshot(self.agent, document)
         return self.driver.show(self.agent, document, self.driver.observe(self.agent, document, snapshot), snapshot)
 
 
-def perform(driver: Driver, task: Task, steps: list[Step]) -> None:
-    """Do *steps* in order with the driver's verbs."""
+def perform(driver: Driver, task: Task, steps: list[Step], begun: list[str]) -> None:
+    """Do *steps* in order with the driver's verbs. Into *begun* goes each verb that may have changed something."""
     for step in steps:
         task.operation.advance(0, None, phase=step.text)
         log.debug("%s %s: %s", task.document.kind, task.document.id, step.text)
-        driver.verbs[step.verb](task, **step.args)
+        begun.append(step.verb)
+        try:
+            driver.verbs[step.verb](task, **step.args)
+        except Cancelled:
+            if step.verb in TIDY:
+                begun.pop()
+            raise
 
 
 def _note_fault(task: Task, error: Exception) -> None:
@@ -321,8 +391,10 @@ def _undo(agent: Agent, driver: Driver, document: Document, operation: Operation
         document.deleting = True
         agent.documents.write(document)
         have = driver.observe(agent, document)
+        # Nobody cancels this one.
+        undoing = Operation("undo", document.kind, document.id, operation.request_id, "agent")
         for step in driver.plan(None, have):
-            driver.verbs[step.verb](Task(agent, document, operation), **step.args)
+            driver.verbs[step.verb](Task(agent, document, undoing), **step.args)
         agent.documents.remove(document)
         driver.sweep(agent)
     except Exception:
