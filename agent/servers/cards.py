@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from magnetar_agent.servers import spec
 from magnetar_agent.volumes import attaching
+from magnetar_core.errors import MagnetarError
 
 if TYPE_CHECKING:
     from magnetar_agent.drivers import Fields, Task
-    from magnetar_agent.hypervisor import Nic
+    from magnetar_agent.hypervisor import Domain, Nic
 
 
 def plug(task: Task, networks: list[Fields]) -> None:
@@ -29,10 +31,21 @@ def plug(task: Task, networks: list[Fields]) -> None:
         for nic in wanted.values():
             attaching.plug(agent, id, nic)
     except Exception:
+        _back(task, seen)
         task.document.want["networks"] = networks
         task.document.state.pop("unfinished", None)
         task.keep()
         raise
+
+
+def _back(task: Task, before: Domain) -> None:
+    """Let the guest have again what it has let go of."""
+    now = task.agent.hypervisor.running(task.document.id)
+    there = {nic.mac for nic in now.nics} if now else set()
+    for nic in before.nics:
+        if now and nic.mac not in there:
+            with suppress(MagnetarError):  # its next start brings it
+                attaching.plug(task.agent, task.document.id, nic)
 
 
 def _alike(one: Nic, other: Nic) -> bool:

@@ -131,3 +131,18 @@ def test_a_suspended_server_is_left_alone(host: Host) -> None:
 
 def test_check_mode_assumes_what_earlier_tasks_make(host: Host) -> None:
     assert attach(host, dry_run=True).warnings
+
+
+def test_all_nics_stay_when_the_guest_lets_go_of_some(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    host.server(networks=[{"bridge": "br0"}] * 2)
+    host.agent.settings = dataclasses.replace(host.agent.settings, detach_timeout=0.3)
+    before, detach_one = macs(host), host.fake.detach
+
+    def once(uuid: str, device: Any) -> None:
+        detach_one(uuid, device)
+        host.fake.deaf.add(uuid)
+
+    monkeypatch.setattr(host.fake, "detach", once)
+    with pytest.raises(Conflict, match="did not let go"):
+        host.server(networks=[])
+    assert macs(host) == before
