@@ -7,6 +7,7 @@ import base64
 import binascii
 import hashlib
 import uuid
+from typing import Any
 from urllib.parse import quote
 
 from magnetar_control.api import keys
@@ -26,6 +27,13 @@ def _sha256(public: str) -> str:
     return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
 
 
+def shown(asks: Asks, key: Document) -> Document:
+    """Nova's key pair as the kind has it."""
+    return {"id": str(uuid.uuid5(FURTHER, f"{asks.context.user_id} {key['name']}")), "name": key["name"],
+            "description": "", "public_key": key["public_key"], "type": "ssh",
+            "fingerprint": _sha256(key["public_key"]), "fingerprint_md5": key["fingerprint"]}
+
+
 class Keypairs(Noun):
     """Nova's have no uuid: the one that is shown follows from user and name."""
 
@@ -34,16 +42,15 @@ class Keypairs(Noun):
     absent = {"description": ""}
 
     def every(self, asks: Asks) -> list[Document]:
-        """All of the user."""
-        found = []
-        for one in asks.compute("GET", "/os-keypairs")["keypairs"]:
-            key = one["keypair"]
-            if key.get("type", "ssh") == "ssh":
-                found.append({
-                    "id": str(uuid.uuid5(FURTHER, f"{asks.context.user_id} {key['name']}")), "name": key["name"],
-                    "description": "", "public_key": key["public_key"], "type": "ssh",
-                    "fingerprint": _sha256(key["public_key"]), "fingerprint_md5": key["fingerprint"]})
-        return found
+        """All of the user, on all pages."""
+        found: list[Document] = []
+        query: dict[str, Any] = {}
+        while True:
+            page = asks.compute("GET", "/os-keypairs", None, None, **query)
+            found += [one["keypair"] for one in page["keypairs"]]
+            if not page.get("keypairs_links"):
+                return [shown(asks, key) for key in found if key.get("type", "ssh") == "ssh"]
+            query["marker"] = found[-1]["name"]
 
     def complete(self, asks: Asks, want: Document, have: Document | None, warnings: list[str], dry: bool) -> Document:
         """A key that is none is refused before anything is changed."""

@@ -19,9 +19,10 @@ from typing import Any
 from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.store.database import now
+from magnetar_control.web import Fault
 from magnetar_core.errors import Cancelled, MagnetarError, NotFound, Unreachable
 
-from .asks import Asks
+from .asks import Asks, error_of
 
 log = logging.getLogger(__name__)
 RUNNING, SUCCEEDED, FAILED, CANCELLED = "running", "succeeded", "failed", "cancelled"
@@ -74,6 +75,8 @@ class Operation:
             self.error, status = error, CANCELLED
         except MagnetarError as error:
             self.error, status = error, FAILED
+        except Fault as fault:
+            self.error, status = error_of(fault.status, fault.message), FAILED
         except DBAPIError as error:
             log.warning("the database failed: %s", error.orig, extra={"request_id": self.request_id})
             self.error, status = Unreachable("A database of the cloud does not answer. Try again in seconds; what "

@@ -208,8 +208,14 @@ class InstanceActions(Noun):
         one = asks.filters.pop("id", None)
         if one:
             return [_action(asks.compute("GET", f"/servers/{id}/os-instance-actions/{one}")["instanceAction"])]
-        found = asks.compute("GET", f"/servers/{id}/os-instance-actions")["instanceActions"]
-        return [_action(each) for each in found]
+        found: list[Document] = []
+        query: dict[str, Any] = {}
+        while True:
+            page = asks.compute("GET", f"/servers/{id}/os-instance-actions", None, None, **query)
+            found += [_action(each) for each in page["instanceActions"]]
+            if not page.get("links") or query.get("marker") == found[-1]["id"]:  # one request may ask for several
+                return found
+            query["marker"] = found[-1]["id"]
 
 
 def _action(one: Mapping[str, Any]) -> Document:

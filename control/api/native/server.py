@@ -11,13 +11,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from magnetar_control.api import quota
+from magnetar_control.api.cloud import Cloud
 from magnetar_control.api.handlers.server_create import BODY, CREATE
 from magnetar_control.api.handlers.server_create import prepared as rows_of
 from magnetar_control.api.operation import Call
 from magnetar_control.api.operation import Operation as Route
 from magnetar_control.store import listing, names, servers
 from magnetar_control.store.tables import servers as table
-from magnetar_control.web import Answer
+from magnetar_control.web import Answer, Fault
 from magnetar_core.actions import RESCUED, status
 from magnetar_core.errors import Ambiguous, Conflict, InvalidField, MagnetarError, NotFound
 from magnetar_core.fields import CREATE as MAKING
@@ -198,6 +200,7 @@ class Ensuring:
         wanted = Wanted(self.asks, want, self.warnings, self.dry)
         completed = wanted.complete(None)
         steps = planning.making(want)
+        self._unused(want.get("id"))
         if self.dry:
             resource = self._predicted(completed, self._checked(completed, wanted) if wanted.whole else None)
             return Result(steps, self._difference(self.given), resource, self.warnings)
@@ -214,11 +217,7 @@ class Ensuring:
 
     def _rows(self, body: Document, want: Document, instead: Document | None = None) -> dict[str, Any]:
         """The row to be, *instead* of a server that goes. Raises whatever the Compute API refuses."""
-        request = self.asks.inner("POST", "/v2.1/servers", body)
-        request.extra["base"] = f"{request.root}/v2.1"
-        call = Call(without(self.asks.cloud, instead["id"]) if instead else self.asks.cloud, request, _ROUTE, {}, MINOR)
-        call.body = body
-        from magnetar_control.web import Fault
+        call = self._call(body, without(self.asks.cloud, instead["id"]) if instead else self.asks.cloud)
         try:
             call.read()
             call.check(CREATE)
@@ -228,6 +227,13 @@ class Ensuring:
         if want.get("id"):
             row["id"] = want["id"]
         return row
+
+    def _call(self, body: Document, cloud: Cloud) -> Call:
+        request = self.asks.inner("POST", "/v2.1/servers", body)
+        request.extra["base"] = f"{request.root}/v2.1"
+        call = Call(cloud, request, _ROUTE, {}, MINOR)
+        call.body = body
+        return call
 
     def _checked(self, completed: Document, wanted: Wanted) -> str:
         """The host that it would get; refused is what would be refused."""
@@ -239,6 +245,17 @@ class Ensuring:
         found = {name: value for name, value in want.items() if name in names}
         found["networks"] = [{k: v for k, v in nic.items() if not k.startswith("_")} for nic in want["networks"]]
         return {**plain(found), "host": host}
+
+    def _unused(self, id: str | None) -> None:
+        """A uuid that is given for a new server was never another's. Raises ``Conflict``."""
+        store = self.asks.cloud.store
+        if not id:
+            return
+        with store.cell0.read() as connection:
+            held = servers.row(connection, id) is not None
+        if held or servers.mapping(store, id) is not None:
+            raise Conflict(f"The uuid {id} belongs to another server, or did before that was deleted. Use another.",
+                           uuids=[id])
 
     def _insert(self, row: dict[str, Any]) -> str:
         """Write it down, unless there is one of its name or uuid by now. Returns the uuid."""
@@ -289,20 +306,38 @@ class Ensuring:
         changes = diff(plain({n: have.get(n) for n in names}), plain({n: _told(n, want, have) for n in names}),
                        self.noun.kind.secrets())
         steps = planning.steps(acts)
+        preserve = bool(self.permissions.get("preserve_ephemeral"))
+        extra = {"rebuild": wanted.rebuild(want, have, preserve)} if rebuild else {}
+        self._refused(acts, have, want, wanted)
         if self.dry:
             after = {**have, **{n: _told(n, want, have) for n in names}}
             if (after["power"], after["rescue"]) != (have["power"], have["rescue"]):
                 after.update(_afterwards(after))
             return Result(steps, changes, plain(after), self.warnings)
         doing = do.Doing(self.asks, row.id, self.operation)
-        preserve = bool(self.permissions.get("preserve_ephemeral"))
-        extra = {"rebuild": wanted.rebuild(want, have, preserve)} if rebuild else {}
         for act in acts:
             doing.do(act, extra)
         again = do.settled(self.asks, row.id, self.operation)
         if again is None:
             raise NotFound(f"Server {row.name!r} was removed in the meantime.", kind="server", key=row.id)
         return Result(steps, changes, plain(self.noun.seen(self.asks, again)), self.warnings)
+
+    def _refused(self, acts: list[planning.Act], have: Document, want: Document, wanted: Wanted) -> None:
+        """Raises what one of the *acts* would be refused for, before the first of them is done."""
+        cloud, does = self.asks.cloud, {act.do for act in acts}
+        if "migrate" in does and cloud.hosts.get(want["host"]) is None:
+            raise Conflict(f"There is no host {want['host']!r} in this cloud. Hosts are listed by hypervisor_info.")
+        own = {nic["address"] for nic in have["networks"]}
+        wishes = [wanted.nic(act.args["wish"], act.args["at"], own) for act in acts if act.do == "attach_interface"]
+        wishes = [wish for wish in wishes if wish["uuid"]]  # others are networks that a dry run assumes
+        try:
+            if "resize" in does and want["flavor"]["disk"] is not None:
+                planning.shrinks(have, want)
+                quota.check_flavor(self._call({}, cloud), have["flavor"], want["flavor"])
+            if wishes:
+                cloud.services.network.check(self.asks.context, wishes)
+        except Fault as fault:
+            raise error_of(fault.status, fault.message) from None
 
     def _policy(self, have: Document, want: Document, wish: Document) -> str:
         """What is to be done about fixed fields that differ."""
@@ -354,9 +389,7 @@ class Ensuring:
         if not wanted.whole:
             return
         own = {nic["address"] for nic in have["networks"]}
-        body = wanted.body({**completed, "networks": [
-            {key: value for key, value in nic.items() if key != "address" or value.partition("/")[0] not in own}
-            for nic in completed["networks"]]})
+        body = wanted.body(completed, own)
         host_for(self.asks.cloud, self._rows(body, completed, have), self.asks.context.is_admin, have["flavor"])
 
 

@@ -142,6 +142,14 @@ def resizes(want: Document, have: Document) -> bool:
                if name in its)
 
 
+def shrinks(have: Document, want: Document) -> None:
+    """Raises ``Conflict`` for a flavor whose root disk is smaller: disks do not shrink."""
+    old, new = have["flavor"]["disk"], want["flavor"]["disk"]
+    if new < old:
+        raise Conflict(f"flavor: the root disk of server {want['name']!r} has {old} GiB and cannot shrink to {new}. "
+                       "Choose a flavor with a disk as large, or make another server.", fields=["flavor"])
+
+
 def _resizing(want: Document, have: Document, power: str) -> tuple[str, ...]:
     old, new = have["flavor"], want["flavor"]
     verbs = ["stop"] if power != OFF else []

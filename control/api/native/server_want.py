@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from magnetar_core.errors import InvalidField
@@ -40,6 +40,9 @@ class Wanted:
         want["block_device_mapping"] = self._blocks(want.get("block_device_mapping") or [], have)
         if want.get("key_name") and not (have and have["key_name"] == want["key_name"]):
             self._resolved(KEYPAIRS, want["key_name"], "key_name")
+        if want.get("rescue") and want["rescue"].get("image"):
+            image = self._resolved(IMAGES, want["rescue"]["image"], "rescue.image")
+            want["rescue"] = {**want["rescue"], "image": image["id"] if image else want["rescue"]["image"]}
         if have and "user_data" not in want:
             want["user_data"] = None
         if have:
@@ -119,10 +122,10 @@ class Wanted:
 
     # In Nova's words
 
-    def body(self, want: Document) -> Document:
-        """The body of POST /servers."""
+    def body(self, want: Document, freed: Collection[str] = ()) -> Document:
+        """The body of POST /servers. The addresses *freed* will be, so they are not named where it is only checked."""
         blocks = [dict(block) for block in want["block_device_mapping"]]
-        nics = [self._wish(nic, at) for at, nic in enumerate(want["networks"])]
+        nics = [self.nic(nic, at, freed) for at, nic in enumerate(want["networks"])]
         server = {
             "name": want["name"], "flavorRef": want["flavor"]["id"], "networks": nics or "none",
             "metadata": want["metadata"], "tags": want["tags"], "config_drive": want["config_drive"],
@@ -131,11 +134,12 @@ class Wanted:
             name: want[name] for name in ("key_name", "user_data", "description", "availability_zone")}}
         return {"server": {**server, **{name: value for name, value in more.items() if value}}}
 
-    def _wish(self, nic: Mapping[str, Any], at: int) -> Document:
+    def nic(self, nic: Mapping[str, Any], at: int, freed: Collection[str] = ()) -> Document:
+        """One of its networks."""
         if nic.get("mac"):
             raise InvalidField(f"networks[{at}].mac", "cannot be chosen in a cloud; it is drawn by the network service")
         address = (nic.get("address") or "").partition("/")[0]
-        return {"uuid": nic["_id"], **({"fixed_ip": address} if address else {}),
+        return {"uuid": nic["_id"], **({"fixed_ip": address} if address and address not in freed else {}),
                 **({"tag": nic["tag"]} if nic.get("tag") else {})}
 
     def rebuild(self, want: Document, have: Document, preserve: bool) -> Document:

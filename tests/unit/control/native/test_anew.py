@@ -236,3 +236,62 @@ def test_a_nic_with_another_tag(cloud: Cloud) -> None:
     anew = ensure(admin, "interface_attachment/tagged:default", {"tag": "front"}, on_immutable="recreate")
     assert anew.status == 200 and anew.json["resource"]["tag"] == "front", anew
     removed(admin, "server/tagged")
+
+
+@pytest.mark.parametrize(("want", "field"), [
+    ({"flavor": "thin"}, "fields"), ({"host": "nowhere"}, None),
+    ({"networks": [{"network": "default", "address": "192.0.2.7"}]}, None),
+    ({"networks": [{"network": "default", "mac": "02:00:00:00:00:07"}]}, "field"),
+    ({"image": None, "rescue": {"image": "none"}}, "field")])
+def test_a_change_that_would_be_refused_is_not_begun(cloud: Cloud, want: dict[str, Any], field: str | None) -> None:
+    """Nothing is stopped or detached for it, and check mode says so."""
+    admin = cloud.admin
+    for name, disk in (("thin", 1), ("thick", 2)):
+        ensure(admin, f"flavor/{name}", {"vcpus": 1, "ram": 64, "disk": disk})
+    ensure(admin, "server/whole", WEB | {"flavor": "thick"})
+    before = admin.get("/v1/server/whole").json
+    for dry in (True, False):
+        refused = ensure(admin, "server/whole", {"description": "changed", "power": "off", **want}, dry_run=dry,
+                         on_immutable="ignore")
+        if want.get("rescue") and dry:
+            assert refused.status == 200 and "assumes" in str(refused.json["warnings"]), refused
+            continue
+        assert refused.status in (400, 409), (dry, refused)
+        assert field is None or field in refused.json["error"]["details"], refused
+        after = admin.get("/v1/server/whole").json
+        assert {name: (before[name], after[name]) for name in before if before[name] != after[name]} == {}
+    removed(admin, "server/whole", "flavor/thin", "flavor/thick")
+
+
+def test_a_rescue_image_has_a_name(cloud: Cloud) -> None:
+    ensure(cloud.admin, "server/saved", WEB)
+    assert ensure(cloud.admin, "server/saved", {"rescue": {"image": "cirros"}}).json["resource"]["status"] == "RESCUE"
+    assert not ensure(cloud.admin, "server/saved", {"rescue": {"image": "cirros"}}).json["changed"]
+    removed(cloud.admin, "server/saved")
+
+
+def test_a_uuid_that_was_another_servers_is_refused(cloud: Cloud) -> None:
+    other = cloud.caller("ann", "shop")
+    id = ensure(cloud.admin, "server/gone", WEB).json["resource"]["id"]
+    removed(cloud.admin, "server/gone")
+    for dry in (True, False):
+        refused = ensure(other, f"server/{id}", WEB | {"name": "again", "image": None, "block_device_mapping": []},
+                         dry_run=dry)
+        assert refused.status in (400, 409), refused
+        refused = ensure(cloud.admin, f"server/{id}", WEB | {"name": "again"}, dry_run=dry)
+        assert refused.status == 409 and "Use another" in refused.json["error"]["message"], refused
+
+
+def test_small_pages() -> None:
+    """What the Compute API lists in pages is seen as a whole."""
+    with Cloud(hosts=1, max_limit=2) as cloud:
+        admin = cloud.admin
+        for at in range(3):
+            ensure(admin, f"keypair/k{at}", {"public_key": KEY})
+            assert not ensure(admin, f"keypair/k{at}", {"public_key": KEY}).json["changed"]
+        assert len(admin.get("/v1/keypair").json["keypairs"]) == 3
+        admin.image()
+        ensure(admin, "server/acts", WEB)
+        for power in ("off", "running", "off"):
+            ensure(admin, "server/acts", {"power": power})
+        assert len(admin.get("/v1/instance_action?server=acts").json["instance_actions"]) == 4
