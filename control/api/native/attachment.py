@@ -113,8 +113,27 @@ class VolumeAttachments(Attached):
         device = (want.get("device") or (have or {}).get("device") or "").rpartition("/")[2]
         return {**want, "device": device or None, "name": f"{want['server']}:{want['volume']}"}
 
+    def possible(self, asks: Asks, want: Document, have: Document | None) -> None:
+        """The device name is free, since the Compute API would give another; the volume is, and is no root disk."""
+        row = SERVERS.row(asks, want["server"])
+        if row is None:
+            return  # a dry run assumes it
+        if have and have["boot_index"] == 0:
+            raise Conflict("A root disk cannot be detached, and so not be attached anew either. Make the server anew.")
+        flavor, others = orjson.loads(row.flavor), orjson.loads(row.volumes)
+        taken = {(one["device"] or "").rpartition("/")[2] for one in others if one["volume_id"] != want["volume"]}
+        taken |= ({"vda"} if row.image_id else set()) | ({"vdb"} if flavor["ephemeral"] else set())
+        taken |= {"vdc"} if flavor["swap"] else set()
+        if want["device"] and (want["device"] in taken or not want["device"].startswith("vd")):
+            raise InvalidField("device", "must be a free one, vda to vdz; the server has " + ", ".join(sorted(taken)),
+                               want["device"])
+        volume = asks.cloud.services.volume.show(asks.context, want["volume"]) if have is None else None
+        if volume and volume["status"] not in (("available", "in-use") if volume["multiattach"] else ("available",)):
+            raise Conflict(f"Volume {volume['name']!r} is {volume['status']}, and must be available to be attached.")
+
     def make(self, asks: Asks, want: Document, operation: Operation) -> None:
         """Attach it, and wait until the server has it."""
+        self.possible(asks, want, None)
         request_id = f"req-{uuid.uuid4()}"
         asks.compute("POST", f"/servers/{want['server']}/os-volume_attachments", {"volumeAttachment": {
             "volumeId": want["volume"], "delete_on_termination": want["delete_on_termination"],

@@ -238,6 +238,25 @@ def test_a_nic_with_another_tag(cloud: Cloud) -> None:
     removed(admin, "server/tagged")
 
 
+def test_a_volume_is_attached_as_asked_or_not_at_all(cloud: Cloud) -> None:
+    admin = cloud.admin
+    for name in ("left", "right"):
+        ensure(admin, f"volume/{name}", {"size": 1})
+        ensure(admin, f"server/{name}", WEB)
+    ensure(admin, "volume_attachment/left:left", {"device": "vdc"})
+    for dry in (True, False):
+        for device in ("vda", "vdc", "sdb"):
+            refused = ensure(admin, "volume_attachment/left:right", {"device": device}, dry_run=dry)
+            assert refused.status == 400 and refused.json["error"]["details"]["field"] == "device", refused
+        busy = ensure(admin, "volume_attachment/right:left", {}, dry_run=dry)
+        assert busy.status == 409 and "in-use" in busy.json["error"]["message"], busy
+    ensure(admin, "volume_attachment/left:right", {"device": "vdd"})
+    refused_alike(admin, "volume_attachment/left:right", {"device": "vdc"}, 400)
+    anew = ensure(admin, "volume_attachment/left:right", {"device": "vde"}, on_immutable="recreate")
+    assert anew.json["resource"]["device"] == "vde", anew
+    removed(admin, *(f"{kind}/{name}" for name in ("left", "right") for kind in ("server", "volume")))
+
+
 @pytest.mark.parametrize(("want", "field"), [
     ({"flavor": "thin"}, "fields"), ({"host": "nowhere"}, None),
     ({"networks": [{"network": "default", "address": "192.0.2.7"}]}, None),
