@@ -215,7 +215,7 @@ def _detach(task: Task) -> None:
     """Take it away from the running guest, which must let go of it, and from the definition."""
     agent, document, want = task.agent, task.document, task.document.want
     with attaching.still(agent, want["server"], want["volume"]):
-        disk = hv.Disk(agent.settings.state_dir, want["device"], bus=want["bus"])
+        disk = hv.Disk(agent.settings.state_dir, want["device"], bus=want["bus"], serial=want["volume"])
         with suppress(MagnetarError):  # its pool may not run: what counts is the device
             disk = attaching.disk(agent, document) or disk
         try:
@@ -231,7 +231,7 @@ def _detach(task: Task) -> None:
         seen = agent.hypervisor.domain(want["server"])
         if server and seen and seen.owned:
             made = spec.domain(agent, server)
-            agent.hypervisor.define(replace(made, disks=tuple(d for d in made.disks if d.target != want["device"])))
+            agent.hypervisor.define(replace(made, disks=tuple(d for d in made.disks if d.serial != want["volume"])))
 
 
 def _release(task: Task) -> None:

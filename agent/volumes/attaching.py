@@ -140,4 +140,4 @@ def _has(agent: Agent, server: str, device: Disk | Nic) -> bool:
         return False
     if isinstance(device, Nic):
         return any(nic.mac == device.mac for nic in seen.nics)
-    return any(one.target == device.target for one in seen.disks)
+    return any((one.target, one.serial) == (device.target, device.serial) for one in seen.disks)

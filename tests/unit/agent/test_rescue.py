@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from magnetar_agent.agent import Agent
 from magnetar_agent.hypervisor import Disk, DomainSpec, Remote
 from magnetar_agent.servers import GIB, rescue
+from magnetar_agent.volumes import attaching
 from magnetar_core.errors import Conflict, InvalidField
 
 from .conftest import SMALL, Host
@@ -231,3 +234,20 @@ def test_a_root_disk_that_is_reached_by_a_protocol_stays_so() -> None:
     root = Disk(Path("/x"), "vda", "raw", remote=Remote("rbd", "pool/image"), serial="s")
     made = rescue.disks({"rescue": {"iso": False}}, Path("/servers/s"), root)
     assert made[1] == replace(root, target="vdb")
+
+
+def test_a_volume_that_is_detached_when_its_server_is_rescued(torn: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rescued server keeps what has the volume's device name then: its root disk."""
+    torn.ensure("server", "web2", {"rescue": None})
+    still = attaching.still
+
+    def late(agent: Agent, server: str, volume: str) -> AbstractContextManager[None]:
+        monkeypatch.setattr(attaching, "still", still)
+        torn.ensure("server", "web2", {"rescue": {}})
+        return still(agent, server, volume)
+    monkeypatch.setattr(attaching, "still", late)
+    assert torn.ensure("volume_attachment", "web2:data", None).changed
+    kept = torn.fake.domain(torn.show("web2")["id"])
+    assert runs(torn)["vdb"] == "disk" and kept is not None and "vdb" in {disk.target for disk in kept.disks}
+    torn.ensure("server", "web2", {"rescue": None})
+    assert runs(torn) == {"vda": "disk", "vdz": "config.iso"}
