@@ -112,7 +112,7 @@ def test_a_flow_that_fails_unexpectedly_is_tried_again_and_ends(cloud, monkeypat
     id = cloud.admin.boot("unlucky")["id"]
     assert cloud.admin.act(id, "os-stop").status == 202
     found = cloud.admin.settled(id)
-    assert tries == [1, 2, 3] and found["status"] == "ERROR" and "a mistake of ours" in found["fault"]["message"]
+    assert tries == [1, 2, 3] and found["status"] == "ERROR" and "a mistake of ours" in found["fault"]["details"]
     cloud.admin.delete(f"/v2.1/servers/{id}")
     assert cloud.admin.settled(id) is None
 
