@@ -56,13 +56,19 @@ def ensure_many(agent: Agent, kind: type[Kind], items: list[tuple[str, Fields | 
             for (at, _item), answer in zip(waiting, pool.map(one, [item for _at, item in waiting]), strict=True):
                 answers[at] = answer
     found = [answer for answer in answers if answer is not None]
-    stopped = [one["error"]["message"] for one in found if one.get("error", {}).get("code") == Cancelled.code]
-    if stopped:
-        done_ones = [one["key"] for one in found if "error" not in one]
-        told = " ".join(text for text in dict.fromkeys(stopped) if text != Cancelled().message)
-        raise Cancelled(f"The operation was cancelled. {len(done_ones)} of {len(items)} were done by then, and stay. "
-                        f"{told}".strip(), done=done_ones)
+    _check(found)
     return found
+
+
+def _check(found: list[dict[str, Any]]) -> None:
+    """Raise ``Cancelled`` where items were, naming those that were done."""
+    stopped = [one["error"]["message"] for one in found if one.get("error", {}).get("code") == Cancelled.code]
+    if not stopped:
+        return
+    done = [one["key"] for one in found if "error" not in one]
+    told = " ".join(text for text in dict.fromkeys(stopped) if text != Cancelled().message)
+    raise Cancelled(f"The operation was cancelled. {len(done)} of {len(found)} were done by then, and stay. "
+                    f"{told}".strip(), done=done)
 
 
 class _Part(Operation):

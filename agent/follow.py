@@ -23,6 +23,7 @@ from magnetar_agent.documents import Document, now, write_atomically
 from magnetar_agent.migrations import MARK
 from magnetar_agent.operations import RUNNING, Operation
 from magnetar_agent.servers import blocks, imaging
+from magnetar_agent.steps import ANEW
 from magnetar_core.ensure import Permissions
 from magnetar_core.errors import MagnetarError
 from magnetar_core.kinds import BY_NOUN, Migration, Network, Server
@@ -287,7 +288,7 @@ class Follower:
 
 def _lasts(document: Document) -> bool:
     """Whether to finish it may take hours: content is loaded or copied, or a server is made, which may need that."""
-    state, anew = document.state, reconcile.ANEW in document.state
+    state, anew = document.state, ANEW in document.state
     if document.kind == "server":
         return anew or bool({"making", "rebuild"} & set(state)) or (
             bool(blocks.items(document.want)) and not state.get("volumes_made"))

@@ -18,8 +18,9 @@ from magnetar_agent.documents import Document, now
 from magnetar_agent.drivers import Driver, Fields, Part, Task
 from magnetar_agent.foresee import foreseeing, foreseen
 from magnetar_agent.operations import Operation
+from magnetar_agent.steps import ANEW, NOTES, cancelled, note_fault, perform, undo
 from magnetar_core.ensure import Permissions
-from magnetar_core.errors import Cancelled, Conflict, Immutable, InvalidField, MagnetarError, NotFound
+from magnetar_core.errors import Cancelled, Conflict, Immutable, InvalidField, NotFound
 from magnetar_core.fields import Kind
 from magnetar_core.plan import Result, Step, diff
 from magnetar_core.query import fits
@@ -32,14 +33,6 @@ log = logging.getLogger(__name__)
 #: The lock of whoever chooses what others may not choose too, or removes what others may refer to. It comes after all
 #: others: who holds it waits for no other lock, for no other host and for no disk.
 CHOICES = ("", "choices")
-#: Permissions that outlive a crash, in ``document.state``.
-NOTES = ("allow_reboot", "rebuild")
-#: In ``document.state`` while the old one goes: what the new one is to be.
-ANEW = "anew"
-#: Verbs that lose nothing: what they did is undone by planning the way to what was wanted before.
-TWO_WAY = frozenset({"stop", "pause", "resume", "destroy", "reserve"})
-#: Verbs that leave things as they were when they are cancelled.
-TIDY = frozenset({"fetch", "plug"})
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -297,11 +290,11 @@ class _Change:
         except Exception as error:
             self.choosing.close()
             if former is None:
-                _undo(self.agent, self.driver, document, self.operation)
+                undo(self.agent, self.driver, document, self.operation)
             elif isinstance(error, Cancelled):
-                raise self._cancelled(former, task, begun) from error
+                raise cancelled(self.driver, former, task, begun) from error
             else:
-                _note_fault(task, error)
+                note_fault(task, error)
             raise
 
     def _clear(self, task: Task, new: Document, old: list[Step], begun: list[str]) -> list[Step]:
@@ -315,90 +308,9 @@ class _Change:
         new.name = new.want["name"]
         return list(self.driver.plan(new.want, None))
 
-    def _cancelled(self, former: Document, task: Task, begun: list[str]) -> Cancelled:
-        """After a cancel all is as it was before, or it is carried on; the answer says which."""
-        what = f"{former.kind} {former.name!r}"
-        if set(begun) <= TWO_WAY:
-            return self._back(former, task, begun, what)
-        error = Cancelled(f"The operation was cancelled when there was no way back any more (begun: "
-                          f"{', '.join(begun)}). It is carried on with the next call that changes {what}, or when the "
-                          "agent starts again.")
-        _note_fault(task, error)
-        return error
-
-    def _back(self, former: Document, task: Task, begun: list[str], what: str) -> Cancelled:
-        """Have it as it was. The document says so first, so that a crash cannot bring back what was cancelled."""
-        back = former.copy()
-        if begun:  # what the verbs noted is so
-            kept = {name: former.state[name] for name in (ANEW, "unfinished", "fault", *NOTES) if name in former.state}
-            noted = {n: v for n, v in task.document.state.items() if n not in (ANEW, "unfinished", "fault", *NOTES)}
-            back.state = {**noted, **kept}
-        try:
-            if begun and not former.state.get("unfinished"):
-                back.state["unfinished"] = True
-                self.agent.documents.write(back)
-                operation = Operation("go back", back.kind, back.id, caller="agent")  # nobody cancels this one
-                have = self.driver.observe(self.agent, back)
-                perform(self.driver, Task(self.agent, back, operation), list(self.driver.plan(back.want, have)), [])
-                del back.state["unfinished"]
-            self.agent.documents.write(back)
-        except Exception as error:
-            log.warning("%s is not as it was before a cancelled change", what, exc_info=True)
-            _note_fault(Task(self.agent, back, self.operation), error)
-            return Cancelled(f"The operation was cancelled, and {what} is not yet as it was before: {error} This is "
-                             "tried again with the next call that changes it, or when the agent starts again.")
-        if former.state.get("unfinished"):
-            return Cancelled(f"The operation was cancelled. What was left to do of {what} before it still is: it is "
-                             "carried on with the next call that changes it, or when the agent starts again.")
-        if "stop" in begun:
-            return Cancelled(f"The operation was cancelled; {what} is as it was before. Its guest was asked to shut "
-                             "down, and may still do so.")
-        return Cancelled()
-
     def _shown(self, document: Document) -> Fields:
         snapshot = self.driver.snapshot(self.agent, document)
         return self.driver.show(self.agent, document, self.driver.observe(self.agent, document, snapshot), snapshot)
-
-
-def perform(driver: Driver, task: Task, steps: list[Step], begun: list[str]) -> None:
-    """Do *steps* in order with the driver's verbs. Into *begun* goes each verb that may have changed something."""
-    for step in steps:
-        task.operation.advance(0, None, phase=step.text)
-        log.debug("%s %s: %s", task.document.kind, task.document.id, step.text)
-        begun.append(step.verb)
-        try:
-            driver.verbs[step.verb](task, **step.args)
-        except Cancelled:
-            if step.verb in TIDY:
-                begun.pop()
-            raise
-
-
-def _note_fault(task: Task, error: Exception) -> None:
-    """Keep why the last change failed where a reader of the resource sees it."""
-    code = error.code if isinstance(error, MagnetarError) else "internal"
-    message = str(error) if isinstance(error, MagnetarError) else "An internal error; see the agent's log."
-    task.document.state["fault"] = {"code": code, "message": message[:1024], "created": now()}
-    try:
-        task.keep()
-    except MagnetarError:
-        log.exception("the fault of %s %s cannot be kept", task.document.kind, task.document.id)
-
-
-def _undo(agent: Agent, driver: Driver, document: Document, operation: Operation) -> None:
-    """A making that failed leaves nothing. What cannot be undone now is marked, and finished at the next start."""
-    try:
-        document.deleting = True
-        agent.documents.write(document)
-        have = driver.observe(agent, document)
-        # Nobody cancels this one.
-        undoing = Operation("undo", document.kind, document.id, operation.request_id, "agent")
-        for step in driver.plan(None, have):
-            driver.verbs[step.verb](Task(agent, document, undoing), **step.args)
-        agent.documents.remove(document)
-        driver.sweep(agent)
-    except Exception:
-        log.exception("%s %s could not be undone now; it will be at the next start", document.kind, document.id)
 
 
 def _remove(agent: Agent, driver: Driver, document: Document | None, dry_run: bool, operation: Operation) -> Result:

@@ -19,7 +19,7 @@ from magnetar_agent.documents import Document, now
 from magnetar_agent.foresee import missing
 from magnetar_agent.images import content, sources
 from magnetar_agent.images.store import Part, Store, check
-from magnetar_agent.reconcile import ANEW
+from magnetar_agent.steps import ANEW
 from magnetar_core.errors import Conflict, ImageRefused, Immutable, InUse, InvalidField, NotFound
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import Image

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.drivers import Fields, Verb
-from magnetar_agent.migrations import NATIVE, source, target
+from magnetar_agent.migrations import NATIVE, home, source, target
 from magnetar_core.errors import InUse
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import Migration
@@ -30,7 +30,7 @@ TEXT = {
 }
 BACK = {"source": "recover", "target": "abandon"}
 VERBS: Mapping[str, Callable[..., None]] = {
-    "claim": source.claim, "move": source.move, "leave": source.leave, "recover": source.recover,
+    "claim": source.claim, "move": source.move, "leave": home.leave, "recover": home.recover,
     "prepare": target.prepare, "settle": target.settle, "abandon": target.abandon,
 }
 #: Ended migrations that are kept as a record.

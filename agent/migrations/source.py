@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent import hypervisor as hv
-from magnetar_agent.documents import Document, now
+from magnetar_agent.documents import Document
 from magnetar_agent.follow import boot_id
-from magnetar_agent.link import Remote
 from magnetar_agent.link.talk import Talk
 from magnetar_agent.migrations import AGENT, DISKS, LIBVIRT, MARK, NATIVE, QEMU, refuse_while_it_moves, volumes
+from magnetar_agent.migrations.home import ACTIVE, RUN, give_back, here, on, remote
 from magnetar_agent.migrations.logs import LOG, Logs
 from magnetar_agent.migrations.wire import send
-from magnetar_agent.servers import MIB, fixed, folder, verbs
+from magnetar_agent.servers import MIB, folder, verbs
 from magnetar_core.errors import (
     Conflict,
     HypervisorDown,
@@ -41,13 +41,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ACTIVE = (hv.RUNNING, hv.PAUSED)
 #: Disks that a running guest writes to: libvirt copies them. Everything else in the folder is sent as it is.
 WRITTEN = ("disk", "disk.ephemeral", "disk.swap")
 #: Files that no guest writes to; those of a rescue begin with ``rescue.``.
 READ = ("base", "kernel", "ramdisk", "config.iso")
-#: Where the source's half notes which run of the guest its disks come from: drawn anew whenever it may have run.
-RUN = "run"
 
 
 # Before -----------------------------------------------------------------------------------------------------------
@@ -100,14 +97,6 @@ def manifest(agent: Agent, server: Document) -> Fields:
     }
 
 
-def remote(id: str, want: Fields) -> Remote:
-    """Where the target is."""
-    host, _colon, port = (want.get("address") or "").rpartition(":")
-    if not host or not port.isdigit():
-        raise InvalidField("address", "must be host:port", want.get("address"))
-    return Remote(id, want["peer"], host.strip("[]"), int(port))
-
-
 def claim(task: Task) -> None:
     """Mark the server, so that nothing else changes it."""
     agent, document = task.agent, task.document
@@ -135,23 +124,14 @@ def move(task: Task) -> None:
     except MagnetarError as error:
         # Where the guest is for sure here it is given back at once; else a repetition finds out.
         lost = isinstance(error, HypervisorDown) or document.state.get("decided")
-        if not lost and (not isinstance(error, Unreachable) or _here(task)):
-            _give_back(task)
+        if not lost and (not isinstance(error, Unreachable) or here(task)):
+            give_back(task)
         raise
     finally:
         task.agent.progress.pop(document.id, None)
         task.agent.links.cut(document.id)
     document.state["moved"] = True
     task.keep()
-
-
-def _here(task: Task) -> bool:
-    """Whether the server is here for sure: its guest is active, or it is off and the target was never told to take
-    it. While the guest is active here, the target's copy never runs."""
-    document = task.document
-    if _runs(task.agent, document):
-        return True
-    return document.want["type"] == "cold" and not document.state.get("decided")
 
 
 def state(path: Path, migration: str, run: str) -> str:
@@ -264,7 +244,7 @@ class _Move:
         domain = self.agent.hypervisor.domain(self.server.id)
         if domain and domain.state == hv.PAUSED:
             self.agent.hypervisor.resume(self.server.id)
-        verbs.stop(_on(self.task, self.server))
+        verbs.stop(on(self.task, self.server))
         self.server.want["power"] = power
 
     def _wake(self) -> None:
@@ -368,91 +348,3 @@ class _Move:
     def _say(self, phase: str, done: int, total: int, **more: Any) -> None:
         self.agent.progress[self.document.id] = {"phase": phase, "done": done, "total": total, **more}
         self.task.operation.advance(done, total, phase=phase)
-
-
-def _on(task: Task, server: Document) -> Task:
-    """A task on the server itself; its document is written where the migration's is."""
-    return type(task)(task.agent, server, task.operation)
-
-
-# After ------------------------------------------------------------------------------------------------------------
-def leave(task: Task) -> None:
-    """Remove what is left of a server that is the target's."""
-    agent, id = task.agent, task.document.want["server"]
-    with agent.locks.hold("server", id):
-        server = agent.documents.get("server", id)
-        if server is not None:
-            agent.hypervisor.destroy(id)
-            agent.hypervisor.undefine(id)
-            fixed.release(_on(task, server))
-            verbs.erase(_on(task, server))
-            agent.documents.remove(server)
-    volumes.let_go(agent, id, task.document.want["peer"])
-    task.document.state["left"] = now()
-    task.keep()
-
-
-def recover(task: Task) -> None:
-    """Take it back: the server stays here. Raises ``Conflict`` when it has gone already."""
-    document = task.document
-    if document.state.get("moved"):
-        raise Conflict("The server has gone already; it cannot be taken back. Run the migration again to settle it, or "
-                       "migrate it back.")
-    if document.state.get("tried"):
-        try:
-            _drop(task)
-        except Unreachable:
-            if not _here(task):
-                raise
-    _give_back(task)
-
-
-def _drop(task: Task) -> None:
-    """Tell the target to forget what has come."""
-    with Talk(task.agent.links.call(remote(task.document.id, task.document.want), AGENT)) as talk:
-        if talk.ask("look")["arrived"] and not _runs(task.agent, task.document):
-            raise Conflict("The server has arrived at the target; it cannot be taken back. Run the migration again "
-                           "to settle it, or migrate it back.")
-        talk.ask("drop")
-
-
-def _runs(agent: Agent, document: Document) -> bool:
-    domain = agent.hypervisor.domain(document.want["server"])
-    return domain is not None and domain.state in ACTIVE
-
-
-def _start(agent: Agent, server: Document) -> None:
-    try:
-        agent.hypervisor.start(server.id)
-    except MagnetarError as error:
-        log.warning("server %s stays here and cannot be started: %s", server.name, error, extra={"server": server.id})
-    server.state.pop("unfinished", None)
-    agent.documents.write(server)
-
-
-def _give_back(task: Task) -> None:
-    """The server is an ordinary one again. It may have been stopped for the way, or stand still."""
-    agent, document = task.agent, task.document
-    with contextlib.suppress(MagnetarError):
-        agent.hypervisor.stray(document.want["server"])
-    with agent.locks.hold("server", document.want["server"]):
-        server = agent.documents.get("server", document.want["server"])
-        if server is not None:
-            domain = agent.hypervisor.domain(server.id)
-            if domain and domain.state == hv.PAUSED and server.want["power"] == hv.RUNNING:
-                agent.hypervisor.resume(server.id)
-            starts = domain and domain.state == hv.OFF and server.want["power"] == hv.RUNNING
-            server.state.pop(MARK, None)
-            if starts:  # who starts after a crash would take it for a guest that powered itself off
-                server.state["unfinished"] = True
-                document.state.pop(RUN, None)
-                task.keep()
-            agent.documents.write(server)
-            volumes.take_back(agent, server.id)
-            if starts:
-                _start(agent, server)
-    for name in ("claimed", "tried", "decided", "unfinished"):
-        document.state.pop(name, None)
-    document.want["phase"] = "prepared"
-    document.state["failed"] = True
-    task.keep()

@@ -16,6 +16,7 @@ from magnetar_agent import reconcile
 from magnetar_agent.documents import Document
 from magnetar_agent.drivers.volume import drop, weigh
 from magnetar_agent.foresee import missing
+from magnetar_agent.steps import ANEW
 from magnetar_agent.volumes import GIB, attaching, finished, gib, holders, pools, ways
 from magnetar_core.ensure import Permissions
 from magnetar_core.errors import Conflict, InvalidField, Unreachable
@@ -328,7 +329,7 @@ def free(task: Task) -> None:
     made anew with. Of one that was never made in full those go that were made for it, and no others."""
     agent, id = task.agent, task.document.id
     failed = bool(task.document.state.get("making"))
-    kept = {one["volume"] for one in items(task.document.state.get(reconcile.ANEW, {}))
+    kept = {one["volume"] for one in items(task.document.state.get(ANEW, {}))
             if one["source_type"] == "volume"}
     for one in agent.documents.list("volume_attachment"):
         if one.want["server"] != id:
