@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -18,7 +19,9 @@ from magnetar_control.web.application import Routed
 
 from . import api, fields, store
 from .content import Content
-from .tables import images
+from .tables import deleted, images
+
+log = logging.getLogger(__name__)
 
 GIB = 2**30
 #: What a new image has unless its maker says something else.
@@ -113,16 +116,20 @@ class Embedded:
         self.files.remove(id)
 
     def sweep(self) -> None:
-        """Put right what a crash left: images whose upload died are queued again, content without image goes. May be
-        done at any time, by many."""
+        """Put right what a crash left: images whose upload died are queued again, content of deleted images goes. What
+        has no row and was not deleted is kept, and told: the database may be an older one, or another. May be done at
+        any time, by many."""
         for id in self.files.abandoned():
             self._set(id, {"status": "queued"}, ("saving",))
         kept = self.files.kept()  # before the rows: an upload's content has a row from its beginning
         with self.database.read() as connection:
             known = set(connection.execute(select(images.c.id)).scalars())
+            gone = set(connection.execute(select(deleted.c.id)).scalars())
         for id in kept:
-            if id not in known:
+            if id in gone - known:
                 self.files.remove(id)
+            elif id not in known:
+                log.warning("image content %s has no image in the database, and is kept: remove it by hand", id)
 
     def _begin(self, id: str) -> Document:
         """The image, which is being saved from now on."""

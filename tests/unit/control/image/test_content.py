@@ -211,13 +211,18 @@ def test_a_crash_after_the_end_of_an_upload_harms_nothing(glance):
     assert glance.files() == [id]
 
 
-def test_a_sweep_removes_content_that_no_image_has(glance):
-    id = glance.make("ann", RAW)
-    other = "6f8b1c8e-52c1-4b0f-8f68-4bbd8b4a8a11"
-    (glance.folder / other).write_bytes(b"x")
+def test_a_sweep_removes_content_of_deleted_images_only(glance, monkeypatch, caplog):
+    """An older or an empty database does not know the others: their content may be all that there is."""
+    id, gone = glance.make("ann", RAW), glance.make("ann", RAW)
+    with monkeypatch.context() as died:
+        died.setattr(glance.service.files, "remove", lambda _id: None)
+        glance.ann("DELETE", f"/v2/images/{gone}", None, 204)
+    unknown = "6f8b1c8e-52c1-4b0f-8f68-4bbd8b4a8a11"
+    (glance.folder / unknown).write_bytes(b"x")
     (glance.folder / "README").write_bytes(b"x")
+    assert gone in glance.files()
     glance.service.sweep()
-    assert glance.files() == sorted([id, "README"])
+    assert glance.files() == sorted([id, unknown, "README"]) and unknown in caplog.text
 
 
 def test_every_prefix_of_a_header_is_answered():
