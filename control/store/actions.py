@@ -219,7 +219,7 @@ def beat(database: Database, holder: str, numbers: Collection[int] | None = None
 def ended(connection: Connection, number: int, holder: str, state: str = "done", message: str | None = None) -> bool:
     """The action has ended; False when somebody else has it meanwhile, or it has ended already."""
     done = connection.execute(_ENDED, {"number": number, "by": holder, "state": state, "message": message,
-                                         "lease_until": None, "updated_at": now()})
+                                       "lease_until": None, "updated_at": now()})
     return done.rowcount == 1
 
 

@@ -28,8 +28,9 @@ def spread(cluster):
 def conduct(spread, name):
     """Start one more conductor of the cell."""
     spread.health[name] = free_port()
-    spread.start(name, "conductor", cell="cell1", conductor_name=name, hosts=spread.hosts, image_url=
-                 f"http://127.0.0.1:{spread.port}/image", health_listen=f"127.0.0.1:{spread.health[name]}")
+    spread.start(name, "conductor", cell="cell1", conductor_name=name, hosts=spread.hosts,
+                 image_url=f"http://127.0.0.1:{spread.port}/image",
+                 health_listen=f"127.0.0.1:{spread.health[name]}")
     spread._until(lambda: spread.healthz(spread.health[name]).get("conductor", {}).get("sees_hosts") == 2, "it works")
 
 

@@ -10,14 +10,13 @@ from magnetar_control.api.native import Native
 from magnetar_control.api.versions import NEWEST
 from magnetar_control.services.image import Embedded as Images
 from magnetar_control.web.asgi import BODY_LIMIT, Server
-from tests.unit.control.api.conftest import small, sqlite_three  # noqa: F401 - fixtures
 from tests.unit.control.serving import authenticate
 
 LARGE = 10 << 20
 
 
 @pytest.fixture
-def server(small, tmp_path):  # noqa: F811
+def server(small, tmp_path):
     mounts = {"": small.application, "/image": Images(small.api, tmp_path).application(authenticate)}
     small.application.native = Native(small.cloud, mounts)
     return Server(mounts)
