@@ -55,7 +55,7 @@ def until(events: Events, name: str, **holds: Any) -> dict[str, Any]:
 
 def test_a_watcher_is_told_how_it_is_and_what_happens(client: Client, host: Host) -> None:
     id = host.server("old").resource["id"]
-    events = client.watch(interval=0.5)
+    events = client.watch(interval=0.5, timeout=30)
     told = [next(events) for _number in range(3)]
     assert [name for name, _data in told] == ["hello", "servers", "heartbeat"]
     hello, servers, beat = (data for _name, data in told)
@@ -118,7 +118,7 @@ def test_a_failed_operation_says_why(client: Client) -> None:
 def test_when_libvirt_is_back_all_states_are_told_anew(client: Client, host: Host) -> None:
     host.server("web1")
     host.fake.disconnect()
-    events = client.watch(interval=0.5)
+    events = client.watch(interval=0.5, timeout=30)
     assert [next(events)[0], next(events)[0]] == ["hello", "heartbeat"]
     assert until(events, "heartbeat")["host"]["connected"] is False
     host.fake.reconnect()
