@@ -170,9 +170,9 @@ def test_the_ssh_agent(sshd, connect, tmp_path, monkeypatch):
     path = tmp_path / "agent.ssh"
     process = subprocess.Popen(["ssh-agent", "-D", "-a", path], stdout=subprocess.DEVNULL)
     try:
-        while not path.exists():
-            time.sleep(0.01)
         monkeypatch.setenv("SSH_AUTH_SOCK", str(path))
+        while subprocess.run(["ssh-add", "-l"], capture_output=True, check=False).returncode == 2:  # it cannot be asked
+            time.sleep(0.01)
         subprocess.run(["ssh-add", "-q", sshd.key], check=True)
         subprocess.run(["ssh-keygen", "-q", "-p", "-N", "geheim", "-f", sshd.key], check=True, capture_output=True)
         assert connect(ssh_private_key=str(sshd.key)).info()["host"]
