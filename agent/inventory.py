@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent import hypervisor as hv
-from magnetar_agent.drivers import Driver, Sweeping
 from magnetar_agent.migrations import arriving
 from magnetar_agent.servers import GIB
 from magnetar_agent.version import version
@@ -62,9 +61,5 @@ def orphans(agent: Agent, domains: dict[str, hv.Domain]) -> dict[str, list[str]]
     known = {d.id for d in agent.documents.peek("server")} | arriving(agent)
     return {
         "domains": sorted(f"{d.name} ({d.uuid})" for d in domains.values() if d.owned and d.uuid not in known),
-        "files": sorted({str(Path(path)) for driver in agent.drivers.values() for path in _left(agent, driver)}),
+        "files": sorted({str(Path(path)) for driver in agent.drivers.values() for path in driver.left(agent)}),
     }
-
-
-def _left(agent: Agent, driver: Driver) -> list[str]:
-    return driver.left(agent) if isinstance(driver, Sweeping) else driver.sweep(agent)

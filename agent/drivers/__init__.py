@@ -89,16 +89,12 @@ class Driver(Protocol):
     def show(self, agent: Agent, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
         """The resource as answers show it: the fields of the kind that are for ``show``."""
 
-    def sweep(self, agent: Agent) -> list[str]:
-        """Remove what only this kind leaves behind and no document needs; say what is left that should not be."""
-
-
-@runtime_checkable
-class Sweeping(Protocol):
-    """A driver whose ``sweep`` removes something. Who only reads asks ``left``: reading changes nothing."""
+    def sweep(self, agent: Agent) -> None:
+        """Remove what only this kind leaves behind and no document needs."""
 
     def left(self, agent: Agent) -> list[str]:
-        """What ``sweep`` would say, with nothing removed."""
+        """Files of this kind that no document knows, and that ``sweep`` leaves: somebody's data may be in them. Removes
+        nothing."""
 
 
 @runtime_checkable

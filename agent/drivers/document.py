@@ -43,8 +43,11 @@ class DocumentDriver:
         """Nothing to look at."""
         return None
 
-    def sweep(self, agent: Agent) -> list[str]:
+    def sweep(self, agent: Agent) -> None:
         """Leaves nothing behind."""
+
+    def left(self, agent: Agent) -> list[str]:
+        """Has no files."""
         return []
 
     def observe(self, agent: Agent, document: Document, snapshot: Any = None) -> Fields | None:

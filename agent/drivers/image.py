@@ -108,14 +108,9 @@ class ImageDriver(DocumentDriver):
                  "created_at": document.created_at, "updated_at": document.updated_at}
         return {f.name: known.get(f.name) for f in self.kind.fields if f.at(None, SHOW)}
 
-    def sweep(self, agent: Agent) -> list[str]:
+    def sweep(self, agent: Agent) -> None:
         """Remove content that no document knows and parts that a crash left."""
         _store(agent).sweep(lambda: _known(agent))
-        return []
-
-    def left(self, agent: Agent) -> list[str]:
-        """Nothing that stays: the next sweep removes it."""
-        return []
 
     def base(self, agent: Agent, id: str) -> tuple[Path, str]:
         """Path and format (raw, qcow2, iso, aki, ari) of the content of the image with uuid *id*. The file never

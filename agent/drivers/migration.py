@@ -91,12 +91,11 @@ class MigrationDriver:
         """Nothing to look at."""
         return None
 
-    def sweep(self, agent: Agent) -> list[str]:
+    def sweep(self, agent: Agent) -> None:
         """Forget the oldest records of ended migrations."""
         ended = sorted((d for d in agent.documents.list("migration") if _ended(d)), key=lambda d: d.updated_at)
         for document in ended[:-KEPT]:
             agent.documents.remove(document)
-        return []
 
     def left(self, agent: Agent) -> list[str]:
         """Records lie in no file but their document's."""

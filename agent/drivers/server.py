@@ -232,8 +232,11 @@ class ServerDriver:
         }
         return {f.name: known.get(f.name) for f in Server.fields if f.at(None, SHOW)}
 
-    def sweep(self, agent: Agent) -> list[str]:
-        """Folders that no document knows: only what is empty is removed; the rest is told."""
+    def sweep(self, agent: Agent) -> None:
+        """Leaves nothing that may be removed."""
+
+    def left(self, agent: Agent) -> list[str]:
+        """Folders of servers."""
         return servers.orphan_files(agent)
 
 

@@ -104,8 +104,8 @@ class VolumeDriver(DocumentDriver):
                  "created_at": document.created_at, "updated_at": document.updated_at}
         return {f.name: known.get(f.name) for f in self.kind.fields if f.at(None, SHOW)}
 
-    def sweep(self, agent: Agent) -> list[str]:
-        """Tell of files that no document knows; they may hold somebody's data."""
+    def left(self, agent: Agent) -> list[str]:
+        """Files in pools."""
         return pools.orphans(agent)
 
 

@@ -90,6 +90,7 @@ def _drop(task: Task) -> None:
 
 
 def runs(agent: Agent, document: Document) -> bool:
+    """Whether the guest of a migration's server is active here."""
     domain = agent.hypervisor.domain(document.want["server"])
     return domain is not None and domain.state in ACTIVE
 

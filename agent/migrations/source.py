@@ -21,7 +21,7 @@ from magnetar_agent.documents import Document
 from magnetar_agent.follow import boot_id
 from magnetar_agent.link.talk import Talk
 from magnetar_agent.migrations import AGENT, DISKS, LIBVIRT, MARK, NATIVE, QEMU, refuse_while_it_moves, volumes
-from magnetar_agent.migrations.home import ACTIVE, RUN, give_back, here, on, remote
+from magnetar_agent.migrations.home import ACTIVE, RUN, give_back, here, on, remote, runs
 from magnetar_agent.migrations.logs import LOG, Logs
 from magnetar_agent.migrations.wire import send
 from magnetar_agent.servers import MIB, folder, verbs
@@ -190,7 +190,7 @@ class _Move:
         with Talk(self.agent.links.call(self.remote, AGENT)) as talk, contextlib.closing(self.logs):
             arrived = talk.ask("look")["arrived"]
             self.agent.hypervisor.stray(self.server.id)
-            if self._active() or not arrived:
+            if runs(self.agent, self.document) or not arrived:
                 self._go(talk)
             if not self.arrived:
                 self._arrive(talk)
@@ -203,15 +203,11 @@ class _Move:
         talk.ask("arrive")
         self.arrived = True
 
-    def _active(self) -> bool:
-        domain = self.agent.hypervisor.domain(self.server.id)
-        return domain is not None and domain.state in ACTIVE
-
     def _go(self, talk: Talk) -> None:
-        if self.live and not self._active():
+        if self.live and not runs(self.agent, self.document):
             raise Conflict(f"The guest of server {self.server.name!r} stopped meanwhile, so it cannot go live. Repeat "
                            "the call with type auto or cold.")
-        if not self.live and self._active():
+        if not self.live and runs(self.agent, self.document):
             self._ran()
             self._stop()
         if RUN not in self.document.state:
@@ -318,7 +314,7 @@ class _Move:
                 lambda: self._gone(talk))
         except HypervisorError as error:
             # libvirt's error does not tell where the guest is; the guest does.
-            if not self._active() and self._gone(talk):
+            if not runs(self.agent, self.document) and self._gone(talk):
                 return
             if native:
                 raise HypervisorError(
