@@ -8,7 +8,7 @@ import uuid
 from collections import Counter
 
 import orjson
-from sqlalchemy import event, insert
+from sqlalchemy import insert
 
 from magnetar_control.api.app import ComputeApplication
 from magnetar_control.api.cloud import Cloud
@@ -21,6 +21,7 @@ from magnetar_control.store.store import CELL0, Store
 from magnetar_control.store.tables import API, CELL, host_states, server_mappings, servers
 from magnetar_control.web import Request
 from magnetar_core.errors import Unreachable
+from tests.unit.control.counting import counted
 
 CELL1 = "11111111-1111-1111-1111-111111111111"
 WHO = {one.token: one for one in (
@@ -169,26 +170,11 @@ class Compute:
 
     @contextlib.contextmanager
     def counted(self):
-        """How many statements the databases are sent in the block: the length of the list, and ``sent`` by name. Others
-        are told by a thread, which may do so later."""
-        seen, self.sent = [], Counter()
-
-        def noting(name):
-            def note(connection, cursor, statement, parameters, context, executemany):
-                if not statement.startswith(("BEGIN", "COMMIT", "PRAGMA", "SELECT pg_notify")):
-                    seen.append(statement)
-                    self.sent[name] += 1
-            return note
-
-        notes = [(engine, note) for name, database in self.databases.items() for note in (noting(name),)
-                 for engine in (database.engine, database.reading)]
-        for engine, note in notes:
-            event.listen(engine, "before_cursor_execute", note)
-        try:
+        """How many statements the databases are sent in the block: the length of the list, and ``sent`` by name."""
+        self.sent = Counter()
+        with counted(**self.databases) as seen:
             yield seen
-        finally:
-            for engine, note in notes:
-                event.remove(engine, "before_cursor_execute", note)
+        self.sent.update(name for name, _statement in seen)
 
 
 def _url(database):

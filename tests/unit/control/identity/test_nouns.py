@@ -2,7 +2,8 @@
 """Projects, users, roles and the rest: made, shown, changed, removed; and who may."""
 
 import pytest
-from sqlalchemy import event
+
+from tests.unit.control.counting import counted
 
 from .cloud import URL
 
@@ -208,14 +209,8 @@ def test_domains_keep_what_is_in_them(small):
 
 def test_lists_cost_the_same_however_long_they_are(small):
     def queries(path):
-        seen = []
-
-        def count(*_all):
-            seen.append(1)
-
-        event.listen(small.database.reading, "before_cursor_execute", count)
-        small.admin("GET", path, None, 200)
-        event.remove(small.database.reading, "before_cursor_execute", count)
+        with counted(identity=small.database) as seen:
+            small.admin("GET", path, None, 200)
         return len(seen)
 
     paths = ("/v3/projects", "/v3/users", "/v3/role_assignments?effective&include_names", "/v3/auth/projects")

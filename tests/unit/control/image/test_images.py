@@ -2,7 +2,8 @@
 """Images: made, shown, listed, changed, shared, removed; and who may."""
 
 import pytest
-from sqlalchemy import event
+
+from tests.unit.control.counting import counted
 
 from .glance import PATCH, RAW, USERS, Glance
 
@@ -217,9 +218,8 @@ def test_pages_show_each_image_once(glance, sort):
 def test_a_list_costs_two_queries(small):
     for number in range(5):
         small.make("ann", tags=[f"t{number}"])
-    seen = []
-    event.listen(small.service.database.reading, "before_cursor_execute", lambda *_all: seen.append(1))
-    small.names(small.ann)
+    with counted(images=small.service.database) as seen:
+        small.names(small.ann)
     assert len(seen) == 2
 
 

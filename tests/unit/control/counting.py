@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What databases are asked."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from sqlalchemy import event
+
+from magnetar_control.store.database import Database
+
+#: Not counted: what SQLite does alone, and what a thread tells other processes, at whatever moment it does.
+ASIDE = ("BEGIN", "COMMIT", "PRAGMA", "SELECT pg_notify")
+
+
+@contextlib.contextmanager
+def counted(**databases: Database) -> Iterator[list[tuple[str, str]]]:
+    """The name of the database and the statement, of each that is sent within."""
+    seen: list[tuple[str, str]] = []
+
+    def noting(name: str) -> Any:
+        def note(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+            if not statement.startswith(ASIDE):
+                seen.append((name, statement))
+        return note
+
+    notes = [(engine, note) for name, database in databases.items() for note in (noting(name),)
+             for engine in (database.engine, database.reading)]
+    for engine, note in notes:
+        event.listen(engine, "before_cursor_execute", note)
+    try:
+        yield seen
+    finally:
+        for engine, note in notes:
+            event.remove(engine, "before_cursor_execute", note)
