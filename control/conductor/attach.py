@@ -18,7 +18,7 @@ from magnetar_control.web import Fault
 from magnetar_core.errors import MagnetarError, NotFound
 
 from .plug import plug, unplug
-from .power import AGAIN, SELDOM, TRIES
+from .power import once_more, patiently
 from .work import HostDown, Work
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ def attach_volume(work: Work) -> None:
         with work.event():
             _attach(work, entry)
     except HostDown:
-        _once_more(work)
+        once_more(work)
     except (MagnetarError, Fault) as error:
         _undo(work, entry, error)
     else:
@@ -53,18 +53,13 @@ def _attach(work: Work, entry: Document) -> None:
         change(work, entry["attachment_id"], lambda one: {**one, "device": device})
 
 
-def _once_more(work: Work) -> None:
-    """When the host answers. It is not given up: the guest may have the volume, which nobody else must get then."""
-    work.later(AGAIN if work.action.attempts < TRIES else SELDOM)
-
-
 def _undo(work: Work, entry: Document, error: Exception) -> None:
     """The server does not get the volume: nobody keeps anything for it, once its guest is without it. Where the guest
     does not let go, the volume stays the server's, and can be detached."""
     try:
         unplug(work, work.server.host, entry["volume_id"])
     except HostDown:
-        _once_more(work)
+        once_more(work)
         return
     except (NotFound, Fault):
         pass
@@ -90,10 +85,7 @@ def detach_volume(work: Work) -> None:
                 unplug(work, work.server.host, entry["volume_id"])
             work.conductor.services.volume.detached(entry["attachment_id"])
     except HostDown as error:
-        if work.action.attempts < TRIES:
-            work.later(AGAIN)
-        else:
-            work.failed(error)
+        patiently(work, error)
         return
     except (MagnetarError, Fault) as error:
         work.failed(error)

@@ -13,7 +13,7 @@ from magnetar_control.web import Fault
 from magnetar_core.errors import MagnetarError, NotFound
 
 from . import build
-from .power import AGAIN, SELDOM, TRIES
+from .power import once_more, patiently
 from .work import HostDown, Work
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ def attach_interface(work: Work) -> None:
             _plug(work, nic)
             network.bind(work.id, work.server.host)
     except HostDown:
-        _once_more(work)
+        once_more(work)
     except (MagnetarError, Fault) as error:
         _undo(work, nic, error)
     else:
@@ -47,11 +47,6 @@ def _plug(work: Work, nic: Document) -> None:
     _note(work, known, lambda kept: [*(one for one in kept if one["port_id"] != nic["port_id"]), nic])
 
 
-def _once_more(work: Work) -> None:
-    """When the host answers. It is not given up: the guest may have the NIC, whose addresses nobody else must get."""
-    work.later(AGAIN if work.action.attempts < TRIES else SELDOM)
-
-
 def _undo(work: Work, nic: Document | None, error: Exception) -> None:
     """The server does not get the NIC: the port is free, or goes, once the guest is without it. Where the guest does
     not let go, the port stays the server's; the audit frees it when the host shows that the guest has no such NIC."""
@@ -59,7 +54,7 @@ def _undo(work: Work, nic: Document | None, error: Exception) -> None:
         try:
             _unplug(work, nic["mac"], nic["port_id"])
         except HostDown:
-            _once_more(work)
+            once_more(work)
             return
         except NotFound:
             pass
@@ -79,10 +74,7 @@ def detach_interface(work: Work) -> None:
             _unplug(work, work.args["mac"], work.args["port_id"])
             work.conductor.services.network.release(work.id, work.args["port_id"])
     except HostDown as error:
-        if work.action.attempts < TRIES:
-            work.later(AGAIN)
-        else:
-            work.failed(error)
+        patiently(work, error)
     except MagnetarError as error:
         work.failed(error)
     else:

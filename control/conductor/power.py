@@ -32,6 +32,11 @@ def patiently(work: Work, error: HostDown, **values: Any) -> None:
         work.failed(error, **values)
 
 
+def once_more(work: Work) -> None:
+    """Try until the host answers: its guest may have a volume or NIC that nobody else must get."""
+    work.later(AGAIN if work.action.attempts < TRIES else SELDOM)
+
+
 def attempt(work: Work, ask: Callable[[Client], Mapping[str, Any]], fails: Callable[[Exception], None]) -> None:
     """*ask* the host's agent, as the action's event; what that returns is set of the server then. *fails* takes what
     the agent, or a service, refused."""

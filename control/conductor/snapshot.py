@@ -52,23 +52,30 @@ def create_image(work: Work) -> None:
 
 def _ended(work: Work, error: Exception) -> None:
     """It failed; but an image that has its content stays, whatever came after."""
-    if _active(work):
-        work.done()
-    else:
-        given_up(work, said(error))
+    if _given_up(work, said(error)):
         work.failed(error)
+    else:
+        work.done()
 
 
-def given_up(work: Work, why: str = "The server was deleted.") -> None:
-    """The image will not come, and what was taken for it goes. What a host has that is away goes from there later."""
-    if _active(work):
-        return
+def given_up(work: Work) -> None:
+    """The server was deleted before its image was made."""
+    _given_up(work, "The server was deleted.")
+
+
+def _given_up(work: Work, why: str) -> bool:
+    """The image will not come, and what was taken for it goes. What a host has that is away goes from there later.
+    False, and nothing is done, when the image has its content."""
+    found = _found(work)
+    if found is not None and found["status"] == "active":
+        return False
     work.conductor.services.image.fail(work.args["image"], why)
     for one in work.args.get("snapshots") or ():
         try:
             work.conductor.services.volume.delete_snapshot(work.context(), one["id"])
         except (MagnetarError, Fault) as error:
             log.warning("snapshot %s of an image that failed stays: %s", one["id"], error.message)
+    return True
 
 
 def _found(work: Work) -> Document | None:
@@ -76,11 +83,6 @@ def _found(work: Work) -> Document | None:
     server = work.server
     return work.conductor.services.image.show(
         Context(server.user_id, server.project_id, frozenset(("admin",))), work.args["image"])
-
-
-def _active(work: Work) -> bool:
-    found = _found(work)
-    return found is not None and found["status"] == "active"
 
 
 def _make(work: Work) -> None:

@@ -172,20 +172,25 @@ def _questions(kind: str) -> Questions:
         insert(actions).values(holder=bindparam("by"), lease_until=until).returning(actions))
 
 
-def _full(running: Sequence[Row], limits: Limits) -> list[tuple[str, str]]:
-    """Host and kind of what no more may run of."""
-    busy: Counter[tuple[str, str]] = Counter()
+def _busy(running: Sequence[Row]) -> Counter[tuple[str | None, str]]:
+    """How much of each kind runs at each host."""
+    busy: Counter[tuple[str | None, str]] = Counter()
     for row in running:
         busy[row.host, row.kind] += row.running
-    return [(host, kind) for (host, kind), many in busy.items() if host and many >= limits.get(kind, many + 1)]
+    return busy
+
+
+def _full(running: Sequence[Row], limits: Limits) -> list[tuple[str, str]]:
+    """Host and kind of what no more may run of."""
+    return [(host, kind) for (host, kind), many in _busy(running).items() if host and many >= limits.get(
+        kind, many + 1)]
 
 
 def _fair(waiting: Sequence[Row], running: Sequence[Row], count: int, limits: Limits) -> list[int]:
     """Numbers of the actions to take: projects in turn, the one with the least work on its way first."""
-    busy: Counter[Any] = Counter()
+    busy = _busy(running)
     work: Counter[str] = Counter()
     for row in running:
-        busy[row.host, row.kind] += row.running
         work[row.project_id] += row.running
     queues: dict[str, list[Row]] = {}
     for row in waiting:
@@ -242,32 +247,28 @@ def let_go(database: Database, holder: str) -> None:
         database.ring(connection, "actions")
 
 
-def cancel(connection: Connection, server_id: str, but: int | None = None,
-           why: str = DELETED) -> None:
-    """Ask that what is done to a server stops, and drop what is queued, unless something waits for its end; users are
-    told *why*."""
-    owes = actions.c.action.in_(OWING)
+def cancel(connection: Connection, server_id: str, but: int | None = None) -> None:
+    """Ask that what is done to a server that goes stops, and drop what is queued, but what something waits for."""
     mine = [actions.c.server_id == server_id]
     if but is not None:
         mine.append(actions.c.id != but)
-    connection.execute(update(actions).where(*mine, (actions.c.state == "running") | (
-        (actions.c.state == "queued") & owes)).values(cancel=True, not_before=None))
-    _drop(connection, *mine, ~owes, why=why)
+    _stop(connection, mine, OWING, DELETED)
 
 
 def reset(connection: Connection, server_id: str) -> bool:
     """As ``cancel``, for a server that stays. Returns whether it is to be deleted all the same."""
     mine = actions.c.server_id == server_id
-    ended = actions.c.action.in_(LEFT_BEHIND)
-    connection.execute(update(actions).where(mine, actions.c.action.not_in(GOING), or_(
-        actions.c.state == "running", and_(actions.c.state == "queued", ended))).values(cancel=True, not_before=None))
-    _drop(connection, mine, actions.c.action.not_in(GOING), ~ended, why=RESET)
+    _stop(connection, [mine, actions.c.action.not_in(GOING)], LEFT_BEHIND, RESET)
     return connection.execute(select(actions.c.id).where(
         mine, actions.c.action.in_(GOING), actions.c.state.in_(("queued", "running"))).limit(1)).first() is not None
 
 
-def _drop(connection: Connection, *which: Any, why: str) -> None:
-    connection.execute(update(actions).where(*which, actions.c.state == "queued").values(
+def _stop(connection: Connection, which: Sequence[Any], taken: Sequence[str], why: str) -> None:
+    """Call off *which*: what runs, and *taken* of what is queued; the rest is dropped, and users are told *why*."""
+    queued, own = actions.c.state == "queued", actions.c.action.in_(taken)
+    connection.execute(update(actions).where(*which, or_(actions.c.state == "running", and_(queued, own))).values(
+        cancel=True, not_before=None))
+    connection.execute(update(actions).where(*which, queued, ~own).values(
         state="failed", message=why, updated_at=now()))
 
 

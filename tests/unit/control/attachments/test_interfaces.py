@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from magnetar_control.conductor import interfaces
+from magnetar_control.conductor import interfaces, power
 from magnetar_control.conductor.work import HostDown
 from magnetar_core.errors import Conflict, TimedOut
 
@@ -181,7 +181,7 @@ def test_a_port_whose_nic_a_guest_may_have_is_kept_while_its_host_is_away(
 
     monkeypatch.setattr(interfaces, "_plug", plugged)
     for name, value in (("AGAIN", 0.0), ("TRIES", 2), ("SELDOM", 0.1)):
-        monkeypatch.setattr(interfaces, name, value)
+        monkeypatch.setattr(power, name, value)
     with monkeypatch.context() as patch, ThreadPoolExecutor(1) as threads:
         patch.setattr(interfaces, "_unplug", unplugged)
         asked = threads.submit(owner.call.post, path(server), {"interfaceAttachment": {"net_id": net}})

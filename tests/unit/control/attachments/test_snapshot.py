@@ -264,7 +264,7 @@ def unreachable(patched: pytest.MonkeyPatch) -> None:
 
     patched.setattr(Work, "client", client)
     patched.setattr(attach, "plug", lambda work, host, _entry: client(work, host))
-    for flows in (attach, power, snapshot):
+    for flows in (power, snapshot):
         patched.setattr(flows, "AGAIN", 600.0)
 
 

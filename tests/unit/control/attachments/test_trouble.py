@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import delete
 
-from magnetar_control.conductor import attach, remove, volumes
+from magnetar_control.conductor import attach, power, remove, volumes
 from magnetar_control.conductor.work import HostDown
 from magnetar_control.services.volume.tables import attachments
 from magnetar_control.services.volume.tables import volumes as rows
@@ -157,7 +157,7 @@ def test_a_volume_that_a_guest_may_have_is_kept_while_its_host_is_away(
     monkeypatch.setattr(attach, "plug", plugged)
     monkeypatch.setattr(attach, "unplug", unplugged)
     for name, value in (("AGAIN", 0.0), ("TRIES", 2), ("SELDOM", 0.1)):
-        monkeypatch.setattr(attach, name, value)
+        monkeypatch.setattr(power, name, value)
     assert owner.attach(server, volume).status == 200
     until(lambda: len(tried) > 3)
     assert owner.state(volume) in ("reserved", "attaching")
