@@ -16,7 +16,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from magnetar_control.store import everywhere, hosts
 from magnetar_control.store.allocations import RESOURCES
-from magnetar_control.store.database import Database, limited, now
+from magnetar_control.store.database import Database, now
+from magnetar_control.store.hanging import limited
 from magnetar_control.store.store import CELL0, Cell, Store
 from magnetar_control.store.tables import actions, allocations, conductors, host_states
 from magnetar_control.web import Answer, Fault, Request

@@ -11,7 +11,8 @@ from typing import Any
 from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.store import servers
-from magnetar_control.store.database import away, limited
+from magnetar_control.store.database import away
+from magnetar_control.store.hanging import limited
 from magnetar_control.web import Answer, Fault, Request, Router
 from magnetar_control.web.application import by_token
 from magnetar_control.web.quick import Way

@@ -25,7 +25,8 @@ from magnetar_control.services import Services
 from magnetar_control.settings import Settings
 from magnetar_control.store import actions, conductors, hosts
 from magnetar_control.store.allocations import Ratios
-from magnetar_control.store.database import Database, limited
+from magnetar_control.store.database import Database
+from magnetar_control.store.hanging import limited
 from magnetar_control.store.servers import ACTIONS_BELL
 from magnetar_control.store.store import Store
 from magnetar_core.actions import ERROR

@@ -23,7 +23,8 @@ from magnetar_control.scheduler.choose import NO_VALID_HOST, NoValidHost
 from magnetar_control.scheduler.place import place
 from magnetar_control.scheduler.request import Request, amounts_of, hint, hinted
 from magnetar_control.store import actions, allocations, hosts, servers
-from magnetar_control.store.database import Database, limited, now
+from magnetar_control.store.database import Database, now
+from magnetar_control.store.hanging import limited
 from magnetar_control.store.tables import server_group_members, server_mappings
 from magnetar_core.errors import Conflict
 

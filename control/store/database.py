@@ -15,13 +15,12 @@ import sqlite3
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import psycopg
 from sqlalchemy import URL, Connection, Engine, Row, Table, create_engine, event, func, make_url, text
@@ -30,6 +29,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from . import patterns
+from .hanging import LimitedConnection, Pulse, hangs, in_haste
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -55,28 +55,6 @@ RETRY_FOR = 10.0
 #: Seconds that a statement may take; the server ends it, and when that does not answer either, after so many more, the
 #: client gives the connection up. Seconds of a transaction in which nothing is asked.
 LIMIT, MORE, IDLE = 60.0, 2.0, 60.0
-#: Statements of a process that are on their way to a database that has said nothing for so many seconds, until it
-#: counts as hanging; seconds between two that are let through nevertheless, while few and while many are on their way.
-MANY, SILENT, AGAIN = 8, 5.0, (1.0, 10.0)
-#: What ``limited`` says: seconds for each statement, and whether a database that hangs is not asked at all.
-_LIMITED: ContextVar[tuple[float, bool] | None] = ContextVar("limited", default=None)
-
-
-@contextlib.contextmanager
-def limited(seconds: float, *, refused: bool = True) -> Iterator[None]:
-    """Within, PostgreSQL has *seconds* for each statement, and a database that hangs is not asked (*refused*): whoever
-    has so little time gets an error at once. ``math.inf`` for what may take long."""
-    token = _LIMITED.set((seconds, refused))
-    try:
-        yield
-    finally:
-        _LIMITED.reset(token)
-
-
-def limit_now(usual: float) -> float:
-    """The seconds of ``limited``; *usual* outside of it."""
-    found = _LIMITED.get()
-    return usual if found is None else found[0]
 
 
 def now() -> str:
@@ -132,54 +110,6 @@ class _Turns:
                 self._free.release()
 
 
-class Pulse:
-    """Whether a database answers. It hangs when one who waited was late and nobody was answered since, or when many
-    wait and none was answered lately. Then one is let through from time to time, whose answer ends it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._going, self._late = 0, False
-        self._heard = self._tried = float("-inf")
-
-    @property
-    def hangs(self) -> bool:
-        """Whether to wait for an answer would be in vain."""
-        return self._late or (self._going >= MANY and time.monotonic() - self._heard > SILENT)
-
-    def late(self) -> None:
-        """Somebody has waited for as long as he could."""
-        self._late, self._tried = True, time.monotonic()
-
-    def refuses(self) -> bool:
-        """Whether one more must not be asked now."""
-        with self._lock:
-            if not self.hangs:
-                return False
-            if time.monotonic() - self._tried < AGAIN[self._going >= MANY]:
-                return True
-            self._tried = time.monotonic()
-            return False
-
-    @contextlib.contextmanager
-    def felt(self) -> Iterator[None]:
-        """Something is asked within."""
-        with self._lock:
-            if not self._going:
-                self._heard = time.monotonic()
-            self._going += 1
-        answered = True
-        try:
-            yield
-        except (DBAPIError, PoolTimeout):
-            answered = False
-            raise
-        finally:
-            with self._lock:
-                self._going -= 1
-                if answered:
-                    self._late, self._heard = False, time.monotonic()
-
-
 class Database:
     """A database by SQLAlchemy *url*: ``sqlite:////path`` or ``postgresql+psycopg://user@host/name``. *limit*: seconds
     that a statement may take on PostgreSQL; 0 for as long as it likes."""
@@ -226,8 +156,7 @@ class Database:
 
     def _refuse(self) -> None:
         """Raise ``OperationalError`` where ``limited`` says so and the database hangs."""
-        asked = _LIMITED.get()
-        if asked and asked[1] and self.kind == "postgresql" and self.pulse.refuses():
+        if in_haste() and self.kind == "postgresql" and self.pulse.refuses():
             raise hangs(self.name)
 
     @cached_property
@@ -306,44 +235,6 @@ def passing(error: DBAPIError) -> bool:
     return error.connection_invalidated or isinstance(error, OperationalError) or state[:2] in ("08", "40", "57")
 
 
-class Hangs(psycopg.OperationalError):
-    """The database has not answered in time."""
-
-
-def hangs(name: str) -> OperationalError:
-    """What is raised in place of asking a database that hangs."""
-    return OperationalError("", {}, Hangs(f"database {name} does not answer, and is asked again in a moment"))
-
-
-class _Connection(psycopg.Connection[Any]):
-    """Gives itself up when a statement takes longer than its limit: the server may be stopped with its kernel well."""
-
-    limit = math.inf
-    pulse: Pulse
-
-    def wait(self, gen: Generator[Any, Any, T], *how: Any, **more: Any) -> T:
-        """See psycopg."""
-        seconds, refused = _LIMITED.get() or (self.limit, False)
-        return super().wait(gen if seconds == math.inf else self._until(gen, seconds, refused), *how, **more)
-
-    def _until(self, gen: Generator[Any, Any, T], seconds: float, refused: bool) -> Generator[Any, Any, T]:
-        """*gen*, which is told every 0.1 s that nothing has come. Who would be *refused* now does not wait on."""
-        began = time.monotonic()
-        try:
-            asked = next(gen)
-            while True:
-                ready = yield asked
-                waited = 0.0 if ready else time.monotonic() - began
-                if waited > seconds or (refused and waited > SILENT and self.pulse.hangs):
-                    self.pulse.late()
-                    gen.close()
-                    self.pgconn.finish()
-                    raise Hangs(f"no answer within {min(seconds, waited):.1f} s")
-                asked = gen.send(ready)
-        except StopIteration as end:
-            return cast("T", end.value)
-
-
 def away(error: BaseException) -> bool:
     """Whether *error* says that the database does not answer: it is gone, or so slow that no connection was free. What
     it refuses is something else."""
@@ -390,7 +281,7 @@ def _postgresql(url: URL, pool: int, limit: float, pulse: Pulse, **how: Any) -> 
             named["options"] = f"-c statement_timeout={limit * 1000:.0f} " \
                                f"-c idle_in_transaction_session_timeout={IDLE * 1000:.0f}"
         try:
-            made = _Connection.connect(*given, **named)
+            made = LimitedConnection.connect(*given, **named)
         except psycopg.errors.ConnectionTimeout:
             pulse.late()
             raise

@@ -17,7 +17,8 @@ from typing import TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from .database import Database, away, hangs, limit_now, limited
+from .database import Database, away
+from .hanging import hangs, limit_now, limited
 from .store import CELL0, Cell, Store
 
 T = TypeVar("T")

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, Row, insert, or_, select, update
 
 from . import everywhere
-from .database import Database, hangs, now
+from .database import Database, now
+from .hanging import hangs
 from .servers import text
 from .store import Store
 from .tables import actions, migrations, servers

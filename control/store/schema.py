@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, MetaData, func, inspect, select, text
 
-from .database import Database, limited
+from .database import Database
+from .hanging import limited
 from .tables import API
 
 if TYPE_CHECKING:

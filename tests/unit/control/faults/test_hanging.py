@@ -24,7 +24,8 @@ from magnetar_control.conductor.watch import Watch
 from magnetar_control.health import Health
 from magnetar_control.store import actions, servers, tables
 from magnetar_control.store import database as module
-from magnetar_control.store.database import Database, limited
+from magnetar_control.store.database import Database
+from magnetar_control.store.hanging import limited
 from magnetar_control.store.tables import host_states
 from tests.unit.control.api.compute import Compute
 from tools import postgres as server

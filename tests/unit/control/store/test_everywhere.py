@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 from sqlalchemy.exc import OperationalError
 
-from magnetar_control.store.database import Pulse
 from magnetar_control.store.everywhere import asked
+from magnetar_control.store.hanging import Pulse
 from magnetar_control.store.store import CELL0
 
 
