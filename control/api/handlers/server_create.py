@@ -105,7 +105,7 @@ BODY = Wrapped("server", record({
 
 def create(call: Call) -> Answer:
     """POST /servers: 202 with a stub; the servers come into being afterwards."""
-    want, wanted, among = call.body["server"], _wanted(call), quota.bounds(call)
+    want, wanted, among = call.body["server"], checked(call), quota.bounds(call)
     with call.cloud.store.cell0.write() as connection:
         rows = wanted.rows(quota.check_servers(call, wanted.flavor, wanted.least, wanted.most, among, connection))
         servers.make(connection, rows, call.request.id)
@@ -115,7 +115,7 @@ def create(call: Call) -> Answer:
 
 def prepared(call: Call) -> list[dict[str, Any]]:
     """The rows of the servers that are asked for. Changes nothing; raises what can be refused beforehand."""
-    wanted = _wanted(call)
+    wanted = checked(call)
     return wanted.rows(quota.check_servers(call, wanted.flavor, wanted.least, wanted.most))
 
 
@@ -130,7 +130,7 @@ class Wanted(NamedTuple):
     rows: Callable[[int], list[dict[str, Any]]]
 
 
-def _wanted(call: Call) -> Wanted:
+def checked(call: Call) -> Wanted:
     """What is asked for. Raises what can be refused beforehand, but for the quota of servers."""
     want = call.body["server"]
     if call.version >= ANY_NETWORKS_WORD and "networks" not in want:

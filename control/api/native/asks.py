@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import orjson
 
@@ -112,6 +112,24 @@ class Asks:
     def volume(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
         """The volume API."""
         return self.ask(method, "/volume", f"/v3/{self.project}{path}", body, None, query)
+
+
+def paged(ask: Callable[..., Any], path: str, name: str, **query: str) -> list[Document]:
+    """The *name* of all pages of a list. *ask*: ``compute``, ``image``, … of ``Asks``."""
+    found: list[Document] = []
+    while True:
+        page = ask("GET", path, **query)
+        found += page[name]
+        following = dict(parse_qsl(urlsplit(_next(page, name)).query))
+        if not following or following == query:  # actions are marked by their requests, and one may ask for several
+            return found
+        query = following
+
+
+def _next(page: Mapping[str, Any], name: str) -> str:
+    """Where the next page is; empty at the last one. Glance says it in a field, the others in links of their own."""
+    links = page.get(f"{name}_links") or page.get("links") or ()
+    return str(page.get("next") or next((one["href"] for one in links if one["rel"] == "next"), ""))
 
 
 def _message(found: Any) -> str:

@@ -11,7 +11,7 @@ from magnetar_control.api.handlers.flavor_extra_specs import SPECS
 from magnetar_core.errors import Conflict
 from magnetar_core.kinds import Flavor
 
-from .asks import Asks, Document
+from .asks import Asks, Document, paged
 from .noun import Noun
 from .operations import Operation
 
@@ -34,14 +34,8 @@ class Flavors(Noun):
 
     def every(self, asks: Asks) -> list[Document]:
         """All pages."""
-        found: list[Document] = []
-        query: dict[str, Any] = {"is_public": "none"} if asks.context.is_admin else {}
-        while True:
-            page = asks.compute("GET", "/flavors/detail", None, None, **query)
-            found += [shown(one) for one in page["flavors"]]
-            if not page.get("flavors_links"):
-                return found
-            query["marker"] = found[-1]["id"]
+        query = {"is_public": "none"} if asks.context.is_admin else {}
+        return [shown(one) for one in paged(asks.compute, "/flavors/detail", "flavors", **query)]
 
     def complete(self, asks: Asks, want: Document, have: Document | None, warnings: list[str], dry: bool) -> Document:
         """Extra specs are their own request: what that would refuse is refused before the flavor is made."""

@@ -6,7 +6,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
 
 import orjson
 
@@ -15,7 +14,7 @@ from magnetar_core.errors import Ambiguous, ImageRefused, InvalidField, Magnetar
 from magnetar_core.kinds import Image
 from magnetar_core.plan import Result, Step
 
-from .asks import Asks, Document, error_of
+from .asks import Asks, Document, error_of, paged
 from .noun import Noun, is_uuid, public
 from .operations import Operation
 
@@ -61,14 +60,8 @@ class Images(Noun):
 
     def _listed(self, asks: Asks, **filters: str) -> list[Document]:
         """All pages."""
-        found: list[Document] = []
-        query: dict[str, Any] = {"limit": 1000, **filters}
-        while True:
-            page = asks.image("GET", "/images", **query)
-            found += [one for one in map(shown, page["images"]) if _mine(asks, one, ("public",))]
-            if not page.get("next"):
-                return found
-            query = dict(parse_qsl(urlsplit(page["next"]).query))
+        found = paged(asks.image, "/images", "images", limit="1000", **filters)
+        return [one for one in map(shown, found) if _mine(asks, one, ("public",))]
 
     def find(self, asks: Asks, key: str) -> Document | None:
         """By uuid, or by name."""

@@ -7,14 +7,13 @@ import base64
 import binascii
 import hashlib
 import uuid
-from typing import Any
 from urllib.parse import quote
 
 from magnetar_control.api import keys
 from magnetar_core.errors import Conflict, InvalidField
 from magnetar_core.kinds import Keypair
 
-from .asks import FURTHER, Asks, Document
+from .asks import FURTHER, Asks, Document, paged
 from .noun import Noun
 from .operations import Operation
 
@@ -43,14 +42,8 @@ class Keypairs(Noun):
 
     def every(self, asks: Asks) -> list[Document]:
         """All of the user, on all pages."""
-        found: list[Document] = []
-        query: dict[str, Any] = {}
-        while True:
-            page = asks.compute("GET", "/os-keypairs", None, None, **query)
-            found += [one["keypair"] for one in page["keypairs"]]
-            if not page.get("keypairs_links"):
-                return [shown(asks, key) for key in found if key.get("type", "ssh") == "ssh"]
-            query["marker"] = found[-1]["name"]
+        keys = (one["keypair"] for one in paged(asks.compute, "/os-keypairs", "keypairs"))
+        return [shown(asks, key) for key in keys if key.get("type", "ssh") == "ssh"]
 
     def complete(self, asks: Asks, want: Document, have: Document | None, warnings: list[str], dry: bool) -> Document:
         """A key that is none is refused before anything is changed."""

@@ -26,7 +26,7 @@ from magnetar_core.kinds import (
     Limits,
 )
 
-from .asks import Asks, Document
+from .asks import Asks, Document, paged
 from .noun import Noun
 from .operations import Operation
 from .server import Servers
@@ -208,14 +208,7 @@ class InstanceActions(Noun):
         one = asks.filters.pop("id", None)
         if one:
             return [_action(asks.compute("GET", f"/servers/{id}/os-instance-actions/{one}")["instanceAction"])]
-        found: list[Document] = []
-        query: dict[str, Any] = {}
-        while True:
-            page = asks.compute("GET", f"/servers/{id}/os-instance-actions", None, None, **query)
-            found += [_action(each) for each in page["instanceActions"]]
-            if not page.get("links") or query.get("marker") == found[-1]["id"]:  # one request may ask for several
-                return found
-            query["marker"] = found[-1]["id"]
+        return [_action(each) for each in paged(asks.compute, f"/servers/{id}/os-instance-actions", "instanceActions")]
 
 
 def _action(one: Mapping[str, Any]) -> Document:

@@ -18,7 +18,7 @@ from .asks import Document
 
 def rows_instead_of(call: Call, flavor: Document) -> list[dict[str, Any]]:
     """As ``prepared``, for a server in the place of one of *flavor*, which the quota counts no more."""
-    wanted = server_create._wanted(call)  # noqa: SLF001 - but for its quota
+    wanted = server_create.checked(call)
     quota.check_flavor(call, flavor, wanted.flavor)
     return wanted.rows(1)
 

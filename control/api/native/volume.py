@@ -13,7 +13,7 @@ from magnetar_core.errors import Ambiguous, Conflict, InvalidField, MagnetarErro
 from magnetar_core.kinds import Volume, VolumeSnapshot
 from magnetar_core.plan import Step
 
-from .asks import Asks, Document
+from .asks import Asks, Document, paged
 from .image import Images
 from .noun import Noun, foreseen, is_uuid
 from .operations import Operation
@@ -66,14 +66,8 @@ class Stored(Noun):
         """Their names by uuid."""
         return {str(one["id"]): one["name"] or "" for one in self._pages(asks)}
 
-    def _pages(self, asks: Asks, how: str = "", **query: Any) -> list[Document]:
-        found: list[Document] = []
-        while True:
-            page = asks.volume("GET", f"/{self.path}{how}", **query)
-            found += page[self.path]
-            if not page.get(f"{self.path}_links"):
-                return found
-            query["marker"] = found[-1]["id"]
+    def _pages(self, asks: Asks, how: str = "", **query: str) -> list[Document]:
+        return paged(asks.volume, f"/{self.path}{how}", self.path, **query)
 
     def find(self, asks: Asks, key: str) -> Document | None:
         """By uuid, or by name."""
