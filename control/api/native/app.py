@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 import threading
 from collections.abc import Callable, Mapping
@@ -12,8 +11,8 @@ from typing import Any
 from urllib.parse import unquote
 
 import orjson
-from sqlalchemy.exc import DataError, DBAPIError
 
+from magnetar_control.api import faults
 from magnetar_control.api.cloud import Cloud
 from magnetar_control.web import Answer, Fault, Request
 from magnetar_control.web.asgi import Application
@@ -25,7 +24,6 @@ from magnetar_core.errors import (
     MagnetarError,
     NotFound,
     Unauthenticated,
-    Unreachable,
 )
 from magnetar_core.plan import Result
 from magnetar_core.query import boolean, fits, number, parameters, plain, reader, seconds, texts, words
@@ -36,7 +34,6 @@ from .noun import Noun, public
 from .nouns import NOUNS
 from .operations import RUNNING, Operation, Operations
 
-log = logging.getLogger(__name__)
 REQUEST_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 #: Number of the protocol; seconds that a request waits which does not say; most items of a list.
 API, WAIT, LIMIT = 1, 20.0, 10000
@@ -93,21 +90,11 @@ class Native:
         self._named(request)
         try:
             answer = self._answer(request)
-        except Fault as fault:
-            answer = failure(error_of(fault.status, fault.message), request.id)
         except MagnetarError as error:
             answer = failure(error, request.id)
-        except DataError as error:
-            log.warning("the database refused a value: %s", error.orig, extra={"request_id": request.id})
-            answer = failure(InvalidRequest("The database does not take a value of the request: "
-                                            f"{str(error.orig).splitlines()[0]}."), request.id)
-        except DBAPIError as error:
-            log.warning("the database failed: %s", error.orig, extra={"request_id": request.id})
-            answer = failure(Unreachable("A database of the cloud does not answer. Try again in a few seconds."),
-                             request.id)
-        except Exception:
-            log.exception("%s %s failed", request.method, request.path, extra={"request_id": request.id})
-            answer = failure(MagnetarError(f"The API failed; its log says why under {request.id}."), request.id)
+        except Exception as error:  # noqa: BLE001 - whatever fails gets an answer
+            fault = faults.of(error, request.id)
+            answer = failure(error_of(fault.status, fault.message), request.id)
         answer.headers.setdefault("X-Request-Id", request.id)
         return answer
 

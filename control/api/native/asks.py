@@ -114,7 +114,7 @@ class Asks:
         return self.ask(method, "/volume", f"/v3/{self.project}{path}", body, None, query)
 
 
-def paged(ask: Callable[..., Any], path: str, name: str, **query: str) -> list[Document]:
+def paged(ask: Callable[..., Any], path: str, name: str, /, **query: str) -> list[Document]:
     """The *name* of all pages of a list. *ask*: ``compute``, ``image``, … of ``Asks``."""
     found: list[Document] = []
     while True:

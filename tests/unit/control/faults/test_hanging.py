@@ -22,8 +22,7 @@ from magnetar_control.conductor.conductor import Conductor
 from magnetar_control.conductor.flows import FLOWS
 from magnetar_control.conductor.watch import Watch
 from magnetar_control.health import Health
-from magnetar_control.store import actions, servers, tables
-from magnetar_control.store import database as module
+from magnetar_control.store import actions, hanging, servers, tables
 from magnetar_control.store.database import Database
 from magnetar_control.store.hanging import limited
 from magnetar_control.store.tables import host_states
@@ -169,9 +168,9 @@ def test_many_at_once_while_a_cell_hangs(compute, way):
 def test_many_who_have_time_do_not_wait_for_long(compute, way, monkeypatch):
     """Lists may wait for minutes: yet all threads of the API are not kept from others by a cell that says nothing."""
     compute.cloud.settings = dataclasses.replace(compute.cloud.settings, cell_timeout=120.0)
-    monkeypatch.setattr(module, "SILENT", 1.0)
+    monkeypatch.setattr(hanging, "SILENT", 1.0)
     well, lost = compute.server(), compute.server(cell="cell2")
-    paths = ["/servers/detail", f"/servers/{lost}"] * module.MANY
+    paths = ["/servers/detail", f"/servers/{lost}"] * hanging.MANY
     assert len(statuses(compute.alice.get("/servers/detail", "2.96"))) == 2
     with way.swallows(), ThreadPoolExecutor(len(paths)) as threads:
         for future in [threads.submit(timed, compute.alice.get, path, "2.96") for path in paths]:
@@ -241,7 +240,7 @@ def test_leases_are_kept_while_the_other_database_of_a_conductor_hangs(compute, 
 
 def test_a_database_that_hangs_is_asked_from_time_to_time_only(postgres, way, monkeypatch):
     """While many wait for it, those who would wait for long are refused at once; the first answer ends that."""
-    monkeypatch.setattr(module, "SILENT", 0.2)
+    monkeypatch.setattr(hanging, "SILENT", 0.2)
     database = Database(way.url(postgres.url.database))
 
     def ask():
@@ -250,9 +249,9 @@ def test_a_database_that_hangs_is_asked_from_time_to_time_only(postgres, way, mo
 
     try:
         assert ask() == 1
-        with ThreadPoolExecutor(2 * module.MANY) as threads:
+        with ThreadPoolExecutor(2 * hanging.MANY) as threads:
             with way.swallows():
-                asked = [threads.submit(ask) for _at in range(module.MANY)]
+                asked = [threads.submit(ask) for _at in range(hanging.MANY)]
                 until(lambda: database.pulse.hangs)
                 refused = 0
                 for _at in range(5):
