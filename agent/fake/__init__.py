@@ -73,20 +73,20 @@ class FakeHypervisor(Inside, Devices, Figures, Migrations, Storage, Disks):
 
     def undefined_outside(self, uuid: str) -> None:
         """Somebody runs ``virsh destroy`` and ``virsh undefine``."""
-        with self._change():
+        with self._change(f"domain {uuid}"):
             del self._domains[uuid]
             self._events += [Event(uuid, "stopped", "outside"), Event(uuid, "undefined")]
 
     def undefined_while_it_runs(self, uuid: str) -> None:
         """Somebody runs ``virsh undefine`` only: it goes when it stops."""
-        with self._change():
+        with self._change(f"domain {uuid}"):
             self._domains[uuid].persistent = False
             self._events.append(Event(uuid, "undefined"))
 
     def defined_outside(self, xml: str, state: str = OFF) -> None:
         """Somebody else makes a domain, or edits one."""
-        with self._change():
-            uuid = parse(xml).uuid
+        uuid = parse(xml).uuid
+        with self._change(f"domain {uuid}"):
             self._domains[uuid] = FakeDomain(xml, state, live=xml)
             self._events.append(Event(uuid, "defined"))
 
@@ -96,23 +96,23 @@ class FakeHypervisor(Inside, Devices, Figures, Migrations, Storage, Disks):
 
     def network_outside(self, name: str, active: bool = True) -> None:
         """Somebody else makes a network."""
-        with self._change():
+        with self._change(f"network {name}"):
             self._networks[name] = FakeNetwork(NetworkSeen(f"outside-{name}", name, active, active, "virbr0"))
 
     def lease(self, network: str, lease: Lease) -> None:
         """The network gives an address."""
-        with self._change():
+        with self._change(f"network {network}"):
             self._networks[network].leases.append(lease)
 
     def host_reboots(self) -> None:
         """Nothing runs any more and nobody knows why; managed saves and definitions are still there."""
-        with self._change():
+        with self._change(*(f"domain {uuid}" for uuid in self._domains)):
             for domain in self._domains.values():
                 if domain.state in (RUNNING, PAUSED, CRASHED):
                     domain.state, domain.reason = OFF, "unknown"
 
     def _outside(self, uuid: str, state: str, reason: str, event: Event) -> None:
-        with self._change():
+        with self._change(f"domain {uuid}"):
             domain = self._domains[uuid]
             domain.state, domain.reason = state, reason
             self._events.append(event)
@@ -154,28 +154,35 @@ class FakeHypervisor(Inside, Devices, Figures, Migrations, Storage, Disks):
             return {name: network.seen for name, network in self._networks.items()}
 
     def make_network(self, spec: NetworkSpec) -> None:
-        with self._call("make_network", change=True):
+        with self._call("make_network", f"network {spec.name}") as changed:
             there = self._networks.get(spec.name)
             if there and (not there.seen.owned or there.seen.uuid != spec.uuid):
                 raise Conflict(f"The libvirt network {spec.name} was not made by Magnetar for this resource, so it is "
                                "not touched. Choose another name, or remove that network.")
             seen = NetworkSeen(spec.uuid, spec.name, True, True, spec.bridge, True)
-            self._networks[spec.name] = FakeNetwork(seen, there.leases if there else [], dict(spec.hosts))
+            hosts = dict(spec.hosts)
+            changed.extend(_host(spec.name, mac) for mac in {**hosts, **(there.hosts if there else {})})
+            self._networks[spec.name] = FakeNetwork(seen, there.leases if there else [], hosts)
 
     def remove_network(self, name: str) -> None:
-        with self._call("remove_network", change=True):
+        with self._call("remove_network", f"network {name}") as changed:
             there = self._networks.get(name)
             if there and not there.seen.owned:
                 raise Conflict(f"The libvirt network {name} was not made by Magnetar, so it is not touched.")
+            changed.extend(_host(name, mac) for mac in (there.hosts if there else ()))
             self._networks.pop(name, None)
 
     def reserve(self, network: str, mac: str, address: str) -> None:
-        with self._call("reserve", change=True):
+        with self._call("reserve", _host(network, mac)) as changed:
             if there := self._made(network):
-                there.hosts = {mac: address} | {m: a for m, a in there.hosts.items() if m != mac and a != address}
+                for other in [m for m, a in there.hosts.items() if a == address and m != mac]:
+                    changed.append(_host(network, other))
+                    del there.hosts[other]
+                there.hosts[mac] = address
 
     def release(self, network: str, mac: str) -> None:
-        with self._call("release", change=True):
+        with self._call("release", _host(network, mac)) as changed:
+            changed.append(f"network {network}")  # with its leases
             if there := self._made(network):
                 there.hosts.pop(mac, None)
                 there.leases = [lease for lease in there.leases if lease.mac != mac]
@@ -194,3 +201,8 @@ class FakeHypervisor(Inside, Devices, Figures, Migrations, Storage, Disks):
         with self._call("leases"):
             found = self._networks.get(network)
             return list(found.leases) if found and found.seen.active else []
+
+
+def _host(network: str, mac: str) -> str:
+    """The name of what DHCP of a network knows of a card."""
+    return f"host {network} {mac}"

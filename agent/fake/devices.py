@@ -28,7 +28,7 @@ class Devices(State):
             return parse(found.live) if found and found.state in _ACTIVE else None
 
     def attach(self, uuid: str, device: Disk | Nic) -> None:
-        with self._call("attach", change=True):
+        with self._call("attach", f"domain {uuid}"):
             domain = self._runs(uuid, "attach a device to")
             if plugged(parse(domain.live), device):
                 return
@@ -41,7 +41,7 @@ class Devices(State):
             domain.live = ET.tostring(root, encoding="unicode")
 
     def detach(self, uuid: str, device: Disk | Nic) -> None:
-        with self._call("detach", change=True):
+        with self._call("detach", f"domain {uuid}"):
             domain = self._domains.get(uuid)
             if domain is None or domain.state not in _ACTIVE or uuid in self.deaf:
                 return
@@ -57,7 +57,7 @@ class Devices(State):
             domain.live = ET.tostring(root, encoding="unicode")
 
     def resize(self, uuid: str, target: str, size: int) -> None:
-        with self._call("resize", change=True):
+        with self._call("resize", f"domain {uuid}"):
             disk = self._disk_of(uuid, target, f"grow the disk {target} of")
             if disk.remote:
                 raise HypervisorError(f"libvirt could not grow the disk {target} of the domain {uuid}: Cannot grow "

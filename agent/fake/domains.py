@@ -29,7 +29,7 @@ class Domains(State):
         return render(spec)
 
     def define(self, spec: DomainSpec) -> None:
-        with self._call("define", change=True):
+        with self._call("define", f"domain {spec.uuid}"):
             for uuid, there in self._domains.items():
                 seen = parse(there.xml)
                 if (uuid == spec.uuid and not seen.owned) or (uuid != spec.uuid and seen.name == spec.name):
@@ -40,7 +40,7 @@ class Domains(State):
             self._events.append(Event(spec.uuid, "defined"))
 
     def undefine(self, uuid: str) -> None:
-        with self._call("undefine", change=True):
+        with self._call("undefine", f"domain {uuid}"):
             domain = self._ours(uuid, missing_is_fine=True)
             if domain and domain.state in _ACTIVE:
                 raise HypervisorError(f"The domain {uuid} runs, so it is not undefined. Stop it first.")
@@ -49,7 +49,7 @@ class Domains(State):
                 self._events.append(Event(uuid, "undefined"))
 
     def start(self, uuid: str, paused: bool = False) -> None:
-        with self._call("start", change=True):
+        with self._call("start", f"domain {uuid}"):
             domain = self._ours(uuid)
             if domain.state in _ACTIVE:
                 return
@@ -60,50 +60,50 @@ class Domains(State):
             self._events.append(Event(uuid, "started"))
 
     def shutdown(self, uuid: str) -> None:
-        with self._call("shutdown", change=True):
+        with self._call("shutdown", f"domain {uuid}"):
             domain = self._ours(uuid)
             if domain.state == RUNNING and uuid not in self.deaf:
                 self._stop(uuid, domain, OFF, "guest")
 
     def destroy(self, uuid: str) -> None:
-        with self._call("destroy", change=True):
+        with self._call("destroy", f"domain {uuid}"):
             domain = self._ours(uuid, missing_is_fine=True)
             if domain and domain.state in (*_ACTIVE, CRASHED):
                 self._stop(uuid, domain, OFF, "outside")
 
     def pause(self, uuid: str) -> None:
-        with self._call("pause", change=True):
+        with self._call("pause", f"domain {uuid}"):
             domain = self._active(uuid, "pause")
             if domain.state == RUNNING:
                 domain.state = PAUSED
                 self._events.append(Event(uuid, "suspended"))
 
     def resume(self, uuid: str) -> None:
-        with self._call("resume", change=True):
+        with self._call("resume", f"domain {uuid}"):
             domain = self._active(uuid, "resume")
             if domain.state == PAUSED:
                 domain.state, domain.reason = RUNNING, "unknown"
                 self._events.append(Event(uuid, "resumed"))
 
     def save(self, uuid: str) -> None:
-        with self._call("save", change=True):
+        with self._call("save", f"domain {uuid}"):
             if self._ours(uuid).state != SUSPENDED:
                 self._stop(uuid, self._active(uuid, "suspend"), SUSPENDED, "saved")
 
     def discard_save(self, uuid: str) -> None:
-        with self._call("discard_save", change=True):
+        with self._call("discard_save", f"domain {uuid}"):
             domain = self._ours(uuid, missing_is_fine=True)
             if domain and domain.state == SUSPENDED:
                 domain.state, domain.reason = OFF, "saved"
 
     def reboot(self, uuid: str) -> None:
-        with self._call("reboot", change=True):
+        with self._call("reboot", f"domain {uuid}"):
             self._active(uuid, "reboot")
             if uuid not in self.deaf:
                 self._events.append(Event(uuid, "rebooted"))
 
     def reset(self, uuid: str) -> None:
-        with self._call("reset", change=True):
+        with self._call("reset", f"domain {uuid}"):
             self._active(uuid, "reset")
             self._events.append(Event(uuid, "rebooted"))
 

@@ -49,7 +49,7 @@ class Inside(Domains, Exports):
             self.interrupted.append(uuid)
 
     def begin_copy(self, uuid: str, target: str, path: Path, format: str = "qcow2") -> None:
-        with self._call("begin_copy", change=True):
+        with self._call("begin_copy", "copies"):
             self._active(uuid, "copy a disk of")
             if uuid in self._copies:
                 raise HypervisorError(f"libvirt could not copy a disk of the domain {uuid}: a copy runs already.")
@@ -67,7 +67,7 @@ class Inside(Domains, Exports):
 
     def backup_outside(self, uuid: str) -> None:
         """Somebody else copies a disk of the domain, until it stops."""
-        with self._change():
+        with self._change("copies"):
             self._copies.add(uuid)
 
     def copying(self, uuid: str) -> bool:
@@ -86,14 +86,14 @@ class Inside(Domains, Exports):
                 if uuid not in self._copies:
                     raise HypervisorError(f"libvirt could not copy a disk of the domain {uuid}: there is no copy.")
                 part.rename(path)
-                with self._change():
+                with self._change("copies"):
                     self._copies.discard(uuid)
         except BaseException:
             self.abort_copy(uuid, path)
             raise
 
     def abort_copy(self, uuid: str, path: Path) -> None:
-        with self._call("abort_copy", change=True):
+        with self._call("abort_copy", "copies"):
             if path.with_name(path.name + ".part").exists():
                 self._copies.discard(uuid)
             for name in (path.name, path.name + ".part"):

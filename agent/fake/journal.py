@@ -12,10 +12,10 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
-#: The file is written anew when it has so many lines, and several for each thing.
+#: The file is written anew when it has so many lines more than four for each thing.
 MANY = 1000
 
 
@@ -24,8 +24,8 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._known: Mapping[str, object] = {}
-        self._lines = 0
+        #: Lines of the file now, and when it was written anew.
+        self._lines = self._least = 0
 
     def read(self) -> dict[str, Any]:
         """All things. A last line that was cut off in the middle is none."""
@@ -37,16 +37,14 @@ class Journal:
                     found[name] = thing
         return {name: thing for name, thing in found.items() if thing is not None}
 
-    def write(self, things: Mapping[str, object], plain: Callable[[str], Any]) -> None:
-        """Write down which of *things*, by name, are not as they were last time; *plain* makes JSON of one."""
-        changed = [name for name, thing in things.items() if self._known.get(name) != thing]
-        gone = [name for name in self._known if name not in things]
-        anew = self._lines == 0 or self._lines > MANY + 4 * len(things)
-        lines = [(name, plain(name)) for name in (things if anew else changed)]
-        if not anew:
-            lines += [(name, None) for name in gone]
+    def write(self, changed: Iterable[str], plain: Callable[[str], Any], every: Callable[[], Iterable[str]]) -> None:
+        """Write down how the things *changed* are now. *plain* makes JSON of one by its name, ``None`` of one that is
+        gone; *every*: the names of all."""
+        anew = self._lines == 0 or self._lines > MANY + 4 * self._least
+        lines = [(name, plain(name)) for name in (every() if anew else changed)]
         self._put("".join(json.dumps(line) + "\n" for line in lines).encode(), anew)
-        self._known, self._lines = things, len(lines) + (0 if anew else self._lines)
+        self._lines = len(lines) + (0 if anew else self._lines)
+        self._least = len(lines) if anew else self._least
 
     def _put(self, content: bytes, anew: bool) -> None:
         """In one write, so that whoever is killed meanwhile leaves all of it or nothing."""

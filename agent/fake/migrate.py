@@ -104,7 +104,7 @@ class Migrations(State):
             raise HypervisorError(f"libvirt could not migrate the domain {uuid}: the other side does not answer.")
         lost, self.lose = self.lose, None
         if lost != "answer":
-            with self._change():
+            with self._change(f"domain {uuid}"):
                 domain.state, domain.reason = OFF, "unknown"
                 self._events.append(Event(uuid, "stopped"))
         if lost:
@@ -126,6 +126,6 @@ class Migrations(State):
     def _come(self, sent: dict[str, Any]) -> None:
         for path, content in sent["disks"].items():
             Path(path).write_bytes(base64.b64decode(content))
-        with self._change():
+        with self._change(f"domain {sent['uuid']}"):
             self._domains[sent["uuid"]] = FakeDomain(sent["xml"], PAUSED, live=sent["live"])
             self._events.append(Event(sent["uuid"], "started"))

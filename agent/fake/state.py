@@ -78,8 +78,9 @@ class State:
             self._load(self._journal.read())
 
     @contextmanager
-    def _call(self, method: str, change: bool = False, needs_libvirt: bool = True) -> Iterator[None]:
-        """Every call of the protocol passes here: connection, ordered failures, delay, lock, state file, events."""
+    def _call(self, method: str, changed: str = "", needs_libvirt: bool = True) -> Iterator[list[str]]:
+        """Every call of the protocol passes here: connection, ordered failures, delay, lock, state file, events.
+        *changed*: the name of what it may change; see ``_change``."""
         if self.delay:
             time.sleep(self.delay)
         if needs_libvirt and not self._connected:
@@ -87,41 +88,43 @@ class State:
         with self._lock:
             if self._failures[method]:
                 raise self._failures[method].popleft()
-        if not change:
-            yield
+        if not changed:
+            yield []
             return
-        with self._change():
-            yield
+        with self._change(changed) as more:
+            yield more
 
     @contextmanager
-    def _change(self) -> Iterator[None]:
-        """Change the state under the lock; then write it down and tell of the events, without the lock."""
+    def _change(self, *names: str) -> Iterator[list[str]]:
+        """Change things under the lock, by name: ``domain UUID``, ``network NAME``, ``host NETWORK MAC``, ``copies``.
+        They are written down then, with those that are added to the list; events are told of without the lock."""
+        changed = list(names)
         with self._lock:
-            yield
+            yield changed
             if self._journal:
-                self._journal.write(self._things(), self._plain)
+                self._journal.write(changed, self._plain, self._names)
             events, self._events = self._events, []
         for event in events:
             for listener in list(self._on_event):
                 listener(event)
 
-    def _things(self) -> dict[str, object]:
-        """What there is, in a form that is compared quickly."""
-        return {
-            **{f"domain {uuid}": (one.xml, one.state, one.reason, one.persistent, one.live)
-               for uuid, one in self._domains.items()},
-            **{f"network {name}": (one.seen, tuple(one.leases), tuple(one.hosts.items()))
-               for name, one in self._networks.items()},
-            "copies": frozenset(self._copies)}
+    def _names(self) -> list[str]:
+        """Of all things, what others need first."""
+        return [*(f"domain {uuid}" for uuid in self._domains), *(f"network {name}" for name in self._networks),
+                *(f"host {name} {mac}" for name, one in self._networks.items() for mac in one.hosts), "copies"]
 
     def _plain(self, thing: str) -> Any:
         kind, _blank, name = thing.partition(" ")
         if kind == "copies":
             return sorted(self._copies)
         if kind == "domain":
-            return vars(self._domains[name])
-        there = self._networks[name]
-        return {"seen": asdict(there.seen), "leases": list(map(vars, there.leases)), "hosts": there.hosts}
+            domain = self._domains.get(name)
+            return domain and vars(domain)
+        name, _blank, mac = name.partition(" ")
+        there = self._networks.get(name)
+        if kind == "host":
+            return there and there.hosts.get(mac)
+        return there and {"seen": asdict(there.seen), "leases": list(map(vars, there.leases))}
 
     def _load(self, things: dict[str, Any]) -> None:
         self._copies = set(things.pop("copies", ()))
@@ -129,6 +132,11 @@ class State:
             kind, _blank, name = thing.partition(" ")
             if kind == "domain":
                 self._domains[name] = FakeDomain(**kept)
-            else:
-                self._networks[name] = FakeNetwork(
-                    NetworkSeen(**kept["seen"]), [Lease(**one) for one in kept["leases"]], kept["hosts"])
+            elif kind == "network":
+                leases = [Lease(**one) for one in kept["leases"]]
+                self._networks[name] = FakeNetwork(NetworkSeen(**kept["seen"]), leases)
+        for thing, address in things.items():
+            kind, _blank, name = thing.partition(" ")
+            name, _blank, mac = name.partition(" ")
+            if kind == "host" and name in self._networks:  # one whose network has gone went with it
+                self._networks[name].hosts[mac] = address
