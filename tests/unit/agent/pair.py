@@ -248,9 +248,9 @@ class Held:
 
 
 def brief(host: Kvm) -> Side:
-    """A coordinator's view that does not wait long."""
+    """A coordinator's view that does not wait long: for an agent that is busy, and no more."""
     side = host.side()
-    side.client.timeout = 0.8
+    side.client.timeout = 2.0
     return side
 
 
