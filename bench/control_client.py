@@ -81,7 +81,8 @@ class Wire:
 
 
 def load(port: int, requests: list[str], clients: int, count: int) -> dict[str, Any]:
-    """*count* requests, in turn those given, by so many clients that each wait for their answer."""
+    """*count* requests, in turn those given, by so many clients that each wait for their answer. ``began``: when the
+    first was sent, by the machine's clock (``time.perf_counter``)."""
     texts = [text.encode() for text in requests]
     statuses: Counter[int] = Counter()
     taken: list[float] = []
@@ -105,7 +106,7 @@ def load(port: int, requests: list[str], clients: int, count: int) -> dict[str, 
                     wire.send(texts[sent % len(texts)])
                     sent += 1
         seconds = time.perf_counter() - began
-    return {"taken": taken, "seconds": seconds, "statuses": dict(statuses), "size": size}
+    return {"taken": taken, "began": began, "seconds": seconds, "statuses": dict(statuses), "size": size}
 
 
 if __name__ == "__main__":

@@ -77,12 +77,14 @@ def _group(commands: argparse._SubParsersAction[argparse.ArgumentParser], name: 
 
 
 def configure(level: str) -> None:
-    """Logs are JSON lines on stderr."""
+    """Logs are JSON lines on stderr. They do not say which line of the program it was, so nobody looks for it."""
     from magnetar_control.web.asgi import JsonLog
 
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLog())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging._srcfile = None  # noqa: SLF001 - as the module's documentation has it
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging.getLogger("alembic").setLevel(logging.WARNING)
 
 

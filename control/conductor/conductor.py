@@ -40,7 +40,7 @@ Flow = Callable[[Work], None]
 #: Seconds that work in hand may go on when the conductor is told to stop.
 GRACE = 20.0
 #: Seconds in which further workers become free, when all were busy.
-GATHER = 0.02
+GATHER = 0.05
 
 
 class Conductor:

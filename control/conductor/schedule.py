@@ -86,11 +86,12 @@ def _arrive(work: Work, left: servers.Left, host: str, target: Database, began: 
         goes_on = work.conductor.goes_on(target, connection, host, work.action.kind)
         carried = servers.arrive(connection, left, host, partial(
             actions.begun, target, connection, work.conductor.holder) if goes_on else None)
-        if carried:
-            actions.happened(connection, carried.creation.id, EVENT, work.conductor.name, began)
+        chosen = {"event": EVENT, "host": work.conductor.name, "start_time": began}
         if carried and goes_on:
-            event = actions.started(connection, carried.creation.id, work.rule.event, host)
+            event = actions.went_on(connection, carried.creation.id, chosen, work.rule.event, host)
             onward = Onward(target, carried.creation, carried.server, event)
+        elif carried:
+            actions.happened(connection, carried.creation.id, **chosen)
         if not (onward and carried and carried.alone):
             target.ring(connection, servers.ACTIONS_BELL)
     return onward

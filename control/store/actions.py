@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
+    BigInteger,
     BindParameter,
     Connection,
     Integer,
@@ -23,6 +24,8 @@ from sqlalchemy import (
     exists,
     func,
     insert,
+    literal,
+    null,
     or_,
     select,
     tuple_,
@@ -50,11 +53,17 @@ Row = Any
 
 _other, _any = actions.alias("other"), actions.alias("any")
 #: Statements that are made once: to make one anew takes longer than the database with it.
-_NUMBER: BindParameter[int] = bindparam("number")
+_NUMBER: BindParameter[int] = bindparam("number", type_=BigInteger)
 _MINE = (actions.c.id == _NUMBER, actions.c.holder == bindparam("by"))
 _HELD = select(actions.c.id).where(*_MINE, actions.c.state == "running").with_for_update()
 _ENDED = update(actions).where(*_MINE, actions.c.state == "running")
 _HAPPENED = insert(action_events)
+#: An event that has ended and the next one. Of several VALUES SQLAlchemy would make the statement anew each time.
+_WENT_ON = insert(action_events).from_select(
+    ["action_id", "event", "host", "start_time", "finish_time", "result"],
+    select(_NUMBER, *(bindparam(name, type_=String) for name in ("ended", "by", "since", "moment")), literal(
+        "Success")).union_all(select(_NUMBER, *(bindparam(name, type_=String) for name in (
+            "begun", "at_host", "moment")), null(), null()))).returning(action_events.c.id)
 _FINISHED = update(action_events).where(action_events.c.id == _NUMBER)
 
 
@@ -276,6 +285,16 @@ def started(connection: Connection, number: int, event: str, host: str | None) -
     """An event of an action begins; returns its number."""
     found = connection.execute(_HAPPENED, {"action_id": number, "event": event, "start_time": now(), "host": host})
     return int(found.inserted_primary_key[0])  # type: ignore[index]
+
+
+def went_on(connection: Connection, number: int, before: Mapping[str, Any], event: str, host: str | None) -> int:
+    """An event of an action has ended well (*before*: its name, host and start_time), and another begins; returns the
+    other's number. One statement."""
+    moment = now()
+    found = connection.execute(_WENT_ON, {
+        "number": number, "ended": before["event"], "by": before["host"], "since": before["start_time"],
+        "moment": moment, "begun": event, "at_host": host}).scalars()
+    return max(map(int, found))
 
 
 def happened(connection: Connection, number: int, event: str, host: str | None, start_time: str,

@@ -48,8 +48,8 @@ TURNS = {"sqlite": ((64, 0.0), (1, 30.0)), "postgresql": ((3, 0.1), (3, 0.1))}
 #: itself goes before.
 NOTICED = {"connect_timeout": "5", "keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "3",
            "tcp_user_timeout": "20000"}
-#: Seconds between two notifications, in which more is rung.
-GATHER = 0.005
+#: Seconds between two notifications, in which more is rung. The first is sent at once.
+GATHER = 0.02
 #: How long a call is tried again while the database is away, in seconds.
 RETRY_FOR = 10.0
 #: Seconds that a statement may take; the server ends it, and when that does not answer either, after so many more, the
@@ -138,6 +138,13 @@ class Database:
         """A connection for reading; each statement is a transaction of its own."""
         self._refuse()
         with self.pulse.felt(), self._to_read.taken(), self.reading.connect() as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def write_one(self) -> Iterator[Connection]:
+        """A connection for one statement that changes something, and is a transaction by itself. Nothing is rung."""
+        self._refuse()
+        with self.pulse.felt(), self._to_write.taken(), self.reading.connect() as connection:
             yield connection
 
     @contextlib.contextmanager

@@ -202,12 +202,11 @@ class Left(NamedTuple):
 def leave(connection: Connection, id: str) -> Left | None:
     """Take a server with its actions out of cell0, which is done when the transaction ends. Who wants to change it
     meanwhile waits, and finds it in its cell then; so no change is lost. ``None`` when it has left already."""
-    asked = list(connection.execute(_FORGET_ACTIONS, {"id": id}).mappings())
     server = connection.execute(_FORGET_SERVER, {"id": id}).mappings().one_or_none()
     if server is None:
         return None
-    if connection.dialect.name == "postgresql":  # what was asked while the statements waited for who asked
-        asked += connection.execute(_FORGET_ACTIONS, {"id": id}).mappings()
+    # Who asked for something has the server's row until it is written down: it is seen here.
+    asked = connection.execute(_FORGET_ACTIONS, {"id": id}).mappings()
     return Left(server, sorted(asked, key=itemgetter("id")))
 
 

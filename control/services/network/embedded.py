@@ -74,7 +74,7 @@ class Embedded:
 
     def bind(self, server_id: str, host: str, active: bool = True) -> None:
         """The server's ports are on *host* now; *active*: and its NICs are up."""
-        with self.database.write() as connection:
+        with self.database.write_one() as connection:
             connection.execute(_BIND, {"server": server_id, "host": host, "updated_at": now(),
                                        "status": "ACTIVE" if active else "DOWN"})
 
@@ -112,8 +112,8 @@ class Embedded:
             return nics.found(connection, server_id)
 
     def groups(self, context: Context, names: Sequence[str]) -> list[str]:
-        """See ``services.Networks``; none given is the project's ``default``."""
-        if not names:
+        """See ``services.Networks``; none given is the project's ``default``, which there is once in each project."""
+        if set(names) <= {"default"}:
             return ["default"]
         with self.database.read() as connection:
             named(connection, context, names)

@@ -10,7 +10,7 @@ from sqlalchemy import select, update
 from magnetar_control.store import actions as queue
 from magnetar_control.store import servers
 from magnetar_control.store.database import now
-from magnetar_control.store.tables import actions
+from magnetar_control.store.tables import action_events, actions
 
 NO_LIMITS = MappingProxyType({})
 
@@ -207,3 +207,16 @@ def test_a_long_queue_for_one_host_keeps_no_other_waiting(database):
     put(database, "s3", host="kvm1")
     assert taken(database, count=4, limits=limits) == ["s3"]
     assert queue.take(database, "one", 4, limits) == ([], True)
+
+
+def test_one_event_ends_and_the_next_begins(database):
+    with database.write() as connection:
+        number = servers.enqueue(connection, "s1", "create", "req-1", "u1", "p1")
+        before = {"event": "schedule", "host": "conductor1", "start_time": "2026-11-22T00:00:00.000000"}
+        begun = queue.went_on(connection, number, before, "build", "kvm1")
+        queue.finished(connection, begun, "Error", details="no disk")
+    with database.read() as connection:
+        ended, last = connection.execute(select(action_events).order_by(action_events.c.id))
+    assert (ended.event, ended.host, ended.result, ended.action_id) == ("schedule", "conductor1", "Success", number)
+    assert ended.start_time == before["start_time"] < ended.finish_time == last.start_time
+    assert (last.id, last.event, last.host, last.result, last.details) == (begun, "build", "kvm1", "Error", "no disk")

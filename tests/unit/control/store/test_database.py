@@ -94,3 +94,9 @@ def test_what_is_not_written_is_not_rung(database):
         database.ring(connection, "actions")
         1 / 0  # noqa: B018 - anything that fails
     assert database.bell.count("actions") == 0
+
+
+def test_one_statement_is_a_transaction_by_itself(database):
+    with database.read() as reading, database.write_one() as connection:
+        connection.execute(insert(flavors), {**SMALL, "created_at": now()})
+        assert count(reading) == 1
