@@ -130,6 +130,6 @@ def _status(document: Document, progress: Fields | None) -> str:
         return "completed"
     if state.get("moved") or state.get("arrived"):
         return "moved"
-    if progress is not None:
+    if progress is not None or state.get("decided"):  # the server is the target's, which only has to say so
         return "running"
     return "failed" if state.get("failed") or state.get("fault") else "prepared"

@@ -46,7 +46,7 @@ class Exports(State):
             found[1].end()
 
     def rejoin(self, uuid: str, socket: Path) -> None:
-        with self._call("rejoin"):
+        with self._call("rejoin"), self._lock:
             if self._joined is None:
                 self._joined = {}
             if socket in self._joined:
@@ -71,9 +71,10 @@ class Exports(State):
         """The agent's process has ended, and its servers with it."""
         for id in list(self._served or {}):
             self.unserve(id)
-        for client in (self._joined or {}).values():
-            client.close()
-        self._joined = None
+        with self._lock:
+            for client in (self._joined or {}).values():
+                client.close()
+            self._joined = None
 
 
 class _Server:

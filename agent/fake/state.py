@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict, deque
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from magnetar_core.errors import HypervisorDown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
 parse = lru_cache(maxsize=100_000)(_parse)
@@ -77,8 +78,8 @@ class State:
         if self._journal:
             self._load(self._journal.read())
 
-    @contextmanager
-    def _call(self, method: str, changed: str = "", needs_libvirt: bool = True) -> Iterator[list[str]]:
+    def _call(self, method: str, changed: str = "",
+              needs_libvirt: bool = True) -> AbstractContextManager[list[str]]:
         """Every call of the protocol passes here: connection, ordered failures, delay, lock, state file, events.
         *changed*: the name of what it may change; see ``_change``."""
         if self.delay:
@@ -88,11 +89,7 @@ class State:
         with self._lock:
             if self._failures[method]:
                 raise self._failures[method].popleft()
-        if not changed:
-            yield []
-            return
-        with self._change(changed) as more:
-            yield more
+        return self._change(changed) if changed else nullcontext([])
 
     @contextmanager
     def _change(self, *names: str) -> Iterator[list[str]]:

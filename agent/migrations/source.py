@@ -121,6 +121,8 @@ def move(task: Task) -> None:
     task.keep()
     try:
         _Move(task).run()
+        document.state["moved"] = True
+        task.keep()
     except MagnetarError as error:
         # Where the guest is for sure here it is given back at once; else a repetition finds out.
         lost = isinstance(error, HypervisorDown) or document.state.get("decided")
@@ -130,8 +132,6 @@ def move(task: Task) -> None:
     finally:
         task.agent.progress.pop(document.id, None)
         task.agent.links.cut(document.id)
-    document.state["moved"] = True
-    task.keep()
 
 
 def state(path: Path, migration: str, run: str) -> str:

@@ -10,11 +10,13 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
+from magnetar_agent.link.talk import Talk
 from magnetar_agent.migrations import source
-from magnetar_core.errors import Cancelled, Conflict, HypervisorError, MagnetarError, TimedOut
+from magnetar_core.errors import Cancelled, Conflict, HypervisorError, MagnetarError, TimedOut, Unreachable
 from magnetar_core.flows.migrate import Migrate, abort
 from tests.contract.place import eventually
 
@@ -317,6 +319,26 @@ def test_the_target_is_away(pair: Pair) -> None:
     assert pair.one.runs(id)
     pair.two.start()
     pair.migrate()
+    pair.check(id, pair.two)
+
+
+def test_what_is_decided_goes_on_whatever_type_is_asked_for(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guest is at the target, which has not said yet that it has the server: at the source it is off, and auto
+    would be cold. It is not taken back, which would start it anew."""
+    id = pair.make()
+    ask = Talk.ask
+
+    def broken(talk: Talk, op: str, **words: Any) -> Any:
+        if op == "arrive":
+            raise Unreachable("The link broke.")
+        return ask(talk, op, **words)
+
+    with monkeypatch.context() as patch, pytest.raises(MagnetarError, match="link broke"):
+        patch.setattr(Talk, "ask", broken)
+        pair.migrate()
+    (half,) = pair.one.side().client.list("migration")
+    assert half["status"] == "running" and not pair.one.runs(id)
+    assert pair.migrate() == WAY[2:]
     pair.check(id, pair.two)
 
 

@@ -70,7 +70,7 @@ def test_building_with_volumes(owner: Owner, fuse: Fuse) -> None:
         assert owner.call.settled(server) is None
         if not died:
             break
-    assert at > 30
+    assert at > 20
 
 
 def test_an_api_that_dies_leaves_nothing_behind(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:

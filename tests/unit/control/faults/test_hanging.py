@@ -32,7 +32,7 @@ from tools import postgres as server
 from .swallowing import Swallowing
 
 #: What a cell has, and how much longer anything may take on a machine that is busy.
-TIMEOUT, BUSY = 0.5, 4.0
+TIMEOUT, BUSY = 2.0, 4.0
 
 
 @pytest.fixture
