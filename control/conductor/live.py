@@ -9,7 +9,8 @@ from magnetar_core.actions import ACTIVE, ERROR, PAUSED, STOPPED, SUSPENDED
 from magnetar_core.errors import Cancelled, MagnetarError
 
 from .build import nics_of, seen
-from .move import Move, Stayed, patient
+from .move import Move, Stayed
+from .power import patient
 from .work import HostDown, Work
 
 #: What the agent says of the guest, and the vm_state that it then has.

@@ -25,7 +25,6 @@ from magnetar_core.errors import Conflict, MagnetarError, NotFound, Unreachable
 from magnetar_core.flows.migrate import Migrate, Side, abort
 
 from . import build
-from .power import AGAIN, TRIES
 from .schedule import RANDOM, NoHost, wanted
 from .tend import Tender
 from .work import Claims, HostDown, Work
@@ -296,14 +295,6 @@ class Move:
                 self.work.look()
                 client.ensure("server", self.work.id, {"power": "off"},
                               timeout=self.conductor.settings.action_timeout)
-
-
-def patient(work: Work) -> bool:
-    """A host does not answer: whether the action is tried again in a moment."""
-    if work.action.attempts < TRIES:
-        work.later(AGAIN)
-        return True
-    return False
 
 
 def recall(work: Work, names: list[str]) -> None:

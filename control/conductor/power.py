@@ -24,17 +24,24 @@ AGAIN, TRIES = 2.0, 30
 SELDOM = 20.0
 
 
-def patiently(work: Work, error: HostDown, **values: Any) -> None:
-    """The host does not answer: try again in a moment, at last give up."""
+def patient(work: Work) -> bool:
+    """A host does not answer: whether the action is tried again in a moment."""
     if work.action.attempts < TRIES:
         work.later(AGAIN)
-    else:
+        return True
+    return False
+
+
+def patiently(work: Work, error: HostDown, **values: Any) -> None:
+    """As ``patient``; at last the action has failed."""
+    if not patient(work):
         work.failed(error, **values)
 
 
 def once_more(work: Work) -> None:
     """Try until the host answers: its guest may have a volume or NIC that nobody else must get."""
-    work.later(AGAIN if work.action.attempts < TRIES else SELDOM)
+    if not patient(work):
+        work.later(SELDOM)
 
 
 def attempt(work: Work, ask: Callable[[Client], Mapping[str, Any]], fails: Callable[[Exception], None]) -> None:

@@ -26,7 +26,8 @@ from magnetar_core.errors import Conflict, MagnetarError, NoSpace
 
 from .build import nics_of, seen
 from .conductor import Conductor
-from .move import Move, Stayed, patient
+from .move import Move, Stayed
+from .power import patient
 from .schedule import wanted
 from .work import HostDown, Work
 

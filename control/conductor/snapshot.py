@@ -17,7 +17,7 @@ from magnetar_control.services import Context, Document
 from magnetar_control.web import Fault
 from magnetar_core.errors import Cancelled, Conflict, MagnetarError, NotFound
 
-from .power import AGAIN, TRIES
+from .power import patient
 from .work import HostDown, Work, said
 
 log = logging.getLogger(__name__)
@@ -37,10 +37,8 @@ def create_image(work: Work) -> None:
         with work.event():
             _make(work)
     except HostDown as error:
-        if work.action.attempts < TRIES:
-            work.later(AGAIN)
-            return
-        _ended(work, error)
+        if not patient(work):
+            _ended(work, error)
     except (MagnetarError, Fault) as error:
         work.look()
         _clear(work)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
-from magnetar_control.conductor import attach, power, snapshot
+from magnetar_control.conductor import attach, power
 from magnetar_control.conductor.periodic import Periodic, images
 from magnetar_control.conductor.work import HostDown, Work
 from magnetar_control.store import servers, tables
@@ -212,7 +212,7 @@ def test_a_server_that_goes_while_its_image_waits(maker: Owner, monkeypatch: pyt
         raise HostDown("The agent does not answer.")
 
     monkeypatch.setattr("magnetar_control.conductor.snapshot._content", away)
-    monkeypatch.setattr("magnetar_control.conductor.snapshot.AGAIN", pause)
+    monkeypatch.setattr("magnetar_control.conductor.power.AGAIN", pause)
     id = make(maker, server)
     until(lambda: tried)
     maker.call.delete(f"/v2.1/servers/{server}")
@@ -264,8 +264,7 @@ def unreachable(patched: pytest.MonkeyPatch) -> None:
 
     patched.setattr(Work, "client", client)
     patched.setattr(attach, "plug", lambda work, host, _entry: client(work, host))
-    for flows in (power, snapshot):
-        patched.setattr(flows, "AGAIN", 600.0)
+    patched.setattr(power, "AGAIN", 600.0)
 
 
 def go_on(owner: Owner, server: str) -> None:

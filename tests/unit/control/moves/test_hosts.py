@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import update
 
-from magnetar_control.conductor import move, resize
+from magnetar_control.conductor import power, resize
 from magnetar_control.store import hosts, tables
 from magnetar_core.errors import HypervisorError, Unreachable
 
@@ -27,7 +27,7 @@ def cloud():
 @pytest.fixture
 def hasty(monkeypatch):
     """A conductor that does not wait for hosts that are down."""
-    monkeypatch.setattr(move, "TRIES", 0)
+    monkeypatch.setattr(power, "TRIES", 0)
     monkeypatch.setattr("magnetar_core.client.RETRY_FOR", 0.2)
 
 
