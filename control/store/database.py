@@ -133,18 +133,18 @@ class Database:
         self._listener: _Listener | None = None
         self._ringer = _Ringer(self) if self.kind == "postgresql" else None
 
-    @contextlib.contextmanager
-    def read(self) -> Iterator[Connection]:
+    def read(self) -> contextlib.AbstractContextManager[Connection]:
         """A connection for reading; each statement is a transaction of its own."""
-        self._refuse()
-        with self.pulse.felt(), self._to_read.taken(), self.reading.connect() as connection:
-            yield connection
+        return self._asked(self._to_read)
+
+    def write_one(self) -> contextlib.AbstractContextManager[Connection]:
+        """A connection for one statement that changes something, and is a transaction by itself. Nothing is rung."""
+        return self._asked(self._to_write)
 
     @contextlib.contextmanager
-    def write_one(self) -> Iterator[Connection]:
-        """A connection for one statement that changes something, and is a transaction by itself. Nothing is rung."""
+    def _asked(self, turns: _Turns) -> Iterator[Connection]:
         self._refuse()
-        with self.pulse.felt(), self._to_write.taken(), self.reading.connect() as connection:
+        with self.pulse.felt(), turns.taken(), self.reading.connect() as connection:
             yield connection
 
     @contextlib.contextmanager
