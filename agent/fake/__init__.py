@@ -17,7 +17,7 @@ from magnetar_agent.fake.disks import Disks
 from magnetar_agent.fake.figures import Figures
 from magnetar_agent.fake.inside import Inside
 from magnetar_agent.fake.migrate import Migrations
-from magnetar_agent.fake.state import FakeDomain, FakeNetwork, parse
+from magnetar_agent.fake.state import FakeDomain, FakeNetwork, host_of, parse
 from magnetar_agent.fake.storage import Storage
 from magnetar_agent.hypervisor import CRASHED, OFF, PAUSED, RUNNING, Event
 from magnetar_agent.networks import Lease, NetworkSeen, NetworkSpec
@@ -161,7 +161,7 @@ class FakeHypervisor(Inside, Devices, Figures, Migrations, Storage, Disks):
                                "not touched. Choose another name, or remove that network.")
             seen = NetworkSeen(spec.uuid, spec.name, True, True, spec.bridge, True)
             hosts = dict(spec.hosts)
-            changed.extend(_host(spec.name, mac) for mac in {**hosts, **(there.hosts if there else {})})
+            changed.extend(host_of(spec.name, mac) for mac in {**hosts, **(there.hosts if there else {})})
             self._networks[spec.name] = FakeNetwork(seen, there.leases if there else [], hosts)
 
     def remove_network(self, name: str) -> None:
@@ -169,19 +169,19 @@ class FakeHypervisor(Inside, Devices, Figures, Migrations, Storage, Disks):
             there = self._networks.get(name)
             if there and not there.seen.owned:
                 raise Conflict(f"The libvirt network {name} was not made by Magnetar, so it is not touched.")
-            changed.extend(_host(name, mac) for mac in (there.hosts if there else ()))
+            changed.extend(host_of(name, mac) for mac in (there.hosts if there else ()))
             self._networks.pop(name, None)
 
     def reserve(self, network: str, mac: str, address: str) -> None:
-        with self._call("reserve", _host(network, mac)) as changed:
+        with self._call("reserve", host_of(network, mac)) as changed:
             if there := self._made(network):
                 for other in [m for m, a in there.hosts.items() if a == address and m != mac]:
-                    changed.append(_host(network, other))
+                    changed.append(host_of(network, other))
                     del there.hosts[other]
                 there.hosts[mac] = address
 
     def release(self, network: str, mac: str) -> None:
-        with self._call("release", _host(network, mac)) as changed:
+        with self._call("release", host_of(network, mac)) as changed:
             changed.append(f"network {network}")  # with its leases
             if there := self._made(network):
                 there.hosts.pop(mac, None)
@@ -201,8 +201,3 @@ class FakeHypervisor(Inside, Devices, Figures, Migrations, Storage, Disks):
         with self._call("leases"):
             found = self._networks.get(network)
             return list(found.leases) if found and found.seen.active else []
-
-
-def _host(network: str, mac: str) -> str:
-    """The name of what DHCP of a network knows of a card."""
-    return f"host {network} {mac}"

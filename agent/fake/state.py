@@ -49,6 +49,11 @@ class FakeNetwork:
     hosts: dict[str, str] = field(default_factory=dict)
 
 
+def host_of(network: str, mac: str) -> str:
+    """The name of what DHCP of a network knows of a card; see ``State._change``."""
+    return f"host {network} {mac}"
+
+
 class State:
     """The state, and two ways to it: ``_call`` for the protocol, ``_change`` for what comes from outside."""
 
@@ -108,7 +113,7 @@ class State:
     def _names(self) -> list[str]:
         """Of all things, what others need first."""
         return [*(f"domain {uuid}" for uuid in self._domains), *(f"network {name}" for name in self._networks),
-                *(f"host {name} {mac}" for name, one in self._networks.items() for mac in one.hosts), "copies"]
+                *(host_of(name, mac) for name, one in self._networks.items() for mac in one.hosts), "copies"]
 
     def _plain(self, thing: str) -> Any:
         kind, _blank, name = thing.partition(" ")
