@@ -19,21 +19,28 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-@pytest.fixture(params=["fake", pytest.param("libvirt", marks=pytest.mark.lab)])
-def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    folder = Path(tempfile.mkdtemp(prefix="magnetar-contract-", dir="/var/tmp"))
-    folder.chmod(0o711)
-    if request.param == "fake":
+def _within(folder: Path, kind: str) -> Iterator[Place]:
+    if kind == "fake":
         fake = FakeHypervisor(folder)
         made = Place(fake, FakeOutside(fake), folder)
     else:
         from magnetar_agent.virt import LibvirtHypervisor
 
-        made = Place(LibvirtHypervisor("qemu:///system", folder), LibvirtOutside("qemu:///system"), folder)
+        outside = LibvirtOutside("qemu:///system")  # raises where libvirt does not run
+        made = Place(LibvirtHypervisor("qemu:///system", folder), outside, folder)
     try:
         yield made
     finally:
         made.outside.clean(made.prefix)
         made.hypervisor.close()
+
+
+@pytest.fixture(params=["fake", pytest.param("libvirt", marks=pytest.mark.lab)])
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    folder = Path(tempfile.mkdtemp(prefix="magnetar-contract-", dir="/var/tmp"))
+    try:
+        folder.chmod(0o711)
+        yield from _within(folder, request.param)
+    finally:
         shutil.rmtree(folder)
     assert not any(thread.name.startswith("libvirt-") for thread in threading.enumerate())
