@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from magnetar_control.conductor import power, resize
 from magnetar_control.store import hosts, tables
+from magnetar_control.store.database import now
 from magnetar_core.errors import HypervisorError, Unreachable
 
 from .clouds import at, check, claims, disabled, flavors, moves, row
@@ -38,14 +41,25 @@ def host_of(cloud, id):
 
 
 def down(cloud, name):
-    """The agent of a host does not answer, and that is known."""
+    """The agent of a host does not answer, and that is known, also to who looks at all hosts."""
     cloud.kvm[name].stop()
+    with cloud.parts.working.database.write() as connection:
+        connection.execute(update(tables.host_states).where(tables.host_states.c.host == name).values(
+            seen_at="2026-01-01T00:00:00.000000"))
     cloud.parts.working.states.up(name, up=False)
 
 
 def up(cloud, name):
-    """It does again."""
+    """It does again, and who watches it has heard it: until then each look at all hosts would find it down."""
+    began, deadline = now(), time.monotonic() + 60
     cloud.kvm[name].start()
+    heard = select(tables.host_states.c.seen_at).where(tables.host_states.c.host == name)
+    while True:
+        with cloud.parts.working.database.read() as connection:
+            if (connection.execute(heard).scalar() or "") > began:
+                break
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
     cloud.parts.working.states.up(name, up=True)
 
 
@@ -245,8 +259,9 @@ def test_a_server_between_two_hosts_is_moved_again(cloud, torn):
 def test_a_server_between_two_hosts_of_which_one_is_down_is_deleted_and_leaves_nothing(cloud, torn):
     id, host, other = torn
     try:
-        cloud.admin.delete(f"/v2.1/servers/{id}")
-        assert cloud.admin.settled(id, 60) is None
+        assert cloud.admin.delete(f"/v2.1/servers/{id}").status == 204
+        left = cloud.admin.settled(id, 60)
+        assert left is None, left
     finally:
         up(cloud, other)
     assert claims(cloud, id) == {}
