@@ -23,8 +23,10 @@ from magnetar_agent.link import Links
 from magnetar_agent.locks import Locks
 from magnetar_agent.migrations import target
 from magnetar_agent.operations import Operations
+from magnetar_agent.servers import choose, fixed
 from magnetar_agent.volumes import exports, ways
 from magnetar_core.errors import InvalidField
+from magnetar_core.kinds import Server
 
 if TYPE_CHECKING:
     from magnetar_agent.drivers import Driver
@@ -40,6 +42,8 @@ class Agent:
         self.settings = settings
         self.hypervisor = hypervisor
         self.documents = Documents(settings.state_dir)
+        self.documents.index(Server.noun, "mac", choose.macs)
+        self.documents.index(Server.noun, "address", fixed.given)
         self.operations = Operations(settings.parallel)
         self.locks = Locks()
         self.host_name = socket.gethostname()

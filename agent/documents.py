@@ -20,7 +20,7 @@ from magnetar_core.errors import Ambiguous, MagnetarError, NoSpace
 from magnetar_core.kinds import BY_NOUN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 #: Shape of the files of this module; ``UPGRADES`` turns earlier ones into it.
 SCHEMA = 1
@@ -60,6 +60,36 @@ class Document:
         return Document(**marshal.loads(marshal.dumps(vars(self))))  # noqa: S302 - ours; deepcopy takes ten times as long
 
 
+class Index:
+    """Uuids of documents by what *keys* says of each."""
+
+    def __init__(self, keys: Callable[[Document], Iterable[str]]) -> None:
+        self._keys = keys
+        self.ids: dict[str, set[str]] = {}
+        self._of: dict[str, frozenset[str]] = {}
+
+    def put(self, document: Document) -> None:
+        """This is how the document is now."""
+        keys = frozenset(self._keys(document))
+        if self._of.get(document.id) != keys:
+            self.drop(document.id)
+            self._of[document.id] = keys
+            for key in keys:
+                self.ids.setdefault(key, set()).add(document.id)
+
+    def drop(self, id: str) -> None:
+        """There is no such document any more."""
+        for key in self._of.pop(id, ()):
+            ids = self.ids[key]
+            ids.discard(id)
+            if not ids:
+                del self.ids[key]
+
+
+def _name(document: Document) -> tuple[str]:
+    return (document.name,)
+
+
 class Documents:
     """All documents of a host under ``<root>/documents/<kind>/<id>.json``; thread-safe."""
 
@@ -68,6 +98,7 @@ class Documents:
         self._lock = threading.RLock()
         self._listeners: list[Callable[[Document, bool], None]] = []
         self._found: dict[str, dict[str, Document]] = {noun: {} for noun in BY_NOUN}
+        self._indexes: dict[str, dict[str, Index]] = {noun: {"name": Index(_name)} for noun in BY_NOUN}
         for noun, found in self._found.items():
             folder = self.root / noun
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -75,6 +106,7 @@ class Documents:
                 if path.suffix == ".json":
                     document = _read(path)
                     found[document.id] = document
+                    self._indexes[noun]["name"].put(document)
                 else:
                     path.unlink()  # a write that a crash cut short: it was never acknowledged
 
@@ -84,13 +116,18 @@ class Documents:
             found = self._found[kind].get(id)
             return found.copy() if found else None
 
+    def look(self, kind: str, id: str) -> Document | None:
+        """As ``get``, the document itself: to be read at once, never changed."""
+        with self._lock:
+            return self._found[kind].get(id)
+
     def find(self, kind: str, key: str) -> Document | None:
         """The document whose uuid or else whose name is *key*. Raises ``Ambiguous`` naming the uuids."""
         with self._lock:
             by_id = self._found[kind].get(key.lower())
             if by_id:
                 return by_id.copy()
-            named = [d for d in self._found[kind].values() if d.name == key]
+            named = self.having(kind, "name", key)
         if len(named) > 1:
             uuids = sorted(d.id for d in named)
             raise Ambiguous(
@@ -114,6 +151,20 @@ class Documents:
         with self._lock:
             return tuple(self._found[kind].values())
 
+    def index(self, kind: str, name: str, keys: Callable[[Document], Iterable[str]]) -> None:
+        """Have ``having`` find documents of *kind* by what *keys* says of each."""
+        with self._lock:
+            made = self._indexes[kind][name] = Index(keys)
+            for document in self._found[kind].values():
+                made.put(document)
+
+    def having(self, kind: str, name: str, key: str) -> tuple[Document, ...]:
+        """The documents themselves of which index *name* says *key*, in no order: to be read at once, as with ``peek``.
+        However many there are of *kind*, this takes as long. Every kind has the index ``name``."""
+        with self._lock:
+            found = self._found[kind]
+            return tuple(found[id] for id in self._indexes[kind][name].ids.get(key, ()))
+
     def listen(self, listener: Callable[[Document, bool], None]) -> None:
         """Call *listener* with each document that was written or (``True``) removed; it must return quickly."""
         self._listeners.append(listener)
@@ -133,8 +184,11 @@ class Documents:
         except OSError as error:
             raise NoSpace(f"The document of {document.kind} {document.name} cannot be written: {error.strerror}. "
                           f"Free some room under {self.root}.") from error
+        kept = Document(**json.loads(text))  # as the next start will read it
         with self._lock:
-            self._found[document.kind][document.id] = Document(**json.loads(text))  # as the next start will read it
+            self._found[kept.kind][kept.id] = kept
+            for index in self._indexes[kept.kind].values():
+                index.put(kept)
         self._tell(document, False)
 
     def remove(self, document: Document) -> None:
@@ -144,6 +198,8 @@ class Documents:
         sync_folder(path.parent)
         with self._lock:
             self._found[document.kind].pop(document.id, None)
+            for index in self._indexes[document.kind].values():
+                index.drop(document.id)
         self._tell(document, True)
 
     def _tell(self, document: Document, removed: bool) -> None:

@@ -58,6 +58,7 @@ PARAMETERS: dict[str, tuple[Extra, str]] = {
     "format": ({"enum": ["text", "json"]}, "text, or json for an object with the text as output."),
     "bytes": (INTEGER, "At most so many bytes from the end."),
     "interval": (NUMBER, "Seconds between two heartbeats, 0.5 to 60. Default: the agent's setting heartbeat."),
+    "events": (TEXT, "Which of server, domain and operation are told, separated by commas. Default: all."),
     "lines": (INTEGER, "At most so many lines from the end."),
 }
 
@@ -196,7 +197,7 @@ def text(description: str, media: str = "text/plain") -> Extra:
 
 def watch() -> Extra:
     """GET of events."""
-    return {"summary": "Follow what happens", **_route(TEXT, "Server-sent events", _parameters("interval"),
+    return {"summary": "Follow what happens", **_route(TEXT, "Server-sent events", _parameters("interval", "events"),
                                                        media="text/event-stream")}
 
 

@@ -32,7 +32,7 @@ from magnetar_core.errors import HypervisorDown, InvalidField, MagnetarError
 from magnetar_core.kinds import Server
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Collection
 
     from magnetar_agent.agent import Agent
     from magnetar_agent.documents import Document
@@ -45,18 +45,21 @@ log = logging.getLogger(__name__)
 
 #: Bounds of the time between two heartbeats, in seconds.
 INTERVAL = (0.5, 60.0)
+#: Events that a watcher may do without; what tells how it is comes in any case.
+CHOICES = ("server", "domain", "operation")
 #: A heartbeat that is younger than this, in seconds, is good enough for another watcher too.
 FRESH = 0.4
 
 
 class Watcher:
-    """One client: the events that it has not read yet, and how to part with it."""
+    """One client: which of ``CHOICES`` it asks for, the events that it has not read yet, and how to part with it."""
 
     #: One that is so many events behind is cut off: when it is back it gets the states of all servers anew.
     BEHIND = 1000
 
-    def __init__(self, abort: Callable[[], None]) -> None:
+    def __init__(self, abort: Callable[[], None], events: Collection[str] = CHOICES) -> None:
         self._loop, self._abort = asyncio.get_running_loop(), abort
+        self.events = frozenset(events)
         self._waiting: deque[bytes] = deque()
         self._wake = asyncio.Event()
         self.over = False
@@ -118,10 +121,11 @@ class Feed:
     async def watch(self, request: Request) -> StreamingResponse:
         """Server-sent events until the client goes or the agent stops: hello, servers, heartbeat, server, domain,
         operation. Lines with the name of the event and its JSON are followed by an empty line."""
-        interval = query(request, interval=_interval).get("interval", self.agent.settings.heartbeat)
+        asked = query(request, interval=_interval, events=_events)
+        interval = asked.get("interval", self.agent.settings.heartbeat)
         if self._closed:
             raise HypervisorDown("The agent is shutting down. Watch again when it is back.")
-        watcher = Watcher(request.scope.get("state", {}).get("abort", lambda: None))
+        watcher = Watcher(request.scope.get("state", {}).get("abort", lambda: None), asked.get("events", CHOICES))
         return StreamingResponse(self._events(watcher, interval), media_type="text/event-stream",
                                  headers={"cache-control": "no-store"})
 
@@ -157,16 +161,22 @@ class Feed:
         if self._present and not self._closed:
             self._todo.put(function)
 
+    def _asked(self, event: str) -> bool:
+        """Whether anybody who watches asks for these events."""
+        return any(event in watcher.events for watcher in tuple(self._present))
+
     def _happened(self, event: Event) -> None:
-        document = self.agent.documents.get(Server.noun, event.uuid) if self._present else None
-        if document is not None:  # domains that are not ours are nobody's business here
+        document = self.agent.documents.look(Server.noun, event.uuid) if self._present else None
+        if document is None:  # domains that are not ours are nobody's business here
+            return
+        if self._asked("domain"):
             name = document.name
             self._do(lambda: self._send("domain", {"time": now(), "id": event.uuid, "name": name, "what": event.what,
                                                    "reason": event.reason}))
-            self._look_at(event.uuid)
+        self._look_at(event.uuid)
 
     def _ended(self, operation: Operation) -> None:
-        if self._present:
+        if self._asked("operation"):
             shown = operation.as_dict(False)
             self._do(lambda: self._send("operation", shown))
 
@@ -221,7 +231,7 @@ class Feed:
 
     def _look(self, id: str) -> None:
         self._changed.discard(id)
-        document = self.agent.documents.get(Server.noun, id)
+        document = self.agent.documents.look(Server.noun, id)
         if document is None:
             if self._told.pop(id, None):
                 self._send("server", {"id": id, "removed": True, "at": now()})
@@ -235,7 +245,8 @@ class Feed:
         self._number += 1
         framed = _frame(event, data, self._number)
         for watcher in tuple(self._watchers):  # others come meanwhile
-            watcher.tell(framed)
+            if event not in CHOICES or event in watcher.events:
+                watcher.tell(framed)
 
     def _heartbeat(self) -> bytes:
         """What the host has and uses; watchers who ask at about the same time share one look."""
@@ -267,6 +278,13 @@ def _interval(name: str, text: str) -> float:
         found = -1.0
     if not INTERVAL[0] <= found <= INTERVAL[1]:
         raise InvalidField(name, f"must be a number of seconds from {INTERVAL[0]:g} to {INTERVAL[1]:g}", text)
+    return found
+
+
+def _events(name: str, text: str) -> frozenset[str]:
+    found = frozenset(text.split(","))
+    if not found <= set(CHOICES):
+        raise InvalidField(name, f"must be some of {', '.join(CHOICES)}, separated by commas", text)
     return found
 
 

@@ -53,10 +53,9 @@ def check(agent: Agent, want: Fields) -> None:
     for at, nic in enumerate(told["networks"]):
         choose.exists(agent, (nic.get("network"), nic.get("bridge")), f"networks[{at}]")
     fixed.complete(agent, [dict(nic) for nic in told["networks"]], [], None)
-    taken = choose.taken(agent, None)
     for nic in told["networks"]:
-        if nic["mac"] in taken:
-            raise Conflict(f"The MAC {nic['mac']} belongs to server {taken[nic['mac']].name!r} of the target.")
+        if other := choose.taken(agent, nic["mac"]):
+            raise Conflict(f"The MAC {nic['mac']} belongs to server {other.name!r} of the target.")
     volumes.fit(agent, told)
     _can_run(agent, told, want["type"] == "live")
     _room(agent, told)

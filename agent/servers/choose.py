@@ -130,14 +130,13 @@ def _networks(agent: Agent, given: list[Fields], document: Document | None) -> l
     """NICs with a MAC each: given, kept from before, or drawn."""
     old = list(document.want["networks"]) if document else []
     cards = list(_cards(agent, given, old))
-    # Looking through all servers is what costs here; what is kept was held against them when it came.
-    others = taken(agent, document) if any(kept is None for _field, _nic, kept in cards) else {}
     found: list[Fields] = []
     for field, nic, kept in cards:
-        mac = nic.get("mac") or (kept["mac"] if kept else _draw(set(others) | {f["mac"] for f in found}))
-        if mac in others:
-            raise Conflict(f"{field}.mac: {mac} belongs to server {others[mac].name!r}. Leave it out to have one "
-                           "drawn.", field=f"{field}.mac", uuids=[others[mac].id])
+        mac = nic.get("mac") or (kept["mac"] if kept else _draw(agent, {f["mac"] for f in found}))
+        other = None if kept else taken(agent, mac, document)  # what is kept was held against others when it came
+        if other:
+            raise Conflict(f"{field}.mac: {mac} belongs to server {other.name!r}. Leave it out to have one drawn.",
+                           field=f"{field}.mac", uuids=[other.id])
         if mac in {f["mac"] for f in found}:
             raise InvalidField(f"{field}.mac", "must differ from the other NICs'", mac)
         found.append({"model": "virtio", **nic, "mac": mac})
@@ -159,10 +158,15 @@ def _cards(agent: Agent, given: list[Fields], old: list[Fields]) -> Iterator[tup
         yield field, nic, kept
 
 
-def taken(agent: Agent, document: Document | None) -> dict[str, Document]:
-    """MACs of the other servers, and whose they are."""
-    return {nic["mac"]: other for other in agent.documents.peek("server") for nic in other.want["networks"]
-            if not document or other.id != document.id}
+def macs(server: Document) -> list[str]:
+    """Those of a server's cards."""
+    return [nic["mac"] for nic in server.want["networks"]]
+
+
+def taken(agent: Agent, mac: str, document: Document | None = None) -> Document | None:
+    """The server, other than that of *document*, that has the MAC."""
+    found = agent.documents.having("server", "mac", mac)
+    return next((one for one in found if document is None or one.id != document.id), None)
 
 
 def _plug(nic: Fields, field: str) -> tuple[str | None, str | None]:
@@ -195,9 +199,9 @@ def exists(agent: Agent, plug: tuple[str | None, str | None], field: str) -> Non
                                                  "with the network module, or name a bridge"), "network", network)
 
 
-def _draw(taken: set[str]) -> str:
-    """A MAC of QEMU's range that no server here has."""
+def _draw(agent: Agent, drawn: set[str]) -> str:
+    """A MAC of QEMU's range that no server here has, and that is not among those *drawn*."""
     while True:
         mac = "52:54:00:" + ":".join(f"{byte:02x}" for byte in secrets.token_bytes(3))
-        if mac not in taken:
+        if mac not in drawn and not taken(agent, mac):
             return mac

@@ -66,18 +66,26 @@ def _alone(agent: Agent, cards: list[Fields], at: int, document: Document | None
     plug, address = _plug(agent, card), bare(card)
     if any(bare(one) == address and _plug(agent, one) == plug for one in cards[:at]):
         raise InvalidField(field, "must differ from the other NICs'", card["address"])
-    others = [one for one in agent.documents.peek("server") if document is None or one.id != document.id]
-    for other in others:
+
+    def others(name: str, key: str) -> list[Document]:
+        found = agent.documents.having("server", name, key)
+        return [one for one in found if document is None or one.id != document.id]
+
+    for other in others("address", str(address)):
         if any(bare(nic) == address and _plug(agent, nic) == plug for nic in other.want["networks"]):
             raise Conflict(f"{field}: {address} belongs to server {other.name!r}. Choose another address.",
                            field=field, uuids=[other.id])
     if managed(agent, card) is None:
         return
     leased = {lease.mac for lease in agent.hypervisor.leases(plug[1]) if lease.address == address} - {card["mac"]}
-    for other in others if leased else ():
-        if any(nic["mac"] in leased for nic in other.want["networks"]):
-            raise Conflict(f"{field}: DHCP has given {address} to server {other.name!r}. Choose another address, or "
-                           "let the network's DHCP range leave it out.", field=field, uuids=[other.id])
+    for other in (one for mac in leased for one in others("mac", mac)):
+        raise Conflict(f"{field}: DHCP has given {address} to server {other.name!r}. Choose another address, or let "
+                       "the network's DHCP range leave it out.", field=field, uuids=[other.id])
+
+
+def given(server: Document) -> list[str]:
+    """The addresses that a server's cards were given, without prefixes."""
+    return [address for nic in server.want["networks"] if (address := bare(nic))]
 
 
 def bare(card: Fields) -> str | None:

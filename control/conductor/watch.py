@@ -134,7 +134,7 @@ class Watch:
                     if not self._mine(name, seen=True):
                         return
                     conductor.states.up(name, up=True)
-                    for event, document in client.watch(interval=min(settings.heartbeat, LEASE / 3)):
+                    for event, document in client.watch(min(settings.heartbeat, LEASE / 3), events=["server"]):
                         if conductor.over.is_set():
                             return
                         if event == "heartbeat":

@@ -187,12 +187,14 @@ class Client:
         """Ask that the operation stops; what it has made is taken away."""
         return self._call("DELETE", _route("operations", operation_id))
 
-    def watch(self, interval: float = 5.0, timeout: Optional[float] = None) -> Iterator[tuple[str, Document]]:
+    def watch(self, interval: float = 5.0, timeout: Optional[float] = None,
+              events: Sequence[str] = ()) -> Iterator[tuple[str, Document]]:
         """Yield ``(event, document)`` from a connection of its own until the agent ends it: hello, servers, then what
-        happens, and a heartbeat every *interval* seconds. ``Unreachable`` after *timeout* (3 intervals) of silence."""
+        happens (*events*: only these of server, domain, operation), and a heartbeat every *interval* seconds.
+        ``Unreachable`` after *timeout* (3 intervals) of silence."""
         from . import watch
         return watch.follow(self._connect, self._headers(new_request_id(), "text/event-stream"), self._answer,
-                            self._unreachable, interval, timeout)
+                            self._unreachable, interval, timeout, events)
 
     # waiting
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
-from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional, Sequence
 
 from .errors import MagnetarError, Unreachable
 
@@ -19,13 +19,14 @@ HEARTBEATS = 3
 
 def follow(connect: Callable[[], http.client.HTTPConnection], headers: dict[str, str],
            refused: Callable[[int, bytes], Any], unreachable: Callable[[Exception, bool], MagnetarError],
-           interval: float, timeout: Optional[float]) -> Events:
+           interval: float, timeout: Optional[float], events: Sequence[str] = ()) -> Events:
     """Yield ``(event, document)`` until the agent ends the stream; see ``Client.watch``."""
     silence, connection = timeout or HEARTBEATS * interval, None
     try:
         connection = connect()
         connection.sock.settimeout(silence)
-        connection.request("GET", "/v1/watch?interval=%s" % interval, None, headers)
+        asked = "interval=%s" % interval + ("&events=" + ",".join(events) if events else "")
+        connection.request("GET", "/v1/watch?" + asked, None, headers)
         response = connection.getresponse()
         if response.status != 200:
             refused(response.status, response.read())

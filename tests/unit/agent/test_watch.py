@@ -106,6 +106,25 @@ def test_a_server_that_is_made_is_built_then_active(
     events.close()
 
 
+def test_who_asks_for_less_is_told_less(client: Client, host: Host) -> None:
+    of_all, of_servers = client.watch(), client.watch(events=["server"])
+    for events in (of_all, of_servers):
+        until(events, "heartbeat")
+    id = host.server("web1").resource["id"]
+    host.fake.guest_powers_off(id)
+    told = []
+    for name, data in of_servers:
+        told.append(name)
+        if data.get("status") == "SHUTOFF":
+            break
+    assert set(told) == {"server"}
+    assert until(of_all, "domain", id=id)
+    for events in (of_all, of_servers):
+        events.close()
+    with pytest.raises(InvalidField, match="server, domain, operation"):
+        next(client.watch(events=["server", "heartbeat"]))
+
+
 def test_a_failed_operation_says_why(client: Client) -> None:
     events = client.watch()
     next(events)
