@@ -9,7 +9,8 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -23,7 +24,7 @@ from magnetar_control.scheduler.choose import rules_of
 from magnetar_control.scheduler.hosts import HostStates
 from magnetar_control.services import Services
 from magnetar_control.settings import Settings
-from magnetar_control.store import actions, conductors, hosts
+from magnetar_control.store import actions, conductors, hosts, servers
 from magnetar_control.store.allocations import Ratios
 from magnetar_control.store.database import Database
 from magnetar_control.store.hanging import limited
@@ -39,8 +40,9 @@ log = logging.getLogger(__name__)
 Flow = Callable[[Work], None]
 #: Seconds that work in hand may go on when the conductor is told to stop.
 GRACE = 20.0
-#: Seconds in which further workers become free, when all were busy.
-GATHER = 0.05
+#: Seconds in which further workers become free, when all were busy; and in which more is asked for that begins together
+#: with others, after some of it was taken. What comes alone waits for neither.
+FREED, GATHER = 0.04, 0.03
 
 
 class Conductor:
@@ -48,7 +50,7 @@ class Conductor:
     cell0 (one of all conductors must)."""
 
     def __init__(self, settings: Settings, store: Store, services: Services, agents: Agents, cell: str,
-                 flows: Mapping[str, Mapping[str, Flow]], delivery: Delivery, schedules: bool = True) -> None:
+                 flows: Mapping[str, Mapping[str, Any]], delivery: Delivery, schedules: bool = True) -> None:
         self.settings, self.store, self.services, self.agents = settings, store, services, agents
         self.delivery = delivery
         self.cell = store.named(cell)
@@ -77,7 +79,8 @@ class Conductor:
         self._served = [store.cell(self.cell.id), *([store.cell0] if schedules else ())]
         #: By the name of the database that the action is in.
         self._flows = {self._served[0].name: flows["cell"], store.cell0.name: flows["cell0"]}
-        self._gone = flows["gone"]
+        self._gone: Mapping[str, Flow] = flows["gone"]
+        self._together: Mapping[str, Callable[[Sequence[Work]], list[Work]]] = flows["together"]
         #: Databases in whose queues something was left at the last look: the end of other work may make it free.
         self._left = {database.name: False for database in self._served}
 
@@ -126,10 +129,12 @@ class Conductor:
                 work.heard = host, document
             return bool(found)
 
-    def goes_on(self, database: Database, connection: Connection, host: str, kind: str) -> bool:
-        """Whether an action of *kind* at *host*, in a transaction of *database*, may begin here without the queue."""
-        return database is self._served[0] and actions.bears(
-            database, connection, host, kind, self.settings.limits())
+    def room(self, database: Database, connection: Connection, places: Collection[str], kind: str) -> Counter[str]:
+        """How many actions of *kind* at each of these hosts may begin here without the queue, in a transaction of
+        *database*."""
+        if database is not self._served[0]:
+            return Counter()
+        return actions.room(database, connection, places, kind, self.settings.limits())
 
     def settling(self) -> bool:
         """Whether hosts may only look down because this conductor has not heard of them yet: it was started a moment
@@ -194,11 +199,9 @@ class Conductor:
             finally:
                 for _at in range(room - len(taken)):
                     self._free.release()
-            for action in taken:
-                if self._begins(database, action):
-                    self._pool.submit(self._do, database, action)
-                else:
-                    self._free.release()
+            self._submit(database, [action for action in taken if self._begins(database, action)])
+            if taken and database is self.store.cell0:
+                self.over.wait(GATHER)
             if len(taken) < room:  # there was no more
                 database.bell.wait(ACTIONS_BELL, seen)
 
@@ -209,7 +212,22 @@ class Conductor:
         with self._lock:
             new = key not in self._mine
             self._mine.add(key)
+        if not new:
+            self._free.release()
         return new
+
+    def _submit(self, database: Database, taken: Sequence[Any]) -> None:
+        """Have workers do actions that were taken: each one, or first one several of which all have the same begun."""
+        kinds: dict[str, list[Any]] = {}
+        for action in taken:
+            first = database is self.store.cell0 and action.attempts == 1 and action.action in self._together
+            kinds.setdefault(action.action if first else "", []).append(action)
+        for name, several in kinds.items():
+            if name and len(several) > 1:
+                self._pool.submit(self._begin_together, database, several)
+            else:
+                for action in several:
+                    self._pool.submit(self._do, Onward(database, action))
 
     def _room(self) -> int:
         """How many workers are free; these are taken. Waits a moment when there is none, and then a little more for
@@ -217,17 +235,53 @@ class Conductor:
         count = 1 if self._free.acquire(blocking=False) else 0
         if not count:
             count = 1 if self._free.acquire(timeout=0.2) else 0
-            self.over.wait(GATHER)
+            self.over.wait(FREED)
         while count and self._free.acquire(blocking=False):
             count += 1
         return count
 
-    def _do(self, database: Database, action: Any) -> None:
+    def _begin_together(self, database: Database, taken: Sequence[Any]) -> None:
+        """In a worker: begin several actions at once. Those that go on have workers of their own from then on."""
+        first, *others = self._begun(database, taken)
+        for one in others:
+            with contextlib.suppress(RuntimeError):  # the conductor ends: what is left is given back
+                self._pool.submit(self._do, one)
+        self._do(first)
+
+    def _begun(self, database: Database, taken: Sequence[Any]) -> list[Onward | None]:
+        """Begin several actions at once. For each of them with what to go on, if with anything: with itself, where that
+        could not be."""
+        works: dict[int, Work] = {}
+        try:
+            with database.read() as connection:
+                rows = servers.rows(connection, [action.server_id for action in taken])
+            works = {action.id: Work(self, database, action, row) for action in taken
+                     if (row := rows.get(action.server_id)) is not None and not row.deleted_at}
+            with self._lock:
+                self._held.update({(database.name, number): work for number, work in works.items()})
+            for work in works.values():
+                self._tell(work)
+            begin = self._together[taken[0].action]
+            alone = {work.action.id for work in begin(list(works.values()))} if works else set()
+        except Exception as error:
+            log.exception("%s of %d servers: it is tried again", taken[0].action, len(taken))
+            for action in taken:
+                self._unexpected(database, action, error)
+            return [works[action.id].onward if action.id in works else None for action in taken]
+        finally:
+            with self._lock:
+                for key in [(database.name, action.id) for action in taken]:
+                    self._held.pop(key, None)
+                    self._mine.discard(key)
+        going = {number: work.onward for number, work in works.items() if number not in alone}
+        return [going[action.id] if action.id in going else Onward(database, action) for action in taken]
+
+    def _do(self, in_hand: Onward | None) -> None:
         """In a worker: do an action that was taken, and those with which its flow goes on."""
-        in_hand: Onward | None = Onward(database, action)
         try:
             while in_hand and not self.over.is_set():  # what is left then is given back
-                self._begins(in_hand.database, in_hand.action)
+                with self._lock:
+                    self._mine.add((in_hand.database.name, in_hand.action.id))
                 in_hand = self._act(*in_hand)
         finally:
             self._free.release()
@@ -282,13 +336,17 @@ class Conductor:
             with work.database.write() as connection:
                 actions.ended(connection, action.id, self.holder, "failed", "The server is deleted.")
             return
-        log.info("%s begins", action.action, extra={"request_id": action.request_id, "server": work.id,
-                                                    "host": work.server.host, "action": action.action})
+        self._tell(work)
         flow = flows.get(action.action)
         if flow is None:  # the API lets none in; to try it again would not help
             work.failed(Conflict(f"Nothing here does {action.action}: the server has no host."))
             return
         flow(work)
+
+    def _tell(self, work: Work) -> None:
+        action = work.action
+        log.info("%s begins", action.action, extra={"request_id": action.request_id, "server": work.id,
+                                                    "host": work.server.host, "action": action.action})
 
     def _present(self) -> None:
         """Tell the cell that this conductor lives."""

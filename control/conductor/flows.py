@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from magnetar_core.actions import ACTIONS
 
 from . import attach, build, interfaces, live, power, remove, resize, schedule, snapshot
 from .conductor import Flow
+from .work import Work
 
 CELL: Mapping[str, Flow] = {
     **{key: power.converge for key, action in ACTIONS.items() if action.want},
@@ -23,4 +25,6 @@ CELL: Mapping[str, Flow] = {
 }
 CELL0: Mapping[str, Flow] = {"create": schedule.schedule, "delete": remove.remove, "forceDelete": remove.remove}
 GONE: Mapping[str, Flow] = {"createImage": snapshot.given_up}
-FLOWS = {"cell": CELL, "cell0": CELL0, "gone": GONE}
+#: Of several actions in cell0 that nobody began before.
+TOGETHER: Mapping[str, Callable[[Sequence[Work]], list[Work]]] = {"create": schedule.together}
+FLOWS: Mapping[str, Mapping[str, Any]] = {"cell": CELL, "cell0": CELL0, "gone": GONE, "together": TOGETHER}

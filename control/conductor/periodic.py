@@ -152,7 +152,7 @@ def _copy(periodic: Periodic, _seen: Seen, one: Finding) -> None:
     database = periodic.conductor.store.cell0
     with database.write() as connection:
         if not _busy(connection, one.id):
-            rows.leave(connection, one.id)
+            rows.leave(connection, [one.id])
 
 
 def _busy(connection: Connection, id: str) -> bool:

@@ -3,24 +3,24 @@
 
 Choose and claim (one transaction of the API database, which also says in which cell the server is), then move the
 server into its cell: what cell0 loses is settled after what the cell gains. Each step may be done twice; the claim says
-whether the first was done already.
+whether the first was done already. Servers that were taken from the queue at once go together.
 Where this conductor works for that cell and the host bears one more, it has the creation there in hand and begun at
 once, and goes on with it; else whoever takes it from the cell's queue does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from random import Random
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import orjson
 from sqlalchemy import insert, select
 from sqlalchemy.exc import IntegrityError
 
 from magnetar_control.scheduler.choose import NO_VALID_HOST, NoValidHost
-from magnetar_control.scheduler.place import place
+from magnetar_control.scheduler.place import place, place_all
 from magnetar_control.scheduler.request import Request, amounts_of, hint, hinted
 from magnetar_control.store import actions, allocations, hosts, servers
 from magnetar_control.store.database import Database, now
@@ -44,14 +44,21 @@ class NoHost(Conflict):
     status = 500
 
 
+class Placed(NamedTuple):
+    """A new server, and the host and the cell (its uuid) that it goes to."""
+
+    work: Work
+    host: str
+    cell_id: str
+
+
 def schedule(work: Work) -> None:
     """``create`` of a server in cell0."""
     began = now()
     again = work.action.attempts > 1
     if again and (there := _arrived(work)):
         with work.database.write() as source:
-            left = servers.leave(source, work.id)
-            if left:
+            for left in servers.leave(source, [work.id]):
                 with limited(PATIENCE), there.write() as connection:
                     servers.follow(connection, left)
                     there.ring(connection, servers.ACTIONS_BELL)
@@ -70,31 +77,63 @@ def schedule(work: Work) -> None:
                 connection, work.action.id, EVENT, work.conductor.name, began, "Error", why))
             work.error(error)
             return
-    host, cell_id = found
+    _enter(found.cell_id, [found], began)
+
+
+def together(works: Sequence[Work]) -> list[Work]:
+    """``create`` of servers in cell0 that nobody began before: what each step writes of all of them is written at once,
+    which takes little longer than of one. Returns those that are left to ``schedule``, with nothing done. When this
+    fails, anything may be done of the others."""
+    began, conductor = now(), works[0].conductor
+
+    def sure() -> None:
+        for work in works:
+            work.sure()
+
+    plain = {work.id: work for work in works if work.server.hints == "{}"}  # others may depend on one another
+    found = place_all(cast(Database, Claims(sure, conductor.store.api)), conductor.states,
+                      [wanted(work) for work in plain.values()], random=RANDOM)
+    of_cell: dict[str, list[Placed]] = {}
+    for id, one in found.items():
+        of_cell.setdefault(one.cell_id, []).append(Placed(plain[id], one.host, one.cell_id))
+    for cell_id, placed in of_cell.items():
+        _enter(cell_id, placed, began)
+    return [work for work in works if work.id not in found]
+
+
+def _enter(cell_id: str, placed: Sequence[Placed], began: str) -> None:
+    """Servers go from cell0 into their cell. ``onward`` of their works is what to go on with there, if anything."""
+    work, going = placed[0].work, {one.work.id: one for one in placed}
     target = work.conductor.store.cell(cell_id)
     with work.database.write() as source:
-        left = servers.leave(source, work.id)
-        if left:
+        leaving = [(left, going[left.server["id"]]) for left in servers.leave(source, going)]
+        if leaving:
             with limited(PATIENCE):  # leases of cell0 are not kept while this waits
-                work.onward = _arrive(work, left, host, target, began)
+                _arrive(target, leaving, began)
 
 
-def _arrive(work: Work, left: servers.Left, host: str, target: Database, began: str) -> Onward | None:
-    """The server in its cell; what this conductor goes on with there, if it does."""
-    onward = None
+def _arrive(target: Database, leaving: Sequence[tuple[servers.Left, Placed]], began: str) -> None:
+    """The servers in their cell. As many are begun there as their hosts bear; the others wait in its queue."""
+    work = leaving[0][1].work
+    conductor, chosen = work.conductor, {"event": EVENT, "host": work.conductor.name, "start_time": began}
+    begun: list[tuple[servers.Left, str]] = []
+    queued: list[tuple[servers.Left, str]] = []
     with target.write() as connection:
-        goes_on = work.conductor.goes_on(target, connection, host, work.action.kind)
-        carried = servers.arrive(connection, left, host, partial(
-            actions.begun, target, connection, work.conductor.holder) if goes_on else None)
-        chosen = {"event": EVENT, "host": work.conductor.name, "start_time": began}
-        if carried and goes_on:
-            event = actions.went_on(connection, carried.creation.id, chosen, work.rule.event, host)
-            onward = Onward(target, carried.creation, carried.server, event)
-        elif carried:
-            actions.happened(connection, carried.creation.id, **chosen)
-        if not (onward and carried and carried.alone):
+        room = conductor.room(target, connection, {placed.host for _left, placed in leaving}, work.action.kind)
+        for left, placed in leaving:
+            (begun if room[placed.host] > 0 else queued).append((left, placed.host))
+            room[placed.host] -= 1
+        begin = partial(actions.begun, target, connection, conductor.holder)
+        arrived = servers.arrive(connection, begun, begin) if begun else []
+        events = actions.went_on(
+            connection, {one.creation.id: one.creation.host for one in arrived}, chosen, work.rule.event)
+        for one in servers.arrive(connection, queued) if queued else ():
+            actions.happened(connection, one.creation.id, **chosen)
+        if len(arrived) < len(leaving) or not all(one.alone for one in arrived):
             target.ring(connection, servers.ACTIONS_BELL)
-    return onward
+    works = {placed.work.id: placed.work for _left, placed in leaving}
+    for one in arrived:
+        works[one.server.id].onward = Onward(target, one.creation, one.server, events[one.creation.id])
 
 
 def _arrived(work: Work) -> Database | None:
@@ -111,21 +150,21 @@ def _arrived(work: Work) -> Database | None:
         return there if servers.row(connection, work.id) is not None else None
 
 
-def _held(work: Work) -> tuple[str, str] | None:
-    """Host and cell that were claimed before a crash."""
+def _held(work: Work) -> Placed | None:
+    """What was claimed before a crash."""
     with work.conductor.store.api.read() as connection:
         for row in allocations.held(connection, work.id):
-            return row["host"], row["cell_id"]
+            return Placed(work, row["host"], row["cell_id"])
     return None
 
 
-def _place(work: Work) -> tuple[str, str]:
+def _place(work: Work) -> Placed:
     request, claims = wanted(work), Claims(work.sure, work.conductor.store.api)
     try:
         found = place(cast(Database, claims), work.conductor.states, request, random=RANDOM)
     except NoValidHost as error:
         raise NoHost(NO_VALID_HOST, explanation=error.explanation.text()) from error
-    return found.host, found.cell_id
+    return Placed(work, found.host, found.cell_id)
 
 
 def wanted(work: Work, **over: Any) -> Request:

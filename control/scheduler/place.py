@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
@@ -53,6 +54,42 @@ def place(database: Database, states: HostStates, request: Request, *, consumer_
                 request = replace(request, group=hosts.group_of(connection, request.server_id))
 
 
+def place_all(database: Database, states: HostStates, requests: Sequence[Request], *,
+              random: Random | None = None) -> dict[str, Candidate]:
+    """As ``place``, for several servers that hold nothing yet and are in no group, claimed in one transaction. What is
+    told, by the server's uuid, is claimed; nothing is of the others, and ``place`` finds out why. What fails may have
+    claimed: then look at ``allocations.held``."""
+    found = []
+    for request in requests:
+        try:
+            [one] = choose(states, request, random=random)
+        except NoValidHost:  # as far as the memory knows
+            continue
+        states.used(one.host, request.amounts)
+        found.append((request, one))
+    if found and not _all_claimed(database, found):
+        for name in {one.host for _request, one in found}:
+            _look_again(database, states, name)
+        return {}
+    return {request.server_id: one for request, one in found}
+
+
+class _Refused(Exception):
+    """Somebody else was quicker; nothing is claimed."""
+
+
+def _all_claimed(database: Database, found: Sequence[tuple[Request, Candidate]]) -> bool:
+    try:
+        with database.write() as connection:
+            if not allocations.claim_all(connection, [
+                    allocations.Claim(request.server_id, request.project_id, one.host_id, one.cell_id, request.amounts)
+                    for request, one in found]):
+                raise _Refused
+    except _Refused:
+        return False
+    return True
+
+
 def _claimed(database: Database, request: Request, found: Candidate, consumer_id: str, map_cell: bool) -> bool:
     def once() -> bool:
         with database.write() as connection:
@@ -78,4 +115,4 @@ def _look_at_all(database: Database, states: HostStates) -> None:
     states.refresh(rows, aggregates)
 
 
-__all__ = ["NoValidHost", "place"]
+__all__ = ["NoValidHost", "place", "place_all"]

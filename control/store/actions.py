@@ -7,6 +7,7 @@ database's clock. Rows stay when they are done: they are the instance actions th
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
@@ -16,6 +17,7 @@ from sqlalchemy import (
     BigInteger,
     BindParameter,
     Connection,
+    Insert,
     Integer,
     Select,
     String,
@@ -31,9 +33,9 @@ from sqlalchemy import (
     tuple_,
     update,
 )
-from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
+from sqlalchemy.sql.dml import ReturningUpdate
 
-from .database import Database, now, utc
+from .database import Database, now, utc, written
 from .tables import action_events, actions
 
 #: Seconds that a lease lasts, and between two heartbeats. A dead conductor's work is taken over within 15 s.
@@ -105,19 +107,22 @@ def take(database: Database, holder: str, count: int, limits: Limits, likely: bo
     return Taken(sorted(taken, key=lambda row: chosen.index(row.id)), more=oldest[0].idle > len(taken))
 
 
-def bears(database: Database, connection: Connection, host: str, kind: str, limits: Limits) -> bool:
-    """Whether the limits let one more action of *kind* run at *host*."""
+def room(database: Database, connection: Connection, places: Collection[str], kind: str,
+         limits: Limits) -> Counter[str]:
+    """How many more actions of *kind* the limits let run at each of these hosts."""
     if kind not in limits:
-        return True
-    asked = _questions(database.kind).at_host
-    running = connection.execute(asked, {**_own(database, "clock"), "host": host, "kind": kind}).scalar_one()
-    return bool(running < limits[kind])
+        return Counter(dict.fromkeys(places, sys.maxsize))
+    running = connection.execute(_questions(database.kind).at_hosts, {
+        **_own(database, "clock"), "places": list(places), "kind": kind})
+    found = Counter(dict.fromkeys(places, limits[kind]))
+    found.subtract({row.host: row.running for row in running})
+    return found
 
 
-def begun(database: Database, connection: Connection, holder: str, values: Mapping[str, Any]) -> Row:
-    """Write down an action that *holder* has in hand from the start; returns its row."""
-    return connection.execute(_questions(database.kind).begun, {
-        **values, "by": holder, "state": "running", "attempts": 1, **_own(database, "until", LEASE)}).one()
+def begun(database: Database, connection: Connection, holder: str, new: Sequence[Mapping[str, Any]]) -> Sequence[Row]:
+    """Write down actions that *holder* has in hand from the start, each of another server; returns their rows."""
+    mine = {"by": holder, "state": "running", "attempts": 1, **_own(database, "until", LEASE)}
+    return written(connection, _questions(database.kind).begun, actions.c.server_id, [{**one, **mine} for one in new])
 
 
 def _own(database: Database, name: str, plus: float = 0.0) -> dict[str, Any]:
@@ -128,15 +133,15 @@ def _own(database: Database, name: str, plus: float = 0.0) -> dict[str, Any]:
 class Questions(NamedTuple):
     """The statements of ``take``: whether there is anything; what waits and can be taken, each row with how many wait
     in all; a few of each project, host and kind, but for hosts that bear no more; what runs; and to have it (tells the
-    rows). How much of a kind runs at a host (``bears``), and to write one down that runs (``begun``)."""
+    rows). How much of a kind runs at hosts (``room``), and to write one down that runs (``begun``)."""
 
     any: Select[Any]
     waiting: Select[Any]
     each: Select[Any]
     running: Select[Any]
     hold: ReturningUpdate[Any]
-    at_host: Select[Any]
-    begun: ReturningInsert[Any]
+    at_hosts: Select[Any]
+    begun: Insert
 
 
 @cache
@@ -176,9 +181,10 @@ def _questions(kind: str) -> Questions:
         update(actions).where(actions.c.id.in_(mine)).values(
             state="running", holder=bindparam("by"), lease_until=until, attempts=actions.c.attempts + 1,
             updated_at=bindparam("moment")).returning(actions),
-        select(func.count()).select_from(actions).where(
-            *runs, actions.c.host == bindparam("host"), actions.c.kind == bindparam("kind")),
-        insert(actions).values(holder=bindparam("by"), lease_until=until).returning(actions))
+        select(actions.c.host, func.count().label("running")).where(
+            *runs, actions.c.host.in_(bindparam("places", expanding=True)),
+            actions.c.kind == bindparam("kind")).group_by(actions.c.host),
+        insert(actions).values(holder=bindparam("by"), lease_until=until))
 
 
 def _busy(running: Sequence[Row]) -> Counter[tuple[str | None, str]]:
@@ -287,14 +293,24 @@ def started(connection: Connection, number: int, event: str, host: str | None) -
     return int(found.inserted_primary_key[0])  # type: ignore[index]
 
 
-def went_on(connection: Connection, number: int, before: Mapping[str, Any], event: str, host: str | None) -> int:
-    """An event of an action has ended well (*before*: its name, host and start_time), and another begins; returns the
-    other's number. One statement."""
+def went_on(connection: Connection, going: Mapping[int, str | None], before: Mapping[str, Any],
+            event: str) -> dict[int, int]:
+    """An event of actions has ended well (*before*: its name, host and start_time), and another begins. *going*: the
+    host at which, by the action's number. Returns the number of the other event, by the action's."""
+    if not going:
+        return {}
     moment = now()
-    found = connection.execute(_WENT_ON, {
-        "number": number, "ended": before["event"], "by": before["host"], "since": before["start_time"],
-        "moment": moment, "begun": event, "at_host": host}).scalars()
-    return max(map(int, found))
+    if len(going) == 1:
+        [(number, host)] = going.items()
+        found = connection.execute(_WENT_ON, {
+            "number": number, "ended": before["event"], "by": before["host"], "since": before["start_time"],
+            "moment": moment, "begun": event, "at_host": host}).scalars()
+        return {number: max(map(int, found))}
+    both = [{"action_id": number, **one} for number, host in going.items() for one in (
+        {**before, "finish_time": moment, "result": "Success"},
+        {"event": event, "host": host, "start_time": moment, "finish_time": None, "result": None})]
+    return {row.action_id: row.id for row in written(connection, _HAPPENED, action_events.c.action_id, both)
+            if row.finish_time is None}
 
 
 def happened(connection: Connection, number: int, event: str, host: str | None, start_time: str,

@@ -9,7 +9,7 @@ has on the source (spec row C2.9).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -120,6 +120,37 @@ def claim(connection: Connection, consumer_id: str, server_id: str, host_id: str
         connection.execute(_CHANGE, me | {**amounts._asdict(), "updated_at": now()})
     if cell_id is not None:
         map_server(connection, server_id, cell_id, project_id)
+    return True
+
+
+class Claim(NamedTuple):
+    """A server of *project_id* is to hold *amounts* of a host, which is of a cell."""
+
+    server_id: str
+    project_id: str
+    host_id: str
+    cell_id: str
+    amounts: Amounts
+
+
+def claim_all(connection: Connection, claims: Sequence[Claim]) -> bool:
+    """As ``claim`` with a cell, for several servers that hold nothing yet and are in no group, of hosts that take new
+    ones. ``False`` when that cannot be for all of them; then the transaction is to be rolled back."""
+    kind, moment = connection.dialect.name, now()
+    held = connection.execute(_HOLD[kind], [{
+        "consumer_id": one.server_id, "host_id": one.host_id, "server_id": one.server_id, "created_at": moment,
+        **one.amounts._asdict()} for one in claims])
+    if held.rowcount != len(claims):
+        return False
+    of_host: dict[str, list[Amounts]] = {}
+    for one in claims:
+        of_host.setdefault(one.host_id, []).append(one.amounts)
+    for host, amounts in sorted(of_host.items()):  # always in the same order, as in ``release``
+        more = Amounts(*map(sum, zip(*amounts, strict=True)))
+        if not _raise(connection, host, more, len(amounts), anyway=False):
+            return False
+    connection.execute(_MAP[kind], [{"server_id": one.server_id, "cell_id": one.cell_id, "project_id": one.project_id,
+                                     "created_at": moment} for one in claims])
     return True
 
 

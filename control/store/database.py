@@ -15,7 +15,7 @@ import sqlite3
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import cache, cached_property, partial
@@ -23,7 +23,22 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import psycopg
-from sqlalchemy import URL, Connection, Engine, Row, Table, create_engine, event, func, make_url, text
+from sqlalchemy import (
+    URL,
+    Column,
+    Connection,
+    Engine,
+    Insert,
+    Row,
+    Table,
+    bindparam,
+    create_engine,
+    event,
+    func,
+    make_url,
+    select,
+    text,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -125,7 +140,8 @@ class Database:
         make = _sqlite if self.kind == "sqlite" else partial(_postgresql, limit=limit, pulse=self.pulse)
         #: Of transactions, and of statements that are read one by one. To take a connection from the pool and change
         #: how it works, there and back, takes longer than a small query.
-        self.engine, self.reading = make(self.url, pool), make(self.url, pool, isolation_level="AUTOCOMMIT")
+        self.engine = make(self.url, pool)
+        self.reading = make(self.url, pool, isolation_level="AUTOCOMMIT", skip_autocommit_rollback=True)
         self._to_read, self._to_write = (_Turns(*one) for one in TURNS[self.kind])
         self.bell = Bell(LOOK_AGAIN[self.kind])
         #: Who rings: what is rung here is heard here at once, and need not be heard again from PostgreSQL.
@@ -221,6 +237,26 @@ def added(connection: Connection, table: Table, **row: Any) -> bool:
 def added_row(connection: Connection, table: Table, **row: Any) -> Row[Any] | None:
     """As ``added``; returns the row as it is then, ``None`` when there was one."""
     return connection.execute(_adding_whole(connection.dialect.name, table), row).one_or_none()
+
+
+def written(connection: Connection, statement: Insert, key: Column[Any],
+            rows: Sequence[Mapping[str, Any]]) -> Sequence[Row[Any]]:
+    """Add rows, and return all that there are then of the same *key*. Of several SQLAlchemy would make a RETURNING
+    anew each time, which takes longer than to ask for them."""
+    if len(rows) == 1:
+        return connection.execute(_returning(statement), rows[0]).all()
+    connection.execute(statement, rows)
+    return connection.execute(_of_keys(key), {"keys": [row[key.name] for row in rows]}).all()
+
+
+@cache
+def _returning(statement: Insert) -> Any:
+    return statement.returning(statement.table)
+
+
+@cache
+def _of_keys(key: Column[Any]) -> Any:
+    return select(key.table).where(key.in_(bindparam("keys", expanding=True)))
 
 
 @cache

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,7 +26,7 @@ from sqlalchemy.sql.dml import ReturningUpdate
 
 from magnetar_core.actions import ACTIONS, ANY
 
-from .database import Database, added, added_row, now
+from .database import Database, added, added_row, now, written
 from .tables import actions, server_mappings, servers
 
 if TYPE_CHECKING:
@@ -45,12 +45,13 @@ _LOCKED = _WHOLE.with_for_update()
 _ALIVE = _WHOLE.where(servers.c.deleted_at.is_(None))
 _MAPPED = _MAPPING.where(server_mappings.c.server_id == _ID)
 _NEW, _ASKED = insert(servers), insert(actions)
-_ASKED_WHOLE = _ASKED.returning(actions)
 _CHANGED = update(servers).where(servers.c.id == _AT)
 _PROGRESSED = _CHANGED.values(task_state=case((servers.c.task_state == DELETING, DELETING), else_=bindparam("task")))
+_IDS: BindParameter[Any] = bindparam("ids", expanding=True)
+_EACH = BY_ID.where(servers.c.id.in_(_IDS))
 #: Events go with their actions.
-_FORGET_ACTIONS = delete(actions).where(actions.c.server_id == _ID).returning(actions)
-_FORGET_SERVER = delete(servers).where(servers.c.id == _ID).returning(servers)
+_FORGET_ACTIONS = delete(actions).where(actions.c.server_id.in_(_IDS)).returning(actions)
+_FORGET_SERVERS = delete(servers).where(servers.c.id.in_(_IDS)).returning(servers)
 _CANCELLED = update(actions).where(actions.c.server_id == _AT, actions.c.state == "running").values(cancel=True)
 #: The bell that conductors of a cell listen to.
 ACTIONS_BELL = "actions"
@@ -104,6 +105,11 @@ def mapping(store: Store, id: str) -> Row[Any] | None:
 def row(connection: Connection, id: str, lock: bool = False) -> Found | None:
     """The row of a server; *lock* keeps others from changing it until the transaction ends."""
     return connection.execute(_LOCKED if lock else _WHOLE, {"id": id}).one_or_none()
+
+
+def rows(connection: Connection, ids: Collection[str]) -> dict[str, Found]:
+    """The rows of several servers, by their uuids."""
+    return {row.id: row for row in connection.execute(_EACH, {"ids": list(ids)})}
 
 
 def allowed(server: Found, key: str) -> bool:
@@ -199,15 +205,17 @@ class Left(NamedTuple):
     actions: Sequence[RowMapping]
 
 
-def leave(connection: Connection, id: str) -> Left | None:
-    """Take a server with its actions out of cell0, which is done when the transaction ends. Who wants to change it
-    meanwhile waits, and finds it in its cell then; so no change is lost. ``None`` when it has left already."""
-    server = connection.execute(_FORGET_SERVER, {"id": id}).mappings().one_or_none()
-    if server is None:
-        return None
+def leave(connection: Connection, ids: Collection[str]) -> list[Left]:
+    """Take servers with their actions out of cell0, which is done when the transaction ends. Who wants to change one
+    meanwhile waits, and finds it in its cell then; so no change is lost. Those that have left already are not told."""
+    found = connection.execute(_FORGET_SERVERS, {"ids": list(ids)}).mappings().all()
+    if not found:
+        return []
+    asked: dict[str, list[RowMapping]] = {server["id"]: [] for server in found}
     # Who asked for something has the server's row until it is written down: it is seen here.
-    asked = connection.execute(_FORGET_ACTIONS, {"id": id}).mappings()
-    return Left(server, sorted(asked, key=itemgetter("id")))
+    for action in connection.execute(_FORGET_ACTIONS, {"ids": list(asked)}).mappings():
+        asked[action["server_id"]].append(action)
+    return [Left(server, sorted(asked[server["id"]], key=itemgetter("id"))) for server in found]
 
 
 class Carried(NamedTuple):
@@ -218,27 +226,47 @@ class Carried(NamedTuple):
     alone: bool
 
 
-def arrive(connection: Connection, left: Left, host: str,
-           begin: Callable[[Mapping[str, Any]], Row[Any]] | None = None) -> Carried | None:
-    """Write a server that leaves cell0 into its cell, where it is to be on *host* and its creation is in the queue
-    again, or is begun there by *begin* (given the row's values; returns the row): then it is ``SPAWNING``. ``None``,
-    and nothing is written, when it is there already."""
-    there = {**left.server, "host": left.server["host"] or host}
-    if begin and left.server["task_state"] != DELETING:
-        there["task_state"] = SPAWNING
-    server = added_row(connection, servers, **there)
-    if server is None:
-        return None
-    carried = None
-    for action in left.actions:
-        values = {name: value for name, value in action.items() if name != "id"}
-        if action["action"] != "create" or action["state"] != "running":
-            connection.execute(_ASKED, values)
-            continue
-        values |= {"state": "queued", "holder": None, "lease_until": None, "host": action["host"] or host}
-        carried = Carried(server, begin(values) if begin else connection.execute(_ASKED_WHOLE, values).one(),
-                          alone=len(left.actions) == 1)
-    return carried
+Begin = Callable[[Sequence[Mapping[str, Any]]], Sequence[Row[Any]]]
+
+
+def arrive(connection: Connection, leaving: Sequence[tuple[Left, str]], begin: Begin | None = None) -> list[Carried]:
+    """Write servers that leave cell0 into their cell, where each is to be on the host named with it and its creation is
+    in the queue again, or is begun there by *begin* (given the rows' values; returns the rows): then it is
+    ``SPAWNING``. Of one that is there already nothing is written or told."""
+    new, creations, others = [], [], []
+    for left, host in leaving:
+        task = SPAWNING if begin and left.server["task_state"] != DELETING else left.server["task_state"]
+        new.append({**left.server, "host": left.server["host"] or host, "task_state": task})
+    there = _entered(connection, new)
+    for left, host in leaving:
+        for action in left.actions if left.server["id"] in there else ():
+            values = {name: value for name, value in action.items() if name != "id"}
+            if action["action"] == "create" and action["state"] == "running":
+                creations.append({**values, "state": "queued", "holder": None, "lease_until": None,
+                                  "host": action["host"] or host})
+            else:
+                others.append(values)
+    if others:
+        connection.execute(_ASKED, others)
+    if not creations:
+        return []
+    asked = begin(creations) if begin else _queued(connection, creations)
+    created = {row.server_id: row for row in asked if row.action == "create"}
+    return [Carried(there[left.server["id"]], created[left.server["id"]], alone=len(left.actions) == 1)
+            for left, _host in leaving if left.server["id"] in created]
+
+
+def _entered(connection: Connection, new: Sequence[Mapping[str, Any]]) -> dict[str, Found]:
+    """The rows of new servers of a cell. One that comes alone may be there already (it is tried again after a crash):
+    then it is not among them."""
+    if len(new) == 1:
+        row = added_row(connection, servers, **new[0])
+        return {} if row is None else {row.id: row}
+    return {row.id: row for row in written(connection, _NEW, servers.c.id, new)}
+
+
+def _queued(connection: Connection, creations: Sequence[Mapping[str, Any]]) -> Sequence[Row[Any]]:
+    return written(connection, _ASKED, actions.c.server_id, creations)
 
 
 def follow(connection: Connection, left: Left) -> None:

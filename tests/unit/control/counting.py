@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,13 +17,14 @@ ASIDE = ("BEGIN", "COMMIT", "PRAGMA", "SELECT pg_notify")
 
 
 @contextlib.contextmanager
-def counted(**databases: Database) -> Iterator[list[tuple[str, str]]]:
-    """The name of the database and the statement, of each that is sent within."""
+def counted(*, here: bool = False, **databases: Database) -> Iterator[list[tuple[str, str]]]:
+    """The name of the database and the statement, of each that is sent within; *here*: by this thread."""
     seen: list[tuple[str, str]] = []
+    thread = threading.get_ident()
 
     def noting(name: str) -> Any:
         def note(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
-            if not statement.startswith(ASIDE):
+            if not statement.startswith(ASIDE) and (not here or threading.get_ident() == thread):
                 seen.append((name, statement))
         return note
 

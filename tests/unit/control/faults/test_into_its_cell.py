@@ -149,7 +149,7 @@ def test_a_delete_that_began_before_it_left_goes_along(postgres):
 
     def leave():
         with postgres.write() as connection:
-            left.append(servers.leave(connection, id))
+            left.extend(servers.leave(connection, [id]))
 
     new(postgres, id)
     thread = threading.Thread(target=leave)
@@ -169,14 +169,15 @@ def test_a_delete_after_a_crash_between_the_two_follows(database_pair):
     id = str(uuid.uuid4())
     new(cell0, id)
     with cell0.write() as source, cell.write() as connection:
-        servers.arrive(connection, servers.leave(source, id), "kvm1")
+        servers.arrive(connection, [(left, "kvm1") for left in servers.leave(source, [id])])
         source.rollback()  # the crash
     assert [row.server_id for row in actions.take(cell, "b", 1, {}).rows] == [id]
     with cell0.write() as connection:
         deleted(connection, id)
     for _again in range(2):
         with cell0.write() as source, cell.write() as connection:
-            servers.follow(connection, servers.leave(source, id))
+            [left] = servers.leave(source, [id])
+            servers.follow(connection, left)
             source.rollback()
     with cell.read() as connection:
         assert servers.row(connection, id).task_state == "deleting"

@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from magnetar_control.scheduler.choose import NoValidHost
 from magnetar_control.scheduler.hosts import HostStates
-from magnetar_control.scheduler.place import place
+from magnetar_control.scheduler.place import place, place_all
 from magnetar_control.store import allocations, hosts
 from magnetar_control.store.allocations import Amounts, Ratios
 from magnetar_control.store.database import now
@@ -69,6 +69,58 @@ def test_memories_that_are_behind_still_fill_the_fleet_exactly(fleet):
     with fleet.read() as connection:
         assert allocations.audit(connection) == []
         assert len(connection.execute(select(server_mappings)).all()) == 6
+
+
+def test_those_who_place_many_at_once_fill_the_fleet_exactly(fleet):
+    memories, placed, refused = [a_memory(fleet) for _one in range(3)], [], []
+
+    def conduct(at):
+        requests = [request(server_id=f"s{at}-{number}", amounts=ONE) for number in range(4)]
+        found = place_all(fleet, memories[at], requests, random=Random(at))
+        placed.extend(one.host for one in found.values())
+        for one in requests:
+            if one.server_id not in found:
+                try:
+                    placed.append(place(fleet, memories[at], one, random=Random(at)).host)
+                except NoValidHost as error:
+                    refused.append(error)
+
+    threads = [threading.Thread(target=conduct, args=(at,)) for at in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(placed) == ["kvm1", "kvm1", "kvm2", "kvm2", "kvm3", "kvm3"]
+    assert len(refused) == 6
+    with fleet.read() as connection:
+        assert allocations.audit(connection) == []
+        assert len(connection.execute(select(server_mappings)).all()) == 6
+
+
+def test_of_many_at_once_those_that_fit_are_placed(fleet):
+    memory = a_memory(fleet)
+    found = place_all(fleet, memory, [
+        request(server_id="big", amounts=Amounts(2, 100, 1)), request(server_id="huge", amounts=Amounts(3, 100, 1)),
+        *(request(server_id=f"s{at}", amounts=ONE) for at in range(5))], random=Random(1))
+    assert set(found) == {"big", "s0", "s1", "s2", "s3"}
+    assert place_all(fleet, memory, [request(server_id="more", amounts=ONE)]) == {}
+    with fleet.read() as connection:
+        assert {one.host for id, one in found.items() if id != "big"} == {"kvm1", "kvm2", "kvm3"} - {found["big"].host}
+        assert allocations.audit(connection) == []
+        for id, one in found.items():
+            assert [(row["host"], row["cell_id"]) for row in allocations.held(connection, id)] == [(one.host, "cell")]
+
+
+def test_a_memory_that_was_refused_looks_again(fleet):
+    behind = a_memory(fleet)
+    for at in range(5):
+        place(fleet, a_memory(fleet), request(server_id=f"s{at}", amounts=ONE))
+    wanted = [request(server_id=id, amounts=ONE) for id in ("a", "b", "c", "d")]
+    assert place_all(fleet, behind, wanted) == {}
+    with fleet.read() as connection:
+        assert not any(allocations.held(connection, one.server_id) for one in wanted)
+    assert sorted(behind.hosts[name].used.vcpus for name in ("kvm1", "kvm2", "kvm3")) == [1, 2, 2]
+    assert list(place_all(fleet, behind, wanted)) == ["a"]
 
 
 def test_a_group_keeps_apart_though_the_memory_does_not_know(fleet):

@@ -172,12 +172,11 @@ def test_what_is_in_hand_from_the_start_counts_and_ends_like_what_was_taken(data
               "start_time": now(), "updated_at": now(), "args": "{}", "host": "kvm1", "kind": "build",
               "holder": None, "lease_until": None}
     with database.write() as connection:
-        assert queue.bears(database, connection, "kvm1", "build", {"build": 1})
-        begun = queue.begun(database, connection, "one", values)
-        assert not queue.bears(database, connection, "kvm1", "build", {"build": 1})
-        assert queue.bears(database, connection, "kvm1", "build", {"build": 2})
-        assert queue.bears(database, connection, "kvm2", "build", {"build": 1})
-        assert queue.bears(database, connection, "kvm1", "build", NO_LIMITS)
+        assert queue.room(database, connection, ["kvm1"], "build", {"build": 1}) == {"kvm1": 1}
+        [begun] = queue.begun(database, connection, "one", [values])
+        assert queue.room(database, connection, ["kvm1", "kvm2"], "build", {"build": 2}) == {"kvm1": 1, "kvm2": 2}
+        assert queue.room(database, connection, ["kvm1"], "live", {"build": 1, "live": 1}) == {"kvm1": 1}
+        assert queue.room(database, connection, ["kvm1"], "build", NO_LIMITS)["kvm1"] > 1000
     assert (begun.state, begun.holder, begun.attempts) == ("running", "one", 1)
     assert taken(database, "two") == []
     with database.write() as connection:
@@ -186,7 +185,26 @@ def test_what_is_in_hand_from_the_start_counts_and_ends_like_what_was_taken(data
     assert taken(database, "two") == ["s1"]
     with database.write() as connection:
         assert not queue.ended(connection, begun.id, "one")
-        assert queue.bears(database, connection, "kvm1", "build", {"build": 2})
+        assert queue.room(database, connection, ["kvm1"], "build", {"build": 2}) == {"kvm1": 1}
+
+
+def test_several_are_in_hand_from_the_start(database):
+    values = [{"request_id": "req-1", "server_id": f"s{at}", "action": "create", "project_id": "p1", "user_id": "u1",
+               "start_time": now(), "updated_at": now(), "args": "{}", "host": "kvm1", "kind": "build"}
+              for at in range(3)]
+    before = {"event": "schedule", "host": "conductor1", "start_time": "2026-11-22T00:00:00.000000"}
+    with database.write() as connection:
+        begun = queue.begun(database, connection, "one", values)
+        events = queue.went_on(connection, {row.id: "kvm1" for row in begun}, before, "build")
+        assert queue.room(database, connection, ["kvm1"], "build", {"build": 2}) == {"kvm1": -1}
+    assert {row.server_id for row in begun} == {"s0", "s1", "s2"} and {row.holder for row in begun} == {"one"}
+    assert taken(database, "two") == []
+    with database.read() as connection:
+        for row in begun:
+            ended, last = connection.execute(select(action_events).where(
+                action_events.c.action_id == row.id).order_by(action_events.c.id))
+            assert (ended.event, ended.result, last.event, last.finish_time) == ("schedule", "Success", "build", None)
+            assert last.id == events[row.id]
 
 
 def test_a_long_queue_of_one_project_keeps_no_other_waiting(database):
@@ -213,7 +231,7 @@ def test_one_event_ends_and_the_next_begins(database):
     with database.write() as connection:
         number = servers.enqueue(connection, "s1", "create", "req-1", "u1", "p1")
         before = {"event": "schedule", "host": "conductor1", "start_time": "2026-11-22T00:00:00.000000"}
-        begun = queue.went_on(connection, number, before, "build", "kvm1")
+        begun = queue.went_on(connection, {number: "kvm1"}, before, "build")[number]
         queue.finished(connection, begun, "Error", details="no disk")
     with database.read() as connection:
         ended, last = connection.execute(select(action_events).order_by(action_events.c.id))

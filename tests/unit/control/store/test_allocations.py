@@ -54,6 +54,29 @@ def test_a_claim_counts_once_however_often_it_is_made(database, cell):
         assert [(row["host"], row["cell_id"]) for row in allocations.held(connection, "s1")] == [("kvm1", "cell")]
 
 
+def test_all_are_claimed_or_none(database, cell):
+    first, second = a_host(database), a_host(database, "kvm2")
+
+    def all_of(*wanted):
+        with database.write() as connection:
+            done = allocations.claim_all(connection, [allocations.Claim(id, "p", host, cell, amounts)
+                                                      for id, host, amounts in wanted])
+            if not done:
+                connection.rollback()
+            return done
+
+    assert all_of(("s1", first, SMALL), ("s2", second, SMALL), ("s3", first, Amounts(3, 1, 1)))
+    assert (used(database, first), used(database, second)) == ((4, 513, 3, 2), (1, 512, 2, 1))
+    assert not all_of(("s4", second, SMALL), ("s5", first, SMALL)), "the first host is full"
+    assert not all_of(("s4", second, SMALL), ("s2", second, SMALL)), "it holds something already"
+    with database.write() as connection:
+        connection.execute(update(table).where(table.c.id == second).values(disabled=True))
+    assert not all_of(("s4", second, SMALL)), "the host takes no new ones"
+    assert (used(database, first), used(database, second)) == ((4, 513, 3, 2), (1, 512, 2, 1))
+    with database.read() as connection:
+        assert {row.server_id for row in connection.execute(select(server_mappings))} == {"s1", "s2", "s3"}
+
+
 @pytest.mark.parametrize("amounts", [Amounts(5, 1, 1), Amounts(1, 4097, 1), Amounts(1, 1, 101)])
 def test_what_does_not_fit_is_refused_and_changes_nothing(database, cell, amounts):
     host = a_host(database)
