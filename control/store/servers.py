@@ -246,12 +246,12 @@ def arrive(connection: Connection, leaving: Sequence[tuple[Left, str]], begin: B
                                   "host": action["host"] or host})
             else:
                 others.append(values)
+    created: dict[str, Row[Any]] = {}
+    if creations:  # before what was asked later: the queue goes by number
+        asked = begin(creations) if begin else written(connection, _ASKED, actions.c.server_id, creations)
+        created = {row.server_id: row for row in asked}
     if others:
         connection.execute(_ASKED, others)
-    if not creations:
-        return []
-    asked = begin(creations) if begin else _queued(connection, creations)
-    created = {row.server_id: row for row in asked if row.action == "create"}
     return [Carried(there[left.server["id"]], created[left.server["id"]], alone=len(left.actions) == 1)
             for left, _host in leaving if left.server["id"] in created]
 
@@ -263,10 +263,6 @@ def _entered(connection: Connection, new: Sequence[Mapping[str, Any]]) -> dict[s
         row = added_row(connection, servers, **new[0])
         return {} if row is None else {row.id: row}
     return {row.id: row for row in written(connection, _NEW, servers.c.id, new)}
-
-
-def _queued(connection: Connection, creations: Sequence[Mapping[str, Any]]) -> Sequence[Row[Any]]:
-    return written(connection, _ASKED, actions.c.server_id, creations)
 
 
 def follow(connection: Connection, left: Left) -> None:

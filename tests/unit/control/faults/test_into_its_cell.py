@@ -8,6 +8,7 @@ import threading
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 from sqlalchemy import func, select
@@ -162,6 +163,36 @@ def test_a_delete_that_began_before_it_left_goes_along(postgres):
     assert [one["action"] for one in left[0].actions] == ["create", "delete"]
     with postgres.read() as connection:
         assert connection.execute(select(func.count()).select_from(tables.actions)).scalar() == 0
+
+
+@pytest.mark.parametrize("begins", [True, False], ids=["begins", "waits"])
+def test_what_was_asked_later_comes_after_the_creation(database_pair, begins):
+    cell0, cell = database_pair
+    ids = [str(uuid.uuid4()) for _at in range(3)]
+    for id in ids:
+        new(cell0, id)
+    with cell0.write() as connection:
+        deleted(connection, ids[1])
+    with cell0.write() as source, cell.write() as connection:
+        arrived = servers.arrive(connection, [(left, "kvm1") for left in servers.leave(source, ids)], partial(
+            actions.begun, cell, connection, "b") if begins else None)
+    assert {one.server.id: one.alone for one in arrived} == {ids[0]: True, ids[1]: False, ids[2]: True}
+    tasks = {one.server.id: one.server.task_state for one in arrived}
+    assert tasks[ids[1]] == "deleting" and {tasks[ids[0]], tasks[ids[2]]} == {"spawning" if begins else "scheduling"}
+    with cell.read() as connection:
+        found = connection.execute(select(tables.actions).order_by(tables.actions.c.id)).all()
+    state = "running" if begins else "queued"
+    assert {(row.server_id, row.state, row.host) for row in found[:3]} == {(id, state, "kvm1") for id in ids}
+    assert [(row.server_id, row.action, row.state) for row in found[3:]] == [(ids[1], "delete", "queued")]
+    assert {one.creation.id for one in arrived} == {row.id for row in found[:3]}
+    with cell0.read() as connection:
+        assert connection.execute(select(func.count()).select_from(tables.servers)).scalar() == 0
+    assert servers_left(cell0, ids) == []
+
+
+def servers_left(database, ids):
+    with database.write() as connection:
+        return servers.leave(connection, ids)
 
 
 def test_a_delete_after_a_crash_between_the_two_follows(database_pair):
