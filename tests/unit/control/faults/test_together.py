@@ -35,17 +35,20 @@ def cloud(databases):
 @pytest.fixture
 def asked(cloud, monkeypatch):
     """Asks for servers by name and what else each is to be; when the block ends, the conductor finds them at once."""
-    usual, held = actions.take, threading.Event()
+    usual, held, looking = actions.take, threading.Event(), threading.Lock()
 
     def take(database, *given, **named):
-        return actions.Taken([], more=True) if database.name == "cell0" and held.is_set() else usual(
-            database, *given, **named)
+        if database.name != "cell0":
+            return usual(database, *given, **named)
+        with looking:
+            return actions.Taken([], more=True) if held.is_set() else usual(database, *given, **named)
 
     monkeypatch.setattr(actions, "take", take)
 
     @contextlib.contextmanager
     def asking(**wanted):
-        held.set()
+        with looking:  # nobody does just now who began before
+            held.set()
         ids = {}
         for name, more in wanted.items():
             body = {"name": name, "flavorRef": "1", "imageRef": cloud.admin.image(), "networks": "none", **more}
