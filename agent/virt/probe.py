@@ -69,7 +69,7 @@ def probe(accel: str = "kvm", limit: float = LIMIT, stop: threading.Event | None
         image = Path(folder, "firmware.bin")
         image.write_bytes(firmware())
         with subprocess.Popen(  # noqa: S603 (a fixed list)
-                [program, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-m", "16",
+                [*_dying(), program, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-m", "16",
                  "-machine", f"q35,accel={accel}", "-cpu", "host" if accel == "kvm" else "max", "-bios", str(image),
                  "-device", "isa-debug-exit,iobase=0xf4,iosize=1"],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
@@ -86,6 +86,12 @@ def probe(accel: str = "kvm", limit: float = LIMIT, stop: threading.Event | None
     if guest.returncode == PROVED:
         return True, f"a guest ran under {accel} in {time.monotonic() - started:.1f} s"
     return False, f"a guest under {accel} failed: {said[-1][:200] if said else f'exit status {guest.returncode}'}"
+
+
+def _dying() -> list[str]:
+    """What a guest that hangs is begun with, so that it ends with this thread, also when the agent is killed."""
+    setpriv = shutil.which("setpriv")
+    return [setpriv, "--pdeathsig", "KILL"] if setpriv else []
 
 
 class Kvm:
