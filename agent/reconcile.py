@@ -152,7 +152,7 @@ class _Change:
     def _check_name(self, id: str, name: str) -> None:
         if not self.driver.unique_names:
             return
-        others = [d.id for d in self.agent.documents.list(self.kind.noun) if d.name == name and d.id != id]
+        others = sorted({one.id for one in self.agent.documents.having(self.kind.noun, "name", name)} - {id})
         if others:
             raise Conflict(f"The name {name!r} belongs to {self.kind.noun} {others[0]}. Choose another name.",
                            uuids=others)

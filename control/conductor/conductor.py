@@ -199,7 +199,10 @@ class Conductor:
             finally:
                 for _at in range(room - len(taken)):
                     self._free.release()
-            self._submit(database, [action for action in taken if self._begins(database, action)])
+            begun = [action for action in taken if self._begins(database, action)]
+            for _at in range(len(taken) - len(begun)):
+                self._free.release()
+            self._submit(database, begun)
             if taken and database is self.store.cell0:
                 self.over.wait(GATHER)
             if len(taken) < room:  # there was no more
@@ -212,8 +215,6 @@ class Conductor:
         with self._lock:
             new = key not in self._mine
             self._mine.add(key)
-        if not new:
-            self._free.release()
         return new
 
     def _submit(self, database: Database, taken: Sequence[Any]) -> None:
@@ -280,8 +281,7 @@ class Conductor:
         """In a worker: do an action that was taken, and those with which its flow goes on."""
         try:
             while in_hand and not self.over.is_set():  # what is left then is given back
-                with self._lock:
-                    self._mine.add((in_hand.database.name, in_hand.action.id))
+                self._begins(in_hand.database, in_hand.action)
                 in_hand = self._act(*in_hand)
         finally:
             self._free.release()

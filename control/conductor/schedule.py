@@ -77,7 +77,7 @@ def schedule(work: Work) -> None:
                 connection, work.action.id, EVENT, work.conductor.name, began, "Error", why))
             work.error(error)
             return
-    _enter(found.cell_id, [found], began)
+    _enter([found], began)
 
 
 def together(works: Sequence[Work]) -> list[Work]:
@@ -96,15 +96,15 @@ def together(works: Sequence[Work]) -> list[Work]:
     of_cell: dict[str, list[Placed]] = {}
     for id, one in found.items():
         of_cell.setdefault(one.cell_id, []).append(Placed(plain[id], one.host, one.cell_id))
-    for cell_id, placed in of_cell.items():
-        _enter(cell_id, placed, began)
+    for placed in of_cell.values():
+        _enter(placed, began)
     return [work for work in works if work.id not in found]
 
 
-def _enter(cell_id: str, placed: Sequence[Placed], began: str) -> None:
-    """Servers go from cell0 into their cell. ``onward`` of their works is what to go on with there, if anything."""
+def _enter(placed: Sequence[Placed], began: str) -> None:
+    """Servers go from cell0 into one cell. ``onward`` of their works is what to go on with there, if anything."""
     work, going = placed[0].work, {one.work.id: one for one in placed}
-    target = work.conductor.store.cell(cell_id)
+    target = work.conductor.store.cell(placed[0].cell_id)
     with work.database.write() as source:
         leaving = [(left, going[left.server["id"]]) for left in servers.leave(source, going)]
         if leaving:

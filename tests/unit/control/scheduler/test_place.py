@@ -47,6 +47,23 @@ def a_memory(database):
     return states
 
 
+def race(conduct):
+    threads = [threading.Thread(target=conduct, args=(at,)) for at in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+
+def filled(fleet, placed, refused):
+    """All places of the fleet are taken, none twice, by half of those who asked."""
+    assert sorted(placed) == ["kvm1", "kvm1", "kvm2", "kvm2", "kvm3", "kvm3"]
+    assert len(refused) == 6
+    with fleet.read() as connection:
+        assert allocations.audit(connection) == []
+        assert len(connection.execute(select(server_mappings)).all()) == 6
+
+
 def test_memories_that_are_behind_still_fill_the_fleet_exactly(fleet):
     memories, placed, refused = [a_memory(fleet) for _one in range(3)], [], []
 
@@ -58,17 +75,9 @@ def test_memories_that_are_behind_still_fill_the_fleet_exactly(fleet):
             except NoValidHost as error:
                 refused.append(error)
 
-    threads = [threading.Thread(target=conduct, args=(at,)) for at in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert sorted(placed) == ["kvm1", "kvm1", "kvm2", "kvm2", "kvm3", "kvm3"]
-    assert len(refused) == 6
+    race(conduct)
+    filled(fleet, placed, refused)
     assert all("CoreFilter 3" in error.admin_text for error in refused)
-    with fleet.read() as connection:
-        assert allocations.audit(connection) == []
-        assert len(connection.execute(select(server_mappings)).all()) == 6
 
 
 def test_those_who_place_many_at_once_fill_the_fleet_exactly(fleet):
@@ -85,16 +94,8 @@ def test_those_who_place_many_at_once_fill_the_fleet_exactly(fleet):
                 except NoValidHost as error:
                     refused.append(error)
 
-    threads = [threading.Thread(target=conduct, args=(at,)) for at in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert sorted(placed) == ["kvm1", "kvm1", "kvm2", "kvm2", "kvm3", "kvm3"]
-    assert len(refused) == 6
-    with fleet.read() as connection:
-        assert allocations.audit(connection) == []
-        assert len(connection.execute(select(server_mappings)).all()) == 6
+    race(conduct)
+    filled(fleet, placed, refused)
 
 
 def test_of_many_at_once_those_that_fit_are_placed(fleet):
