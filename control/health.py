@@ -21,6 +21,7 @@ from magnetar_control.store.hanging import limited
 from magnetar_control.store.store import CELL0, Cell, Store
 from magnetar_control.store.tables import actions, allocations, conductors, host_states
 from magnetar_control.web import Answer, Fault, Request
+from magnetar_core.errors import Forbidden, MagnetarError
 
 #: Seconds for which a look is believed, so that asking often costs little, and that a database has to answer.
 FRESH, PATIENCE = 2.0, 5.0
@@ -160,7 +161,9 @@ class Admins:
         try:
             self.authenticate(request)
             if not request.context.is_admin:
-                raise Fault(403, "The figures of the cloud are for administrators (role admin).")
+                raise Forbidden("The figures of the cloud are for administrators (role admin).")
+        except MagnetarError as error:
+            return Answer({"error": {"code": error.status, "message": error.message}}, error.status)
         except Fault as fault:
             return Answer({"error": {"code": fault.status, "message": fault.message}}, fault.status, fault.headers)
         return Answer(self.text(), media_type="text/plain; version=0.0.4; charset=utf-8")

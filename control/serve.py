@@ -15,10 +15,10 @@ import uvicorn
 from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.agents import Agents
-from magnetar_control.api.app import ComputeApplication
-from magnetar_control.api.cloud import Cloud, Hosts
-from magnetar_control.api.native import Native
-from magnetar_control.api.operations import OPERATIONS
+from magnetar_control.api.nova.app import ComputeApplication
+from magnetar_control.api.nova.operations import OPERATIONS
+from magnetar_control.api.v1 import Native
+from magnetar_control.compute.cloud import Cloud, Hosts
 from magnetar_control.conductor.conductor import Conductor
 from magnetar_control.conductor.flows import FLOWS
 from magnetar_control.conductor.periodic import Periodic

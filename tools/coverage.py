@@ -16,9 +16,9 @@ from typing import Any
 
 import yaml
 
-from magnetar_control.api.operation import Operation
-from magnetar_control.api.operations import OPERATIONS
-from magnetar_control.api.versions import NEWEST
+from magnetar_control.api.nova.operation import Operation
+from magnetar_control.api.nova.operations import OPERATIONS
+from magnetar_control.api.nova.versions import NEWEST
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs/reference/api-coverage.md"

@@ -14,7 +14,6 @@ import orjson
 
 from magnetar_control.services import Document
 from magnetar_control.store import servers
-from magnetar_control.web import Fault
 from magnetar_core.errors import MagnetarError, NotFound
 
 from .plug import plug, unplug
@@ -36,7 +35,7 @@ def attach_volume(work: Work) -> None:
             _attach(work, entry)
     except HostDown:
         once_more(work)
-    except (MagnetarError, Fault) as error:
+    except MagnetarError as error:
         _undo(work, entry, error)
     else:
         work.done()
@@ -61,7 +60,7 @@ def _undo(work: Work, entry: Document, error: Exception) -> None:
     except HostDown:
         once_more(work)
         return
-    except (NotFound, Fault):
+    except NotFound:
         pass
     except MagnetarError as kept:
         log.warning("server %s may have volume %s, which it was not to get: %s", work.id, entry["volume_id"],
@@ -87,7 +86,7 @@ def detach_volume(work: Work) -> None:
     except HostDown as error:
         patiently(work, error)
         return
-    except (MagnetarError, Fault) as error:
+    except MagnetarError as error:
         work.failed(error)
         return
     change(work, entry["attachment_id"], lambda _one: None)

@@ -18,13 +18,12 @@ from magnetar_control.scheduler.choose import NoValidHost
 from magnetar_control.scheduler.place import place
 from magnetar_control.store import allocations, servers
 from magnetar_control.store.database import Database, now
-from magnetar_control.web import Fault
 from magnetar_core.actions import POWER
 from magnetar_core.errors import Cancelled, Conflict, MagnetarError, NotFound
 
 from . import volumes
 from .schedule import NoHost, wanted
-from .work import Claims, HostDown, Work, for_users, said
+from .work import Claims, HostDown, Work, WrongHost, for_users, said
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +39,7 @@ def build(work: Work) -> None:
     except Cancelled:
         work.failed(Conflict("The server was deleted while it was built."), vm_state="error")
         return
-    except (MagnetarError, Fault) as error:
+    except MagnetarError as error:
         work.conductor.states.built(host, well=False)
         _again(work, host, error)
         return
@@ -155,7 +154,8 @@ def _again(work: Work, host: str, error: Exception) -> None:
     tried = [*work.args.get("tried", []), host]
     work.conductor.delivery.forget(host)
     clean(work, host)
-    refused = isinstance(error, Fault) and error.status < 500
+    refused = isinstance(error, MagnetarError) and error.status < 500 and not (
+        error.remote or isinstance(error, WrongHost))  # another host would be refused too
     if refused or len(tried) >= work.conductor.settings.max_attempts:
         volumes.give_back(work, everything=True)
         _gone(work)

@@ -9,7 +9,6 @@ from typing import Any
 
 from magnetar_control.services import Document
 from magnetar_control.store import servers
-from magnetar_control.web import Fault
 from magnetar_core.errors import MagnetarError, NotFound
 
 from . import build
@@ -31,7 +30,7 @@ def attach_interface(work: Work) -> None:
             network.bind(work.id, work.server.host)
     except HostDown:
         once_more(work)
-    except (MagnetarError, Fault) as error:
+    except MagnetarError as error:
         _undo(work, nic, error)
     else:
         work.done()

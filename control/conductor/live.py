@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from magnetar_control.store import migrations
-from magnetar_control.web import Fault
 from magnetar_core.actions import ACTIVE, ERROR, PAUSED, STOPPED, SUSPENDED
 from magnetar_core.errors import Cancelled, MagnetarError
 
@@ -37,7 +36,7 @@ def live(work: Work) -> None:
             _given_up(move, error)
     except Stayed as error:
         _stays(move, error.cause)
-    except (MagnetarError, Fault) as error:
+    except MagnetarError as error:
         if move.row.status == "preparing":
             _stays(move, error)
         else:
@@ -57,7 +56,7 @@ def _wished(move: Move) -> None:
         raise Cancelled("The live migration was aborted.")
 
 
-def _stays(move: Move, error: MagnetarError | Fault) -> None:
+def _stays(move: Move, error: MagnetarError) -> None:
     """The server is at the source as it was."""
     move.unclaim()
     if isinstance(error, Cancelled):
@@ -68,7 +67,7 @@ def _stays(move: Move, error: MagnetarError | Fault) -> None:
         move.work.failed(error, progress=0)
 
 
-def _given_up(move: Move, error: MagnetarError | Fault) -> None:
+def _given_up(move: Move, error: MagnetarError) -> None:
     """A host did not answer for long. Where the server is for sure is noted; else it is in error, and both hosts stay
     claimed, for both may have something of it."""
     if move.row.status == "preparing":

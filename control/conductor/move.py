@@ -19,7 +19,6 @@ from magnetar_control.scheduler.choose import NO_VALID_HOST, NoValidHost
 from magnetar_control.scheduler.place import place
 from magnetar_control.store import allocations, hosts, migrations, servers
 from magnetar_control.store.database import Database
-from magnetar_control.web import Fault
 from magnetar_core.client import Client
 from magnetar_core.errors import Conflict, MagnetarError, NotFound, Unreachable
 from magnetar_core.flows.migrate import Migrate, Side, abort
@@ -36,7 +35,7 @@ class Stayed(Exception):
     """The server did not leave: it is where it was for sure, with its guest off after a cold way. *cause*: why.
     *flavor*: what it has now, where that differs from what it had."""
 
-    def __init__(self, cause: MagnetarError | Fault, flavor: dict[str, Any] | None = None) -> None:
+    def __init__(self, cause: MagnetarError, flavor: dict[str, Any] | None = None) -> None:
         super().__init__(cause.message)
         self.cause, self.flavor = cause, flavor
 

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from magnetar_control.services import Document
-from magnetar_control.web import Fault
-from magnetar_core.errors import Conflict, Unreachable
+from magnetar_core.errors import Conflict, MagnetarError, NotFound, Unreachable
 from magnetar_core.flows import attach as between
 from magnetar_core.flows.migrate import Side
 
@@ -21,7 +20,7 @@ def plug(work: Work, host: str, entry: Mapping[str, Any]) -> str:
     volumes, id = work.conductor.services.volume, entry["volume_id"]
     volume = volumes.show(work.context(), id)
     if volume is None:
-        raise Fault(404, f"Volume {id} could not be found.")
+        raise NotFound(f"Volume {id} could not be found.")
     want: Document = {"tag": entry["tag"], "readonly": bool(volume.get("readonly"))}
     device = (entry["device"] or "").removeprefix("/dev/")
     with sides(work, host, volumes.where(id)) as (here, there):
@@ -46,7 +45,7 @@ def unplug(work: Work, host: str | None, id: str) -> None:
         return
     try:
         place = work.conductor.services.volume.where(id)
-    except Fault:  # it was removed by force: only the server knows of it
+    except MagnetarError:  # it was removed by force: only the server knows of it
         place = host
     with sides(work, host, place) as (here, there):
         between.detach(here, there, work.id, id, timeout=work.conductor.settings.action_timeout, progress=work.progress)

@@ -10,7 +10,6 @@ import orjson
 
 from magnetar_control.store import servers
 from magnetar_control.store.database import now
-from magnetar_control.web import Fault
 from magnetar_core.actions import ERROR, POWER, STOPPED
 from magnetar_core.client import Client
 from magnetar_core.errors import MagnetarError
@@ -52,7 +51,7 @@ def attempt(work: Work, ask: Callable[[Client], Mapping[str, Any]], fails: Calla
             values = ask(client)
     except HostDown as error:
         patiently(work, error)
-    except (MagnetarError, Fault) as error:
+    except MagnetarError as error:
         fails(error)
     else:
         work.done(**values)

@@ -20,7 +20,6 @@ from magnetar_control.scheduler.request import sizes
 from magnetar_control.store import allocations, migrations, servers
 from magnetar_control.store.allocations import Amounts
 from magnetar_control.store.database import now
-from magnetar_control.web import Fault
 from magnetar_core.actions import ACTIVE, ERROR, POWER, RESIZED, STOPPED
 from magnetar_core.errors import Conflict, MagnetarError, NoSpace
 
@@ -92,7 +91,7 @@ def _cold(work: Work, type: str, flavor: dict[str, Any], **where: Any) -> None:
             _given_up(move, error)
     except Stayed as error:
         _stays(move, error.cause, error.flavor)
-    except (MagnetarError, Fault) as error:
+    except MagnetarError as error:
         _given_up(move, error)
     else:
         _waits(move, found)
@@ -144,7 +143,7 @@ def _waits(move: Move, found: Mapping[str, Any]) -> None:
               old_flavor=move.row.old_flavor, host=move.target, launched_at=now())
 
 
-def _stays(move: Move, error: MagnetarError | Fault, flavor: Flavor | None = None) -> None:
+def _stays(move: Move, error: MagnetarError, flavor: Flavor | None = None) -> None:
     """The server is at the source, of its old flavor (or *flavor*); its guest runs again if it ran."""
     values: dict[str, Any] = {} if flavor is None else {"flavor": servers.text(flavor)}
     if move.row.status != "pre-migrating" and move.row.old_vm_state != STOPPED:
@@ -165,7 +164,7 @@ def _stays(move: Move, error: MagnetarError | Fault, flavor: Flavor | None = Non
     move.work.failed(error, host=move.source, **values)
 
 
-def _given_up(move: Move, error: MagnetarError | Fault) -> None:
+def _given_up(move: Move, error: MagnetarError) -> None:
     """It has failed for good. Where nobody knows whose the server is, both hosts stay claimed: both may have something
     of it, and a deletion looks at both."""
     if move.row.status == "pre-migrating":
@@ -234,7 +233,7 @@ def revert(work: Work) -> None:
     except HostDown as error:
         if not patient(work):
             _not_reverted(move, error, flavor)
-    except (MagnetarError, Fault) as error:
+    except MagnetarError as error:
         _not_reverted(move, error, flavor)
     else:
         _settle_claims(move, host, flavor)
@@ -274,7 +273,7 @@ def _goes(move: Move, flavor: Flavor) -> bool:
     return _claimed(move, move.id, source, _amounts(move, flavor)) and move.fits(target, source)
 
 
-def _in_place(move: Move, flavor: Flavor, cause: MagnetarError | Fault | None = None) -> str:
+def _in_place(move: Move, flavor: Flavor, cause: MagnetarError | None = None) -> str:
     """The server takes its old flavor where it is. Raises ``NoRoom`` when there is none for that either."""
     old, new = _amounts(move, flavor), _amounts(move, move.flavor)
     if not _claimed(move, move.work.id, move.target, Amounts(*map(max, old, new))):
@@ -305,7 +304,7 @@ def _claimed(move: Move, consumer: str, host: str, amounts: Amounts) -> bool:
         return allocations.claim(connection, consumer, move.work.id, id, amounts)
 
 
-def _not_reverted(move: Move, error: MagnetarError | Fault, flavor: Flavor) -> None:
+def _not_reverted(move: Move, error: MagnetarError, flavor: Flavor) -> None:
     """It waits for a word as before where nothing was done; where something was, it is in error, and what it may have
     on either host stays claimed."""
     work = move.work

@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterable, Iterator
 
 from magnetar_control.services import Context, Document
-from magnetar_control.web import Fault
 from magnetar_core.errors import Cancelled, Conflict, MagnetarError, NotFound
 
 from .power import patient
@@ -39,7 +38,7 @@ def create_image(work: Work) -> None:
     except HostDown as error:
         if not patient(work):
             _ended(work, error)
-    except (MagnetarError, Fault) as error:
+    except MagnetarError as error:
         work.look()
         _clear(work)
         _ended(work, error)
@@ -71,7 +70,7 @@ def _given_up(work: Work, why: str) -> bool:
     for one in work.args.get("snapshots") or ():
         try:
             work.conductor.services.volume.delete_snapshot(work.context(), one["id"])
-        except (MagnetarError, Fault) as error:
+        except MagnetarError as error:
             log.warning("snapshot %s of an image that failed stays: %s", one["id"], error.message)
     return True
 

@@ -17,12 +17,11 @@ import orjson
 
 from magnetar_control.services import Document
 from magnetar_control.store import servers
-from magnetar_control.web import Fault
-from magnetar_core.errors import Conflict, MagnetarError
+from magnetar_core.errors import MagnetarError, NotFound
 from magnetar_core.kinds.volume import BUSES
 
 from .plug import plug
-from .work import Work
+from .work import Work, WrongHost
 
 log = logging.getLogger(__name__)
 #: Seconds of waiting for a volume between two looks at whether the server is to go.
@@ -49,7 +48,7 @@ def hosts(work: Work) -> frozenset[str] | None:
         if root["source_type"] == "volume":
             return frozenset([work.conductor.services.volume.where(root["uuid"])])
         snapshot = work.conductor.services.volume.snapshot(work.context(), root["uuid"])
-    except Fault:
+    except MagnetarError:
         return None  # it is gone: the build says so
     return frozenset([snapshot["host"]]) if snapshot and snapshot.get("host") else None
 
@@ -57,7 +56,8 @@ def hosts(work: Work) -> frozenset[str] | None:
 # Building -------------------------------------------------------------------------------------------------------
 def prepared(work: Work, host: str) -> tuple[list[Document], list[str]]:
     """The block devices of a new server in the agent's form, and the volumes that are attached afterwards, since they
-    lie on other hosts. All are made and reserved then. Raises ``Fault``, ``Conflict`` or ``Cancelled``."""
+    lie on other hosts. All are made and reserved then. Raises ``WrongHost`` or ``Cancelled``, and what the volume
+    service raises."""
     items, blocks = _tagged(work), wanted(work)
     if not blocks:
         return items, []
@@ -67,7 +67,7 @@ def prepared(work: Work, host: str) -> tuple[list[Document], list[str]]:
         if place == host:
             items.append(_item(block, entry, turn, volume))
         elif turn == 0:
-            raise Conflict(f"The root disk of the server, volume {entry['volume_id']}, lies on host {place}; the "
+            raise WrongHost(f"The root disk of the server, volume {entry['volume_id']}, lies on host {place}; the "
                            "server can be on that host only.")
         elif entry["device"] is None:
             abroad.append(entry["volume_id"])
@@ -128,18 +128,18 @@ def _size(work: Work, block: Mapping[str, Any]) -> int:
         return int(block["volume_size"])
     found = work.conductor.services.volume.snapshot(work.context(), block["uuid"])
     if found is None:
-        raise Fault(404, f"Snapshot {block['uuid']} could not be found.")
+        raise NotFound(f"Snapshot {block['uuid']} could not be found.")
     return int(found["size"])
 
 
 def _made(work: Work, id: str) -> None:
-    """Wait until the volume is made. Raises ``Fault`` when it cannot be, ``Cancelled`` when the server is to go."""
+    """Wait until the volume is made. Raises when it cannot be, ``Cancelled`` when the server is to go."""
     volumes, deadline = work.conductor.services.volume, time.monotonic() + work.conductor.settings.action_timeout
     while True:
         work.progress(None)
         try:
             volumes.wait(id, SLICE)
-        except Fault:
+        except MagnetarError:
             found = volumes.show(work.context(), id)
             if found is None or found["status"] != "creating" or time.monotonic() >= deadline:
                 raise
@@ -209,7 +209,7 @@ def _free(work: Work, entry: Mapping[str, Any], *, delete: bool) -> None:
     if delete:
         try:
             volumes.delete(work.context(), entry["volume_id"])
-        except Fault as error:  # it has snapshots, or another server has it too
+        except MagnetarError as error:  # it has snapshots, or another server has it too
             log.warning("server %s: its volume %s stays: %s", work.id, entry["volume_id"], error.message,
                         extra={"server": work.id})
 
@@ -221,5 +221,5 @@ def _close(work: Work, entry: Mapping[str, Any]) -> None:
         if place != work.server.host:
             with work.client(place) as client:
                 client.delete("volume_export", f"{work.id}:{entry['volume_id']}")
-    except (Fault, MagnetarError) as error:
+    except MagnetarError as error:
         log.info("server %s: volume %s: %s", work.id, entry["volume_id"], error.message)

@@ -18,10 +18,9 @@ from magnetar_control.agents import plain
 from magnetar_control.services import Context
 from magnetar_control.store import actions, servers
 from magnetar_control.store.database import Database, now
-from magnetar_control.web import Fault
 from magnetar_core.actions import ACTIONS, ERROR, POWER
 from magnetar_core.client import Client
-from magnetar_core.errors import Cancelled, MagnetarError, Unreachable
+from magnetar_core.errors import Cancelled, Conflict, MagnetarError, Unreachable
 
 if TYPE_CHECKING:
     from .conductor import Conductor
@@ -29,6 +28,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 #: Roles with which a conductor speaks to the services for a user.
 ROLES = frozenset(("member", "reader"))
+
+
+class WrongHost(Conflict):
+    """This host cannot have the server, and another may."""
 
 
 class HostDown(MagnetarError):
@@ -222,7 +225,7 @@ class Work:
         failure of the machinery (code 500 and above) no details."""
         if self.rule.task:
             values.setdefault("task_state", None)
-        code = error.status if isinstance(error, Fault | MagnetarError) else 500
+        code = error.status if isinstance(error, MagnetarError) else 500
         explained = code < 500 or explanation(error)
         details = told(error) if explained else "".join(traceback.format_exception(error))[-4000:]
         values["fault"] = servers.text({"code": code, "message": for_users(error)[:255], "created": now(),
@@ -280,7 +283,7 @@ class Claims:
 
 def said(error: BaseException) -> str:
     """What a failure says to a user."""
-    if isinstance(error, Fault | MagnetarError):
+    if isinstance(error, MagnetarError):
         return error.message
     return f"{type(error).__name__}: {error}"
 
@@ -290,7 +293,7 @@ def for_users(error: BaseException) -> str:
     (as in Nova, users read its class)."""
     if isinstance(error, MagnetarError):
         return plain(error)
-    return error.message if isinstance(error, Fault) else type(error).__name__
+    return type(error).__name__
 
 
 def explanation(error: BaseException) -> str:

@@ -74,7 +74,7 @@ class Networks(Protocol):
 
     def check(self, context: Context, wishes: Any) -> list[Document]:
         """What a server asked for, in normal form: [{network_id, port_id, fixed_ip, tag}]. *wishes*: "auto", "none", or
-        Nova's list; an empty list is the default network. Raises ``web.Fault`` 400 naming what does not exist, 409 for
+        Nova's list; an empty list is the default network. Raises ``InvalidRequest`` naming what does not exist, 409 for
         a port in use."""
 
     def allocate(self, context: Context, server_id: str, wishes: Sequence[Document],
@@ -102,7 +102,7 @@ class Networks(Protocol):
         of a deleted one."""
 
     def groups(self, context: Context, names: Sequence[str]) -> list[str]:
-        """Names of security groups, checked; raises ``web.Fault`` 400."""
+        """Names of security groups, checked; raises ``InvalidRequest``."""
 
 
 class Volumes(Protocol):
@@ -126,11 +126,11 @@ class Volumes(Protocol):
         host."""
 
     def wait(self, id: str, limit: float) -> Document:
-        """The volume when it is made; raises ``web.Fault`` 400 when that failed or took longer."""
+        """The volume when it is made; raises ``InvalidRequest`` when that failed or took longer."""
 
     def reserve(self, context: Context, id: str, server_id: str, **fields: Any) -> Document:
         """Keep it for a server: {id (of the attachment), volume}; *fields*: attachment_id. Asked twice, the same.
-        Raises ``web.Fault`` 400 or 409 when it is in use."""
+        Raises ``InvalidRequest`` or 409 when it is in use."""
 
     def attached(self, attachment_id: str, host: str, device: str) -> None:
         """The server on *host* has it now."""

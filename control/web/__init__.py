@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from .answer import Answer, Fault
+from .answer import Answer, Fault, fault_of
 from .request import Request
 from .routing import Route, Router
 
-__all__ = ["Answer", "Fault", "Request", "Route", "Router"]
+__all__ = ["Answer", "Fault", "Request", "Route", "Router", "fault_of"]

@@ -8,6 +8,10 @@ from typing import Any
 
 import orjson
 
+from magnetar_core.errors import Failed, MagnetarError, NoSpace, NotSupported, Unavailable
+
+#: Failures of the service's side whose words are for users.
+TOLD = (Failed, NoSpace, NotSupported, Unavailable)
 JSON = "application/json"
 
 
@@ -37,3 +41,10 @@ class Fault(Exception):
     def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None, **details: Any) -> None:
         super().__init__(message)
         self.status, self.message, self.headers, self.details = status, message, dict(headers or {}), details
+
+
+def fault_of(error: MagnetarError) -> Fault | None:
+    """The fault that the core's *error* is over HTTP; ``None`` for a failure whose words are not for users."""
+    if error.status >= 500 and not isinstance(error, TOLD):
+        return None
+    return Fault(error.status, error.message, error.details.get("headers"), **error.details)

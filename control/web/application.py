@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from .answer import Answer, Fault
+from magnetar_core.errors import MagnetarError
+
+from .answer import Answer, Fault, fault_of
 from .request import Request
 from .routing import Route, Router
 
@@ -36,7 +38,10 @@ class Routed:
             return self._answer(request)
         except Fault as fault:
             return self.refused(request, fault)
-        except Exception:
+        except Exception as error:
+            known = fault_of(error) if isinstance(error, MagnetarError) else None
+            if known is not None:
+                return self.refused(request, known)
             log.exception("%s %s failed", request.method, request.path, extra={"request_id": request.id})
             return self.refused(request, Fault(500, "The service failed to answer, not by the request's fault: try "
                                                     f"again, or give {request.id} to the operator, whose log says "

@@ -9,8 +9,9 @@ from typing import Any
 
 from sqlalchemy import delete, insert, select
 
-from magnetar_control.web import Answer, Fault, Request
+from magnetar_control.web import Answer, Request
 from magnetar_control.web.application import Guarded
+from magnetar_core.errors import InvalidRequest, NotFound, Unauthenticated
 
 from . import catalog, grants, tables
 from .bearers import Bearer, Bearers, borne
@@ -47,7 +48,7 @@ class Authentication:
             token = self.bearers.sign(connection, claims)
             bearer = borne(connection, claims, token, self.bearers.clock())
             if bearer is None:
-                raise Fault(401, "User, project or roles changed while you logged in; log in again.")
+                raise Unauthenticated("User, project or roles changed while you logged in; log in again.")
             document = self._document(connection, bearer, request)
         return Answer({"token": document}, 201, {"X-Subject-Token": token, "Vary": "X-Auth-Token"})
 
@@ -98,13 +99,13 @@ class Authentication:
     def _subject(self, request: Request) -> tuple[str, Bearer]:
         token = request.headers.get("x-subject-token", "")
         if not token:
-            raise Fault(400, "The header X-Subject-Token is missing; it names the token that is meant.")
+            raise InvalidRequest("The header X-Subject-Token is missing; it names the token that is meant.")
         bearer = self.bearers.find(token)
         context = request.context
         allowed = context.is_admin or "service" in context.roles or (
             bearer is not None and bearer.context.user_id == context.user_id)
         if bearer is None or not allowed:  # whether somebody else's token is good is not told
-            raise Fault(404, "The token in X-Subject-Token is not good: unknown, expired or given back.")
+            raise NotFound("The token in X-Subject-Token is not good: unknown, expired or given back.")
         return token, bearer
 
     def _document(self, connection: Any, bearer: Bearer, request: Request) -> Document:

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 from sqlalchemy import Connection, Table, delete, select
 
-from magnetar_control.web import Fault
+from magnetar_core.errors import Conflict, Forbidden, InvalidRequest
 
 from . import tables
 from .nouns import DOMAINS, ENDPOINTS, GROUPS, PROJECTS, REGIONS, ROLES, SERVICES, USERS, Row
@@ -21,7 +21,7 @@ Values = dict[str, Any]
 
 def _must_exist(connection: Connection, table: Table, id: str | None, field: str) -> None:
     if id is not None and connection.execute(select(table.c.id).where(table.c.id == id)).first() is None:
-        raise Fault(400, f"{field} is {id}, and there is none of that id.")
+        raise InvalidRequest(f"{field} is {id}, and there is none of that id.")
 
 
 def _in_domain(connection: Connection, values: Values, row: Row | None) -> None:
@@ -38,7 +38,7 @@ def _project(connection: Connection, values: Values, row: Row | None) -> None:
             _must_exist(connection, tables.projects, values["parent_id"], "parent_id")
     tags = orjson.loads(values.get("tags", "[]"))
     if len(tags) > 80 or not all(map(_is_tag, tags)):
-        raise Fault(400, "tags must be at most 80 texts of 1 to 255 characters without comma and slash.")
+        raise InvalidRequest("tags must be at most 80 texts of 1 to 255 characters without comma and slash.")
     _closing(values, row)
 
 
@@ -67,7 +67,7 @@ def _role(connection: Connection, values: Values, _row: Row | None) -> None:
 def _region(connection: Connection, values: Values, row: Row | None) -> None:
     _must_exist(connection, tables.regions, values.get("parent_region_id"), "parent_region_id")
     if row is not None and values.get("parent_region_id") == row["id"]:
-        raise Fault(400, "parent_region_id must be another region.")
+        raise InvalidRequest("parent_region_id must be another region.")
 
 
 def _endpoint(connection: Connection, values: Values, _row: Row | None) -> None:
@@ -89,7 +89,7 @@ BEFORE: dict[str, Callable[[Connection, Values, Row | None], None]] = {
 
 
 def removing(connection: Connection, name: str, row: Row) -> None:
-    """Remove what goes with the noun, or raise ``Fault`` 403 or 409 when it may not go."""
+    """Remove what goes with the noun, or raise ``Forbidden`` or 409 when it may not go."""
     if name == DOMAINS.name:
         _leave_domain(connection, row)
     if name == REGIONS.name:
@@ -102,18 +102,18 @@ def removing(connection: Connection, name: str, row: Row) -> None:
     if name == PROJECTS.name:
         children = select(tables.projects.c.id).where(tables.projects.c.parent_id == row["id"])
         if connection.execute(children).first() is not None:
-            raise Fault(403, "The project has projects below it; remove these first.")
+            raise Forbidden("The project has projects below it; remove these first.")
 
 
 def _leave_domain(connection: Connection, row: Row) -> None:
     if row["enabled"]:
-        raise Fault(403, "An enabled domain cannot be removed; disable it first.")
+        raise Forbidden("An enabled domain cannot be removed; disable it first.")
     for table in (tables.projects, tables.users, tables.groups):
         if connection.execute(select(table.c.id).where(table.c.domain_id == row["id"])).first() is not None:
-            raise Fault(409, "The domain still has projects, users or groups; remove these first.")
+            raise Conflict("The domain still has projects, users or groups; remove these first.")
 
 
 def _leave_region(connection: Connection, row: Row) -> None:
     for column in (tables.endpoints.c.region_id, tables.regions.c.parent_region_id):
         if connection.execute(select(column).where(column == row["id"])).first() is not None:
-            raise Fault(409, "The region still has endpoints or regions below it; remove these first.")
+            raise Conflict("The region still has endpoints or regions below it; remove these first.")

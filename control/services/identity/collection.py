@@ -12,8 +12,9 @@ from sqlalchemy.exc import IntegrityError
 
 from magnetar_control.services import Context
 from magnetar_control.store.database import now
-from magnetar_control.web import Answer, Fault, Request
+from magnetar_control.web import Answer, Request
 from magnetar_control.web.application import Guarded
+from magnetar_core.errors import Conflict, InvalidRequest, MagnetarError, NotFound
 
 from . import grants
 from .bearers import Bearers
@@ -56,7 +57,7 @@ class Collection:
                 targets = [id for kind in ("project", "domain")
                            for id in grants.targets_of(connection, request.context.user_id, kind)]
                 if not SEEN[self.noun.name](request.context, row, targets):
-                    raise Fault(404, f"Could not find {self.noun.name}: {row['id']}.")
+                    raise NotFound(f"Could not find {self.noun.name}: {row['id']}.")
         return self._answer(row, request)
 
     def create(self, request: Request) -> Answer:
@@ -112,15 +113,15 @@ class Collection:
         if id is None:
             return None
         if not isinstance(id, str) or not 0 < len(id) <= 64 or set(id) & set("/\0"):
-            raise Fault(400, "id must be text of 1 to 64 characters without slash.")
+            raise InvalidRequest("id must be text of 1 to 64 characters without slash.")
         with self.bearers.database.read() as connection:
             if connection.execute(select(REGIONS.table.c.id).where(REGIONS.table.c.id == id)).first():
-                raise Fault(409, f"There is a region {id} already.")
+                raise Conflict(f"There is a region {id} already.")
         return id
 
-    def _duplicate(self, values: dict[str, object]) -> Fault:
-        return Fault(409, f"Conflict occurred attempting to store {self.noun.name} - there is one named "
-                          f"{values.get('name')} already.")
+    def _duplicate(self, values: dict[str, object]) -> MagnetarError:
+        return Conflict(f"Conflict occurred attempting to store {self.noun.name} - there is one named "
+                        f"{values.get('name')} already.")
 
 
 def merged(known: str, given: str) -> str:

@@ -9,8 +9,9 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, select
 
-from magnetar_control.web import Answer, Fault, Request
+from magnetar_control.web import Answer, Request
 from magnetar_control.web.application import Guarded
+from magnetar_core.errors import InvalidRequest, NotFound
 
 from . import grants, tables
 from .bearers import Bearers
@@ -61,7 +62,7 @@ class Granting:
         """204 when the role is assigned, else 404."""
         with self.bearers.database.read() as connection:
             if not grants.has(connection, **self._grant(connection, request, target, actor)):
-                raise Fault(404, f"The {actor} has not this role on the {target}.")
+                raise NotFound(f"The {actor} has not this role on the {target}.")
         return Answer(status=204)
 
     def give(self, request: Request, target: str, actor: str) -> Answer:
@@ -74,7 +75,7 @@ class Granting:
         """Take it away; 404 when it is not assigned."""
         with self.bearers.change() as connection:
             if not grants.take(connection, **self._grant(connection, request, target, actor)):
-                raise Fault(404, f"The {actor} has not this role on the {target}.")
+                raise NotFound(f"The {actor} has not this role on the {target}.")
         return Answer(status=204)
 
     def list(self, request: Request) -> Answer:
@@ -82,7 +83,7 @@ class Granting:
         query = dict(request.query)
         effective, named = _on(query, "effective"), _on(query, "include_names")
         if effective and "group.id" in query:
-            raise Fault(400, "effective and group.id exclude each other: effective assignments are those of users.")
+            raise InvalidRequest("effective and group.id exclude each other: effective assignments are those of users.")
         equal = {} if "role.id" not in query or effective else {"role_id": query["role.id"]}
         for name, (column, kind) in FILTERS.items():
             if name in query and not (effective and column == "actor"):
@@ -135,7 +136,7 @@ class Granting:
         with self.bearers.change() as connection:
             if not connection.execute(delete(tables.implications).where(
                     found.prior_id == request.params["prior"], found.implied_id == request.params["implied"])).rowcount:
-                raise Fault(404, "The one role does not imply the other.")
+                raise NotFound("The one role does not imply the other.")
         return Answer(status=204)
 
     def _grant(self, connection: Connection, request: Request, target: str, actor: str) -> dict[str, str]:

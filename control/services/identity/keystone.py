@@ -21,7 +21,8 @@ import orjson
 
 from magnetar_control.services import Context
 from magnetar_control.settings import InvalidSettings, Settings
-from magnetar_control.web import Answer, Fault, Request
+from magnetar_control.web import Answer, Request
+from magnetar_core.errors import Unavailable
 
 #: Seconds for which an answer is believed: a revoked token lives that much longer here.
 BELIEVED = 5.0
@@ -55,7 +56,7 @@ class Keystone:
         self._known: dict[str, tuple[float, Context | None]] = {}
 
     def validate(self, token: str) -> Context | None:
-        """Who bears *token*; ``None`` when Keystone does not know it. Raises ``Fault`` 503 when Keystone is away."""
+        """Who bears *token*; ``None`` when Keystone does not know it. Raises ``Unavailable`` when Keystone is away."""
         moment = time.monotonic()
         until, context = self._known.get(token, (0.0, None))
         if until <= moment:
@@ -76,13 +77,13 @@ class Keystone:
         return Elsewhere(self.url)
 
     def token(self, fresh: bool = False) -> str:
-        """Our own token; with *fresh*, one that was not given before. Raises ``Fault`` 503."""
+        """Our own token; with *fresh*, one that was not given before. Raises ``Unavailable``."""
         with self._lock:
             if fresh or self._own_ends <= time.time():
                 status, headers, body = self._request("POST", "/auth/tokens?nocatalog", {}, self._login)
                 if status != 201:
-                    raise Fault(503, f"The compute service cannot log in to Keystone: it answered {status}. An "
-                                     "operator must see to the user name and the password in its settings.")
+                    raise Unavailable(f"The compute service cannot log in to Keystone: it answered {status}. An "
+                                      "operator must see to the user name and the password in its settings.")
                 self._own = headers["X-Subject-Token"]
                 self._own_ends = _seconds(body["token"]["expires_at"]) - EARLY
             return self._own
@@ -101,8 +102,8 @@ class Keystone:
                 break
         if answer[0] in (200, 404):
             return answer
-        raise Fault(503, f"Keystone answered {answer[0]} when the compute service asked it about a token. An operator "
-                         "must see to it that the service's user has the role admin or service there.")
+        raise Unavailable(f"Keystone answered {answer[0]} when the compute service asked it about a token. An operator "
+                          "must see to it that the service's user has the role admin or service there.")
 
     def _request(self, method: str, path: str, headers: dict[str, str], body: Any = None) -> tuple[int, Any, Any]:
         request = urllib.request.Request(  # noqa: S310 - the scheme was checked when the URL was given
@@ -115,8 +116,8 @@ class Keystone:
             with error:
                 return error.code, error.headers, None
         except (OSError, HTTPException, orjson.JSONDecodeError) as error:
-            raise Fault(503, f"Keystone does not answer ({type(error).__name__}), so nobody can be let in. Try again "
-                             "in a moment.") from error
+            raise Unavailable(f"Keystone does not answer ({type(error).__name__}), so nobody can be let in. Try again "
+                              "in a moment.") from error
 
 
 class Elsewhere:

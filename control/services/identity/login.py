@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, Table, select
 
 from magnetar_control.store.database import Database
-from magnetar_control.web import Fault
+from magnetar_core.errors import Forbidden, InvalidRequest, MagnetarError, Unauthenticated
 
 from . import grants, passwords, tables
 from .bearers import Bearer, find_target, find_user, open_, over, seconds
@@ -41,21 +41,21 @@ class Login:
         self.secrets: list[tuple[str, str | None]] = []
 
     def claims(self, body: Any) -> Claims:
-        """What the token will say. Raises ``Fault`` 400 or 401."""
+        """What the token will say. Raises ``InvalidRequest`` or 401."""
         auth = _part(body, "auth", "the body")
         identity = _part(auth, "identity", "auth")
         methods = identity.get("methods")
         if not isinstance(methods, list) or not methods or not all(isinstance(method, str) for method in methods):
-            raise Fault(400, "auth.identity.methods must be a list of at least one method.")
+            raise InvalidRequest("auth.identity.methods must be a list of at least one method.")
         methods = list(dict.fromkeys(methods))
         with self.database.read() as self.connection:
             users = [self._user(method, identity) for method in methods]
         right = [passwords.matches(*pair) for pair in self.secrets]  # without a connection: it takes long
         user = users[0]
         if user is None or not all(right) or any(other is None or other["id"] != user["id"] for other in users):
-            raise Fault(401, REFUSED)
+            raise Unauthenticated(REFUSED)
         if not open_(user):
-            raise Fault(401, REFUSED)
+            raise Unauthenticated(REFUSED)
         with self.database.read() as self.connection:
             scope, scope_id, epoch = self._scope(auth, user)
         chain: list[str] = []
@@ -71,7 +71,7 @@ class Login:
 
     def _user(self, method: str, identity: Any) -> Row | None:
         if method not in METHODS:
-            raise Fault(401, f"The method {method!r} is not known here; there are {', '.join(METHODS)}.")
+            raise Unauthenticated(f"The method {method!r} is not known here; there are {', '.join(METHODS)}.")
         given = _part(identity, method, "auth.identity")
         return {"password": self._password, "token": self._token,
                 "application_credential": self._credential}[method](given)
@@ -80,7 +80,7 @@ class Login:
         user = _part(given, "user", "auth.identity.password")
         password = user.get("password")
         if not isinstance(password, str):
-            raise Fault(400, "auth.identity.password.user.password must be text.")
+            raise InvalidRequest("auth.identity.password.user.password must be text.")
         row = self._named(tables.users, user, "auth.identity.password.user")
         self.secrets.append((password, row["password"] if row else None))
         return row
@@ -88,14 +88,14 @@ class Login:
     def _token(self, given: Any) -> Row | None:
         token = given.get("id")
         if not isinstance(token, str):
-            raise Fault(400, "auth.identity.token.id must be text.")
+            raise InvalidRequest("auth.identity.token.id must be text.")
         self.parent = self.find(token)
         if self.parent and self.parent.claims.credential_id:
-            raise Fault(403, "A token got with an application credential cannot be used to get another one.")
+            raise Forbidden("A token got with an application credential cannot be used to get another one.")
         if self.parent is None:
             return None
         if len(self.parent.claims.ancestors) >= LONGEST_CHAIN:
-            raise Fault(403, f"This token was got by a token, that by another, and so on {LONGEST_CHAIN} times. Log in "
+            raise Forbidden(f"This token was got by a token, that by another, and so on {LONGEST_CHAIN} times. Log in "
                         "with the password, or with a token nearer to that login.")
         self._ends(self.parent.claims.expires)
         return self.parent.user
@@ -103,7 +103,7 @@ class Login:
     def _credential(self, given: Any) -> Row | None:
         secret = given.get("secret")
         if not isinstance(secret, str):
-            raise Fault(400, "auth.identity.application_credential.secret must be text.")
+            raise InvalidRequest("auth.identity.application_credential.secret must be text.")
         own = tables.credentials.c
         if "id" in given:
             condition = own.id == _text(given["id"], "application_credential.id")
@@ -126,22 +126,23 @@ class Login:
         wanted = auth.get("scope")
         if self.credential:
             if wanted is not None:
-                raise Fault(401, "An application credential has a project of its own; leave the scope out.")
+                raise Unauthenticated("An application credential has a project of its own; leave the scope out.")
             return self._open(user, "project", self.credential["project_id"])
         if wanted == "unscoped" or (isinstance(wanted, dict) and "unscoped" in wanted):
             return "", "", 0
         if wanted is None:
             return self._default(user)
         if not isinstance(wanted, dict) or len(wanted) != 1:
-            raise Fault(400, "auth.scope must be an object with one of project, domain, system, or the text unscoped.")
+            raise InvalidRequest("auth.scope must be an object with one of project, domain, system, or the text "
+                                 "unscoped.")
         kind = next(iter(wanted))
         if kind == "system":
             if wanted["system"] != {"all": True}:
-                raise Fault(400, 'auth.scope.system must be {"all": true}.')
+                raise InvalidRequest('auth.scope.system must be {"all": true}.')
             return self._open(user, "system", grants.ALL)
         table = {"project": tables.projects, "domain": tables.domains}.get(kind)
         if table is None:
-            raise Fault(400, f"auth.scope names {kind!r}; it may name project, domain or system.")
+            raise InvalidRequest(f"auth.scope names {kind!r}; it may name project, domain or system.")
         row = self._named(table, _part(wanted, kind, "auth.scope"), f"auth.scope.{kind}")
         return self._open(user, kind, row["id"] if row else "")
 
@@ -150,14 +151,15 @@ class Login:
         if user["default_project_id"] and self.parent is None:
             try:
                 return self._open(user, "project", user["default_project_id"])
-            except Fault:
+            except MagnetarError:
                 pass
         return "", "", 0
 
     def _open(self, user: Row, kind: str, id: str) -> tuple[str, str, int]:
         target = find_target(self.connection, kind, id)
         if target is None or not open_(target) or not grants.effective(self.connection, user["id"], kind, id):
-            raise Fault(401, f"You have no role on this {kind}, or there is none such; ask its administrators for one.")
+            raise Unauthenticated(f"You have no role on this {kind}, or there is none such; ask its administrators "
+                                  "for one.")
         return kind, id, target["epoch"]
 
     def _named(self, table: Table, given: Any, where: str) -> Row | None:
@@ -177,7 +179,7 @@ class Login:
         if given is None:
             return DEFAULT
         if not isinstance(given, dict):
-            raise Fault(400, f"{where} must be an object with id or name.")
+            raise InvalidRequest(f"{where} must be an object with id or name.")
         if "id" in given:
             return _text(given["id"], f"{where}.id")
         name = _text(given.get("name"), f"{where}.name (or id)")
@@ -187,11 +189,11 @@ class Login:
 def _part(whole: Any, name: str, where: str) -> Any:
     part = whole.get(name) if isinstance(whole, dict) else None
     if not isinstance(part, dict):
-        raise Fault(400, f"{where} must hold an object {name}.")
+        raise InvalidRequest(f"{where} must hold an object {name}.")
     return part
 
 
 def _text(value: Any, where: str) -> str:
     if not isinstance(value, str) or "\0" in value:
-        raise Fault(400, f"{where} must be text without NUL characters.")
+        raise InvalidRequest(f"{where} must be text without NUL characters.")
     return value

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Table, and_, select
 from sqlalchemy.sql.elements import ColumnElement
 
 from magnetar_control.store.database import now
-from magnetar_control.web import Fault
+from magnetar_core.errors import InvalidRequest, NotFound
 
 from . import passwords, tables
 
@@ -41,24 +41,24 @@ class Field:
     choices: tuple[str, ...] = ()
 
     def checked(self, value: Any) -> Any:
-        """The value as the table keeps it; raises ``Fault`` 400 naming field and rule."""
+        """The value as the table keeps it; raises ``InvalidRequest`` naming field and rule."""
         if value is None and self.nullable:
             return None
         if not isinstance(value, self.type) or (self.type is int and isinstance(value, bool)):
-            raise Fault(400, f"{self.name} must be {WORDS[self.type]}.")
+            raise InvalidRequest(f"{self.name} must be {WORDS[self.type]}.")
         if isinstance(value, str):
             self._text(value)
         return orjson.dumps(value).decode() if self.type in (dict, list) else value
 
     def _text(self, value: str) -> None:
         if "\0" in value:
-            raise Fault(400, f"{self.name} must not hold a NUL character.")
+            raise InvalidRequest(f"{self.name} must not hold a NUL character.")
         if len(value) > self.longest:
-            raise Fault(400, f"{self.name} has {len(value)} characters; at most {self.longest} are allowed.")
+            raise InvalidRequest(f"{self.name} has {len(value)} characters; at most {self.longest} are allowed.")
         if self.required and not value.strip():
-            raise Fault(400, f"{self.name} must not be empty.")
+            raise InvalidRequest(f"{self.name} must not be empty.")
         if self.choices and value not in self.choices:
-            raise Fault(400, f"{self.name} must be one of {', '.join(self.choices)}.")
+            raise InvalidRequest(f"{self.name} must be one of {', '.join(self.choices)}.")
 
 
 WORDS = {str: "text", bool: "true or false", dict: "an object", list: "a list", int: "an integer"}
@@ -89,20 +89,20 @@ class Noun:
         """The columns of what a client wants, checked. *making* fills defaults in and asks for what is required."""
         wanted = body.get(self.name) if isinstance(body, dict) else None
         if not isinstance(wanted, dict):
-            raise Fault(400, f'The body must be an object {{"{self.name}": {{…}}}}.')
+            raise InvalidRequest(f'The body must be an object {{"{self.name}": {{…}}}}.')
         found: dict[str, Any] = {}
         for known in self.fields:
             if known.name in wanted and (making or not known.fixed):
                 found[known.name] = known.checked(wanted[known.name])
             elif making and known.required:
-                raise Fault(400, f"{known.name} is missing; a {self.name} needs it.")
+                raise InvalidRequest(f"{known.name} is missing; a {self.name} needs it.")
             elif making:
                 document = known.type in (dict, list)
                 found[known.name] = orjson.dumps(known.default).decode() if document else known.default
         names = {known.name for known in self.fields} | HIDDEN | {"id", "links"} | set(self.constant)
         extra = {key: value for key, value in wanted.items() if key not in names}
         if "\\u0000" in (text := orjson.dumps(extra).decode()):
-            raise Fault(400, "No text may hold a NUL character.")
+            raise InvalidRequest("No text may hold a NUL character.")
         return {**found, "extra": text}
 
     def document(self, row: Row, base: str) -> dict[str, Any]:
@@ -133,10 +133,10 @@ class Noun:
         return [dict(row) for row in found.mappings()]
 
     def row(self, connection: Connection, id: str) -> Row:
-        """The row of *id*; raises ``Fault`` 404."""
+        """The row of *id*; raises ``NotFound``."""
         found = connection.execute(select(self.table).where(self.table.c.id == id)).mappings().first()
         if found is None:
-            raise Fault(404, f"Could not find {self.name}: {id}.")
+            raise NotFound(f"Could not find {self.name}: {id}.")
         return dict(found)
 
 
@@ -145,7 +145,7 @@ def _boolean(name: str, value: str) -> bool:
         return True
     if value.lower() in FALSE:
         return False
-    raise Fault(400, f"{name} in the query must be true or false.")
+    raise InvalidRequest(f"{name} in the query must be true or false.")
 
 
 def new_row(values: Mapping[str, Any], id: str | None = None) -> dict[str, Any]:
@@ -162,11 +162,11 @@ def with_password(values: dict[str, Any], body: Any) -> dict[str, Any]:
 
 
 def checked_password(password: Any) -> str:
-    """A password that may be set; raises ``Fault`` 400."""
+    """A password that may be set; raises ``InvalidRequest``."""
     if not isinstance(password, str) or not password or "\0" in password:
-        raise Fault(400, "password must be text that is not empty and holds no NUL character.")
+        raise InvalidRequest("password must be text that is not empty and holds no NUL character.")
     if len(password) > passwords.LONGEST:
-        raise Fault(400, f"password has {len(password)} characters; at most {passwords.LONGEST} are allowed.")
+        raise InvalidRequest(f"password has {len(password)} characters; at most {passwords.LONGEST} are allowed.")
     return password
 
 

@@ -13,8 +13,9 @@ from sqlalchemy import Connection, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from magnetar_control.store.database import now
-from magnetar_control.web import Answer, Fault, Request
+from magnetar_control.web import Answer, Request
 from magnetar_control.web.application import Guarded
+from magnetar_core.errors import Conflict, Forbidden, InvalidRequest, NotFound, Unauthenticated
 
 from . import grants, passwords, tables
 from .authentication import Authentication
@@ -53,7 +54,7 @@ class People:
         def guarded(request: Request) -> Answer:
             user_id = request.params["user"]
             if user_id != request.context.user_id and not request.context.is_admin:
-                raise Fault(404, f"Could not find user: {user_id}.")
+                raise NotFound(f"Could not find user: {user_id}.")
             return handler(request, user_id)
 
         return guarded
@@ -69,12 +70,12 @@ class People:
         body = request.json()
         given = body.get("user") if isinstance(body, dict) else None
         if not isinstance(given, dict) or not isinstance(given.get("original_password"), str):
-            raise Fault(400, 'The body must be {"user": {"original_password": text, "password": text}}.')
+            raise InvalidRequest('The body must be {"user": {"original_password": text, "password": text}}.')
         new = checked_password(given.get("password"))
         with self.bearers.database.read() as connection:
             row = USERS.row(connection, user_id)
         if not passwords.matches(given["original_password"], row["password"]):
-            raise Fault(401, "original_password is not the user's password.")
+            raise Unauthenticated("original_password is not the user's password.")
         kept = passwords.hashed(new)
         with self.bearers.change() as connection:
             user = tables.users
@@ -102,7 +103,7 @@ class People:
         """204 or 404."""
         with self.bearers.database.read() as connection:
             if connection.execute(select(tables.members).where(*_member(connection, request))).first() is None:
-                raise Fault(404, "The user is no member of the group.")
+                raise NotFound("The user is no member of the group.")
         return Answer(status=204)
 
     def join(self, request: Request) -> Answer:
@@ -117,7 +118,7 @@ class People:
         """Make it member no more."""
         with self.bearers.change() as connection:
             if not connection.execute(delete(tables.members).where(*_member(connection, request))).rowcount:
-                raise Fault(404, "The user is no member of the group.")
+                raise NotFound("The user is no member of the group.")
         return Answer(status=204)
 
     def credentials(self, request: Request, user_id: str) -> Answer:
@@ -144,16 +145,16 @@ class People:
         once."""
         bearer = request.extra["bearer"]
         if user_id != bearer.context.user_id:
-            raise Fault(403, "Application credentials are made by the user whose they are.")
+            raise Forbidden("Application credentials are made by the user whose they are.")
         if bearer.context.project_id is None:
-            raise Fault(400, "An application credential is for a project; ask with a token that has one.")
+            raise InvalidRequest("An application credential is for a project; ask with a token that has one.")
         _unrestricted(request)
         body = request.json()
         given = body.get("application_credential") if isinstance(body, dict) else None
         if not isinstance(given, dict):
-            raise Fault(400, 'The body must be an object {"application_credential": {…}}.')
+            raise InvalidRequest('The body must be an object {"application_credential": {…}}.')
         if given.get("access_rules"):
-            raise Fault(400, "access_rules are not supported here; give the credential fewer roles instead.")
+            raise InvalidRequest("access_rules are not supported here; give the credential fewer roles instead.")
         secret = SECRET.checked(given.get("secret")) or passwords.drawn()
         held = {role["id"]: role for role in _roles(given.get("roles"), bearer.roles)}
         row: dict[str, Any] = {
@@ -167,7 +168,7 @@ class People:
             with self.bearers.change() as connection:
                 connection.execute(insert(tables.credentials).values(row))
         except IntegrityError as error:
-            raise Fault(409, f"There is an application credential named {row['name']} already.") from error
+            raise Conflict(f"There is an application credential named {row['name']} already.") from error
         return Answer({"application_credential": {**_shown(row, held, request), "secret": secret}}, 201)
 
     def drop_credential(self, request: Request, user_id: str) -> Answer:
@@ -191,15 +192,15 @@ def _member(connection: Connection, request: Request) -> list[Any]:
 def _unrestricted(request: Request) -> None:
     credential = request.extra["bearer"].credential
     if credential and credential["restricted"]:
-        raise Fault(403, "The token was got with an application credential that is restricted: such a one neither "
-                         "makes nor removes application credentials.")
+        raise Forbidden("The token was got with an application credential that is restricted: such a one neither "
+                        "makes nor removes application credentials.")
 
 
 def _credential(connection: Connection, id: str, user_id: str) -> Row:
     own = tables.credentials.c
     row = connection.execute(select(tables.credentials).where(own.id == id, own.user_id == user_id)).mappings().first()
     if row is None:
-        raise Fault(404, f"Could not find application credential: {id}.")
+        raise NotFound(f"Could not find application credential: {id}.")
     return dict(row)
 
 
@@ -217,12 +218,12 @@ def _roles(wanted: Any, held: tuple[dict[str, str], ...]) -> list[dict[str, str]
     if not wanted:
         return list(held)
     if not isinstance(wanted, list) or not all(isinstance(role, dict) for role in wanted):
-        raise Fault(400, "roles must be a list of objects with id or name.")
+        raise InvalidRequest("roles must be a list of objects with id or name.")
     found = []
     for role in wanted:
         match = [own for own in held if own["id"] == role.get("id") or own["name"] == role.get("name")]
         if not match:
-            raise Fault(400, f"roles names {role.get('name') or role.get('id')}, which your token has not.")
+            raise InvalidRequest(f"roles names {role.get('name') or role.get('id')}, which your token has not.")
         found += match
     return found
 
@@ -233,7 +234,7 @@ def _expiry(text: Any) -> str | None:
     try:
         moment = datetime.fromisoformat(text)
     except (TypeError, ValueError):
-        raise Fault(400, "expires_at must be a time such as 2030-01-31T12:00:00.") from None
+        raise InvalidRequest("expires_at must be a time such as 2030-01-31T12:00:00.") from None
     if moment.tzinfo is not None:
         moment = moment.astimezone(UTC).replace(tzinfo=None)
     return moment.isoformat(timespec="microseconds")

@@ -13,6 +13,7 @@ import orjson
 from magnetar_control.services import Context, Document
 from magnetar_control.web import Answer, Fault, Request
 from magnetar_control.web.application import Guarded, Routed
+from magnetar_core.errors import Conflict, Forbidden, InvalidRequest, NotFound
 
 from . import fields, schemas, sharing, store
 
@@ -75,24 +76,24 @@ def methods(request: Request) -> Answer:  # noqa: ARG001 - the same for all
 
 
 def may_write(context: Context) -> None:
-    """Raise ``Fault`` 403 for who may only read."""
+    """Raise ``Forbidden`` for who may only read."""
     if not context.is_admin and "member" not in context.roles:
-        raise Fault(403, "You are not authorized to complete this action: it needs the role member.")
+        raise Forbidden("You are not authorized to complete this action: it needs the role member.")
 
 
 def may_change(context: Context, image: Document) -> None:
-    """Raise ``Fault`` 403 for who may see the image, but not change it."""
+    """Raise ``Forbidden`` for who may see the image, but not change it."""
     may_write(context)
     if not context.is_admin and (image["owner"] is None or image["owner"] != context.project_id):
-        raise Fault(403, "You are not permitted to modify this image: it is another project's.")
+        raise Forbidden("You are not permitted to modify this image: it is another project's.")
 
 
 def may_have(context: Context, wanted: Document) -> None:
-    """Raise ``Fault`` 403 for fields that only administrators set."""
+    """Raise ``Forbidden`` for fields that only administrators set."""
     if not context.is_admin and wanted.get("visibility") == "public":
-        raise Fault(403, "Only administrators make images public; share it, or make it a community image.")
+        raise Forbidden("Only administrators make images public; share it, or make it a community image.")
     if not context.is_admin and wanted.get("owner", context.project_id) != context.project_id:
-        raise Fault(403, "Only administrators give images to other projects.")
+        raise Forbidden("Only administrators give images to other projects.")
 
 
 class Verbs:
@@ -117,7 +118,7 @@ class Verbs:
         may_write(request.context)
         wanted = request.json()
         if not isinstance(wanted, dict):
-            raise Fault(400, "The body must be an object with the fields of the image.")
+            raise InvalidRequest("The body must be an object with the fields of the image.")
         may_have(request.context, wanted)
         wanted.setdefault("name", None)
         properties = {key: value for key, value in wanted.items() if key not in fields.FIELDS and key != "id"}
@@ -139,7 +140,7 @@ class Verbs:
         try:
             operations = orjson.loads(request.content)
         except orjson.JSONDecodeError as error:
-            raise Fault(400, f"The body is not valid JSON: {error}.") from None
+            raise InvalidRequest(f"The body is not valid JSON: {error}.") from None
         with self.database.write() as connection:
             image = seen(connection, request, lock=True)
             may_change(request.context, image)
@@ -158,7 +159,7 @@ class Verbs:
         may_have(context, {name: value for name, value in values.items() if value != image[name]})
         for name in ("disk_format", "container_format"):
             if name in values and values[name] != image[name] and image["status"] != "queued":
-                raise Fault(403, f"{name} cannot be changed any more: the content is there, and is of that format.")
+                raise Forbidden(f"{name} cannot be changed any more: the content is there, and is of that format.")
         properties = {**image["properties"], **more}
         values["properties"] = fields.kept({name: value for name, value in properties.items() if name not in gone})
         return values
@@ -183,11 +184,11 @@ class Verbs:
         body = request.json()
         method = body.get("method") if isinstance(body, dict) else None
         if not isinstance(method, dict) or method.get("name") not in METHODS:
-            raise Fault(400, f'The body must be {{"method": {{"name": one of {", ".join(METHODS)}}}}}.')
+            raise InvalidRequest(f'The body must be {{"method": {{"name": one of {", ".join(METHODS)}}}}}.')
         with self.database.write() as connection:
             image = self._changeable(connection, request)
             if not store.change(connection, image["id"], {"status": "active"}, (STAGED,)):
-                raise Fault(409, f"Image {image['id']} is {image['status']}; stage its content before you import it.")
+                raise Conflict(f"Image {image['id']} is {image['status']}; stage its content before you import it.")
         return Answer(status=202)
 
     def _take(self, request: Request, then: str) -> Answer:
@@ -205,7 +206,7 @@ class Verbs:
         with self.database.read() as connection:
             image = seen(connection, request)
         if image["status"] == "deactivated" and not request.context.is_admin:
-            raise Fault(403, f"Image {image['id']} is deactivated; an administrator may reactivate it.")
+            raise Forbidden(f"Image {image['id']} is deactivated; an administrator may reactivate it.")
         if image["status"] not in ("active", "deactivated"):
             return Answer(status=204)
         pieces, size = self.service.content(image["id"])
@@ -226,7 +227,7 @@ class Verbs:
         with self.database.write() as connection:
             image, tag = self._changeable(connection, request), request.params["tag"]
             if tag not in image["tags"]:
-                raise Fault(404, f"Image {image['id']} has no tag {tag}.")
+                raise NotFound(f"Image {image['id']} has no tag {tag}.")
             store.set_tags(connection, image["id"], [name for name in image["tags"] if name != tag])
         return Answer(status=204)
 
@@ -242,8 +243,8 @@ class Verbs:
         with self.database.write() as connection:
             image = seen(connection, request)
             if not store.change(connection, image["id"], {"status": status}, ("active", "deactivated")):
-                raise Fault(403, f"Image {image['id']} is {image['status']}; only what is active or deactivated can "
-                                 f"become {status}.")
+                raise Forbidden(f"Image {image['id']} is {image['status']}; only what is active or deactivated can "
+                                f"become {status}.")
         return Answer(status=204)
 
     def _changeable(self, connection: Connection, request: Request) -> Document:
@@ -253,10 +254,10 @@ class Verbs:
 
 
 def seen(connection: Connection, request: Request, lock: bool = False) -> Document:
-    """The image that the URL names; ``Fault`` 404 when it is not there for this user."""
+    """The image that the URL names; ``NotFound`` when it is not there for this user."""
     image = store.find(connection, request.context, request.params["id"], lock)
     if image is None:
-        raise Fault(404, f"No image found with ID {request.params['id']}.")
+        raise NotFound(f"No image found with ID {request.params['id']}.")
     return image
 
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from magnetar_control.web import Fault
+from magnetar_core.errors import Conflict, InvalidRequest, NoSpace, TooLarge
 
 from . import formats
 
@@ -44,7 +44,7 @@ class Content:
 
     @contextmanager
     def part(self, id: str) -> Iterator[int]:
-        """The file descriptor of an empty part that nobody else writes; gone at the end. Raises ``Fault`` 409."""
+        """The file descriptor of an empty part that nobody else writes; gone at the end. Raises ``Conflict``."""
         path = self._path(id, PART)
         self.folder.mkdir(parents=True, exist_ok=True)
         part = _locked(path, os.O_CREAT)
@@ -53,7 +53,7 @@ class Content:
             os.close(part)
             part = _locked(path, os.O_CREAT)
         if part is None:
-            raise Fault(409, "The content of this image is being uploaded already; wait for its end.")
+            raise Conflict("The content of this image is being uploaded already; wait for its end.")
         try:
             yield part
         finally:
@@ -61,14 +61,15 @@ class Content:
             os.close(part)
 
     def take(self, part: int, chunks: Iterable[bytes], claimed: str, empty: bool = False) -> Taken:
-        """Write *chunks* to the *part* and look at them; *empty*: there may be none. Raises ``Fault`` 400, 413 or 507;
+        """Write *chunks* to the *part* and look at them; *empty*: there may be none. Raises ``InvalidRequest``, 413
+        or 507;
         nothing is kept then."""
         md5, sha512 = hashlib.md5(usedforsecurity=False), hashlib.sha512()
         head, size = b"", 0
         for chunk in chunks:
             size += len(chunk)
             if size > self.limit:
-                raise Fault(413, f"The content has more than the {self.limit} bytes that an image may have here.")
+                raise TooLarge(f"The content has more than the {self.limit} bytes that an image may have here.")
             md5.update(chunk)
             sha512.update(chunk)
             if len(head) < formats.HEAD:
@@ -77,10 +78,10 @@ class Content:
         try:
             virtual = 0 if empty and not size else formats.inspect(head, size, claimed)
         except formats.Refused as error:
-            raise Fault(400, f"{error} The content was not kept.") from error
+            raise InvalidRequest(f"{error} The content was not kept.") from error
         if virtual > self.max_virtual:
-            raise Fault(400, f"The image claims a virtual size of {virtual} bytes; at most {self.max_virtual} are "
-                             "taken.")
+            raise InvalidRequest(f"The image claims a virtual size of {virtual} bytes; at most {self.max_virtual} are "
+                                 "taken.")
         os.ftruncate(part, size)  # it may end in a hole
         os.fsync(part)
         return Taken(size, virtual, md5.hexdigest(), sha512.hexdigest())
@@ -161,7 +162,7 @@ def _write(part: int, chunk: bytes) -> None:
             left = left[os.write(part, left):]
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise Fault(507, "There is no room left for the content of images. An operator must make some.") from error
+            raise NoSpace("There is no room left for the content of images. An operator must make some.") from error
         raise
 
 

@@ -14,8 +14,9 @@ from sqlalchemy.exc import IntegrityError
 
 from magnetar_control.services import Context, Document
 from magnetar_control.store.database import Database
-from magnetar_control.web import Fault, Request
+from magnetar_control.web import Request
 from magnetar_control.web.application import Routed
+from magnetar_core.errors import Conflict, Forbidden, Gone, InvalidRequest, NotFound
 
 from . import api, fields, store
 from .content import Content
@@ -39,7 +40,7 @@ class Embedded:
         self.database, self.files = database, Content(folder, limit, max_virtual)
 
     def application(self, authenticate: Callable[[Request], None]) -> Routed:
-        """What is mounted at ``/image``; *authenticate* sets ``request.context`` or raises ``Fault`` 401."""
+        """What is mounted at ``/image``; *authenticate* sets ``request.context`` or raises ``Unauthenticated``."""
         return api.application(self, authenticate)
 
     def show(self, context: Context, id: str) -> Document | None:
@@ -48,16 +49,16 @@ class Embedded:
             return store.find(connection, context, id)
 
     def content(self, id: str) -> tuple[Iterator[bytes], int]:
-        """The content piece by piece, and its size in bytes. Raises ``Fault`` 404 when there is none."""
+        """The content piece by piece, and its size in bytes. Raises ``NotFound`` when there is none."""
         with self.database.read() as connection:
             image = store.find(connection, None, id)
         pieces = self.files.read(id) if image and image["status"] in ("active", "deactivated") else None
         if image is None or pieces is None:
-            raise Fault(404, f"Image {id} has no content.")
+            raise NotFound(f"Image {id} has no content.")
         return pieces, image["size"]
 
     def create(self, context: Context, name: str | None, **wanted: Any) -> Document:
-        """A queued image; *wanted*: fields, ``properties``, ``id``, ``tags``. Raises ``Fault`` 400, 403, 409."""
+        """A queued image; *wanted*: fields, ``properties``, ``id``, ``tags``. Raises ``InvalidRequest``, 403, 409."""
         properties = wanted.pop("properties", {})
         id = fields.wanted_id(wanted.pop("id")) if wanted.get("id") else str(uuid.uuid4())
         values, more = fields.checked({"name": name, **wanted, **properties})
@@ -69,11 +70,11 @@ class Embedded:
                 store.add(connection, row, names)
                 # Looked at afterwards: adding it waits for who deletes it now.
                 if store.was_there(connection, id):
-                    raise Fault(409, f"{id} was the id of an image that is deleted, and is not given again. Choose "
+                    raise Conflict(f"{id} was the id of an image that is deleted, and is not given again. Choose "
                                 "another, or leave it out.")
                 found = store.find(connection, None, id)
         except IntegrityError as error:
-            raise Fault(409, f"There is an image {id} already.") from error
+            raise Conflict(f"There is an image {id} already.") from error
         assert found is not None
         return found
 
@@ -90,12 +91,12 @@ class Embedded:
                 raise
             if not self._set(id, {"status": then, **vars(taken)}, ("saving",)):
                 self.files.remove(id)
-                raise Fault(410, f"Image {id} was removed while its content came.")
+                raise Gone(f"Image {id} was removed while its content came.")
         with self.database.read() as connection:
             found = store.find(connection, None, id)
         if found is None:
             self.files.remove(id)
-            raise Fault(410, f"Image {id} was removed while its content came.")
+            raise Gone(f"Image {id} was removed while its content came.")
         return found
 
     def fail(self, id: str, why: str) -> None:
@@ -103,7 +104,7 @@ class Embedded:
         self._set(id, {"status": "killed", "why": why}, WAITING)
 
     def delete(self, context: Context, id: str) -> None:
-        """Remove image and content; nothing when there is none. Raises ``Fault`` 403 when it is protected or not one's
+        """Remove image and content; nothing when there is none. Raises ``Forbidden`` when it is protected or not one's
         own."""
         with self.database.write() as connection:
             image = store.find(connection, context, id, lock=True)
@@ -111,7 +112,7 @@ class Embedded:
                 return
             api.may_change(context, image)
             if image["protected"]:
-                raise Fault(403, f"Image {id} is protected; set protected to false before you remove it.")
+                raise Forbidden(f"Image {id} is protected; set protected to false before you remove it.")
             store.remove(connection, id)
         self.files.remove(id)
 
@@ -136,11 +137,11 @@ class Embedded:
         with self.database.write() as connection:
             image = store.find(connection, None, id)
             if image is None:
-                raise Fault(404, f"No image found with ID {id}.")
+                raise NotFound(f"No image found with ID {id}.")
             if not image["disk_format"] or not image["container_format"]:
-                raise Fault(400, "disk_format and container_format must be set before content comes.")
+                raise InvalidRequest("disk_format and container_format must be set before content comes.")
             if not store.change(connection, id, {"status": "saving"}, WAITING):
-                raise Fault(409, f"Image {id} is {image['status']}; content is taken for queued images only.")
+                raise Conflict(f"Image {id} is {image['status']}; content is taken for queued images only.")
         return image
 
     def _set(self, id: str, values: Document, status: tuple[str, ...]) -> bool:

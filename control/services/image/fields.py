@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from magnetar_control.services import Document
-from magnetar_control.web import Fault
+from magnetar_core.errors import Conflict, Forbidden, InvalidRequest, TooLarge
 
 from .formats import BOOT, DISKS
 
@@ -30,7 +30,7 @@ def _choice(*choices: str, nullable: bool = False) -> Callable[[str, Any], Any]:
         if value is None and nullable:
             return None
         if value not in choices or not isinstance(value, str):
-            raise Fault(400, f"{name} must be one of {', '.join(choices)}.")
+            raise InvalidRequest(f"{name} must be one of {', '.join(choices)}.")
         return value
 
     return checked
@@ -38,19 +38,19 @@ def _choice(*choices: str, nullable: bool = False) -> Callable[[str, Any], Any]:
 
 def _text(name: str, value: Any, longest: int = 255) -> Any:
     if value is not None and (not isinstance(value, str) or len(value) > longest or "\0" in value):
-        raise Fault(400, f"{name} must be text of at most {longest} characters without NUL.")
+        raise InvalidRequest(f"{name} must be text of at most {longest} characters without NUL.")
     return value
 
 
 def _number(name: str, value: Any) -> Any:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**31:
-        raise Fault(400, f"{name} must be an integer from 0 to {2**31 - 1}.")
+        raise InvalidRequest(f"{name} must be an integer from 0 to {2**31 - 1}.")
     return value
 
 
 def _flag(name: str, value: Any) -> Any:
     if not isinstance(value, bool):
-        raise Fault(400, f"{name} must be true or false.")
+        raise InvalidRequest(f"{name} must be true or false.")
     return value
 
 
@@ -58,7 +58,7 @@ def tags(name: str, value: Any) -> Any:
     """Tags without doubles, in order."""
     if not isinstance(value, list) or not all(isinstance(tag, str) and tag and "\0" not in tag for tag in value) or any(
             len(tag) > 255 for tag in value) or len(set(value)) > MOST:
-        raise Fault(400, f"{name} must be a list of at most {MOST} texts of 1 to 255 characters without NUL.")
+        raise InvalidRequest(f"{name} must be a list of at most {MOST} texts of 1 to 255 characters without NUL.")
     return sorted(set(value))
 
 
@@ -72,13 +72,14 @@ REMOVED: Document = {"name": None, "disk_format": None, "container_format": None
 
 
 def checked(wanted: Mapping[str, Any]) -> tuple[Document, dict[str, str]]:
-    """Fields and properties of what a client wants. Raises ``Fault`` 400 naming field and rule, 403 for what only the
+    """Fields and properties of what a client wants. Raises ``InvalidRequest`` naming field and rule, 403 for what
+    only the
     service sets."""
     found: Document = {}
     properties: dict[str, str] = {}
     for name, value in wanted.items():
         if name in READ_ONLY or name.startswith("os_glance_"):
-            raise Fault(403, f"Attribute '{name}' is set by the image service itself; leave it out.")
+            raise Forbidden(f"Attribute '{name}' is set by the image service itself; leave it out.")
         if name in FIELDS:
             found[name] = FIELDS[name](name, value)
         else:
@@ -88,16 +89,16 @@ def checked(wanted: Mapping[str, Any]) -> tuple[Document, dict[str, str]]:
 
 def _property(name: str, value: Any) -> str:
     if not 0 < len(name) <= 255 or "\0" in name:
-        raise Fault(400, "The name of a property must have 1 to 255 characters, none of them NUL.")
+        raise InvalidRequest("The name of a property must have 1 to 255 characters, none of them NUL.")
     if not isinstance(value, str) or len(value) > LONGEST or "\0" in value:
-        raise Fault(400, f"The property {name} must be text of at most {LONGEST} characters without NUL.")
+        raise InvalidRequest(f"The property {name} must be text of at most {LONGEST} characters without NUL.")
     return value
 
 
 def kept(properties: Mapping[str, str]) -> str:
-    """Properties as the table keeps them. Raises ``Fault`` 413 when there are too many."""
+    """Properties as the table keeps them. Raises ``TooLarge`` when there are too many."""
     if len(properties) > MOST:
-        raise Fault(413, f"An image may have {MOST} properties, and this would be {len(properties)}.")
+        raise TooLarge(f"An image may have {MOST} properties, and this would be {len(properties)}.")
     return orjson.dumps(properties, option=orjson.OPT_SORT_KEYS).decode()
 
 
@@ -106,42 +107,42 @@ def wanted_id(value: Any) -> str:
     try:
         return str(uuid.UUID(value))
     except (ValueError, TypeError, AttributeError):
-        raise Fault(400, "id must be a UUID.") from None
+        raise InvalidRequest("id must be a UUID.") from None
 
 
 def patched(image: Document, operations: Any) -> Document:
     """What a JSON patch (RFC 6902, with the operations that Glance has) makes of an image: the keys that change,
     ``None`` for a property that goes. *image* as ``shown``."""
     if not isinstance(operations, list):
-        raise Fault(400, "The body must be a list of operations {op, path, value}.")
+        raise InvalidRequest("The body must be a list of operations {op, path, value}.")
     now, changes = dict(image), {}
     for operation in operations:
         name = _path(operation)
         if name in READ_ONLY or name in ("id", "owner_specified") or name.startswith("os_glance_"):
-            raise Fault(403, f"Attribute '{name}' is set by the image service itself and cannot be changed.")
+            raise Forbidden(f"Attribute '{name}' is set by the image service itself and cannot be changed.")
         kind = operation.get("op")
         if kind in ("replace", "remove") and name not in now:
-            raise Fault(409, f"There is no {name} to {kind}; add it.")
+            raise Conflict(f"There is no {name} to {kind}; add it.")
         if kind == "remove":
             if name in FIELDS and name not in REMOVED:
-                raise Fault(403, f"{name} cannot be removed; replace it.")
+                raise Forbidden(f"{name} cannot be removed; replace it.")
             now.pop(name)
             changes[name] = REMOVED.get(name)
         elif kind in ("add", "replace"):
             if "value" not in operation:
-                raise Fault(400, f"The operation {kind} of {name} needs a value.")
+                raise InvalidRequest(f"The operation {kind} of {name} needs a value.")
             now[name] = changes[name] = operation["value"]
             if name not in FIELDS:
                 _property(name, operation["value"])
         else:
-            raise Fault(400, "op must be add, replace or remove.")
+            raise InvalidRequest("op must be add, replace or remove.")
     return changes
 
 
 def _path(operation: Any) -> str:
     path = operation.get("path") if isinstance(operation, dict) else None
     if not isinstance(path, str) or not path.startswith("/") or "/" in (name := path[1:]) or not name:
-        raise Fault(400, 'Each operation must be an object with a path such as "/name": one slash and the name.')
+        raise InvalidRequest('Each operation must be an object with a path such as "/name": one slash and the name.')
     return name.replace("~1", "/").replace("~0", "~")
 
 

@@ -19,7 +19,16 @@ from typing import Any
 import orjson
 
 from magnetar_control.services import Context, Document
-from magnetar_control.web import Fault
+from magnetar_core.errors import (
+    Conflict,
+    Forbidden,
+    Gone,
+    InvalidRequest,
+    MagnetarError,
+    NotFound,
+    TooLarge,
+    Unavailable,
+)
 
 #: Bytes of content in one piece.
 PIECE = 1 << 20
@@ -58,11 +67,11 @@ class Remote:
         return None if hidden and not context.token and not context.is_admin else image
 
     def content(self, id: str) -> tuple[Iterator[bytes], int]:
-        """The content piece by piece, and its size in bytes. Raises ``Fault`` 404 when there is none."""
+        """The content piece by piece, and its size in bytes. Raises ``NotFound`` when there is none."""
         answer = self._asked("GET", f"/{_word(id)}/file", {"Accept": "application/octet-stream"})
         if answer.status == 204:
             answer.close()
-            raise Fault(404, f"Image {id} has no content.")
+            raise NotFound(f"Image {id} has no content.")
         size = int(answer.headers.get("Content-Length") or 0) or self._size(id)
         return _pieces(answer, id, size), size
 
@@ -104,8 +113,8 @@ class Remote:
         try:
             with self._asked(method, path, {"Content-Type": "application/json"}, content, token) as answer:
                 text = answer.read()
-        except Fault as fault:
-            if fault.status in accept:
+        except MagnetarError as error:
+            if error.status in accept:
                 return None
             raise
         found: Document | None = orjson.loads(text) if text else None
@@ -125,8 +134,8 @@ class Remote:
                     if not again:
                         raise _refused(error) from None
             except (OSError, HTTPException) as error:
-                raise Fault(503, f"The image service does not answer ({type(error).__name__}). Try again in a "
-                                 "moment.") from error
+                raise Unavailable(f"The image service does not answer ({type(error).__name__}). Try again in a "
+                                  "moment.") from error
         raise AssertionError("the second answer is given or raised")
 
 
@@ -149,18 +158,19 @@ def _pieces(answer: Any, id: str, size: int) -> Iterator[bytes]:
                 sent += len(piece)
                 yield piece
         except (OSError, HTTPException) as error:
-            raise Fault(503, f"The content of image {id} broke off after {sent} of {size} bytes.") from error
+            raise Unavailable(f"The content of image {id} broke off after {sent} of {size} bytes.") from error
     if sent != size:
-        raise Fault(503, f"The content of image {id} broke off after {sent} of {size} bytes.")
+        raise Unavailable(f"The content of image {id} broke off after {sent} of {size} bytes.")
 
 
-def _refused(error: urllib.error.HTTPError) -> Fault:
-    """What the service said, as a fault; a token that is not good is the operator's matter, not the user's."""
+def _refused(error: urllib.error.HTTPError) -> MagnetarError:
+    """What the service said; a token that is not good is the operator's matter, not the user's."""
     if error.code == 401:
-        return Fault(503, "The image service refused the control plane's own token. An operator must see to the "
-                          "service user and the clocks of both machines.")
+        return Unavailable("The image service refused the control plane's own token. An operator must see to the "
+                           "service user and the clocks of both machines.")
     try:
         message = orjson.loads(error.read())["message"]
     except (orjson.JSONDecodeError, LookupError, TypeError, OSError):
         message = error.reason
-    return Fault(error.code if error.code < 500 else 503, f"The image service answered {error.code}: {message}")
+    kind = {400: InvalidRequest, 403: Forbidden, 404: NotFound, 409: Conflict, 410: Gone, 413: TooLarge}
+    return kind.get(error.code, Unavailable)(f"The image service answered {error.code}: {message}")

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from magnetar_control.services import Document
-from magnetar_control.web import Answer, Fault, Request
+from magnetar_control.web import Answer, Request
+from magnetar_core.errors import NotFound
 
 from .fields import LONGEST, READ_ONLY, VISIBILITIES
 from .formats import BOOT, DISKS
@@ -53,5 +54,5 @@ def show(request: Request) -> Answer:
     """One of the schemas."""
     name = request.params["name"]
     if name not in SCHEMAS:
-        raise Fault(404, f"There is no schema {name}; there are {', '.join(SCHEMAS)}.")
+        raise NotFound(f"There is no schema {name}; there are {', '.join(SCHEMAS)}.")
     return Answer(SCHEMAS[name])

@@ -9,8 +9,9 @@ from sqlalchemy import Connection, delete, insert, select, update
 
 from magnetar_control.services import Context, Document
 from magnetar_control.store.database import Database, now
-from magnetar_control.web import Answer, Fault, Request
+from magnetar_control.web import Answer, Request
 from magnetar_control.web.application import Guarded
+from magnetar_core.errors import Conflict, Forbidden, InvalidRequest, NotFound
 
 from . import store
 from .tables import members
@@ -52,16 +53,16 @@ class Sharing:
         body = request.json()
         project = body.get("member") if isinstance(body, dict) else None
         if not isinstance(project, str) or not 0 < len(project) <= 255 or "\0" in project:
-            raise Fault(400, 'The body must be {"member": id of a project}.')
+            raise InvalidRequest('The body must be {"member": id of a project}.')
         with self.database.write() as connection:
             image = self._shared(connection, request)
             self._only_owner(request, image)
             if image["visibility"] != "shared":
-                raise Fault(403, f"The image is {image['visibility']}; only images of visibility shared have members.")
+                raise Forbidden(f"The image is {image['visibility']}; only images of visibility shared have members.")
             row = {"image_id": image["id"], "member": project, "status": "pending", "created_at": now(),
                    "updated_at": None}
             if connection.execute(select(members.c.member).where(*_equal(image, project))).first() is not None:
-                raise Fault(409, f"The image is shared with {project} already.")
+                raise Conflict(f"The image is shared with {project} already.")
             connection.execute(insert(members).values(row))
         return Answer(_shown(row))
 
@@ -70,11 +71,11 @@ class Sharing:
         body = request.json()
         status = body.get("status") if isinstance(body, dict) else None
         if status not in ("pending", "accepted", "rejected"):
-            raise Fault(400, 'The body must be {"status": pending, accepted or rejected}.')
+            raise InvalidRequest('The body must be {"status": pending, accepted or rejected}.')
         with self.database.write() as connection:
             image, row = self._member(connection, request)
             if not request.context.is_admin and row["member"] != request.context.project_id:
-                raise Fault(403, "Only the project with which it is shared accepts or rejects an image.")
+                raise Forbidden("Only the project with which it is shared accepts or rejects an image.")
             connection.execute(update(members).where(*_equal(image, row["member"])).values(
                 status=status, updated_at=now()))
             return Answer(_shown(self._member(connection, request)[1]))
@@ -90,7 +91,7 @@ class Sharing:
     def _shared(self, connection: Connection, request: Request) -> Document:
         image = store.find(connection, request.context, request.params["id"])
         if image is None:
-            raise Fault(404, f"No image found with ID {request.params['id']}.")
+            raise NotFound(f"No image found with ID {request.params['id']}.")
         return image
 
     def _member(self, connection: Connection, request: Request) -> tuple[Document, Any]:
@@ -98,14 +99,14 @@ class Sharing:
         image, project = self._shared(connection, request), request.params["member"]
         row = connection.execute(select(members).where(*_equal(image, project))).mappings().first()
         if row is None or not (_owns(request.context, image) or project == request.context.project_id):
-            raise Fault(404, f"The image is not shared with {project}.")
+            raise NotFound(f"The image is not shared with {project}.")
         return image, row
 
     def _only_owner(self, request: Request, image: Document) -> None:
         if not _owns(request.context, image):
-            raise Fault(403, "Only the project whose image it is says with whom it is shared.")
+            raise Forbidden("Only the project whose image it is says with whom it is shared.")
         if not request.context.is_admin and "member" not in request.context.roles:
-            raise Fault(403, "You are not authorized to complete this action: it needs the role member.")
+            raise Forbidden("You are not authorized to complete this action: it needs the role member.")
 
 
 def _owns(context: Context, image: Document) -> bool:

@@ -27,7 +27,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from magnetar_control.services import Context, Document
 from magnetar_control.store.database import added, now
 from magnetar_control.store.paging import beyond
-from magnetar_control.web import Fault
+from magnetar_core.errors import InvalidRequest
 
 from .fields import VISIBILITIES, document
 from .tables import deleted, images, members, tags
@@ -125,7 +125,7 @@ def was_there(connection: Connection, id: str) -> bool:
 
 
 def page(connection: Connection, context: Context, query: Sequence[tuple[str, str]]) -> tuple[list[Document], bool]:
-    """The images of a list, and whether more follow. Raises ``Fault`` 400 naming the parameter."""
+    """The images of a list, and whether more follow. Raises ``InvalidRequest`` naming the parameter."""
     limit = _limit(dict(query).get("limit"))
     keys = _sorting(query)
     conditions = [listed(context, dict(query)), *filters(query)]
@@ -142,9 +142,9 @@ def listed(context: Context, query: Mapping[str, str]) -> Condition:
     """What a list shows: one's own, public ones, and shared ones that were accepted; by ``visibility`` others too."""
     wanted, status = query.get("visibility"), query.get("member_status", "accepted")
     if wanted not in (None, "all", *VISIBILITIES):
-        raise Fault(400, f"visibility must be all or one of {', '.join(VISIBILITIES)}.")
+        raise InvalidRequest(f"visibility must be all or one of {', '.join(VISIBILITIES)}.")
     if status not in ("accepted", "pending", "rejected", "all"):
-        raise Fault(400, "member_status must be accepted, pending, rejected or all.")
+        raise InvalidRequest("member_status must be accepted, pending, rejected or all.")
     if wanted is None and context.is_admin and "member_status" not in query:
         return true()
     shown = true() if context.is_admin and "member_status" not in query else or_(
@@ -175,7 +175,7 @@ def _equal(name: str, value: str) -> Condition:
 
 def _number(name: str, value: str) -> Condition:
     if not value.isascii() or not value.isdigit() or len(value) > 18:
-        raise Fault(400, f"{name} must be a number of at most 18 digits.")
+        raise InvalidRequest(f"{name} must be a number of at most 18 digits.")
     if name.endswith("_min"):
         return images.c[name[:-4]] >= int(value)
     return images.c[name[:-4]] <= int(value) if name.endswith("_max") else images.c[name] == int(value)
@@ -183,7 +183,7 @@ def _number(name: str, value: str) -> Condition:
 
 def _flag(name: str, value: str) -> Condition:
     if value.lower() not in ("true", "false", "1", "0"):
-        raise Fault(400, f"{name} must be true or false.")
+        raise InvalidRequest(f"{name} must be true or false.")
     return images.c[name].is_(value.lower() in ("true", "1"))
 
 
@@ -218,7 +218,7 @@ def _limit(text: str | None) -> int:
     if text is None:
         return PAGE
     if not text.isascii() or not text.isdigit() or len(text) > 9:
-        raise Fault(400, "limit must be a number of at most 9 digits.")
+        raise InvalidRequest("limit must be a number of at most 9 digits.")
     return min(int(text), LARGEST_PAGE)
 
 
@@ -235,8 +235,8 @@ def _sorting(query: Sequence[tuple[str, str]]) -> list[tuple[str, bool]]:
         pairs = [("created_at", ways[0] if ways else "desc")]
     for key, way in pairs:
         if key not in SORTS or way not in ("asc", "desc"):
-            raise Fault(400, f"The list cannot be sorted by {key}:{way}; keys are {', '.join(sorted(SORTS))}, "
-                             "directions asc and desc.")
+            raise InvalidRequest(f"The list cannot be sorted by {key}:{way}; keys are {', '.join(sorted(SORTS))}, "
+                                 "directions asc and desc.")
     return [(key, way == "desc") for key, way in (*pairs, ("id", pairs[-1][1]))]
 
 
@@ -249,6 +249,6 @@ def _after(connection: Connection, context: Context, marker: str, keys: Sequence
     """What follows the image *marker* in this order."""
     row = find(connection, context, marker)
     if row is None:
-        raise Fault(400, f"The marker {marker} is no image that you can see.")
+        raise InvalidRequest(f"The marker {marker} is no image that you can see.")
     return beyond([_column(key) for key in keys], [SORTS[name] if row[name] is None else row[name]
                                                    for name, _down in keys])

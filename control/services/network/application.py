@@ -10,6 +10,7 @@ from typing import NoReturn
 from magnetar_control.store.database import Database
 from magnetar_control.web import Answer, Fault, Request
 from magnetar_control.web.application import Guarded, Routed
+from magnetar_core.errors import Forbidden, InvalidRequest, NotFound
 
 from .groups import GROUP
 from .networks import NETWORK
@@ -90,7 +91,7 @@ def extension(request: Request) -> Answer:
     """One; 404 when it does not hold here."""
     alias = request.params["alias"]
     if alias not in EXTENSIONS:
-        raise Fault(404, f"Extension with alias {alias} does not exist", type="ExtensionNotFound")
+        raise NotFound(f"Extension with alias {alias} does not exist", type="ExtensionNotFound")
     return Answer({"extension": _extension(alias)})
 
 
@@ -107,7 +108,7 @@ def quotas(request: Request) -> Answer:
 def quota(request: Request) -> Answer:
     """Without limit; none of what there is none of."""
     if request.params["id"] != request.context.project_id and not request.context.is_admin:
-        raise Fault(403, "Only admins may see the quota of another project.", type="PolicyNotAuthorized")
+        raise Forbidden("Only admins may see the quota of another project.", type="PolicyNotAuthorized")
     return Answer({"quota": {**dict.fromkeys(UNLIMITED, -1), **dict.fromkeys(NOTHING, 0)}})
 
 
@@ -116,12 +117,12 @@ def set_quota(request: Request) -> Answer:
     given = request.json()
     wanted = given.get("quota") if isinstance(given, dict) else None
     if not isinstance(wanted, dict):
-        raise Fault(400, "quota: is required: an object of resources and limits.")
+        raise InvalidRequest("quota: is required: an object of resources and limits.")
     for name, limit in wanted.items():
         if name not in UNLIMITED + NOTHING + PROJECT:
-            raise Fault(400, f"quota.{name[:60]}: is no resource; known are {', '.join(UNLIMITED + NOTHING)}.")
+            raise InvalidRequest(f"quota.{name[:60]}: is no resource; known are {', '.join(UNLIMITED + NOTHING)}.")
         if name in UNLIMITED and limit != -1:
-            raise Fault(400, f"quota.{name}: must be -1: networks and what belongs to them have no limit here.")
+            raise InvalidRequest(f"quota.{name}: must be -1: networks and what belongs to them have no limit here.")
     return quota(request)
 
 
@@ -137,11 +138,12 @@ def _none_of(path: str, key: str) -> list[Guarded]:
         return Answer({key: []})
 
     def made(request: Request) -> NoReturn:
-        raise Fault(400, f"Embedded networking has no {words}: servers reach out through their host (nat), or are on a "
+        raise InvalidRequest(f"Embedded networking has no {words}: servers reach out through their host (nat), or "
+                             "are on a "
                     "bridge of it (flat).", type="HTTPBadRequest")
 
     def shown(request: Request) -> NoReturn:
-        raise Fault(404, f"Embedded networking has no {words}, so there is no {request.params['id']}.")
+        raise NotFound(f"Embedded networking has no {words}, so there is no {request.params['id']}.")
 
     one = f"/v2.0/{path}/{{id}}"
     return [Guarded(method="GET", path=f"/v2.0/{path}", handler=listed),

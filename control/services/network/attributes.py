@@ -11,7 +11,7 @@ from ipaddress import AddressValueError, IPv4Address, IPv4Network, NetmaskValueE
 from typing import Any
 
 from magnetar_control.services import Context, Document
-from magnetar_control.web import Fault
+from magnetar_core.errors import Forbidden, InvalidRequest, MagnetarError
 
 #: Says that an attribute must be given.
 REQUIRED = object()
@@ -155,35 +155,35 @@ def mapping(value: Any) -> Document:
     return value
 
 
-def invalid(name: str, rule: str) -> Fault:
+def invalid(name: str, rule: str) -> MagnetarError:
     """An attribute that cannot be so."""
-    return Fault(400, f"Invalid input for {name}. Reason: {rule.rstrip('.')}.", type="HTTPBadRequest")
+    return InvalidRequest(f"Invalid input for {name}. Reason: {rule.rstrip('.')}.", type="HTTPBadRequest")
 
 
 def may_write(context: Context, rule: str) -> None:
-    """Raises ``Fault`` 403 for a reader."""
+    """Raises ``Forbidden`` for a reader."""
     if not WRITERS & context.roles:
         raise forbidden(rule, "it needs the role member of the project")
 
 
-def forbidden(rule: str, why: str) -> Fault:
+def forbidden(rule: str, why: str) -> MagnetarError:
     """The policy says no."""
-    return Fault(403, f"(rule:{rule}) is disallowed by policy: {why}.", type="PolicyNotAuthorized")
+    return Forbidden(f"(rule:{rule}) is disallowed by policy: {why}.", type="PolicyNotAuthorized")
 
 
 def checked(attributes: Mapping[str, Attribute], noun: str, body: Any, context: Context, operation: str) -> Document:
     """What is kept of *body* when *operation* (create, update) is asked, with defaults when it is create."""
     if not isinstance(body, dict):
-        raise Fault(400, f"Unable to find '{noun}' in request body, or it is not an object.", type="HTTPBadRequest")
+        raise InvalidRequest(f"Unable to find '{noun}' in request body, or it is not an object.", type="HTTPBadRequest")
     unknown = sorted(set(body) - set(attributes))
     if unknown:
-        raise Fault(400, f"Unrecognized attribute(s) '{', '.join(unknown)}'", type="HTTPBadRequest")
+        raise InvalidRequest(f"Unrecognized attribute(s) '{', '.join(unknown)}'", type="HTTPBadRequest")
     found: Document = {}
     for name, value in body.items():
         attribute = attributes[name]
         if operation not in attribute.on:
             verb = "POST" if operation == "create" else "PUT"
-            raise Fault(400, f"Attribute '{name}' not allowed in {verb}", type="HTTPBadRequest")
+            raise InvalidRequest(f"Attribute '{name}' not allowed in {verb}", type="HTTPBadRequest")
         if attribute.admin and not context.is_admin:
             raise forbidden(f"{operation}_{noun}:{name}", "only admins may set it")
         try:
@@ -196,7 +196,7 @@ def checked(attributes: Mapping[str, Attribute], noun: str, body: Any, context: 
 def _defaults(attributes: Mapping[str, Attribute], given: Mapping[str, Any]) -> Document:
     for attribute in attributes.values():
         if attribute.default is REQUIRED and attribute.name not in given:
-            raise Fault(400, f"Failed to parse request. Required attribute '{attribute.name}' not specified",
+            raise InvalidRequest(f"Failed to parse request. Required attribute '{attribute.name}' not specified",
                         type="HTTPBadRequest")
     return {a.name: a.default() if callable(a.default) else a.default for a in attributes.values()
             if a.default is not ABSENT and a.default is not REQUIRED}

@@ -11,7 +11,7 @@ from sqlalchemy import BindParameter, Connection, RowMapping, bindparam, or_, se
 
 from magnetar_control.services import Context, Document
 from magnetar_control.store.database import added, now
-from magnetar_control.web import Fault
+from magnetar_core.errors import Conflict, InvalidRequest
 
 from . import rules
 from .attributes import REQUIRED, Attribute, boolean, table, text
@@ -56,7 +56,7 @@ def _rule(connection: Connection, project_id: str, group_id: str, direction: str
 
 def named(connection: Connection, context: Context, names: Sequence[str], *, make: bool = False) -> list[str]:
     """Uuids of the project's groups *names* (or uuids); *make*: in a transaction, which may make ``default``. Raises
-    ``Fault`` 400 for one that is not there, 409 where several have the name."""
+    ``InvalidRequest`` for one that is not there, 409 where several have the name."""
     project = context.project_id or ""
     rows = connection.execute(_NAMED, {"project": project, "names": list(names)}).all()
     found = []
@@ -65,9 +65,10 @@ def named(connection: Connection, context: Context, names: Sequence[str], *, mak
         if not ids and name == "default":
             ids = [default_group(connection, project) if make else default_id(project)]
         if not ids:
-            raise Fault(400, f"Security group {name} not found for project {project}.", type="SecurityGroupNotFound")
+            raise InvalidRequest(f"Security group {name} not found for project {project}.",
+                                 type="SecurityGroupNotFound")
         if len(ids) > 1:
-            raise Fault(409, f"Multiple security groups found matching '{name}'. Use an ID to be more specific.")
+            raise Conflict(f"Multiple security groups found matching '{name}'. Use an ID to be more specific.")
         found.append(ids[0])
     return found
 
@@ -91,7 +92,7 @@ def show(connection: Connection, context: Context, rows: Sequence[RowMapping]) -
 def create(connection: Connection, context: Context, values: Document) -> None:
     """Add it, with rules that let everything out. There is one ``default``, which is made by itself."""
     if values["name"] == "default":
-        raise Fault(409, "Default security group already exists.", type="SecurityGroupDefaultAlreadyExists")
+        raise Conflict("Default security group already exists.", type="SecurityGroupDefaultAlreadyExists")
     default_group(connection, values["project_id"])
     add(connection, security_groups, values)
     open_out(connection, values["project_id"], values["id"])
@@ -100,18 +101,18 @@ def create(connection: Connection, context: Context, values: Document) -> None:
 def update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
     """Change it; the name ``default`` is kept."""
     if "name" in values and "default" in (row["name"], values["name"]) and row["name"] != values["name"]:
-        raise Fault(409, "Updating default security group not allowed.", type="SecurityGroupCannotUpdateDefault")
+        raise Conflict("Updating default security group not allowed.", type="SecurityGroupCannotUpdateDefault")
     change(connection, security_groups, row["id"], values)
 
 
 def delete(connection: Connection, context: Context, row: RowMapping) -> None:
     """Remove it, when no port has it."""
     if row["name"] == "default" and not context.is_admin:
-        raise Fault(409, "Insufficient rights for removing default security group.",
+        raise Conflict("Insufficient rights for removing default security group.",
                     type="SecurityGroupCannotRemoveDefault")
     held = ports.c.security_groups.contains(f'"{row["id"]}"')
     if connection.execute(select(ports.c.id).where(held).limit(1)).first():
-        raise Fault(409, f"Security Group {row['id']} in use.", type="SecurityGroupInUse")
+        raise Conflict(f"Security Group {row['id']} in use.", type="SecurityGroupInUse")
     remove(connection, security_groups, row["id"])
 
 

@@ -12,7 +12,7 @@ import orjson
 from sqlalchemy import Connection, RowMapping, select
 
 from magnetar_control.store.database import added
-from magnetar_control.web import Fault
+from magnetar_core.errors import Conflict, MagnetarError, Unavailable
 
 from .tables import addresses, ports
 
@@ -27,14 +27,14 @@ def mac() -> str:
     return ":".join((PREFIX, *(f"{byte:02x}" for byte in secrets.token_bytes(3))))
 
 
-def exhausted(network_id: str) -> Fault:
+def exhausted(network_id: str) -> MagnetarError:
     """No address is left."""
-    return Fault(409, f"No more IP addresses available on network {network_id}.", type="IpAddressGenerationFailure")
+    return Conflict(f"No more IP addresses available on network {network_id}.", type="IpAddressGenerationFailure")
 
 
-def taken(address: str, subnet_id: str) -> Fault:
+def taken(address: str, subnet_id: str) -> MagnetarError:
     """Somebody has *address*."""
-    return Fault(409, f"IP address {address} already allocated in subnet {subnet_id}", type="IpAddressAlreadyAllocated")
+    return Conflict(f"IP address {address} already allocated in subnet {subnet_id}", type="IpAddressAlreadyAllocated")
 
 
 def pools(subnet: RowMapping) -> list[tuple[int, int]]:
@@ -110,4 +110,4 @@ def add_port(connection: Connection, **row: Any) -> bool:
             return True
         if connection.execute(select(ports.c.id).where(ports.c.id == row["id"])).first():
             return False
-    raise Fault(503, "Unable to generate a unique MAC address; try again.", type="MacAddressGenerationFailure")
+    raise Unavailable("Unable to generate a unique MAC address; try again.", type="MacAddressGenerationFailure")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from sqlalchemy import Connection, RowMapping, false, select, true
 
 from magnetar_control.services import Context, Document
-from magnetar_control.web import Fault
+from magnetar_core.errors import Conflict
 
 from .attributes import Attribute, boolean, integer, invalid, nullable, one_of, table, text
 from .nouns import Noun, add, change, common, remove
@@ -75,7 +75,7 @@ def update(connection: Connection, context: Context, row: RowMapping, values: Do
     if row["shared"] and values.get("shared") is False:
         other = select(ports.c.id).where(ports.c.network_id == row["id"], ports.c.project_id != row["project_id"])
         if connection.execute(other.limit(1)).first():
-            raise Fault(409, f"Unable to reconfigure sharing settings for network {row['id']}. Multiple projects are "
+            raise Conflict(f"Unable to reconfigure sharing settings for network {row['id']}. Multiple projects are "
                         "using it.", type="InvalidSharedSetting")
     change(connection, networks, row["id"], values)
 
@@ -84,7 +84,7 @@ def delete(connection: Connection, context: Context, row: RowMapping) -> None:
     """Remove it with its subnets, when no port is on it."""
     used = connection.execute(select(ports.c.id).where(ports.c.network_id == row["id"]).limit(20)).scalars().all()
     if used:
-        raise Fault(409, f"Unable to complete operation on network {row['id']}. There are one or more ports still in "
+        raise Conflict(f"Unable to complete operation on network {row['id']}. There are one or more ports still in "
                     f"use on the network, id for these ports is {', '.join(used)}.", type="NetworkInUse")
     remove(connection, networks, row["id"])
 

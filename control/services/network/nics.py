@@ -12,7 +12,7 @@ from sqlalchemy import Connection, RowMapping, bindparam, delete, select, update
 
 from magnetar_control.services import Context, Document
 from magnetar_control.store.database import now
-from magnetar_control.web import Fault
+from magnetar_core.errors import InvalidRequest
 
 from . import ipam
 from .tables import addresses, networks, ports, subnets
@@ -83,7 +83,7 @@ def _make(connection: Connection, context: Context, id: str, wish: Document, cho
     if wish.get("fixed_ip"):
         subnet = next((one for one in choices if ipam.usable(wish["fixed_ip"], one)), None)
         if subnet is None:
-            raise Fault(400, f"IP address {wish['fixed_ip']} is not a valid IP for any of the subnets on network "
+            raise InvalidRequest(f"IP address {wish['fixed_ip']} is not a valid IP for any of the subnets on network "
                         f"{wish['network_id']}.", type="InvalidIpForNetwork")
         ipam.give(connection, id, subnet, wish["fixed_ip"])
     else:

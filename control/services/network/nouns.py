@@ -27,8 +27,9 @@ from sqlalchemy import (
 from magnetar_control.services import Context, Document
 from magnetar_control.store.database import Database, now
 from magnetar_control.store.paging import beyond
-from magnetar_control.web import Answer, Fault, Request
+from magnetar_control.web import Answer, Request
 from magnetar_control.web.application import Guarded
+from magnetar_core.errors import InvalidRequest, MagnetarError, NotFound
 
 from .attributes import FALSE, TRUE, Attribute, checked, forbidden, invalid, may_write
 
@@ -56,10 +57,10 @@ class Noun:
     before_list: Callable[[Connection, Context], None] | None = None
 
 
-def missing(noun: Noun, id: str) -> Fault:
+def missing(noun: Noun, id: str) -> MagnetarError:
     """There is none, or not for who asks."""
     words = noun.name.replace("_", " ").capitalize()
-    return Fault(404, f"{words} {id} could not be found.", type=noun.name.title().replace("_", "") + "NotFound")
+    return NotFound(f"{words} {id} could not be found.", type=noun.name.title().replace("_", "") + "NotFound")
 
 
 def own(table: Table) -> Callable[[Context], ColumnElement[bool]]:
@@ -81,7 +82,7 @@ def common(row: RowMapping) -> Document:
 
 
 def found(connection: Connection, context: Context, noun: Noun, id: str) -> RowMapping:
-    """The row that *context* may see; raises ``Fault`` 404."""
+    """The row that *context* may see; raises ``NotFound``."""
     row = connection.execute(select(noun.table).where(noun.table.c.id == id, noun.visible(context))).mappings().first()
     if row is None:
         raise missing(noun, id)
@@ -155,7 +156,7 @@ class Verbs:
         may_write(context, f"create_{noun.name}")
         many = isinstance(body, dict) and isinstance(body.get(noun.plural), list)
         if not many and not (isinstance(body, dict) and noun.name in body):
-            raise Fault(400, f"Unable to find '{noun.name}' in request body", type="HTTPBadRequest")
+            raise InvalidRequest(f"Unable to find '{noun.name}' in request body", type="HTTPBadRequest")
         wanted = [self._wanted(context, one) for one in (body[noun.plural] if many else [body[noun.name]])]
         with self.database.write() as connection:
             for values in wanted:
@@ -171,7 +172,8 @@ class Verbs:
         project = values.pop("tenant_id", None) or context.project_id or ""
         values["project_id"] = values.get("project_id") or project
         if values["project_id"] != context.project_id and not context.is_admin:
-            raise Fault(400, "Specifying 'project_id' or 'tenant_id' other than the authenticated project in request "
+            raise InvalidRequest("Specifying 'project_id' or 'tenant_id' other than the authenticated project in "
+                                 "request "
                         "requires admin privileges", type="HTTPBadRequest")
         return {"id": str(uuid.uuid4()), **values}
 
@@ -180,7 +182,7 @@ class Verbs:
         noun, context, body, id = self.noun, request.context, request.json(), request.params["id"]
         may_write(context, f"update_{noun.name}")
         if not isinstance(body, dict) or noun.name not in body:
-            raise Fault(400, f"Unable to find '{noun.name}' in request body", type="HTTPBadRequest")
+            raise InvalidRequest(f"Unable to find '{noun.name}' in request body", type="HTTPBadRequest")
         with self.database.write() as connection:
             row = self._owned(connection, context, id, "update")
             values = checked(noun.attributes, noun.name, body[noun.name], context, "update")
@@ -219,12 +221,12 @@ class Asked:
     def _number(self, name: str) -> int:
         value = self.given.get(name, ["0"])[-1]
         if not value.isdecimal() or len(value) > 9:
-            raise Fault(400, f"Bad {name} value: '{value[:40]}' is not a number from 0 to 999999999.",
+            raise InvalidRequest(f"Bad {name} value: '{value[:40]}' is not a number from 0 to 999999999.",
                         type="BadRequest")
         return int(value)
 
     def conditions(self, context: Context) -> list[ColumnElement[bool]]:
-        """Of the filters. Raises ``Fault`` 400 for one that is not known."""
+        """Of the filters. Raises ``InvalidRequest`` for one that is not known."""
         found = []
         for name, values in self.given.items():
             if name in self.OWN:
@@ -234,7 +236,7 @@ class Asked:
             elif self._known(name, context) and (column := self._column(name)) is not None:
                 found.append(column.in_([_plain(name, column, value) for value in values]))
             else:
-                raise Fault(400, f"['{name}'] is invalid attribute for filtering", type="HTTPBadRequest")
+                raise InvalidRequest(f"['{name}'] is invalid attribute for filtering", type="HTTPBadRequest")
         return found
 
     def _known(self, name: str, context: Context) -> bool:
@@ -254,7 +256,7 @@ class Asked:
         for number, name in enumerate([*keys, "id"]):
             column = self._column(name)
             if column is None or column.nullable or not self._known(name, self.request.context):
-                raise Fault(400, f"['{name}'] is invalid attribute for sorting", type="HTTPBadRequest")
+                raise InvalidRequest(f"['{name}'] is invalid attribute for sorting", type="HTTPBadRequest")
             order.append((column, number < len(directions) and directions[number] == "desc"))
         if not keys:
             order = [(self.noun.table.c.created_at, False), *order]
@@ -267,7 +269,7 @@ class Asked:
         row = connection.execute(select(*(column for column, _down in order)).where(
             self.noun.table.c.id == marker, self.noun.visible(self.request.context))).first()
         if row is None:
-            raise Fault(400, f"marker: there is no {self.noun.name} {marker}.", type="BadRequest")
+            raise InvalidRequest(f"marker: there is no {self.noun.name} {marker}.", type="BadRequest")
         return beyond(order, row)
 
     def next(self, last: str) -> str:

@@ -14,7 +14,7 @@ from sqlalchemy import delete as deleting
 from magnetar_control.services import Context, Document
 from magnetar_control.store.database import now
 from magnetar_control.store.tables import server_mappings
-from magnetar_control.web import Fault
+from magnetar_core.errors import Conflict, InvalidRequest, MagnetarError, NotFound
 
 from . import ipam
 from .attributes import (
@@ -104,8 +104,8 @@ def create(connection: Connection, context: Context, values: Document) -> None:
         _give(connection, values["id"], network["id"], choices, wish)
 
 
-def _mac_in_use(values: Document) -> Fault:
-    return Fault(409, f"Unable to complete operation for network {values['network_id']}. The mac address "
+def _mac_in_use(values: Document) -> MagnetarError:
+    return Conflict(f"Unable to complete operation for network {values['network_id']}. The mac address "
                  f"{values.get('mac_address')} is in use.", type="MacAddressInUse")
 
 
@@ -135,12 +135,12 @@ def _locked(connection: Connection, id: str) -> RowMapping:
 
 
 def _let_go(connection: Connection, row: RowMapping) -> None:
-    """Raise ``Fault`` 409 while a server has the port: its address would be another's, and the guest would use it."""
+    """Raise ``Conflict`` while a server has the port: its address would be another's, and the guest would use it."""
     server = connection.execute(select(server_mappings.c.server_id).join(
         ports, ports.c.device_id == server_mappings.c.server_id).where(
         ports.c.id == row["id"], TAKEN, ~server_mappings.c.deleted)).scalar()
     if server is not None:
-        raise Fault(409, f"Port {row['id']} is in use by server {server}. Detach it there first: openstack server "
+        raise Conflict(f"Port {row['id']} is in use by server {server}. Detach it there first: openstack server "
                     f"remove port {server} {row['id']}.", type="PortInUse")
 
 
@@ -153,14 +153,14 @@ def _give(connection: Connection, port_id: str, network_id: str, choices: Sequen
     subnet_id, ip = wish.get("subnet_id"), wish.get("ip_address")
     fitting = [one for one in choices if subnet_id in (None, one["id"])]
     if subnet_id and not fitting:
-        raise Fault(400, f"Invalid input for operation: Failed to create port on network {network_id}, because "
+        raise InvalidRequest(f"Invalid input for operation: Failed to create port on network {network_id}, because "
                     f"fixed_ips included invalid subnet {subnet_id}.", type="InvalidInput")
     if ip is None:
         ipam.give_any(connection, port_id, network_id, fitting)
         return
     usable = next((one for one in fitting if ipam.usable(ip, one)), None)
     if usable is None:
-        raise Fault(400, f"IP address {ip} is not a valid IP for " + ("the specified subnet." if subnet_id else
+        raise InvalidRequest(f"IP address {ip} is not a valid IP for " + ("the specified subnet." if subnet_id else
                     "any of the subnets on the specified network."), type="InvalidIpForNetwork")
     ipam.give(connection, port_id, usable, ip)
 
@@ -173,9 +173,9 @@ def _groups(connection: Connection, values: Document) -> list[str]:
         security_groups.c.id.in_(given), security_groups.c.project_id == project)).scalars())
     for id in given:
         if id not in there:
-            raise Fault(404, f"Security group {id} does not exist", type="SecurityGroupNotFound")
+            raise NotFound(f"Security group {id} does not exist", type="SecurityGroupNotFound")
     if given and not values["port_security_enabled"]:
-        raise Fault(409, "Port Security must be enabled in order to have allowed address pairs and security groups on "
+        raise Conflict("Port Security must be enabled in order to have allowed address pairs and security groups on "
                     "a port.", type="PortSecurityAndIPRequiredForSecurityGroups")
     return list(dict.fromkeys(given))
 
@@ -202,7 +202,7 @@ def _change_mac(connection: Connection, context: Context, row: RowMapping, value
     network = found(connection, context, NETWORK, row["network_id"])
     _may_choose(context, network, values)
     if row["host"]:
-        raise Fault(409, f"Unable to complete operation on port {row['id']}, port is already bound on host "
+        raise Conflict(f"Unable to complete operation on port {row['id']}, port is already bound on host "
                     f"{row['host']}", type="PortBound")
     if connection.execute(select(ports.c.id).where(ports.c.mac_address == values["mac_address"],
                                                    ports.c.id != row["id"])).first():

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, select
 
 from magnetar_control.services import Context, Document
-from magnetar_control.web import Fault
+from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 
 from .attributes import REQUIRED, Attribute, ident, integer, nullable, one_of, prefix, table
 from .nouns import Noun, add, common, own, remove
@@ -80,7 +80,7 @@ def create(connection: Connection, context: Context, values: Document) -> None:
                                      *(table_.c[name].is_not_distinct_from(values[name]) for name in SAME))
     there = connection.execute(same).scalar()
     if there:
-        raise Fault(409, f"Security group rule already exists. Rule id is {there}.", type="SecurityGroupRuleExists")
+        raise Conflict(f"Security group rule already exists. Rule id is {there}.", type="SecurityGroupRuleExists")
     add(connection, table_, values)
 
 
@@ -88,30 +88,31 @@ def _group(connection: Connection, context: Context, id: str) -> RowMapping:
     row = connection.execute(select(security_groups).where(
         security_groups.c.id == id, own(security_groups)(context))).mappings().first()
     if row is None:
-        raise Fault(404, f"Security group {id} does not exist", type="SecurityGroupNotFound")
+        raise NotFound(f"Security group {id} does not exist", type="SecurityGroupNotFound")
     return row
 
 
 def _check(values: Document) -> None:
     least, most, protocol = values["port_range_min"], values["port_range_max"], values["protocol"]
     if values["remote_group_id"] and values["remote_ip_prefix"]:
-        raise Fault(400, "Only remote_ip_prefix or remote_group_id may be provided.",
+        raise InvalidRequest("Only remote_ip_prefix or remote_group_id may be provided.",
                     type="SecurityGroupMultipleRemoteEntities")
     given = values["remote_ip_prefix"]
     if given and f"IPv{ip_network(given).version}" != values["ethertype"]:
-        raise Fault(400, f"Conflicting value ethertype {values['ethertype']} for CIDR {given}",
+        raise InvalidRequest(f"Conflicting value ethertype {values['ethertype']} for CIDR {given}",
                     type="SecurityGroupRuleParameterConflict")
     if least is None and most is None:
         return
     if protocol is None:
-        raise Fault(400, "Must also specify protocol if port range is given.",
+        raise InvalidRequest("Must also specify protocol if port range is given.",
                     type="SecurityGroupProtocolRequiredWithPorts")
     if protocol in ICMP:
         if least is None or least > 255 or (most or 0) > 255:
-            raise Fault(400, "For ICMP port_range_min is the type and port_range_max the code, each from 0 to 255; a "
+            raise InvalidRequest("For ICMP port_range_min is the type and port_range_max the code, each from 0 to "
+                                 "255; a "
                         "code needs a type.", type="SecurityGroupInvalidIcmpValue")
     elif protocol not in WITH_PORTS or least is None or most is None or least > most:
-        raise Fault(400, "For TCP/UDP protocols, port_range_min must be <= port_range_max; other protocols have no "
+        raise InvalidRequest("For TCP/UDP protocols, port_range_min must be <= port_range_max; other protocols have no "
                     "ports.", type="SecurityGroupInvalidPortRange")
 
 

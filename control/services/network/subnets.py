@@ -14,7 +14,7 @@ import orjson
 from sqlalchemy import ColumnElement, Connection, RowMapping, or_, select
 
 from magnetar_control.services import Context, Document
-from magnetar_control.web import Fault
+from magnetar_core.errors import Conflict, InvalidRequest
 
 from .attributes import (
     ABSENT,
@@ -101,16 +101,16 @@ def _check_free(connection: Connection, network: RowMapping, net: IPv4Network) -
         networks, networks.c.id == subnets.c.network_id)).all()
     made = network["type"] != "flat"
     if made and any(row.network_id == network["id"] for row in rows):
-        raise Fault(409, f"Network {network['id']} has a subnet. One that the agents make on each host has one only; "
+        raise Conflict(f"Network {network['id']} has a subnet. One that the agents make on each host has one only; "
                     "create another network.", type="Conflict")
     for row in rows:
         if not net.overlaps(IPv4Network(row.cidr)):
             continue
         if row.network_id == network["id"]:
-            raise Fault(400, f"Invalid input for operation: Requested subnet with cidr: {net} for network: "
+            raise InvalidRequest(f"Invalid input for operation: Requested subnet with cidr: {net} for network: "
                         f"{network['id']} overlaps with another subnet.", type="InvalidInput")
         if made and row.type != "flat":
-            raise Fault(409, f"The addresses {net} overlap with those of another network of this cloud. Hosts route to "
+            raise Conflict(f"The addresses {net} overlap with those of another network of this cloud. Hosts route to "
                         "all of them, so each has addresses of its own; choose another range.", type="Conflict")
 
 
@@ -137,14 +137,15 @@ def check_pools(net: IPv4Network, gateway: str | None, pools: Sequence[Document]
     ranges = sorted((IPv4Address(pool["start"]), IPv4Address(pool["end"])) for pool in pools)
     for start, end in ranges:
         if not net.network_address < start <= end < net.broadcast_address:
-            raise Fault(400, f"The allocation pool {start}-{end} is not valid: it must lie in {net}, without its first "
+            raise InvalidRequest(f"The allocation pool {start}-{end} is not valid: it must lie in {net}, without "
+                                 "its first "
                         "and last address.", type="InvalidAllocationPool")
         if gateway is not None and start <= IPv4Address(gateway) <= end:
-            raise Fault(409, f"Gateway ip {gateway} conflicts with allocation pool {start}-{end}.",
+            raise Conflict(f"Gateway ip {gateway} conflicts with allocation pool {start}-{end}.",
                         type="GatewayConflictWithAllocationPools")
     for (_start, end), (start, _end) in itertools.pairwise(ranges):
         if start <= end:
-            raise Fault(409, f"Found overlapping allocation pools for subnet {net}: {end} and {start}.",
+            raise Conflict(f"Found overlapping allocation pools for subnet {net}: {end} and {start}.",
                         type="OverlappingAllocationPools")
 
 
@@ -159,14 +160,14 @@ def update(connection: Connection, context: Context, row: RowMapping, values: Do
     check_pools(net, gateway, orjson.loads(row["allocation_pools"]) if given is None else given)
     if gateway != row["gateway_ip"] and gateway is not None and connection.execute(select(addresses.c.port_id).where(
             addresses.c.subnet_id == row["id"], addresses.c.number == int(IPv4Address(gateway)))).first():
-        raise Fault(409, f"Gateway IP {gateway} is in use by a port.", type="GatewayIpInUse")
+        raise Conflict(f"Gateway IP {gateway} is in use by a port.", type="GatewayIpInUse")
     change(connection, subnets, row["id"], values)
 
 
 def delete(connection: Connection, context: Context, row: RowMapping) -> None:
     """Remove it, when no port has an address of it."""
     if connection.execute(select(addresses.c.port_id).where(addresses.c.subnet_id == row["id"]).limit(1)).first():
-        raise Fault(409, f"Unable to complete operation on subnet {row['id']}: One or more ports have an IP allocation "
+        raise Conflict(f"Unable to complete operation on subnet {row['id']}: One or more ports have an IP allocation "
                     "from this subnet.", type="SubnetInUse")
     remove(connection, subnets, row["id"])
 

@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, RowMapping, bindparam, exists, or_, select
 
 from magnetar_control.services import Context, Document
-from magnetar_control.web import Fault
+from magnetar_core.errors import Conflict, InvalidRequest, MagnetarError
 
 from . import ipam
 from .tables import addresses, networks, ports, subnets
@@ -35,9 +35,9 @@ def visible(context: Context) -> ColumnElement[bool]:
     return or_(own, networks.c.id.is_not(None)) if context.is_admin else own
 
 
-def in_use(port_id: str) -> Fault:
+def in_use(port_id: str) -> MagnetarError:
     """Somebody has the port."""
-    return Fault(409, f"Port {port_id} is still in use.", type="PortInUse")
+    return Conflict(f"Port {port_id} is still in use.", type="PortInUse")
 
 
 def checked(connection: Connection, context: Context, wishes: Any) -> list[Document]:
@@ -61,15 +61,16 @@ def _wish(network_id: str | None = None, port_id: str | None = None, fixed_ip: s
 def _plain(wish: Mapping[str, Any]) -> Document:
     port, address = wish.get("port"), wish.get("fixed_ip")
     if not port and not wish.get("uuid"):
-        raise Fault(400, "networks: each NIC needs a uuid (of a network) or a port.")
+        raise InvalidRequest("networks: each NIC needs a uuid (of a network) or a port.")
     if address is not None:
         if port:
-            raise Fault(400, f"Specified Fixed IP '{address}' cannot be used with port '{port}': the two cannot be "
+            raise InvalidRequest(f"Specified Fixed IP '{address}' cannot be used with port '{port}': the two cannot be "
                         "specified together.")
         try:
             address = str(IPv4Address(address))
         except AddressValueError:
-            raise Fault(400, f"networks: fixed_ip {address!r} is not an IPv4 address, and embedded networking has no "
+            raise InvalidRequest(f"networks: fixed_ip {address!r} is not an IPv4 address, and embedded networking "
+                                 "has no "
                         "other.") from None
     return _wish(None if port else wish.get("uuid"), port, address, wish.get("tag"))
 
@@ -78,10 +79,11 @@ def _default(connection: Connection, context: Context, automatic: bool) -> list[
     """The only network that there is for the project. None: no NIC, as in Nova, but for "auto", which promises one."""
     found = connection.execute(_UP if automatic else _ANY, {"project": context.project_id or ""}).all()
     if len(found) > 1:
-        raise Fault(409, "Multiple possible networks found, use a Network ID to be more specific.")
+        raise Conflict("Multiple possible networks found, use a Network ID to be more specific.")
     if not found:
         if automatic:
-            raise Fault(400, f"Unable to automatically allocate a network for project {context.project_id}: there is "
+            raise InvalidRequest(f"Unable to automatically allocate a network for project {context.project_id}: "
+                                 "there is "
                         "none that it may use. Create one with a subnet, or ask for networks: none.")
         return []
     _check_subnets(found)
@@ -92,7 +94,7 @@ def _check_ports(connection: Connection, context: Context, plain: Sequence[Docum
     ids = [wish["port_id"] for wish in plain]
     twice = next((id for id in ids if ids.count(id) > 1), None)
     if twice:
-        raise Fault(400, f"networks: port {twice} is given twice; a port is one NIC.")
+        raise InvalidRequest(f"networks: port {twice} is given twice; a port is one NIC.")
     query = select(*ports.c["id", "network_id", "device_id"], addresses.c.ip_address).outerjoin(
         addresses, addresses.c.port_id == ports.c.id).where(ports.c.id.in_(ids))
     if not context.is_admin:
@@ -101,11 +103,11 @@ def _check_ports(connection: Connection, context: Context, plain: Sequence[Docum
     for wish in plain:
         row = rows.get(wish["port_id"])
         if row is None:
-            raise Fault(400, f"Port id {wish['port_id']} could not be found.", type="PortNotFound")
+            raise InvalidRequest(f"Port id {wish['port_id']} could not be found.", type="PortNotFound")
         if row.device_id:
             raise in_use(row.id)
         if row.ip_address is None:
-            raise Fault(400, f"Port {row.id} requires a FixedIP in order to be used.")
+            raise InvalidRequest(f"Port {row.id} requires a FixedIP in order to be used.")
         wish["network_id"] = row.network_id
 
 
@@ -116,7 +118,7 @@ def _check_networks(connection: Connection, context: Context, plain: Sequence[Do
     found = connection.execute(_EACH.where(networks.c.id.in_(ids), visible(context))).all()
     missing = ids - {network.id for network in found}
     if missing:
-        raise Fault(400, f"Network {next(iter(missing))} could not be found.", type="NetworkNotFound")
+        raise InvalidRequest(f"Network {next(iter(missing))} could not be found.", type="NetworkNotFound")
     _check_subnets(found)
     _check_addresses(connection, [wish for wish in plain if wish["fixed_ip"]])
 
@@ -132,7 +134,7 @@ def subnets_of(connection: Connection, ids: Collection[str]) -> dict[str, list[R
 def _check_subnets(found: Sequence[Row[Any]]) -> None:
     for network in found:
         if not network.serves:
-            raise Fault(400, f"Network {network.id} requires a subnet in order to boot instances on.")
+            raise InvalidRequest(f"Network {network.id} requires a subnet in order to boot instances on.")
 
 
 def _check_addresses(connection: Connection, fixed: Sequence[Document]) -> None:
@@ -140,8 +142,10 @@ def _check_addresses(connection: Connection, fixed: Sequence[Document]) -> None:
     for wish in fixed:
         subnet = next((row for row in choices[wish["network_id"]] if ipam.usable(wish["fixed_ip"], row)), None)
         if subnet is None:
-            raise Fault(400, f"Fixed IP {wish['fixed_ip']} is not a valid ip address for network {wish['network_id']}.")
+            raise InvalidRequest(f"Fixed IP {wish['fixed_ip']} is not a valid ip address for network "
+                                 f"{wish['network_id']}.")
         taken = select(addresses.c.port_id).where(addresses.c.subnet_id == subnet["id"],
                                                   addresses.c.number == int(IPv4Address(wish["fixed_ip"])))
         if connection.execute(taken).first():
-            raise Fault(400, f"Fixed IP address {wish['fixed_ip']} is already in use on network {wish['network_id']}.")
+            raise InvalidRequest(f"Fixed IP address {wish['fixed_ip']} is already in use on network "
+                                 f"{wish['network_id']}.")

@@ -11,7 +11,8 @@ import orjson
 from sqlalchemy import Connection, RowMapping, delete, select
 
 from magnetar_control.services import Document
-from magnetar_control.web import Answer, Fault, Request
+from magnetar_control.web import Answer, Request
+from magnetar_core.errors import Forbidden, InvalidRequest, NotFound
 
 from . import attachments, taking
 from . import volumes as rules
@@ -48,15 +49,15 @@ class Actions:
         may_write(request)
         body = request.json()
         if not isinstance(body, dict) or len(body) != 1:
-            raise Fault(400, "The body must hold one action, such as {\"os-extend\": {\"new_size\": 2}}.")
+            raise InvalidRequest("The body must hold one action, such as {\"os-extend\": {\"new_size\": 2}}.")
         (name, given), = body.items()
         if name in NOT_HERE:
-            raise Fault(400, f"Embedded volumes have no {name}: {NOT_HERE[name]}.")
+            raise InvalidRequest(f"Embedded volumes have no {name}: {NOT_HERE[name]}.")
         if name not in ACTIONS:
-            raise Fault(400, f"There is no such action: {name[:80]}.")
+            raise InvalidRequest(f"There is no such action: {name[:80]}.")
         status, admin, checks, act = ACTIONS[name]
         if admin and not request.context.is_admin:
-            raise Fault(403, f"Policy doesn't allow {name} to be performed: it needs the role admin.")
+            raise Forbidden(f"Policy doesn't allow {name} to be performed: it needs the role admin.")
         if given is not None and not isinstance(given, dict):
             raise taking.invalid(name, "It must be an object.")
         values = taking.fields(given or {}, checks)
@@ -145,10 +146,10 @@ def _detach(connection: Connection, request: Request, row: RowMapping, given: Do
     those = _those(connection, row, "attached", "detaching")
     wanted = given.get("attachment_id")
     if wanted is None and len(those) > 1:
-        raise Fault(400, "Invalid volume: The volume is attached to more than one server; attachment_id says from "
+        raise InvalidRequest("Invalid volume: The volume is attached to more than one server; attachment_id says from "
                     "which to detach it.")
     if wanted is not None and wanted not in those:
-        raise Fault(404, f"Volume attachment {wanted} could not be found.")
+        raise NotFound(f"Volume attachment {wanted} could not be found.")
     for id in [wanted] if wanted else those:
         attachments.drop(connection, id)
 
@@ -172,7 +173,7 @@ def _set_image(connection: Connection, request: Request, row: RowMapping, given:
 def _unset_image(connection: Connection, request: Request, row: RowMapping, given: Document) -> None:
     found = rules.document(row["image_metadata"])
     if given.get("key") not in found:
-        raise Fault(404, f"Metadata key {given.get('key')} is not found.")
+        raise NotFound(f"Metadata key {given.get('key')} is not found.")
     del found[given["key"]]
     rules.set_(connection, volumes, row["id"], image_metadata=orjson.dumps(found).decode())
 

@@ -11,6 +11,7 @@ from magnetar_control.services import Document
 from magnetar_control.store.database import now
 from magnetar_control.web import Answer, Fault, Request
 from magnetar_control.web.application import Guarded, Routed
+from magnetar_core.errors import Forbidden, InvalidRequest
 
 from . import taking
 from . import volumes as rules
@@ -44,7 +45,8 @@ def refused(fault: Fault) -> Answer:
 
 
 def negotiated(header: str) -> tuple[int, int]:
-    """The microversion that ``OpenStack-API-Version`` asks of this service; 3.0 where it does not. Raises ``Fault`` 400
+    """The microversion that ``OpenStack-API-Version`` asks of this service; 3.0 where it does not. Raises
+    ``InvalidRequest``
     or 406."""
     asked = next((word.split(maxsplit=1)[1].strip() for word in map(str.strip, header.split(","))
                   if len(word.split(maxsplit=1)) == 2 and word.split()[0].lower() == "volume"), None)
@@ -53,7 +55,7 @@ def negotiated(header: str) -> tuple[int, int]:
     if asked == "latest":
         return MOST
     if not re.fullmatch(r"[1-9]\d{0,3}\.(0|[1-9]\d{0,3})", asked):
-        raise Fault(400, f"API Version String '{asked[:40]}' is of invalid format. Must be of format "
+        raise InvalidRequest(f"API Version String '{asked[:40]}' is of invalid format. Must be of format "
                     "MajorNum.MinorNum.")
     major, _dot, minor = asked.partition(".")
     version = int(major), int(minor)
@@ -78,7 +80,7 @@ class Application(Routed):
             authenticate(request)
             project = request.params.get("project_id")
             if project is not None and project != request.context.project_id:
-                raise Fault(400, "Malformed request url: its project is not that of the token.")
+                raise InvalidRequest("Malformed request url: its project is not that of the token.")
 
         routes = [Guarded(method="GET", path="/", handler=self.versions, who="anyone"),
                   Guarded(method="GET", path="/v3", handler=self.version, who="anyone")]
@@ -92,8 +94,8 @@ class Application(Routed):
         """Answer at the microversion that is asked for, and say which that was."""
         try:
             request.extra["version"] = negotiated(request.headers.get(HEADER.lower(), ""))
-        except Fault as fault:
-            return refused(fault)
+        except (Fault, InvalidRequest) as error:
+            return self.refused(request, error if isinstance(error, Fault) else Fault(error.status, error.message))
         answer = super().handle(request)
         answer.headers |= {HEADER: f"volume {_text(request.extra['version'])}", "Vary": HEADER}
         return answer
@@ -154,7 +156,7 @@ class Application(Routed):
         """Limits of a project, with ``usage=True`` what it has of them."""
         id = request.params["id"]
         if id != request.context.project_id and not request.context.is_admin:
-            raise Fault(403, "Policy doesn't allow this to be performed: the quota of another project needs the role "
+            raise Forbidden("Policy doesn't allow this to be performed: the quota of another project needs the role "
                         "admin.")
         with self.service.database.read() as connection:
             most, have = rules.limits(connection, id), rules.usage(connection, id)
@@ -213,7 +215,7 @@ class Application(Routed):
 
 def _admin(request: Request) -> None:
     if not request.context.is_admin:
-        raise Fault(403, "Policy doesn't allow this to be performed: it needs the role admin.")
+        raise Forbidden("Policy doesn't allow this to be performed: it needs the role admin.")
 
 
 def _nothing(key: str) -> Handler:

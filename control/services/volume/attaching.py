@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from sqlalchemy import select
 
 from magnetar_control.services import Document
-from magnetar_control.web import Answer, Fault, Request
+from magnetar_control.web import Answer, Request
+from magnetar_core.errors import InvalidRequest, NotFound
 
 from . import attachments as rules
 from . import taking, views
@@ -88,7 +89,7 @@ class Attachments:
         may_write(request)
         body = request.json()
         if not isinstance(body, dict) or list(body) != ["os-complete"]:
-            raise Fault(400, "The one action of an attachment is {\"os-complete\": {}}.")
+            raise InvalidRequest("The one action of an attachment is {\"os-complete\": {}}.")
         with self.database.write() as connection:
             row = rules.one(connection, request.context, request.params["id"])
             rules.complete(connection, row["id"])
@@ -106,9 +107,9 @@ class Attachments:
 
 
 def since(request: Request, minor: int) -> None:
-    """Raises ``Fault`` 404 before microversion 3.*minor*, as of a route that is not there."""
+    """Raises ``NotFound`` before microversion 3.*minor*, as of a route that is not there."""
     if request.extra["version"] < (3, minor):
-        raise Fault(404, f"This is there from microversion 3.{minor} on; the request asked for "
+        raise NotFound(f"This is there from microversion 3.{minor} on; the request asked for "
                     f"3.{request.extra['version'][1]}.")
 
 

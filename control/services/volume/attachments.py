@@ -10,7 +10,7 @@ from sqlalchemy import Connection, RowMapping, delete, insert, select, update
 
 from magnetar_control.services import Context, Document
 from magnetar_control.store.database import now
-from magnetar_control.web import Fault
+from magnetar_core.errors import NotFound
 
 from .tables import attachments, volumes
 from .volumes import follow, seen, set_, wrong_status
@@ -19,7 +19,7 @@ from .volumes import follow, seen, set_, wrong_status
 def reserve(connection: Connection, context: Context, volume_id: str, server_id: str | None, id: str | None = None,
             mode: str = "rw", connector: Document | None = None) -> RowMapping:
     """Keep the volume for a server. A volume with multiattach may be kept for several; any for the server that has it
-    already (a live migration). Raises ``Fault`` 400."""
+    already (a live migration). Raises ``InvalidRequest``."""
     lock(connection, volume_id)
     row = seen(connection, volumes, context, volume_id)
     others = connection.execute(select(attachments).where(attachments.c.volume_id == volume_id)).mappings().all()
@@ -56,7 +56,7 @@ def _connected(connector: Document | None) -> Document:
 
 
 def one(connection: Connection, context: Context, id: str) -> RowMapping:
-    """The attachment that *context* may see; raises ``Fault`` 404."""
+    """The attachment that *context* may see; raises ``NotFound``."""
     return seen(connection, attachments, context, id)
 
 
@@ -72,12 +72,12 @@ def _held(connection: Connection, id: str) -> RowMapping | None:
 def _there(connection: Connection, id: str) -> RowMapping:
     row = _held(connection, id)
     if row is None:
-        raise Fault(404, f"Volume attachment {id} could not be found.")
+        raise NotFound(f"Volume attachment {id} could not be found.")
     return row
 
 
 def connect(connection: Connection, id: str, connector: Document) -> None:
-    """A host is about to attach it. Raises ``Fault`` 404 where the attachment is gone."""
+    """A host is about to attach it. Raises ``NotFound`` where the attachment is gone."""
     row, values = _there(connection, id), _connected(connector)
     if row["status"] == "attached":
         values.pop("status")
@@ -86,7 +86,7 @@ def connect(connection: Connection, id: str, connector: Document) -> None:
 
 
 def complete(connection: Connection, id: str, host: str | None = None, device: str | None = None) -> None:
-    """The server has it now. Raises ``Fault`` 404 where the attachment is gone."""
+    """The server has it now. Raises ``NotFound`` where the attachment is gone."""
     row = _there(connection, id)
     set_(connection, attachments, id, status="attached", attached_at=row["attached_at"] or now(),
          host=host or row["host"], device=device or row["device"])

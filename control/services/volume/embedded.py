@@ -15,7 +15,8 @@ from magnetar_control.agents import Agents
 from magnetar_control.services import Context, Document, Images
 from magnetar_control.store.database import Database
 from magnetar_control.store.tables import API
-from magnetar_control.web import Fault, Request
+from magnetar_control.web import Request
+from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 
 from . import attachments, volumes
 from .application import Application
@@ -48,7 +49,7 @@ class Embedded:
         API.create_all(self.database.engine, [one for one in API.sorted_tables if one.name in TABLES])
 
     def application(self, authenticate: Callable[[Request], None]) -> Application:
-        """What is mounted at ``/volume``; *authenticate* sets ``request.context`` or raises ``Fault`` 401."""
+        """What is mounted at ``/volume``; *authenticate* sets ``request.context`` or raises ``Unauthenticated``."""
         return Application(self, authenticate)
 
     def start(self, threads: int = 4) -> None:
@@ -78,7 +79,7 @@ class Embedded:
             else None
 
     def create_snapshot(self, context: Context, volume_id: str, **fields: Any) -> Document:
-        """See ``services.Volumes``. Raises ``Fault`` 404, 400 when the volume is not ready, 413."""
+        """See ``services.Volumes``. Raises ``NotFound``, 400 when the volume is not ready, 413."""
         id = fields.get("id") or str(uuid.uuid4())
         there = self.snapshot(context, id)
         if there is None:
@@ -119,7 +120,7 @@ class Embedded:
         """The columns of a volume to be made, from what was asked."""
         sources = [name for name in ("image_id", "snapshot_id", "source_volume_id") if fields.get(name)]
         if len(sources) > 1:
-            raise Fault(400, f"A volume is made from one thing; {' and '.join(sources)} were given.")
+            raise InvalidRequest(f"A volume is made from one thing; {' and '.join(sources)} were given.")
         given, copied = fields.get("volume_type"), fields.get("snapshot_id") or fields.get("source_volume_id")
         values: Document = {
             "id": id, "project_id": context.project_id or "", "user_id": context.user_id, "size": size,
@@ -140,12 +141,12 @@ class Embedded:
     def _of_image(self, context: Context, id: str, size: int) -> Document:
         image = self.images.show(context, id) if self.images else None
         if image is None:
-            raise Fault(400, f"Invalid image identifier or unable to access requested image: {id}.")
+            raise InvalidRequest(f"Invalid image identifier or unable to access requested image: {id}.")
         if image["status"] != "active":
-            raise Fault(400, f"Invalid input received: Image {id} is not active; it is {image['status']}.")
+            raise InvalidRequest(f"Invalid input received: Image {id} is not active; it is {image['status']}.")
         least = max(image.get("min_disk") or 0, -(-(image.get("virtual_size") or image.get("size") or 0) // GIB))
         if size < least:
-            raise Fault(400, f"Invalid input received: Image {id} needs {least} GiB; the volume is to have {size}.")
+            raise InvalidRequest(f"Invalid input received: Image {id} needs {least} GiB; the volume is to have {size}.")
         return {"bootable": True, "image_metadata": orjson.dumps(volumes.of_image(image)).decode()}
 
     def wait(self, id: str, limit: float) -> Document:
@@ -159,10 +160,10 @@ class Embedded:
                     return plain(row, attachments.of(connection, [id])[id])
             if row is None or row["status"] == "error":
                 why = f" {row['fault']}" if row is not None and row["fault"] else ""
-                raise Fault(400, f"Volume {id} could not be made.{why}" if row is not None else
+                raise InvalidRequest(f"Volume {id} could not be made.{why}" if row is not None else
                             f"Volume {id} could not be found; it was deleted while it was made.")
             if time.monotonic() >= deadline:
-                raise Fault(400, f"Volume {id} was not made within {limit:g} s; it is still being made.")
+                raise InvalidRequest(f"Volume {id} was not made within {limit:g} s; it is still being made.")
             if not self.worker.step(id):
                 self.worker.rest(seen, min(0.5, max(deadline - time.monotonic(), 0.01)))
 
@@ -200,13 +201,13 @@ class Embedded:
         return any(name in (one, self.types.id(one)) for one in self.types.pools)
 
     def where(self, id: str) -> str:
-        """See ``services.Volumes``; raises ``Fault`` 404 where there is no such volume, 409 before it has a host."""
+        """See ``services.Volumes``; raises ``NotFound`` where there is no such volume, 409 before it has a host."""
         with self.database.read() as connection:
             row = connection.execute(select(table.c.host).where(table.c.id == id)).first()
         if row is None:
-            raise Fault(404, f"Volume {id} could not be found.")
+            raise NotFound(f"Volume {id} could not be found.")
         if not row.host:
-            raise Fault(409, f"Volume {id} is on no host yet.")
+            raise Conflict(f"Volume {id} is on no host yet.")
         return str(row.host)
 
     def delete(self, context: Context, id: str) -> None:

@@ -10,7 +10,8 @@ import orjson
 from sqlalchemy import Table, func, select
 
 from magnetar_control.services import Document
-from magnetar_control.web import Answer, Fault, Request
+from magnetar_control.web import Answer, Request
+from magnetar_core.errors import Forbidden, InvalidRequest, NotFound
 
 from . import attachments, taking, views
 from . import volumes as rules
@@ -37,9 +38,9 @@ NOT_HERE = ("consistencygroup_id", "group_id", "backup_id", "source_replica")
 
 
 def may_write(request: Request) -> None:
-    """Raises ``Fault`` 403 for a reader."""
+    """Raises ``Forbidden`` for a reader."""
     if not WRITERS & request.context.roles:
-        raise Fault(403, "Policy doesn't allow this to be performed: it needs the role member of the project.")
+        raise Forbidden("Policy doesn't allow this to be performed: it needs the role member of the project.")
 
 
 def named(given: Document) -> Document:
@@ -101,14 +102,14 @@ class Volumes:
         outer = request.json()
         hints = {"OS-SCH-HNT:scheduler_hints", "scheduler_hints"}
         if isinstance(outer, dict) and not set(outer) <= {"volume", *hints}:
-            raise Fault(400, f"Additional properties are not allowed ({sorted(set(outer) - {'volume', *hints})}).")
+            raise InvalidRequest(f"Additional properties are not allowed ({sorted(set(outer) - {'volume', *hints})}).")
         given = taking.body(request, "volume", CREATE)
         wrong = next((name for name in NOT_HERE if given.get(name)), None)
         if wrong:
             raise taking.invalid(wrong, "Embedded volumes are not made from it, and belong to no groups.")
         zone = given.get("availability_zone")
         if zone not in (None, "", self.service.zone):
-            raise Fault(400, f"Invalid input received: Availability zone '{zone}' is invalid; there is "
+            raise InvalidRequest(f"Invalid input received: Availability zone '{zone}' is invalid; there is "
                         f"'{self.service.zone}'.")
         wish = {**named(given), **{name: given[name] for name in (
             "volume_type", "snapshot_id", "metadata", "multiattach") if given.get(name)}}
@@ -138,7 +139,7 @@ class Volumes:
         query = dict(request.query)
         force = query.get("force", "").lower() in taking.TRUE
         if force and not request.context.is_admin:
-            raise Fault(403, "Policy doesn't allow volume:force_delete to be performed: it needs the role admin.")
+            raise Forbidden("Policy doesn't allow volume:force_delete to be performed: it needs the role admin.")
         with self.database.write() as connection:
             row = rules.seen(connection, volumes, request.context, request.params["id"])
             rules.begin_delete(connection, row, cascade=query.get("cascade", "").lower() in taking.TRUE, force=force)
@@ -175,7 +176,7 @@ class Metadata:
         """One key."""
         given = taking.metadata("meta", taking.body(request, "meta", _any(request, "meta")))
         if list(given) != [request.params["key"]]:
-            raise Fault(400, f"meta must hold the key of the URL, {request.params['key']!r}, and no other.")
+            raise InvalidRequest(f"meta must hold the key of the URL, {request.params['key']!r}, and no other.")
         self._change(request, lambda old: {**old, **given})
         return Answer({"meta": given})
 
@@ -195,7 +196,7 @@ class Metadata:
 
     def _key(self, have: dict[str, str], key: str) -> str:
         if key not in have:
-            raise Fault(404, f"Metadata key {key} is not found.")
+            raise NotFound(f"Metadata key {key} is not found.")
         return have[key]
 
     def _read(self, request: Request) -> dict[str, str]:

@@ -11,7 +11,8 @@ from sqlalchemy import Connection, RowMapping, insert
 
 from magnetar_control.services import Context, Document
 from magnetar_control.store.database import now
-from magnetar_control.web import Answer, Fault, Request
+from magnetar_control.web import Answer, Request
+from magnetar_core.errors import Forbidden, InvalidRequest
 
 from . import taking, views
 from . import volumes as rules
@@ -32,7 +33,7 @@ STATUSES = ("available", "error", "creating", "deleting", "error_deleting")
 
 
 def begin(connection: Connection, context: Context, volume: RowMapping, id: str, **values: Any) -> None:
-    """Note a snapshot that is to be taken. Raises ``Fault`` 413 when the project may not have another."""
+    """Note a snapshot that is to be taken. Raises ``TooLarge`` when the project may not have another."""
     rules.within(connection, volume["project_id"], snapshots=1, gigabytes=volume["size"])
     connection.execute(insert(snapshots).values(
         id=id, project_id=volume["project_id"], user_id=context.user_id, volume_id=volume["id"], size=volume["size"],
@@ -72,7 +73,7 @@ class Snapshots:
         given = taking.body(request, "snapshot", CREATE, ("volume_id",))
         free = request.extra["version"] >= (3, 66)
         if free and given.get("force") is False:
-            raise Fault(400, "Invalid input received: force must be left out or true from microversion 3.66 on.")
+            raise InvalidRequest("Invalid input received: force must be left out or true from microversion 3.66 on.")
         statuses = ("available", "in-use") if free or given.get("force") else ("available",)
         id, context = str(uuid.uuid4()), request.context
         with self.database.write() as connection:
@@ -115,7 +116,7 @@ class Snapshots:
         """Admins' actions: os-reset_status, os-force_delete."""
         body = request.json()
         if not request.context.is_admin:
-            raise Fault(403, "Policy doesn't allow this to be performed: it needs the role admin.")
+            raise Forbidden("Policy doesn't allow this to be performed: it needs the role admin.")
         if body in ({"os-force_delete": {}}, {"os-force_delete": None}):
             self._delete(request, None)
             return Answer(None, 202)

@@ -12,7 +12,8 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, Select, func, sele
 
 from magnetar_control.services import Document
 from magnetar_control.store.paging import beyond
-from magnetar_control.web import Fault, Request
+from magnetar_control.web import Request
+from magnetar_core.errors import InvalidRequest, MagnetarError
 
 from .tables import volumes
 
@@ -21,9 +22,9 @@ Check = Callable[[str, Any], Any]
 MOST = 1000
 
 
-def invalid(field: str, rule: str) -> Fault:
+def invalid(field: str, rule: str) -> MagnetarError:
     """A field that cannot be so."""
-    return Fault(400, f"Invalid input for field/attribute {field}. {rule}")
+    return InvalidRequest(f"Invalid input for field/attribute {field}. {rule}")
 
 
 def text(field: str, value: Any) -> str | None:
@@ -102,19 +103,20 @@ def body(request: Request, name: str, checks: Mapping[str, Check], required: Seq
     """The object *name* of the body, checked."""
     given = request.json()
     if not isinstance(given, dict) or not isinstance(given.get(name), dict):
-        raise Fault(400, f"Missing required element '{name}' in request body; it must be an object.")
+        raise InvalidRequest(f"Missing required element '{name}' in request body; it must be an object.")
     return fields(given[name], checks, required)
 
 
 def fields(given: Mapping[str, Any], checks: Mapping[str, Check], required: Sequence[str] = ()) -> Document:
-    """What was *given*, checked; raises ``Fault`` 400 for a key that is unknown or missing."""
+    """What was *given*, checked; raises ``InvalidRequest`` for a key that is unknown or missing."""
     unknown = sorted(set(given) - set(checks))
     if unknown:
-        raise Fault(400, f"Additional properties are not allowed ({', '.join(map(repr, unknown))} unexpected); known "
+        raise InvalidRequest(f"Additional properties are not allowed ({', '.join(map(repr, unknown))} unexpected); "
+                             "known "
                     f"are {', '.join(sorted(checks))}.")
     missing = [name for name in required if given.get(name) is None]
     if missing:
-        raise Fault(400, f"'{missing[0]}' is a required property.")
+        raise InvalidRequest(f"'{missing[0]}' is a required property.")
     return {name: checks[name](name, value) for name, value in given.items()}
 
 
@@ -132,7 +134,7 @@ class Listing:
         if value is None:
             return default
         if not value.isdecimal() or len(value) > 9:
-            raise Fault(400, f"{name} param must be an integer from 0 to 999999999, and is '{value[:40]}'.")
+            raise InvalidRequest(f"{name} param must be an integer from 0 to 999999999, and is '{value[:40]}'.")
         return int(value)
 
     def where(self) -> list[ColumnElement[bool]]:
@@ -178,7 +180,7 @@ class Listing:
         for word in [*words, "id"]:
             name, _colon, direction = word.partition(":")
             if name not in SORTED or name not in self.table.c:
-                raise Fault(400, f"Invalid input received: {name} cannot be sorted by.")
+                raise InvalidRequest(f"Invalid input received: {name} cannot be sorted by.")
             column = self.table.c[name]
             order.append((func.coalesce(column, "") if column.nullable else column, direction != "asc"))
         return order
@@ -187,7 +189,7 @@ class Listing:
         row = connection.execute(select(*(column for column, _down in order)).where(
             self.table.c.id == marker, self._mine())).first()
         if row is None:
-            raise Fault(400, f"marker [{marker}] not found.")
+            raise InvalidRequest(f"marker [{marker}] not found.")
         return beyond(order, row)
 
     def links(self, rows: Sequence[RowMapping]) -> list[Document]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from magnetar_control.services import Document
-from magnetar_control.web import Fault
+from magnetar_core.errors import NotFound
 
 NAMESPACE = uuid.UUID("0d4f4a51-7b3f-5a55-8f0c-2f9f4d1d9c07")
 
@@ -24,13 +24,13 @@ class Types:
         return str(uuid.uuid5(NAMESPACE, name))
 
     def named(self, given: str | None) -> str:
-        """Name of the type that *given* (a name, a uuid, or nothing) is; raises ``Fault`` 404."""
+        """Name of the type that *given* (a name, a uuid, or nothing) is; raises ``NotFound``."""
         if not given:
             return self.pools[0]
         for name in self.pools:
             if given in (name, self.id(name)):
                 return name
-        raise Fault(404, f"Volume type {given} could not be found. There are: {', '.join(self.pools)}.")
+        raise NotFound(f"Volume type {given} could not be found. There are: {', '.join(self.pools)}.")
 
     def show(self, name: str) -> Document:
         """As Cinder shows it."""

@@ -13,7 +13,7 @@ from magnetar_control.services import Context, Document
 from magnetar_control.store.database import now
 from magnetar_control.store.quotas import turn
 from magnetar_control.store.tables import quotas
-from magnetar_control.web import Fault
+from magnetar_core.errors import Conflict, InvalidRequest, MagnetarError, NotFound, TooLarge
 
 from .tables import attachments, snapshots, volumes
 
@@ -32,10 +32,10 @@ def own(table: Table, context: Context) -> ColumnElement[bool]:
 
 
 def seen(connection: Connection, table: Table, context: Context, id: str) -> RowMapping:
-    """The row that *context* may see; raises ``Fault`` 404."""
+    """The row that *context* may see; raises ``NotFound``."""
     row = connection.execute(select(table).where(table.c.id == id, own(table, context))).mappings().first()
     if row is None:
-        raise Fault(404, f"{NOUNS[table.name]} {id} could not be found.")
+        raise NotFound(f"{NOUNS[table.name]} {id} could not be found.")
     return row
 
 
@@ -46,19 +46,20 @@ def set_(connection: Connection, table: Table, id: str, **values: Any) -> None:
 
 def asked(connection: Connection, table: Table, row: RowMapping, task: str, statuses: Sequence[str] | None = None,
           **values: Any) -> None:
-    """Note a task for the worker. Raises ``Fault`` 400 where the status is none of *statuses*, or has changed."""
+    """Note a task for the worker. Raises ``InvalidRequest`` where the status is none of *statuses*, or has changed."""
     if statuses is not None and row["status"] not in statuses:
         raise wrong_status(table, row, statuses)
     done = connection.execute(update(table).where(table.c.id == row["id"], table.c.status == row["status"]).values(
         task=task, holder=None, lease_until=None, not_before=None, attempts=0, fault=None, updated_at=now(), **values))
     if not done.rowcount:
-        raise Fault(409, f"{NOUNS[table.name]} {row['id']} was just changed by somebody else; look again.")
+        raise Conflict(f"{NOUNS[table.name]} {row['id']} was just changed by somebody else; look again.")
 
 
-def wrong_status(table: Table, row: RowMapping, statuses: Sequence[str]) -> Fault:
+def wrong_status(table: Table, row: RowMapping, statuses: Sequence[str]) -> MagnetarError:
     """It is in no state for this."""
     noun = NOUNS[table.name]
-    return Fault(400, f"Invalid {noun.lower()}: {noun} {row['id']} status must be {' or '.join(statuses)}, but current "
+    return InvalidRequest(f"Invalid {noun.lower()}: {noun} {row['id']} status must be {' or '.join(statuses)}, but "
+                          "current "
                  f"status is: {row['status']}.")
 
 
@@ -92,7 +93,7 @@ def usage(connection: Connection, project_id: str) -> dict[str, int]:
 
 
 def within(connection: Connection, project_id: str, **more: int) -> None:
-    """Raises ``Fault`` 413 (Cinder's over-quota status) where *more* is beyond a limit. What it finds stays true until
+    """Raises ``TooLarge`` (Cinder's over-quota status) where *more* is beyond a limit. What it finds stays true until
     the transaction ends: who wants more in the same project waits."""
     most = limits(connection, project_id)
     if all(most[resource] < 0 for resource in more):
@@ -101,7 +102,7 @@ def within(connection: Connection, project_id: str, **more: int) -> None:
     have = usage(connection, project_id)
     for resource, number in more.items():
         if most[resource] >= 0 and number > 0 and have[resource] + number > most[resource]:
-            raise Fault(413, f"Quota exceeded for {resource}: the project has {have[resource]}, asked for {number} "
+            raise TooLarge(f"Quota exceeded for {resource}: the project has {have[resource]}, asked for {number} "
                         f"more, and may have {most[resource]}.")
 
 
@@ -114,10 +115,10 @@ def create(connection: Connection, context: Context, values: Document) -> None:
         values.setdefault("bootable", source["bootable"])
         values["size"] = values.get("size") or source["size"]
         if values["size"] < source["size"]:
-            raise Fault(400, f"Invalid input received: size {values['size']} GiB is smaller than the source's "
+            raise InvalidRequest(f"Invalid input received: size {values['size']} GiB is smaller than the source's "
                         f"{source['size']} GiB.")
     if not values.get("size"):
-        raise Fault(400, "Invalid input received: size is required for a volume that is made from nothing else.")
+        raise InvalidRequest("Invalid input received: size is required for a volume that is made from nothing else.")
     within(connection, values["project_id"], volumes=1, gigabytes=values["size"])
     connection.execute(insert(volumes).values(status="creating", task="create", created_at=now(), **values))
 
@@ -146,12 +147,12 @@ def _inherited(values: Document, row: RowMapping, origin: RowMapping | None) -> 
 
 
 def begin_delete(connection: Connection, row: RowMapping, cascade: bool = False, force: bool = False) -> None:
-    """Note that the volume is to go. Raises ``Fault`` 400 where it is in use, or snapshots of it would stay."""
+    """Note that the volume is to go. Raises ``InvalidRequest`` where it is in use, or snapshots of it would stay."""
     id = row["id"]
     used = connection.execute(select(attachments.c.id).where(attachments.c.volume_id == id).limit(1)).first()
     taken = connection.execute(select(snapshots).where(snapshots.c.volume_id == id)).mappings().all()
     if used or (taken and not cascade):
-        raise Fault(400, f"Invalid volume: Volume {id} must not be attached or have snapshots (asked with cascade, "
+        raise InvalidRequest(f"Invalid volume: Volume {id} must not be attached or have snapshots (asked with cascade, "
                     f"they go too); current status is: {row['status']}.")
     for one in taken:
         asked(connection, snapshots, one, "delete", None if force else ("available", "error", "error_deleting"),
@@ -165,7 +166,8 @@ def begin_extend(connection: Connection, row: RowMapping, size: int, in_use: boo
     if row["status"] not in statuses:
         raise wrong_status(volumes, row, statuses)
     if size <= row["size"]:
-        raise Fault(400, f"Invalid input received: New size for extend must be greater than current size. (current: "
+        raise InvalidRequest(f"Invalid input received: New size for extend must be greater than current size. "
+                             "(current: "
                     f"{row['size']}, extended: {size}).")
     within(connection, row["project_id"], gigabytes=size - row["size"])
     asked(connection, volumes, row, "extend", statuses, status="extending", new_size=size,

@@ -22,7 +22,6 @@ from sqlalchemy.exc import DBAPIError
 from magnetar_control.agents import Agents
 from magnetar_control.services import Document
 from magnetar_control.store.database import Database, now
-from magnetar_control.web import Fault
 from magnetar_core.errors import Conflict, HypervisorDown, MagnetarError, TimedOut, Unreachable
 
 from .tables import snapshots, volumes
@@ -142,7 +141,7 @@ class Worker:
                 found = TASKS[table.name, row["task"]](self, row)
         except ABROAD as error:
             self._again(table, row, error)
-        except (MagnetarError, Fault) as error:
+        except MagnetarError as error:
             self._failed(table, row, error)
         except Exception:
             log.exception("%s of %s %s", row["task"], table.name, row["id"])
@@ -199,7 +198,7 @@ class Worker:
                 lease_until=None, holder=None, attempts=row["attempts"] + 1, fault=error.message,
                 not_before=self.database.clock(min(self.pause * 2 ** min(row["attempts"], ATTEMPTS), LONGEST))))
 
-    def _failed(self, table: Table, row: RowMapping, error: MagnetarError | Fault) -> None:
+    def _failed(self, table: Table, row: RowMapping, error: MagnetarError) -> None:
         log.error("%s of %s %s failed: %s", row["task"], table.name, row["id"], error.message)
         status: Any = {"delete": "error_deleting", "extend": "error_extending"}.get(row["task"], "error")
         if row["task"] == "extend" and isinstance(error, Conflict):
@@ -221,7 +220,7 @@ class Worker:
             raise Unreachable("No compute host is up that could hold the volume.")
         with self.database.write() as connection:
             if not connection.execute(update(volumes).where(_mine(volumes, row)).values(host=host)).rowcount:
-                raise Fault(409, f"Volume {row['id']} was deleted before it was made.")
+                raise Conflict(f"Volume {row['id']} was deleted before it was made.")
         return host
 
 

@@ -17,6 +17,8 @@ class MagnetarError(Exception):
     status = 500
     #: Whether the same call may succeed in a moment: the agent or libvirt starts again.
     again = False
+    #: Whether another process said so: the client of an agent or of a cloud read it from an answer.
+    remote = False
     #: The request that failed, as its client knows it.
     request_id: Optional[str] = None
 
@@ -69,6 +71,13 @@ class NotFound(MagnetarError):
 
     code = "not-found"
     status = 404
+
+
+class Gone(NotFound):
+    """The resource was there, and is not any more."""
+
+    code = "gone"
+    status = 410
 
 
 class Ambiguous(MagnetarError):
@@ -148,6 +157,27 @@ class Unreachable(MagnetarError):
     status = 503
 
 
+class Unavailable(MagnetarError):
+    """Something that this needs does not answer now. Try again in a few seconds."""
+
+    code = "unavailable"
+    status = 503
+
+
+class NotSupported(MagnetarError):
+    """This host or service cannot do that."""
+
+    code = "not-supported"
+    status = 501
+
+
+class Failed(MagnetarError):
+    """What was asked for was begun, and failed."""
+
+    code = "failed"
+    status = 500
+
+
 class TimedOut(MagnetarError):
     """The time allowed has passed; the work may still be going on."""
 
@@ -158,9 +188,9 @@ class TimedOut(MagnetarError):
 ERRORS = {
     cls.code: cls
     for cls in (
-        MagnetarError, InvalidField, InvalidRequest, Unauthenticated, Forbidden, NotFound, Ambiguous, Conflict,
+        MagnetarError, InvalidField, InvalidRequest, Unauthenticated, Forbidden, NotFound, Gone, Ambiguous, Conflict,
         Immutable, InUse, ImageRefused, NoSpace, TooLarge, Cancelled, HypervisorDown, HypervisorError, Unreachable,
-        TimedOut,
+        Unavailable, NotSupported, Failed, TimedOut,
     )
 }
 
@@ -170,6 +200,7 @@ def from_dict(answer: Mapping[str, Any]) -> MagnetarError:
     cls = ERRORS.get(str(answer.get("code")), MagnetarError)
     error = cls.__new__(cls)
     MagnetarError.__init__(error, answer.get("message"), **(answer.get("details") or {}))
+    error.remote = True
     return error
 
 

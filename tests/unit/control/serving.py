@@ -14,8 +14,9 @@ import orjson
 import uvicorn
 
 from magnetar_control.services import Context
-from magnetar_control.web import Fault, Request
+from magnetar_control.web import Request
 from magnetar_control.web.asgi import Server
+from magnetar_core.errors import Unauthenticated
 
 ADMIN = Context("root", "operators", frozenset({"admin"}), token="admin")
 ALICE = Context("alice", "red", frozenset({"member"}), token="alice")
@@ -28,7 +29,7 @@ def authenticate(request: Request) -> None:
     """The token says who it is."""
     request.context = WHO.get(request.headers.get("x-auth-token", ""))
     if request.context is None:
-        raise Fault(401, "The request you have made requires authentication.")
+        raise Unauthenticated("The request you have made requires authentication.")
 
 
 class Asker:

@@ -10,9 +10,9 @@ from collections import Counter
 import orjson
 from sqlalchemy import insert
 
-from magnetar_control.api.app import ComputeApplication
-from magnetar_control.api.cloud import Cloud
-from magnetar_control.api.operations import OPERATIONS
+from magnetar_control.api.nova.app import ComputeApplication
+from magnetar_control.api.nova.operations import OPERATIONS
+from magnetar_control.compute.cloud import Cloud
 from magnetar_control.services import Context, Services
 from magnetar_control.settings import make
 from magnetar_control.store import hosts

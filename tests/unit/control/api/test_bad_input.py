@@ -12,8 +12,8 @@ import orjson
 import pytest
 from sqlalchemy import insert
 
-from magnetar_control.api.operations import OPERATIONS
-from magnetar_control.api.versions import VERSIONS
+from magnetar_control.api.nova.operations import OPERATIONS
+from magnetar_control.api.nova.versions import VERSIONS
 from magnetar_control.services import Services
 from magnetar_control.services.image import Embedded as Images
 from magnetar_control.services.network import Embedded as Networks

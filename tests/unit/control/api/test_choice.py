@@ -3,7 +3,7 @@
 
 import orjson
 
-from magnetar_control.api.native import placing
+from magnetar_control.api.v1 import placing
 from magnetar_control.conductor.conductor import Conductor
 from magnetar_control.conductor.flows import FLOWS
 from magnetar_control.scheduler.choose import choose, rules_of

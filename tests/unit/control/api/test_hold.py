@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import select, update
 
 from magnetar_control.store.tables import actions, servers
-from magnetar_control.web import Fault
+from magnetar_core.errors import Conflict
 
 VOLUME = "0f2f9f7e-3d7e-4c1b-a0c6-5be1fd1d7fb5"
 
@@ -25,7 +25,7 @@ class Volumes:
     def reserve(self, *_args, **_more):
         with self.compute.cell.write() as connection:
             connection.execute(update(actions).values(**self.values))
-        raise Fault(409, "It is not to be had.")
+        raise Conflict("It is not to be had.")
 
 
 @pytest.mark.parametrize(("state", "kept"), [("queued", []), ("running", [VOLUME]), ("done", [VOLUME]), ("failed", [])])

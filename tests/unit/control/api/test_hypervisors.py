@@ -8,8 +8,8 @@ import uuid
 
 import pytest
 
-from magnetar_control.api import uptimes
-from magnetar_control.api.hypervisor_view import address, number
+from magnetar_control.api.nova.hypervisor_view import address, number
+from magnetar_control.compute import uptimes
 from magnetar_control.store import allocations, hosts
 from magnetar_core.errors import NotFound, Unreachable
 

@@ -6,8 +6,8 @@ import asyncio
 import orjson
 import pytest
 
-from magnetar_control.api.native import Native
-from magnetar_control.api.versions import NEWEST
+from magnetar_control.api.nova.versions import NEWEST
+from magnetar_control.api.v1 import Native
 from magnetar_control.services.image import Embedded as Images
 from magnetar_control.web.asgi import BODY_LIMIT, Server
 from tests.unit.control.serving import authenticate

@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from magnetar_control.api import policy
-from magnetar_control.api.app import ComputeApplication
-from magnetar_control.api.cloud import Cloud
-from magnetar_control.api.operations import OPERATIONS
-from magnetar_control.api.policies import POLICIES
-from magnetar_control.api.policy import Policy
+from magnetar_control.api.nova.app import ComputeApplication
+from magnetar_control.api.nova.operations import OPERATIONS
+from magnetar_control.compute import policy
+from magnetar_control.compute.cloud import Cloud
+from magnetar_control.compute.policies import POLICIES
+from magnetar_control.compute.policy import Policy
 from magnetar_control.settings import make
 from magnetar_core.errors import InvalidField
 

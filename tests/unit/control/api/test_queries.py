@@ -12,7 +12,7 @@ import orjson
 import pytest
 from sqlalchemy import insert, update
 
-from magnetar_control.api.native import Native
+from magnetar_control.api.v1 import Native
 from magnetar_control.services.volume import Embedded
 from magnetar_control.services.volume.tables import volumes
 from magnetar_control.store import keypairs, server_groups

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from magnetar_control.api import quota
-from magnetar_control.web import Fault
+from magnetar_control.compute import quotas as quota
+from magnetar_core.errors import MagnetarError
 
 from .compute import WHO
 
@@ -122,7 +122,7 @@ def test_limits_bind_projects_and_users(compute):
     compute.admin.put(f"{OF_RED}?user_id=alice", {"quota_set": {"cores": 4}})
     assert (room("alice"), room("rita")) == (1, 9)
     compute.admin.put(OF_RED, {"quota_set": {"ram": 512}})
-    with pytest.raises(Fault) as refused:
+    with pytest.raises(MagnetarError) as refused:
         room("rita")
     assert (refused.value.status, refused.value.message) == (
         403, "Quota exceeded for ram: Requested 512, but already used 512 of 512 ram")

@@ -4,7 +4,7 @@
 import orjson
 import pytest
 
-from magnetar_control.api.operations import OPERATIONS
+from magnetar_control.api.nova.operations import OPERATIONS
 from magnetar_control.web import Request
 from magnetar_core.actions import ACTIONS
 

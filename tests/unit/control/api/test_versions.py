@@ -3,8 +3,9 @@
 
 import pytest
 
-from magnetar_control.api import versions
+from magnetar_control.api.nova import versions
 from magnetar_control.web import Fault, Request
+from magnetar_core.errors import MagnetarError
 
 
 def asked(small, headers, path="/v2.1/servers", token="alice", method="GET", content=b""):
@@ -36,7 +37,7 @@ def test_what_is_refused(small, text, status):
         value = f"compute {text}" if header.startswith("openstack") else text
         answer = asked(small, {header: value})
         assert answer.status == status, (header, text)
-        with pytest.raises(Fault):
+        with pytest.raises((Fault, MagnetarError)):
             versions.negotiate({header: value})
 
 

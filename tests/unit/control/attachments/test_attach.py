@@ -10,7 +10,6 @@ import pytest
 from sqlalchemy import select
 
 from magnetar_control.store.tables import actions
-from magnetar_control.web import Fault
 from magnetar_core.errors import Conflict
 
 from .asking import Owner, until
@@ -173,7 +172,7 @@ def test_a_volume_that_cannot_be_had_is_given_up(owner: Owner, monkeypatch: pyte
     server, volume = owner.server()["id"], owner.volume()
 
     def refused(*_args: Any) -> Any:
-        raise Fault(409, "The host has no room for a disk.")
+        raise Conflict("The host has no room for a disk.")
 
     monkeypatch.setattr("magnetar_control.conductor.attach.plug", refused)
     assert owner.attach(server, volume).status == 200

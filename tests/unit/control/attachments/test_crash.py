@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from magnetar_control.api import hold
+from magnetar_control.compute import hold
 
 from .asking import Owner, until
 from .dying import Fuse

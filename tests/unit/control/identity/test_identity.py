@@ -11,7 +11,7 @@ import pytest
 from magnetar_control.services.identity import Embedded
 from magnetar_control.services.identity.keystone import Keystone, of
 from magnetar_control.settings import InvalidSettings, make
-from magnetar_control.web import Fault
+from magnetar_core.errors import MagnetarError
 
 from .cloud import Cloud, served
 
@@ -82,7 +82,7 @@ def test_keystones_answers_are_believed_for_a_while(demo, service):
         keystone = Keystone(f"{url}/identity", "nova", "hush", believed=60)
         assert keystone.validate(demo.admin.token).is_admin
     assert keystone.validate(demo.admin.token).is_admin
-    with pytest.raises(Fault, match="does not answer") as caught:
+    with pytest.raises(MagnetarError, match="does not answer") as caught:
         keystone.validate(demo.ask.login("ann", "secret", "demo").token)
     assert caught.value.status == 503
 
@@ -101,7 +101,7 @@ def test_a_keystone_that_breaks_off_does_not_answer(answer):
         thread = threading.Thread(target=serve)
         thread.start()
         try:
-            with pytest.raises(Fault, match="does not answer") as caught:
+            with pytest.raises(MagnetarError, match="does not answer") as caught:
                 Keystone(f"http://127.0.0.1:{listener.getsockname()[1]}", "nova", "hush").validate("x")
             assert caught.value.status == 503
         finally:
@@ -117,7 +117,8 @@ def test_our_own_token_is_renewed_when_it_is_refused(demo, service):
 
 
 def test_a_wrong_password_for_keystone_is_the_operators_matter(demo):
-    with served(identity=demo.identity.application()) as url, pytest.raises(Fault, match="cannot log in") as caught:
+    with served(identity=demo.identity.application()) as url, \
+            pytest.raises(MagnetarError, match="cannot log in") as caught:
         Keystone(f"{url}/identity", "nova", "wrong").validate(demo.admin.token)
     assert caught.value.status == 503
     assert "wrong" not in caught.value.message

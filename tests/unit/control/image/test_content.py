@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 from magnetar_control.services.image import Embedded, content, formats
-from magnetar_control.web import Fault
+from magnetar_core.errors import InvalidRequest, MagnetarError
 
 from .glance import MIB, OCTETS, RAW, Glance, pieces, qcow2
 
@@ -108,7 +108,7 @@ def test_the_upload_is_a_stream(small):
 def test_content_is_limited(small):
     id = small.make("ann")
     endless = iter(lambda: bytes(MIB), None)
-    with pytest.raises(Fault, match="more than") as caught:
+    with pytest.raises(MagnetarError, match="more than") as caught:
         small.service.upload(id, endless)
     assert caught.value.status == 413
     assert small.files() == []
@@ -118,10 +118,10 @@ def test_content_is_limited(small):
 def test_a_client_that_goes_away_leaves_nothing(small):
     def gone():
         yield RAW
-        raise Fault(400, "gone")
+        raise InvalidRequest("gone")
 
     id = small.make("ann")
-    with pytest.raises(Fault, match="gone"):
+    with pytest.raises(MagnetarError, match="gone"):
         small.service.upload(id, gone())
     assert (small.files(), small.show(id)["status"]) == ([], "queued")
     small.put(small.ann, id, RAW, 204)
@@ -159,7 +159,7 @@ def test_an_image_removed_during_its_upload_stays_removed(glance):
         yield RAW
         glance.ann("DELETE", f"/v2/images/{id}", None, 204)
 
-    with pytest.raises(Fault, match="removed while") as caught:
+    with pytest.raises(MagnetarError, match="removed while") as caught:
         glance.service.upload(id, during())
     assert caught.value.status == 410
     assert glance.files() == []

@@ -11,7 +11,7 @@ from sqlalchemy import insert, update
 
 from magnetar_control.store.database import now
 from magnetar_control.store.tables import server_mappings
-from magnetar_control.web import Fault
+from magnetar_core.errors import MagnetarError
 from tests.unit.control.counting import counted
 from tests.unit.control.serving import ADMIN, ALICE, BOB, READER, Asker, authenticate, served
 
@@ -216,7 +216,7 @@ def test_a_port_that_its_owner_marked_is_not_taken(ask, service):
     server = _server(service)
     port = _port(ask, _network(ask), device_id=server, device_owner="compute:nova")
     for wish in ([{"port": port["id"]}], [{"port": port["id"], "tag": "x"}]):
-        with pytest.raises(Fault, match="still in use"):
+        with pytest.raises(MagnetarError, match="still in use"):
             service.check(ALICE, wish)
     ask("PUT", f"/v2.0/ports/{port['id']}", {"port": {"device_id": ""}})
     (nic,) = service.allocate(ALICE, server, service.check(ALICE, [{"port": port["id"]}]))

@@ -10,7 +10,7 @@ import pytest
 
 from magnetar_control.services.network import Embedded
 from magnetar_control.store.database import Database
-from magnetar_control.web import Fault
+from magnetar_core.errors import MagnetarError
 from tests.unit.control.serving import ALICE, BOB
 
 
@@ -58,7 +58,7 @@ def test_bound_and_released(service):
 def test_none_is_none_and_an_unknown_network_is_refused(service):
     assert service.check(ALICE, "none") == []
     for wish in ({"uuid": str(uuid.uuid4())}, {"port": str(uuid.uuid4())}):
-        with pytest.raises(Fault) as fault:
+        with pytest.raises(MagnetarError) as fault:
             service.check(ALICE, [wish])
         assert fault.value.status == 400
 
@@ -68,7 +68,7 @@ def test_without_any_network_nothing_is_given_but_auto_is_refused(database):
     empty.create_tables()
     empty.bootstrap()
     assert empty.check(ALICE, []) == []
-    with pytest.raises(Fault) as fault:
+    with pytest.raises(MagnetarError) as fault:
         empty.check(ALICE, "auto")
     assert fault.value.status == 400
 
@@ -84,7 +84,7 @@ def test_servers_made_at_once_never_share_an_address(database: Database):
     addresses = {nic["fixed_ips"][0]["ip_address"] for nic in nics}
     assert len(addresses) == 61
     assert "10.9.0.1" not in addresses
-    with pytest.raises(Fault) as fault:
+    with pytest.raises(MagnetarError) as fault:
         service.allocate(ALICE, _server(), wishes)
     assert fault.value.status == 409
     assert len({nic["mac"] for nic in nics}) == 61
@@ -93,7 +93,7 @@ def test_servers_made_at_once_never_share_an_address(database: Database):
 def test_groups_are_those_of_the_project(service):
     assert service.groups(ALICE, []) == ["default"]
     assert service.groups(BOB, ["default"]) == ["default"]
-    with pytest.raises(Fault) as fault:
+    with pytest.raises(MagnetarError) as fault:
         service.groups(BOB, ["web"])
     assert fault.value.status == 400
 

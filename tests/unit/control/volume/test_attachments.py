@@ -10,7 +10,7 @@ from threading import Barrier
 import openstack
 import pytest
 
-from magnetar_control.web import Fault
+from magnetar_core.errors import MagnetarError
 from tests.unit.control.serving import ADMIN, ALICE, BOB, Asker, authenticate, served
 
 ONE, TWO = str(uuid.uuid4()), str(uuid.uuid4())
@@ -34,15 +34,15 @@ def test_the_interface(ask, service, volume):
     assert kept["id"] == service.reserve(ALICE, volume, ONE, attachment_id=id)["id"] == id
     assert service.reserve(ALICE, volume, ONE)["id"] == kept["id"]
     assert kept["volume"]["status"] == "reserved"
-    with pytest.raises(Fault, match="reserved"):
+    with pytest.raises(MagnetarError, match="reserved"):
         service.reserve(ALICE, volume, TWO)
-    with pytest.raises(Fault, match="could not be found"):
+    with pytest.raises(MagnetarError, match="could not be found"):
         service.reserve(BOB, volume, TWO)
     service.attached(kept["id"], "kvm1", "/dev/vdb")
     (held,) = ask("GET", f"/v3/red/volumes/{volume}")["volume"]["attachments"]
     assert (held["server_id"], held["device"], held["host_name"]) == (ONE, "/dev/vdb", "kvm1")
     assert _status(ask, volume) == "in-use"
-    with pytest.raises(Fault, match="must not be attached"):
+    with pytest.raises(MagnetarError, match="must not be attached"):
         service.delete(ALICE, volume)
     service.detached(kept["id"])
     service.detached(kept["id"])

@@ -12,7 +12,7 @@ from threading import Barrier
 import pytest
 
 from magnetar_control.services.volume import Embedded
-from magnetar_control.web import Fault
+from magnetar_core.errors import MagnetarError
 from tests.unit.control.counting import counted
 from tests.unit.control.serving import ADMIN, ALICE, BOB, READER, Asker
 
@@ -117,7 +117,7 @@ def test_a_host_that_does_not_answer_is_asked_again_and_then_it_is_an_error(ask,
     assert _look(ask, volume)["status"] == "error"
     (message,) = ask("GET", "/v3/red/messages")["messages"]
     assert message["resource_uuid"] == volume["id"]
-    with pytest.raises(Fault, match="could not be made"):
+    with pytest.raises(MagnetarError, match="could not be made"):
         service.wait(volume["id"], 1)
     cloud.up = {"kvm1"}
     ask.as_(ADMIN)("POST", f"/v3/volumes/{volume['id']}/action", {"os-reset_status": {"status": "error"}}, status=202)
@@ -305,7 +305,7 @@ def test_many_at_once_do_not_exceed_a_quota(ask, service, what):
                 service.create_snapshot(ALICE, first)
             else:
                 service.create(ALICE, 1)
-        except Fault as fault:
+        except MagnetarError as fault:
             assert fault.status == 413
             return 0
         return 1

@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The Compute API as a web application: version, caller, operation, body, target, policy, state, handler."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy.exc import DBAPIError
+
+from magnetar_control.api.nova import faults, versions
+from magnetar_control.api.nova.operation import Call, Operation
+from magnetar_control.compute.cloud import Cloud
+from magnetar_control.store import servers
+from magnetar_control.store.database import away
+from magnetar_control.store.hanging import limited
+from magnetar_control.web import Answer, Fault, Request, Router
+from magnetar_control.web.application import by_token
+from magnetar_control.web.quick import Way
+from magnetar_core.actions import ACTIONS
+from magnetar_core.errors import Conflict, InvalidRequest, MagnetarError, NotFound
+
+_PROJECT = re.compile(r"[0-9a-f-]{1,64}|[A-Za-z0-9_-]*[0-9][A-Za-z0-9_-]*")
+ROOTS = {"v2": "v2.0", "v2.1": "v2.1"}
+
+
+class ComputeApplication:
+    """Mounted at the root: ``/``, ``/v2.1`` and ``/v2``."""
+
+    def __init__(self, cloud: Cloud, operations: Sequence[Operation], native: Any = None) -> None:
+        self.cloud, self.native = cloud, native
+        self.authenticate = by_token(cloud.services.identity.validate, cloud.settings.keystone_url or "/identity")
+        self.router = Router(operations)
+        self.collections = {operation.path.split("/")[1] for operation in operations}
+        quick = "|".join(re.sub(r"\{\w+\}", "[^/]+", operation.path) for operation in operations if operation.quick)
+        self._quick = re.compile(rf"/(?:{'|'.join(map(re.escape, ROOTS))})(?:/[0-9a-f]{{32}})?(?:{quick})")
+
+    def streams(self, method: str, path: str) -> bool:
+        """Only the agents' protocol has streams."""
+        return bool(self.native and path.startswith("/v1/") and self.native.streams(method, path))
+
+    def way(self, request: Request) -> Way:
+        """What asks databases only, and little of them, is quick; on SQLite, where readers wait for nobody, it takes
+        next to no time."""
+        if request.method != "GET" or request.query_string or self.cloud.settings.keystone_url is not None or not (
+                self._quick.fullmatch(request.path)):
+            return Way.THREAD
+        files = all(database.kind == "sqlite" for _cell, database in self.cloud.store.databases())
+        return Way.HERE if files else Way.TURN
+
+    def handle(self, request: Request) -> Answer:
+        """Answer; never raises. No database is waited for longer than the settings say."""
+        with limited(self.cloud.settings.cell_timeout):
+            return self._handled(request)
+
+    def _handled(self, request: Request) -> Answer:
+        head, _slash, rest = request.path[1:].partition("/")
+        if head == "v1" and self.native:
+            answer: Answer = self.native.handle(request)
+            return answer
+        if head == "healthz":
+            return self._health()
+        if head not in ROOTS:
+            return Answer(versions.listed(request.root)) if not head else Answer(
+                versions.choices(request.root, request.path), 300)
+        stamp: dict[str, str] = {}
+        try:
+            answer = self._versioned(request, head, rest, stamp)
+        except Exception as error:  # noqa: BLE001 - whatever fails gets an answer
+            answer = faults.answer(faults.of(error, request.id))
+        return self._stamped(request, answer, stamp)
+
+    def refused(self, request: Request, fault: Fault) -> Answer:
+        """The answer to what is refused before ``handle`` is asked: a body that is too large."""
+        head = request.path[1:].partition("/")[0]
+        if head == "v1" and self.native:
+            answer: Answer = self.native.refused(request, fault)
+            return answer
+        version = versions.FIRST
+        if head == "v2.1":
+            with contextlib.suppress(Fault, MagnetarError):
+                version = versions.negotiate(request.headers)
+        return self._stamped(request, faults.answer(fault), versions.stamp(version))
+
+    def _stamped(self, request: Request, answer: Answer, stamp: Mapping[str, str]) -> Answer:
+        answer.headers.update(stamp)
+        answer.headers.setdefault("x-compute-request-id", request.id)
+        return answer
+
+    def _health(self) -> Answer:
+        with self.cloud.store.api.read() as connection:
+            connection.exec_driver_sql("SELECT 1")
+        return Answer({"status": "ok"})
+
+    def _versioned(self, request: Request, head: str, rest: str, stamp: dict[str, str]) -> Answer:
+        if not rest and request.method in ("GET", "HEAD"):
+            return Answer(versions.one(ROOTS[head], request.root))
+        version = versions.FIRST
+        stamp.update(versions.stamp(version))
+        if head == "v2.1":
+            version = versions.negotiate(request.headers)
+            stamp.update(versions.stamp(version))
+        self.authenticate(request)
+        path = self._below(request, head, rest)
+        call = self._found(request, path, version)
+        return self._run(call)
+
+    def _below(self, request: Request, head: str, rest: str) -> str:
+        """The path below version and project. Raises ``InvalidRequest`` when that is another project than the
+        token's."""
+        word, _slash, more = rest.partition("/")
+        base = f"{request.root}/{head}"
+        mine = word == request.context.project_id
+        if word not in self.collections and (mine or _PROJECT.fullmatch(word)):
+            if not mine:
+                raise InvalidRequest(f"Malformed request URL: URL's project_id '{word}' doesn't match Context's "
+                                     "project_id "
+                                     f"'{request.context.project_id}'")
+            base, rest = f"{base}/{word}", more
+            request.extra["project"] = word
+        request.extra["base"] = base
+        return "/" + rest
+
+    def _found(self, request: Request, path: str, version: int) -> Call:
+        """The operation at method, path, version, and (for actions) body. Raises ``NotFound``, 405 or 400."""
+        methods = self.router.find(path)
+        if not methods:
+            raise NotFound("The resource could not be found.")
+        request.extra["route"] = next(iter(methods.values()))[0][0].path
+        routes = methods.get("GET" if request.method == "HEAD" else request.method)
+        if not routes:
+            raise Fault(405, "The method specified is not allowed for this resource.",
+                        {"Allow": ", ".join(sorted(methods))})
+        body, word = None, None
+        if request.method in ("POST", "PUT", "PATCH") and not routes[0][0].bodiless:
+            body = request.json()
+            if routes[0][0].action:
+                word = _action(body)
+        alike = [one for one in routes if one[0].action == word or not one[0].action]
+        if not alike:
+            raise InvalidRequest(f"There is no such action: {str(word)[:60]}")
+        for operation, params in alike:
+            if operation.since <= version <= operation.until:
+                call = Call(self.cloud, request, operation, params, version)
+                call.body = body
+                return call
+        raise NotFound("The resource could not be found.")
+
+    def _run(self, call: Call) -> Answer:
+        operation = call.operation
+        if "\x00" in call.request.path or "%00" in call.request.path:
+            raise InvalidRequest("The path must not contain a NUL character.")
+        call.read()
+        try:
+            answer = self._asked(call)
+        except servers.Moved:
+            answer = self._asked(call)
+        return answer if isinstance(answer, Answer) else Answer(answer, operation.success(call.version))
+
+    def _asked(self, call: Call) -> Any:
+        """What the handler answers, for whom it may."""
+        operation = call.operation
+        if operation.target == "server":
+            try:
+                self._server(call)
+            except DBAPIError as error:
+                return self._away(call, error)
+        if operation.rule:
+            call.check(operation.rule)
+        if operation.act:
+            guard(call, operation.act)
+        return operation.handler(call)
+
+    def _server(self, call: Call) -> None:
+        """Look the server of the path up. Another project's does not exist, but for admins."""
+        id = call.params["server_id"]
+        found = servers.find(self.cloud.store, id) if len(id) == 36 else None
+        if found is None or (found[1].project_id != call.project and not call.context.is_admin):
+            raise NotFound(f"Instance {id[:80]} could not be found.")
+        call.database, call.server = found
+
+    def _away(self, call: Call, error: DBAPIError) -> Answer:
+        """The server's cell does not answer: what is known without it. Raises *error* where that is not enough, or
+        where it says something else."""
+        if not away(error):
+            raise error
+        mapping = servers.mapping(self.cloud.store, call.params["server_id"])
+        known = call.operation.away
+        if mapping is None or known is None or call.version < known[0]:
+            raise error
+        if mapping.project_id != call.project and not call.context.is_admin:
+            raise NotFound(f"Instance {call.params['server_id'][:80]} could not be found.")
+        return Answer(known[1](call, mapping))
+
+
+def _action(body: Any) -> str:
+    if not isinstance(body, dict) or len(body) != 1:
+        raise InvalidRequest("There is no such action: the body must be an object with one key, the action's name.")
+    return str(next(iter(body)))
+
+
+def guard(call: Call, key: str) -> None:
+    """Whether the server's lock, states and place let *key* be done. Raises ``Conflict`` that names what does not."""
+    action, server = ACTIONS[key], call.server
+    if action.locked and server.locked_by and not call.context.is_admin:
+        raise Conflict(f"Instance {server.id} is locked")
+    if servers.allowed(server, key):
+        return
+    word = action.label or key
+    if action.states != ("*",) and server.vm_state not in action.states:
+        raise Conflict(f"Cannot '{word}' instance {server.id} while it is in vm_state {server.vm_state}")
+    if not action.busy and server.task_state is not None:
+        raise Conflict(f"Cannot '{word}' instance {server.id} while it is in task_state {server.task_state}")
+    raise Conflict(f"Instance {server.id} is not ready: it has no host, so '{word}' is not possible. Delete it; its "
+                   "fault says why it got none.")

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Errors as Nova's answers, in one place."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from sqlalchemy.exc import DataError
+
+from magnetar_control.store.database import away
+from magnetar_control.web import Answer, Fault, fault_of
+from magnetar_core.errors import MagnetarError, NotFound
+
+log = logging.getLogger(__name__)
+NAMES = {400: "badRequest", 401: "unauthorized", 403: "forbidden", 404: "itemNotFound", 405: "badMethod",
+         409: "conflictingRequest", 413: "overLimit", 415: "badMediaType", 429: "overLimit", 501: "notImplemented",
+         503: "serviceUnavailable"}
+
+
+def answer(fault: Fault) -> Answer:
+    """``{"<name>": {"code", "message"}}``; Keystone's form for 401, as its middleware answers."""
+    if fault.status == 401:
+        return Answer({"error": {"code": 401, "title": "Unauthorized", "message": fault.message}}, 401, fault.headers)
+    body: dict[str, Any] = {"code": fault.status, "message": fault.message}
+    if fault.status == 413 and "Retry-After" in fault.headers:
+        body["retryAfter"] = fault.headers["Retry-After"]
+    return Answer({NAMES.get(fault.status, "computeFault"): body}, fault.status, fault.headers)
+
+
+def of(error: Exception, request_id: str) -> Fault:
+    """The fault that an exception stands for. What is not foreseen is logged under the request's id, and says so."""
+    if isinstance(error, Fault):
+        return error
+    found = fault_of(error) if isinstance(error, MagnetarError) else None
+    if found is not None:
+        return found
+    if isinstance(error, DataError):  # a number too large, a sign that the database has not: the operation let it pass
+        log.warning("the database refused a value: %s", error.orig, extra={"request_id": request_id})
+        return Fault(400, f"The database does not take a value of the request: {str(error.orig).splitlines()[0]}.")
+    if away(error):
+        log.error("the database failed: %s", getattr(error, "orig", error), extra={"request_id": request_id})
+        return Fault(503, "A database of the cloud does not answer. Try again in a few seconds; the request id is "
+                          f"{request_id}.", {"Retry-After": "2"})
+    log.error("unexpected failure", exc_info=error, extra={"request_id": request_id})
+    return Fault(500, "Unexpected API Error. The operator finds the cause in the log of the API under the request id "
+                      f"{request_id} ({type(error).__name__}).")
+
+
+def not_found(what: str, id: str) -> NotFound:
+    """In Nova's words."""
+    return NotFound(f"{what} {id} could not be found.")

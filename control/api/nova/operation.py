@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""An operation of the Compute API: a route with its version range, rule, body, query and state guard.
+
+``since`` and ``until`` stand where the thing is declared; a version number stands in no handler, but as a named gate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from magnetar_control.api.nova.versions import NEWEST, VERSIONS
+from magnetar_control.compute.caller import Caller
+from magnetar_control.store.database import Database
+from magnetar_control.web import Request, Route
+from magnetar_core.errors import InvalidField
+from magnetar_core.values import Value
+
+if TYPE_CHECKING:
+    from magnetar_control.compute.cloud import Cloud
+
+#: The class of a route in the conformance table: what ``docs/reference/api-coverage.md`` lists.
+NEVER = NEWEST + 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Query:
+    """A query parameter; *since*: its first version. *many*: it may come several times."""
+
+    value: Value
+    since: int = 1
+    many: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation(Route):
+    """*name*: the operation's id in the conformance table. *rule*: policy. *target*: ``server`` has the server of
+    ``{server_id}`` looked up first. *strict*: the version from which unknown query parameters are refused. *act*: the
+    row of ``ACTIONS`` that guards it. *quick*: asks only databases, and little of them. *away*: since when, and what
+    answers (of the call and the server's mapping) while the server's cell does not. *status*: of success, or
+    (since, status) rows, newest last."""
+
+    name: str
+    rule: str | None = None
+    since: int = 1
+    until: int = NEWEST
+    action: str | None = None
+    act: str | None = None
+    target: str | None = None
+    body: Value | None = None
+    bodiless: bool = False
+    query: Mapping[str, Query] = field(default_factory=dict)
+    strict: int = NEVER
+    quick: bool = False
+    away: tuple[int, Callable[[Call, Any], Any]] | None = None
+    status: int | Sequence[tuple[int, int]] = 200
+
+    def success(self, version: int) -> int:
+        """The status of success at a version."""
+        if isinstance(self.status, int):
+            return self.status
+        return next(status for since, status in reversed(self.status) if since <= version)
+
+
+class Call(Caller):
+    """What a handler works with: a caller, and what it asks for."""
+
+    __slots__ = ("body", "database", "operation", "params", "query", "request", "server", "version")
+
+    def __init__(self, cloud: Cloud, request: Request, operation: Operation, params: dict[str, str],
+                 version: int) -> None:
+        super().__init__(cloud, request.context, request.id)
+        self.request, self.operation, self.params, self.version = request, operation, params, version
+        self.query: dict[str, Any] = {}
+        self.body: Any = None
+        #: The row of the server of the path, and the database that it is in.
+        self.server: Any = None
+        self.database: Database = None  # type: ignore[assignment]
+
+    @property
+    def base(self) -> str:
+        """What links to resources begin with: with version and, where the client gave it, project."""
+        return str(self.request.extra["base"])
+
+    def allows(self, rule: str, target: Any = None) -> bool:
+        """As ``Caller.allows``; without *target*: to the server of the path where there is one."""
+        return super().allows(rule, self.server if target is None else target)
+
+    def read(self) -> None:
+        """Check the query and the body. Raises ``InvalidField`` or ``InvalidRequest``."""
+        version = VERSIONS[self.version]
+        self.query = _query(self.request.query, self.operation, self.version)
+        if self.operation.body is not None:
+            self.body = self.operation.body.check(self.body, "", version)
+
+
+def _query(given: Sequence[tuple[str, str]], operation: Operation, version: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, text in given:
+        known = operation.query.get(name)
+        if known is None or known.since > version:
+            if version >= operation.strict:
+                raise InvalidField(name[:80], "is not a query parameter of this operation")
+            continue
+        if "\x00" in text:
+            raise InvalidField(name, "must not contain a NUL character")
+        value = known.value.check(text, name, VERSIONS[version])
+        if known.many:
+            found.setdefault(name, []).append(value)
+        else:
+            found[name] = value
+    return found

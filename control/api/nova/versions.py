@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Microversions: what a request asks for, and the version documents (API-001 and following rows).
+
+A version is its minor number: 2.53 is 53.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from magnetar_control.web import Fault
+from magnetar_core.errors import InvalidRequest, MagnetarError
+from magnetar_core.versions import Version
+
+FIRST, NEWEST = 1, 104
+OLD_HEADER, HEADER = "x-openstack-nova-api-version", "openstack-api-version"
+VARY = "OpenStack-API-Version, X-OpenStack-Nova-API-Version"
+_FORM = re.compile(r"([1-9]\d*)\.([1-9]\d*|0)")
+#: Minor number to the core's ``Version``, for declarations.
+VERSIONS = [Version(f"2.{minor}") for minor in range(NEWEST + 1)]
+UPDATED = {"v2.0": "2011-01-21T11:33:21Z", "v2.1": "2013-07-23T11:33:21Z"}
+
+
+def negotiate(headers: Mapping[str, str]) -> int:
+    """The minor version asked for. Raises ``InvalidRequest`` for a malformed one, 406 out of range."""
+    given = headers.get(HEADER)
+    if given is not None:
+        for part in given.split(","):
+            words = part.split()
+            if words and words[0].lower() in ("compute", "nova"):
+                if len(words) != 2:
+                    break
+                return _number(words[1])
+        else:
+            return _number(headers[OLD_HEADER]) if OLD_HEADER in headers else FIRST
+        raise _malformed(given)
+    return _number(headers[OLD_HEADER]) if OLD_HEADER in headers else FIRST
+
+
+def _number(text: str) -> int:
+    text = text.strip()
+    if text == "latest":
+        return NEWEST
+    match = _FORM.fullmatch(text)
+    if not match:
+        raise _malformed(text)
+    major, minor = int(match[1]), int(match[2])
+    if major != 2 or not FIRST <= minor <= NEWEST:
+        raise Fault(406, f"Version {text} is not supported by the API. Minimum is 2.{FIRST} and maximum is 2.{NEWEST}.")
+    return minor
+
+
+def _malformed(text: str) -> MagnetarError:
+    return InvalidRequest(f"API Version String {text} is of invalid format. Must be of format MajorNum.MinorNum, or "
+                          "latest.")
+
+
+def stamp(version: int) -> dict[str, str]:
+    """Headers of every answer under a version."""
+    return {"openstack-api-version": f"compute 2.{version}", "x-openstack-nova-api-version": f"2.{version}",
+            "vary": VARY}
+
+
+def _document(id: str, url: str, media: bool = False) -> dict[str, Any]:
+    current = id == "v2.1"
+    path = f"{url}/{'v2.1' if current else 'v2'}/"
+    found: dict[str, Any] = {
+        "id": id, "status": "CURRENT" if current else "DEPRECATED", "version": f"2.{NEWEST}" if current else "",
+        "min_version": f"2.{FIRST}" if current else "", "updated": UPDATED[id],
+        "links": [{"rel": "self", "href": path}]}
+    if media:
+        found["links"].append({"rel": "describedby", "type": "text/html", "href": "https://docs.openstack.org/"})
+        found["media-types"] = [{"base": "application/json",
+                                 "type": f"application/vnd.openstack.compute+json;version={'2.1' if current else '2'}"}]
+    return found
+
+
+def listed(url: str) -> dict[str, Any]:
+    """Answer of ``GET /``; *url* is the service's root."""
+    return {"versions": [_document("v2.0", url), _document("v2.1", url)]}
+
+
+def one(id: str, url: str) -> dict[str, Any]:
+    """Answer of ``GET /v2.1``, and of ``/versions/{id}``."""
+    return {"version": _document(id, url, media=True)}
+
+
+def choices(url: str, path: str) -> dict[str, Any]:
+    """Answer (300) for a path without a version."""
+    return {"choices": [
+        {"id": id, "status": found["status"], "media-types": found["media-types"],
+         "links": [{"rel": "self", "href": f"{url}/{word}{path}"}]}
+        for id, word in (("v2.0", "v2"), ("v2.1", "v2.1")) for found in (_document(id, url, media=True),)]}

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Who asks, of which cloud: what every use case takes first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from magnetar_control.services import Context
+from magnetar_control.settings import Settings
+from magnetar_core.errors import Forbidden
+
+if TYPE_CHECKING:
+    from .cloud import Cloud
+
+
+class Caller:
+    """One caller of the cloud. *context*: what its token says. *request_id*: what its actions are noted under."""
+
+    __slots__ = ("cloud", "context", "request_id")
+
+    def __init__(self, cloud: Cloud, context: Context, request_id: str) -> None:
+        self.cloud, self.context, self.request_id = cloud, context, request_id
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of the cloud."""
+        return self.cloud.settings
+
+    @property
+    def project(self) -> str:
+        """The project of the token; empty for a token without one."""
+        return self.context.project_id or ""
+
+    def allows(self, rule: str, target: Any = None) -> bool:
+        """Whether the caller may do *rule* to *target*, a row with project_id and user_id; left out: to its own."""
+        if target is None:
+            return self.cloud.policy.allows(rule, self.context)
+        return self.cloud.policy.allows(rule, self.context, target.project_id, target.user_id)
+
+    def check(self, rule: str, target: Any = None) -> None:
+        """Raises ``Forbidden``, in Nova's words."""
+        if not self.allows(rule, target):
+            raise Forbidden(f"Policy doesn't allow {rule} to be performed.")

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Quotas: limits of projects, and what they use, counted where the servers are. Over quota is 403."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import Connection, Integer, Select, bindparam, cast, func, select
+
+from magnetar_control.compute.caller import Caller
+from magnetar_control.store import quotas
+from magnetar_control.store.database import Database
+from magnetar_control.store.everywhere import asked
+from magnetar_control.store.tables import server_group_members, server_groups, servers
+from magnetar_core.errors import Forbidden
+
+#: Resource to the setting of its default.
+RESOURCES = {"instances": "quota_instances", "cores": "quota_cores", "ram": "quota_ram",
+             "metadata_items": "quota_metadata_items", "key_pairs": "quota_key_pairs",
+             "server_groups": "quota_server_groups", "server_group_members": "quota_server_group_members"}
+#: What Nova had until other services kept it, with limits that bind nobody.
+NETWORK = {"fixed_ips": -1, "floating_ips": -1, "security_groups": -1, "security_group_rules": -1}
+INJECTED = {"injected_files": 5, "injected_file_content_bytes": 10240, "injected_file_path_bytes": 255}
+MESSAGE = "Quota exceeded for {names}: Requested {asked}, but already used {used} of {limits} {names}"
+#: What servers use.
+COUNTED = ("instances", "cores", "ram")
+Limits = dict[str, int]
+
+
+def _defaults(caller: Caller) -> Limits:
+    return {**{name: getattr(caller.settings, setting) for name, setting in RESOURCES.items()}, **NETWORK, **INJECTED}
+
+
+def _merged(caller: Caller, *holders: str) -> Limits:
+    """The limits of the first holder that has one, else those of the settings. One query."""
+    with caller.cloud.store.api.read() as connection:
+        found = quotas.found(connection, holders)
+    limits = _defaults(caller)
+    for holder in reversed(holders):
+        limits.update(found.get(holder, {}))
+    return limits
+
+
+def limits(caller: Caller, project: str | None = None, user: str | None = None) -> Limits:
+    """Limits of a project: its own, else the defaults set by administrators, else those of the settings. With *user*:
+    those of that user in the project, else the project's."""
+    project = project or caller.project
+    users = [quotas.of_user(project, user)] if user else []
+    return _merged(caller, *users, project, quotas.DEFAULT)
+
+
+def class_limits(caller: Caller, name: str) -> Limits:
+    """Limits of a quota class."""
+    return _merged(caller, quotas.of_class(name), quotas.DEFAULT)
+
+
+def used(caller: Caller, project: str | None = None, user: str | None = None,
+         connection: Connection | None = None) -> Limits:
+    """What the servers of a project (of one user in it) use: instances, cores, ram. One query for each cell;
+    what a cell has that does not answer is not counted, as in Nova. *connection*: to cell0, which is asked first then:
+    who goes from there to its cell meanwhile is counted in both and not in neither."""
+    total = {"instances": 0, "cores": 0, "ram": 0}
+    values = {"project": project or caller.project, **({"user": user} if user else {})}
+
+    def counted(database: Database) -> Sequence[Any]:
+        with database.read() as reading:
+            return reading.execute(_count(database.kind, bool(user)), values).one()
+
+    rows = [] if connection is None else [connection.execute(_count(connection.dialect.name, bool(user)), values).one()]
+    for row in (*rows, *asked(caller.cloud.store, counted, caller.settings.cell_timeout, cell0=not rows).values()):
+        for name, value in zip(total, row or (), strict=bool(row)):
+            total[name] += int(value or 0)
+    return total
+
+
+Bounds = Sequence[tuple[Limits, str | None]]
+
+
+def bounds(caller: Caller) -> Bounds:
+    """What limits servers: limits of the project, and of the caller in it where the caller has its own (limits, user).
+    What has no limit is left out, and so not counted: that would take longer with each server."""
+    found: list[tuple[Limits, str | None]] = []
+    project, user = caller.project, caller.context.user_id
+    with caller.cloud.store.api.read() as connection:
+        given = quotas.found(connection, (quotas.DEFAULT, project, quotas.of_user(project, user)))
+    whole = {**_defaults(caller), **given.get(quotas.DEFAULT, {}), **given.get(project, {})}
+    if any(whole[name] >= 0 for name in COUNTED):
+        found.append((whole, None))
+    own = given.get(quotas.of_user(project, user))
+    if own and any({**whole, **own}[name] >= 0 for name in COUNTED):
+        found.append(({**whole, **own}, user))
+    return found
+
+
+@lru_cache
+def _count(kind: str, of_user: bool) -> Select[Any]:
+    """The statement, made once: that takes longer than to ask it."""
+    size = _sizes(kind)
+    question = select(func.count(), func.sum(size["vcpus"]), func.sum(size["ram"])).where(
+        servers.c.project_id == bindparam("project"), servers.c.deleted_at.is_(None))
+    return question.where(servers.c.user_id == bindparam("user")) if of_user else question
+
+
+def _sizes(kind: str) -> dict[str, Any]:
+    from sqlalchemy.dialects.postgresql import JSONB
+
+    if kind == "postgresql":
+        flavor = cast(servers.c.flavor, JSONB)
+        return {name: cast(flavor[name].astext, Integer) for name in ("vcpus", "ram")}
+    return {name: func.json_extract(servers.c.flavor, f"$.{name}") for name in ("vcpus", "ram")}
+
+
+def check_servers(caller: Caller, flavor: Mapping[str, Any], least: int, most: int, among: Bounds | None = None,
+                  connection: Connection | None = None) -> int:
+    """How many servers of *flavor* may be made, from *least* to *most*. Raises ``Forbidden`` when not even *least*.
+    With *connection*, a transaction of cell0, the answer is true until it ends: those who make servers in a project
+    wait for each other. *among*: what ``bounds`` has found."""
+    among = bounds(caller) if among is None else among
+    if connection is not None and among:
+        quotas.turn(connection, caller.project)
+    each = {"instances": 1, "cores": flavor["vcpus"], "ram": flavor["ram"]}
+    for limit, user in among:
+        have = used(caller, user=user, connection=connection)
+        limited = [name for name in each if limit[name] >= 0 and each[name]]
+        most = min([most, *((limit[name] - have[name]) // each[name] for name in limited)])
+        if most < least:
+            over = [name for name in limited if have[name] + least * each[name] > limit[name]]
+            raise Forbidden(MESSAGE.format(
+                names=", ".join(over), asked=", ".join(str(least * each[name]) for name in over),
+                used=", ".join(str(have[name]) for name in over), limits=", ".join(str(limit[name]) for name in over)))
+    return most
+
+
+def check_flavor(caller: Caller, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    """Whether a server may grow from one flavor to another. Raises ``Forbidden``."""
+    for limit, user in bounds(caller):
+        have = used(caller, user=user)
+        for name, key in (("cores", "vcpus"), ("ram", "ram")):
+            more = new[key] - old[key]
+            if more > 0 and limit[name] >= 0 and have[name] + more > limit[name]:
+                raise Forbidden(MESSAGE.format(names=name, asked=more, used=have[name], limits=limit[name]))
+
+
+def check_metadata(most: int, metadata: Mapping[str, Any] | None) -> None:
+    """Whether a server may have so many metadata keys. Raises ``Forbidden``."""
+    if metadata and 0 <= most < len(metadata):
+        raise Forbidden(f"Maximum number of metadata items exceeds {most}")
+
+
+def check_files(limit: Limits, personality: Sequence[Mapping[str, str]]) -> None:
+    """Whether a server may be given these files; contents count as they are in the guest. Raises ``Forbidden``."""
+    found = {"injected_files": len(personality),
+             "injected_file_path_bytes": max((len(one["path"].encode()) for one in personality), default=0),
+             "injected_file_content_bytes": max((len(b64decode(one["contents"])) for one in personality), default=0)}
+    for name, have in found.items():
+        if 0 <= limit[name] < have:
+            raise Forbidden(f"Quota exceeded for injected files (personality): {name} is {have}, and may be "
+                            f"{limit[name]} at most.")
+
+
+def check_keypairs(most: int, have: int) -> None:
+    """Whether a user who has so many key pairs may have one more. Raises ``Forbidden``."""
+    if 0 <= most <= have:
+        raise Forbidden("Quota exceeded, too many key pairs.")
+
+
+def check_group(caller: Caller, group: str) -> None:
+    """Whether a server group may have one more server. Raises ``Forbidden``."""
+    most = limits(caller, user=caller.context.user_id)["server_group_members"]
+    with caller.cloud.store.api.read() as connection:
+        have = connection.execute(select(func.count()).where(server_group_members.c.group_id == group)).scalar() or 0
+    if 0 <= most <= have:
+        raise Forbidden("Quota exceeded, too many servers in group")
+
+
+def check_groups(most: int, have: int) -> None:
+    """Whether a project that has so many server groups may have one more. Raises ``Forbidden``."""
+    if 0 <= most <= have:
+        raise Forbidden("Quota exceeded, too many server groups.")
+
+
+def groups_used(caller: Caller, project: str | None = None, user: str | None = None) -> int:
+    """How many server groups a project (one user in it) has."""
+    where = [server_groups.c.project_id == (project or caller.project)]
+    if user:
+        where.append(server_groups.c.user_id == user)
+    with caller.cloud.store.api.read() as connection:
+        return int(connection.execute(select(func.count()).select_from(server_groups).where(*where)).scalar() or 0)
