@@ -10,8 +10,8 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import orjson
 
+from magnetar_control.compute.caller import Caller
 from magnetar_control.compute.cloud import Cloud
-from magnetar_control.services import Context
 from magnetar_control.web import Request
 from magnetar_control.web.asgi import Application
 from magnetar_core.errors import (
@@ -47,20 +47,14 @@ def further(request_id: str, *words: object) -> str:
     return f"req-{uuid.uuid5(FURTHER, ' '.join([request_id, *map(str, words)]))}"
 
 
-class Asks:
+class Asks(Caller):
     """One caller of the native API, and what it may ask of the cloud."""
 
     def __init__(self, cloud: Cloud, mounts: Mapping[str, Application], request: Request) -> None:
-        self.cloud, self.mounts = cloud, mounts
-        self.context: Context = request.context
-        self.request, self.request_id = request, request.id
+        super().__init__(cloud, request.context, request.id)
+        self.mounts, self.request = mounts, request
         #: What a list is asked for; what its noun has seen to is taken out.
         self.filters: dict[str, str] = {}
-
-    @property
-    def project(self) -> str:
-        """The project of the token."""
-        return self.context.project_id or ""
 
     @property
     def caller(self) -> str:
