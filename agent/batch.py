@@ -10,9 +10,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.operations import Operation
-from magnetar_agent.reconcile import ensure, given_by
+from magnetar_agent.reconcile import ensure
 from magnetar_core.errors import Cancelled, MagnetarError
 from magnetar_core.plan import Result
+from magnetar_core.reconcile import Change, given_by
 
 if TYPE_CHECKING:
     from magnetar_agent.agent import Agent
@@ -98,11 +99,9 @@ class _Look:
             if want is None or document is None or document.deleting or document.state.get("unfinished"):
                 return None
             given = given_by(self.kind, located, want)
-            if given.pop("id", document.id) != document.id:
-                return None
-            if permissions["merge"]:
-                return None
-            completed = self.driver.complete(self.agent, {**document.want, **given}, document)
+            change = Change(self.kind, given, permissions, False)
+            change.check_id(document.id, document.name)
+            completed = self.driver.complete(self.agent, change.wanted(document.want), document)
             have = self.driver.observe(self.agent, document, self.snapshot)
             if completed != document.want or next(iter(self.driver.plan(completed, have)), None):
                 return None

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""``ensure``: the one way to change something. Lock, observe, plan; then apply, or stop there (a dry run).
+"""``ensure``: the one way to change something. Lock, observe, plan; then apply, or stop there (a dry run). The rules
+are those of ``core.reconcile``, which the cloud follows too.
 
-Order of writing, so that a ``kill -9`` at any line loses nothing and leaves nothing: the document is written before
-the first step, and removed after the last step of a deletion; every verb may be done twice.
+A ``kill -9`` at any line loses nothing and leaves nothing behind: the document is written before the first step, and
+removed after the last step of a deletion; every verb may be done twice.
 """
 
 from __future__ import annotations
 
 import logging
-import re
 import uuid
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -16,28 +16,27 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import Document, now
 from magnetar_agent.drivers import Driver, Fields, Part, Task
-from magnetar_agent.foresee import foreseeing, foreseen
 from magnetar_agent.operations import Operation
 from magnetar_agent.steps import ANEW, NOTES, cancelled, note_fault, perform, undo
 from magnetar_core.ensure import Permissions
-from magnetar_core.errors import Cancelled, Conflict, Immutable, InvalidField, NotFound
+from magnetar_core.errors import Cancelled, Conflict, NotFound
 from magnetar_core.fields import Kind
-from magnetar_core.plan import Result, Step, diff
+from magnetar_core.plan import Result, Step
 from magnetar_core.query import fits
+from magnetar_core.reconcile import EMPTY, Change, check_mode, difference, forgotten, freed, given_by, recorded
 
 if TYPE_CHECKING:
     from magnetar_agent.agent import Agent
 
 log = logging.getLogger(__name__)
 
-#: The lock of whoever chooses what others may not choose too, or removes what others may refer to. It comes after all
-#: others: who holds it waits for no other lock, for no other host and for no disk.
+#: The lock of choices: held while something is chosen that no other resource may have (a MAC, an address), and while
+#: something is removed that others may refer to. It is taken last: who holds it waits for no other lock, host or disk.
 CHOICES = ("", "choices")
-UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class _Changed(Exception):
-    """Somebody made the resource while we waited for its lock; look again."""
+    """Another request made the resource while this one waited for its lock: look again."""
 
 
 def ensure(agent: Agent, kind: type[Kind], key: str, want: Fields | None, permissions: Mapping[str, Any],
@@ -56,19 +55,19 @@ def ensure(agent: Agent, kind: type[Kind], key: str, want: Fields | None, permis
             with _claim(agent, kind, key, operation, dry_run) as document:
                 if given is None:
                     return _remove(agent, driver, document, dry_run, operation)
-                return _Change(agent, driver, key, given, permissions, operation).run(document, dry_run)
+                return _Change(agent, driver, key, given, permissions, dry_run, operation).run(document)
         except _Changed:
             continue
 
 
 def revise(agent: Agent, kind: type[Kind], id: str, revised: Callable[[Document], Fields], dry_run: bool,
            operation: Operation) -> Result:
-    """Ensure what *revised* makes of the resource as it is: nobody changes it in between. Raises ``NotFound``."""
+    """Ensure what *revised* returns for the resource as it is now, under its lock. Raises ``NotFound``."""
     with _claim(agent, kind, id, operation, dry_run) as document:
         if document is None:
             raise NotFound(f"The {kind.noun} {id} was removed meanwhile.", kind=kind.noun, key=id)
         given = given_by(kind, id, revised(document))
-        return _Change(agent, agent.driver(kind), id, given, Permissions.defaults(), operation).run(document, dry_run)
+        return _Change(agent, agent.driver(kind), id, given, Permissions.defaults(), dry_run, operation).run(document)
 
 
 @contextmanager
@@ -88,53 +87,40 @@ def _claim(agent: Agent, kind: type[Kind], key: str, operation: Operation, dry_r
             return
 
 
-def given_by(kind: type[Kind], key: str, want: Fields) -> Fields:
-    """Check *want*; its key and its own name and id may not contradict each other."""
-    given: Fields = kind.check(want, partial=True)
-    field = "id" if UUID.fullmatch(key.lower()) else "name"
-    named = key.lower() if field == "id" else key
-    if given.setdefault(field, named) != named:
-        raise InvalidField(field, f"differs from the key {key!r} of the request"
-                                  + ("; to rename, ask by uuid" if field == "name" else ""), given[field])
-    return given
-
-
 def change(agent: Agent, kind: type[Kind], document: Document, want: Fields, permissions: Mapping[str, Any],
            operation: Operation) -> Result:
     """As ``ensure``, for a *document* whose lock the caller holds. The key ``rebuild`` in *permissions* asks for a
     rebuild whether fixed fields differ or not; it is the id of the request."""
     given = given_by(kind, document.id, want)
-    return _Change(agent, agent.driver(kind), document.id, given, permissions, operation).run(document, False)
+    return _Change(agent, agent.driver(kind), document.id, given, permissions, False, operation).run(document)
 
 
-class _Change:
-    """One ensure of something that is to be there."""
+class _Change(Change):
+    """One ensure of something that is to be there, on this host."""
 
     def __init__(self, agent: Agent, driver: Driver, key: str, given: Fields, permissions: Mapping[str, Any],
-                 operation: Operation) -> None:
-        self.agent, self.driver, self.kind, self.key = agent, driver, driver.kind, key
-        self.given, self.permissions, self.operation = given, permissions, operation
-        self.warnings: list[str] = []
-        #: Held from what is chosen (a MAC, a bridge, a reference) until it is recorded.
+                 dry_run: bool, operation: Operation) -> None:
+        super().__init__(driver.kind, given, permissions, dry_run)
+        self.agent, self.driver, self.key, self.operation = agent, driver, key, operation
+        #: The lock of choices, held from what is chosen (a MAC, a bridge, a reference) until it is recorded.
         self.choosing = ExitStack()
 
-    def run(self, document: Document | None, dry_run: bool) -> Result:
+    def run(self, document: Document | None) -> Result:
+        """Plan it; then do it, or in a dry run stop there."""
         with ExitStack() as held:
             fresh = document is None
             if document is None:
                 document = self._new(held)
-            elif self.given.get("id", document.id) != document.id:
-                raise Conflict(f"{self.kind.noun} {document.name!r} exists with uuid {document.id}, not "
-                               f"{self.given['id']}. Use that uuid, or another name.", uuids=[document.id])
             else:
+                self.check_id(document.id, document.name)
                 self._check_name(document.id, self.given.get("name", document.name))
             with self.choosing:
-                return self._plan(document, fresh, dry_run)
+                return self._plan(document, fresh)
 
     def _new(self, held: ExitStack) -> Document:
         """Draw the uuid, and hold its lock and (where names are unique) its name's."""
         document = Document(self.kind.noun, self.given.get("id") or str(uuid.uuid4()), self.given.get("name", ""), {})
-        self.kind.check({k: v for k, v in {"name": None, **self.given}.items() if v is not None})
+        self.check_new()
         noun = self.kind.noun
         # First the name, then the uuid: who asks by name holds the name already.
         if self.driver.unique_names and self.key.lower() != document.name.lower():
@@ -157,37 +143,42 @@ class _Change:
             raise Conflict(f"The name {name!r} belongs to {self.kind.noun} {others[0]}. Choose another name.",
                            uuids=others)
 
-    def _plan(self, document: Document, fresh: bool, dry_run: bool) -> Result:
-        known = self.kind.defaults() if fresh else document.state.get(ANEW, document.want)
-        known = self.kind.giving_way(known, self.given)
-        merged = {**known, **self._merged(known)}
-        if fresh:
-            merged["id"] = document.id
-        want = self._complete(merged, None if fresh else document, dry_run)
+    def _plan(self, document: Document, fresh: bool) -> Result:
+        known = None if fresh else document.state.get(ANEW, document.want)
+        wanted = self.wanted(known)
+        want = self._complete({**wanted, "id": document.id} if fresh else wanted, None if fresh else document)
         have = None if fresh else self.driver.observe(self.agent, document)
-        steps: list[Step] = []
-        differing = [] if fresh else self._differing(document.want, want)
-        policy = self._immutable(document, differing, want) if differing and ANEW not in document.state else ""
-        policy = "recreate" if ANEW in document.state else policy
         predicted = document.copy()
+        policy = "" if fresh else self._policy(document, want)
         if policy == "recreate":
-            self.driver.release(self.agent, document)
-            steps += list(self.driver.plan(None, have)) or [Step("forget", f"forget {self.kind.noun} {document.name}")]
-            have_then = None
+            first, have_then = self._removal(document, have), None
         else:
             noted = self._noted(predicted, policy == "rebuild" or "rebuild" in self.permissions)
-            have_then = have if have is None else {**have, **noted}
-        if fresh or steps or want != document.want or {"unfinished", "rebuild"} & set(predicted.state):
-            steps.append(Step("record", f"record {self.kind.noun} {want.get('name', document.name)}"))
+            first, have_then = [], have if have is None else {**have, **noted}
+        if fresh or first or want != document.want or {"unfinished", "rebuild"} & set(predicted.state):
+            first.append(recorded(self.kind, want.get("name", document.name)))
         planned = list(self.driver.plan(want, have_then))
-        change = self._diff(document, fresh, have, merged if fresh else want)
+        steps, changes = first + planned, self._difference(document, fresh, have, wanted if fresh else want)
         predicted.want, predicted.name = want, want["name"]
-        if dry_run or not (steps or planned):
-            seen = {**(have or {}), **want} if steps or planned else have
-            shown = self.driver.show(self.agent, predicted, seen)
-            return Result(steps + planned, change if steps or planned else [], shown, self.warnings)
-        self._apply(predicted, fresh, steps, planned)
-        return Result(steps + planned, change, self._shown(predicted), self.warnings)
+        if self.dry_run or not steps:
+            seen = {**(have or {}), **want} if steps else have
+            return self.result(steps, changes, self.driver.show(self.agent, predicted, seen))
+        self._apply(predicted, fresh, first, planned)
+        return self.result(steps, changes, self._shown(predicted))
+
+    def _policy(self, document: Document, want: Fields) -> str:
+        """What is done about fixed fields that differ; see ``Change.on_immutable``."""
+        if ANEW in document.state:  # a crash cut it short after it was decided
+            return "recreate"
+        policy = self.on_immutable(document.name, document.want, want)
+        if policy == "recreate":
+            self.driver.anew(self.agent, want, self.given, document)
+        return policy
+
+    def _removal(self, document: Document, have: Fields | None) -> list[Step]:
+        """The steps that remove what is recreated."""
+        self.driver.release(self.agent, document)
+        return list(self.driver.plan(None, have)) or [forgotten(self.kind, document.name)]
 
     def _noted(self, document: Document, rebuild: bool) -> Fields:
         """What the driver's plan has to know of the permissions. It is noted in *document*, so that what a crash cuts
@@ -200,72 +191,28 @@ class _Change:
             state["allow_reboot"] = True
         return {name: state[name] for name in NOTES if name in state}
 
-    def _complete(self, merged: Fields, document: Document | None, dry_run: bool) -> Fields:
+    def _complete(self, wanted: Fields, document: Document | None) -> Fields:
         """What the driver makes of it. When that will be recorded, it is chosen under one lock, so that two at once
         never draw the same, and nothing refers to what is being removed."""
-        with foreseeing(dry_run, self.warnings):
-            if document is not None or dry_run:
-                want = self.driver.complete(self.agent, merged, document)
+        with check_mode(self.dry_run, self.warnings):
+            if document is not None or self.dry_run:
+                want = self.driver.complete(self.agent, wanted, document)
                 want.pop("id", None)
-                if dry_run or want == (document and document.want):
+                if self.dry_run or want == (document and document.want):
                     return want
-            return self._choose(merged, document)
+            return self._choose(wanted, document)
 
-    def _choose(self, merged: Fields, document: Document | None) -> Fields:
+    def _choose(self, wanted: Fields, document: Document | None) -> Fields:
         """Complete it, and keep others from choosing the same until it is recorded."""
         self.choosing.enter_context(self.agent.locks.hold(*CHOICES))
-        want = self.driver.complete(self.agent, merged, document)
-        self._check_name(document.id if document else merged["id"], want["name"])  # one may have got it meanwhile
+        want = self.driver.complete(self.agent, wanted, document)
+        self._check_name(document.id if document else wanted["id"], want["name"])  # one may have got it meanwhile
         want.pop("id", None)
         return want
 
-    def _merged(self, known: Fields) -> Fields:
-        found = {name: value for name, value in self.given.items() if name != "id"}
-        for name in self.permissions["merge"]:
-            if name in found and isinstance(found[name], dict):
-                found[name] = {**known.get(name, {}), **found[name]}
-            elif name in found:
-                found[name] = sorted({*known.get(name, []), *found[name]})
-        return found
-
-    def _differing(self, old: Fields, new: Fields) -> list[str]:
-        """Names of fixed fields that differ."""
-        return [f.name for f in self.kind.settable()
-                if f.fixed and f.compared and f.name != "id" and old.get(f.name) != new.get(f.name)]
-
-    def _immutable(self, document: Document, names: list[str], want: Fields) -> str:
-        """What to do about fixed fields that differ; for ``ignore`` sets *want* back."""
-        policy = str(self.permissions["on_immutable"])
-        if policy == "rebuild":
-            names = [name for name in names if name not in self.kind.rebuilt]
-            if not names:
-                return policy
-        secrets = self.kind.secrets()
-        words = "; ".join(
-            f"{n} cannot change" + ("" if n in secrets else f" from {document.want.get(n)!r} to {want.get(n)!r}")
-            for n in names)
-        if policy in ("fail", "rebuild"):
-            ways = "to rebuild (its root disk is lost), " if self.kind.rebuilt.issuperset(names) else ""
-            raise Immutable(
-                f"{self.kind.noun} {document.name!r}: {words}. Set on_immutable {ways}to recreate (what is there is "
-                f"lost) or to ignore, or ask for what is there.", fields=names)
-        if policy == "recreate":
-            self.driver.anew(self.agent, want, self.given, document)
-        if policy == "ignore":
-            how = [f.name for f in self.kind.settable() if not f.compared]  # it would be made
-            for name in (*names, *how):
-                want.pop(name, None)
-                want.update({name: document.want[name]} if name in document.want else {})
-            self.warnings.append(f"{self.kind.noun} {document.name!r}: {words}; ignored, as on_immutable says.")
-        return policy
-
-    def _diff(self, document: Document, fresh: bool, have: Fields | None, after: Fields) -> list[dict[str, Any]]:
-        """Difference of what is and what will be, over the fields a user sets."""
-        compared = [f.name for f in self.kind.settable() if f.compared and f.name != "id"]
-        before = {} if fresh else {n: (have or {}).get(n, document.want.get(n)) for n in compared}
-        wanted = {n: after.get(n) for n in compared if not fresh or after.get(n) not in (None, "", [], {})}
-        found: list[dict[str, Any]] = diff(before, wanted, self.kind.secrets())
-        return found
+    def _difference(self, document: Document, fresh: bool, have: Fields | None, after: Fields) -> list[dict[str, Any]]:
+        """Of what is and what will be; what the host does not tell is as it was wanted."""
+        return difference(self.kind, None if fresh else {**document.want, **(have or {})}, after)
 
     def _apply(self, document: Document, fresh: bool, before: list[Step], planned: list[Step]) -> None:
         former = None if fresh else self.agent.documents.get(document.kind, document.id)
@@ -318,16 +265,14 @@ def _remove(agent: Agent, driver: Driver, document: Document | None, dry_run: bo
         return Result([], [], None)
     warnings: list[str] = []
     if not document.deleting:
-        with foreseen(dry_run, warnings):
+        with freed(dry_run, warnings):
             driver.release(agent, document)
     snapshot = driver.snapshot(agent, document)
     have = driver.observe(agent, document, snapshot)
     resource = driver.show(agent, document, have, snapshot)
     steps = list(driver.plan(None, have))
-    named = {f.name: document.want.get(f.name) for f in driver.kind.settable()
-             if f.compared and f.name != "id" and document.want.get(f.name) not in (None, "", [], {})}
-    found = diff({**named, **{k: v for k, v in (have or {}).items() if k in named}}, {}, driver.kind.secrets())
-    forget = Step("forget", f"forget {document.kind} {document.name}")
+    named = {name: (have or {}).get(name, value) for name, value in document.want.items() if value not in EMPTY}
+    forget = forgotten(driver.kind, document.name)
     if not dry_run:
         with agent.locks.hold(*CHOICES):
             if not document.deleting:
@@ -338,7 +283,7 @@ def _remove(agent: Agent, driver: Driver, document: Document | None, dry_run: bo
             driver.verbs[step.verb](Task(agent, document, operation), **step.args)
         agent.documents.remove(document)
         driver.sweep(agent)
-    return Result([*steps, forget], found, resource, warnings)
+    return Result([*steps, forget], difference(driver.kind, named, None), resource, warnings)
 
 
 def show(agent: Agent, kind: type[Kind], key: str) -> Fields:

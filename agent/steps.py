@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The steps of a change, and what becomes of one that fails or is cancelled: a making that failed leaves nothing; after
-a cancel all is as it was before, or it is carried on."""
+"""Do the steps of a change, and clean up after one that fails or is cancelled. A resource that could not be made leaves
+nothing behind; after a cancel the resource is as it was before, or the next call carries the change on."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Permissions that outlive a crash, in ``document.state``.
+#: Permissions of the caller that are kept in ``document.state``, so that a change that a crash cut short is finished
+#: as it was allowed.
 NOTES = ("allow_reboot", "rebuild")
-#: In ``document.state`` while the old one goes: what the new one is to be.
+#: In ``document.state`` while a resource is recreated and the old one is removed: what the new one is to be.
 ANEW = "anew"
-#: Verbs that lose nothing: what they did is undone by planning the way to what was wanted before.
+#: Verbs that lose nothing. After a cancel the agent plans the way back to what was wanted before.
 TWO_WAY = frozenset({"stop", "pause", "resume", "destroy", "reserve"})
-#: Verbs that leave things as they were when they are cancelled.
+#: Verbs that undo what they did when they are cancelled.
 TIDY = frozenset({"fetch", "plug"})
 
 
 def perform(driver: Driver, task: Task, steps: list[Step], begun: list[str]) -> None:
-    """Do *steps* in order with the driver's verbs. Into *begun* goes each verb that may have changed something."""
+    """Do *steps* in order with the driver's verbs. Adds to *begun* each verb that may have changed something."""
     for step in steps:
         task.operation.advance(0, None, phase=step.text)
         log.debug("%s %s: %s", task.document.kind, task.document.id, step.text)
@@ -43,7 +44,7 @@ def perform(driver: Driver, task: Task, steps: list[Step], begun: list[str]) -> 
 
 
 def note_fault(task: Task, error: Exception) -> None:
-    """Keep why the last change failed where a reader of the resource sees it."""
+    """Note in the document why the change failed; the resource shows it as its fault."""
     code = error.code if isinstance(error, MagnetarError) else "internal"
     message = str(error) if isinstance(error, MagnetarError) else "An internal error; see the agent's log."
     task.document.state["fault"] = {"code": code, "message": message[:1024], "created": now()}
@@ -54,12 +55,13 @@ def note_fault(task: Task, error: Exception) -> None:
 
 
 def undo(agent: Agent, driver: Driver, document: Document, operation: Operation) -> None:
-    """A making that failed leaves nothing. What cannot be undone now is marked, and finished at the next start."""
+    """Remove what is there of a resource that could not be made. What cannot be removed now is removed when the agent
+    starts again: its document says that it is being deleted."""
     try:
         document.deleting = True
         agent.documents.write(document)
         have = driver.observe(agent, document)
-        # Nobody cancels this one.
+        # An operation of its own: the caller's may be cancelled.
         undoing = Operation("undo", document.kind, document.id, operation.request_id, "agent")
         for step in driver.plan(None, have):
             driver.verbs[step.verb](Task(agent, document, undoing), **step.args)
@@ -70,7 +72,8 @@ def undo(agent: Agent, driver: Driver, document: Document, operation: Operation)
 
 
 def cancelled(driver: Driver, former: Document, task: Task, begun: list[str]) -> Cancelled:
-    """After a cancel all is as it was before, or it is carried on; the answer says which."""
+    """The error of a change that was cancelled. Where nothing is lost yet, the resource is made as it was before;
+    else the next call carries the change on. The message says which."""
     what = f"{former.kind} {former.name!r}"
     if set(begun) <= TWO_WAY:
         return _back(driver, former, task, begun, what)
@@ -82,9 +85,10 @@ def cancelled(driver: Driver, former: Document, task: Task, begun: list[str]) ->
 
 
 def _back(driver: Driver, former: Document, task: Task, begun: list[str], what: str) -> Cancelled:
-    """Have it as it was. The document says so first, so that a crash cannot bring back what was cancelled."""
+    """Make the resource as it was. The document is written first, so that after a crash the agent does not go on with
+    what was cancelled."""
     back = former.copy()
-    if begun:  # what the verbs noted is so
+    if begun:  # what the verbs have noted by now is true
         kept = {name: former.state[name] for name in (ANEW, "unfinished", "fault", *NOTES) if name in former.state}
         noted = {n: v for n, v in task.document.state.items() if n not in (ANEW, "unfinished", "fault", *NOTES)}
         back.state = {**noted, **kept}
@@ -92,7 +96,7 @@ def _back(driver: Driver, former: Document, task: Task, begun: list[str], what: 
         if begun and not former.state.get("unfinished"):
             back.state["unfinished"] = True
             task.agent.documents.write(back)
-            operation = Operation("go back", back.kind, back.id, caller="agent")  # nobody cancels this one
+            operation = Operation("go back", back.kind, back.id, caller="agent")
             have = driver.observe(task.agent, back)
             perform(driver, Task(task.agent, back, operation), list(driver.plan(back.want, have)), [])
             del back.state["unfinished"]

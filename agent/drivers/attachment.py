@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent import hypervisor as hv
 from magnetar_agent.documents import Document, now
-from magnetar_agent.foresee import missing
 from magnetar_agent.migrations import ARRIVING, refuse_while_it_moves
 from magnetar_agent.servers import seen, spec
 from magnetar_agent.volumes import attaching, finished, holders, ways
@@ -18,6 +17,7 @@ from magnetar_core.errors import Conflict, InvalidField, MagnetarError, Unreacha
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import VolumeAttachment
 from magnetar_core.plan import Step
+from magnetar_core.reconcile import missing
 from magnetar_core.values import Uuid
 
 from .document import DocumentDriver

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.foresee import missing
 from magnetar_agent.volumes import attaching, attachments, exports, finished, holders
 from magnetar_core.errors import Conflict, InvalidField
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import VolumeExport
 from magnetar_core.plan import Step
+from magnetar_core.reconcile import missing
 
 from .document import DocumentDriver
 

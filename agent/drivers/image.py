@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import Document, now
-from magnetar_agent.foresee import missing
 from magnetar_agent.images import content, sources
 from magnetar_agent.images.store import Part, Store, check
 from magnetar_agent.steps import ANEW
@@ -24,6 +23,7 @@ from magnetar_core.errors import Conflict, ImageRefused, Immutable, InUse, Inval
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import Image
 from magnetar_core.plan import Result, Step, diff
+from magnetar_core.reconcile import missing
 
 from .document import DocumentDriver
 

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent import reconcile, servers
-from magnetar_agent.foresee import foreseeing, missing
 from magnetar_core.errors import Ambiguous, Immutable, InvalidField, NotFound
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import InterfaceAttachment, Server
 from magnetar_core.plan import Result, Step, diff
+from magnetar_core.reconcile import check_mode, missing
 
 from .document import DocumentDriver
 
@@ -48,7 +48,7 @@ class InterfaceDriver(DocumentDriver):
         server = agent.documents.standing("server", given["server"])
         warnings: list[str] = []
         if server is None:
-            with foreseeing(dry_run, warnings):
+            with check_mode(dry_run, warnings):
                 missing(InvalidField("server", "must name a server of this host", given["server"]), "server",
                         given["server"])
             steps = [Step("record", "record the NIC"), Step("plug", "change the NICs"), Step("define", "define")]

@@ -163,7 +163,7 @@ class ServerDriver:
         """What it is made from must still be here; the server's own hold on it goes with the old one."""
         for field, image, old in (("image", want["image"], document.want["image"]),
                                   ("rescue", _rescue_image(want), _rescue_image(document.want))):
-            # What a dry run foresees is not here yet.
+            # What a dry run assumes is not here yet.
             if image and not hold.whole(agent, image) and (image == old or agent.documents.get("image", image)):
                 raise Conflict(f"{field}: the image of server {document.name!r} is no longer on this host, or has no "
                                "content there, so the server cannot be made anew. Register it again and send its "

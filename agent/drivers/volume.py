@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent import hypervisor as hv
-from magnetar_agent.foresee import missing
 from magnetar_agent.migrations import refuse_while_it_moves
 from magnetar_agent.volumes import GIB, attaching, attachments, copying, exports, finished, gib, holders, pools, status
 from magnetar_core.errors import Conflict, Immutable, InUse, InvalidField, MagnetarError
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import Volume, VolumeSnapshot
 from magnetar_core.plan import Step
+from magnetar_core.reconcile import missing
 
 from .document import DocumentDriver
 

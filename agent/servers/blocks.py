@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 from magnetar_agent import reconcile
 from magnetar_agent.documents import Document
 from magnetar_agent.drivers.volume import drop, weigh
-from magnetar_agent.foresee import missing
 from magnetar_agent.steps import ANEW
 from magnetar_agent.volumes import GIB, attaching, finished, gib, holders, pools, ways
 from magnetar_core.ensure import Permissions
 from magnetar_core.errors import Conflict, InvalidField, Unreachable
 from magnetar_core.kinds import Volume
 from magnetar_core.kinds.volume import VolumeAttachment
+from magnetar_core.reconcile import missing
 
 if TYPE_CHECKING:
     from magnetar_agent.agent import Agent
@@ -254,7 +254,7 @@ def anew(agent: Agent, want: Fields, document: Document) -> None:
         standing = agent.documents.standing(KINDS[source], item["uuid"])
         what = f"{KINDS[source].replace('_', ' ')} {item.get('name', item['uuid'])!r}"
         if standing is None:
-            if item in document.want.get(FIELD, []):  # else a dry run foresees it
+            if item in document.want.get(FIELD, []):  # else a dry run assumes it
                 raise Conflict(f"The {what} is not on this host any more, so server {document.name!r} cannot be made "
                                f"anew with it. Make it again, or ask for another {FIELD}.", field=field)
             continue

@@ -10,10 +10,10 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import Document
-from magnetar_agent.foresee import missing
 from magnetar_agent.servers import GIB, blocks, fixed, hold, rescue
 from magnetar_core.errors import Conflict, InvalidField
 from magnetar_core.kinds.flavor import completed
+from magnetar_core.reconcile import missing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import Document, sync_folder
-from magnetar_agent.foresee import missing
 from magnetar_agent.virt.disks import flush
 from magnetar_core.errors import Conflict, InvalidField, NoSpace
+from magnetar_core.reconcile import missing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -105,7 +105,7 @@ REFUSED = [
 @pytest.mark.parametrize(("want", "error", "text"), REFUSED, ids=[r[2][:30] for r in REFUSED])
 def test_refused_and_nothing_changed(host: Host, want: dict[str, Any], error: type[MagnetarError], text: str) -> None:
     before = sorted((host.root / "state").rglob("*"))
-    for dry_run in (False,) if "must name" in text else (True, False):  # see test_foresee.py
+    for dry_run in (False,) if "must name" in text else (True, False):  # see test_check_mode.py
         with pytest.raises(error, match=text):
             host.ensure("server", "web1", want, dry_run=dry_run)
     assert sorted((host.root / "state").rglob("*")) == before
