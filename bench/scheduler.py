@@ -28,7 +28,7 @@ from sqlalchemy import insert
 from magnetar_control.scheduler import choose as chooser
 from magnetar_control.scheduler.hosts import HostStates
 from magnetar_control.scheduler.place import place
-from magnetar_control.scheduler.request import Request
+from magnetar_control.scheduler.request_spec import RequestSpec
 from magnetar_control.store import allocations, hosts
 from magnetar_control.store.allocations import RESOURCES, Amounts, limits
 from magnetar_control.store.database import Database, now
@@ -79,10 +79,10 @@ def states_of(rows: list[Row]) -> HostStates:
     return states
 
 
-def requests(chance: Random, **more: Any) -> Iterator[Request]:
+def requests(chance: Random, **more: Any) -> Iterator[RequestSpec]:
     """Servers, one after the other."""
     for number in count():
-        yield Request(f"{chance.getrandbits(64):x}-{number}", "project", chance.choice(FLAVORS), **more)
+        yield RequestSpec(f"{chance.getrandbits(64):x}-{number}", "project", chance.choice(FLAVORS), **more)
 
 
 def choices(size: int, rounds: int) -> Iterator[Figure]:

@@ -131,7 +131,7 @@ def _run(settings: Settings, with_api: bool, with_conductor: bool) -> int:
 
 def config(given: argparse.Namespace) -> int:
     """``magnetar config``."""
-    from magnetar_control.scheduler.choose import rules_of
+    from magnetar_control.scheduler.rules import rules_of
 
     settings = configuration.load(given.config)
     rules_of(settings)
@@ -162,13 +162,13 @@ def audit(given: argparse.Namespace) -> int:
     """``magnetar audit``."""
     from dataclasses import asdict
 
-    from magnetar_control.conductor.audit import twice
+    from magnetar_control.conductor.audit import run_with_state
 
     parts = _parts(given)
-    found, seen = twice(parts.store, parts.agents, parts.services())
+    found, state = run_with_state(parts.store, parts.agents, parts.services())
     names = {cell.id: cell.name for cell in parts.store.cells()}
-    silent = [*(f"host {host.name}" for host in seen.hosts.values() if host.name not in seen.there),
-              *(f"cell {names[id]}" for id in seen.silent)]
+    silent = [*(f"host {host.name}" for host in state.hosts.values() if host.name not in state.there),
+              *(f"cell {names[id]}" for id in state.silent)]
     parts.close()
     if given.json:
         print(json.dumps([asdict(one) for one in found], indent=1))
@@ -178,7 +178,7 @@ def audit(given: argparse.Namespace) -> int:
     for name in silent:
         print(f"magnetar: {name} does not answer, and was not looked at.", file=sys.stderr)
     if not found and not silent:
-        print(f"Nothing is amiss: {len(seen.servers)} servers on {len(seen.there)} hosts.", file=sys.stderr)
+        print(f"Nothing is amiss: {len(state.servers)} servers on {len(state.there)} hosts.", file=sys.stderr)
     return 1 if found or silent else 0
 
 

@@ -14,12 +14,13 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from magnetar_control.store import everywhere, hosts
+from magnetar_control.store import hosts
 from magnetar_control.store.allocations import RESOURCES
 from magnetar_control.store.database import Database, now
-from magnetar_control.store.hanging import limited
+from magnetar_control.store.scatter_gather import scatter_gather
 from magnetar_control.store.store import CELL0, Cell, Store
 from magnetar_control.store.tables import actions, allocations, conductors, host_states
+from magnetar_control.store.timeouts import statement_timeout
 from magnetar_control.web import Answer, Fault, Request
 from magnetar_core.errors import Forbidden, MagnetarError
 
@@ -90,11 +91,11 @@ class Health:
 
     def _look(self) -> Look:
         try:
-            with limited(PATIENCE):
+            with statement_timeout(PATIENCE):
                 rows, claims = self._api()
         except (DBAPIError, PoolTimeout):
             return Look()
-        told = everywhere.asked(self.store, self._cell, PATIENCE, cell0=True)
+        told = scatter_gather(self.store, self._cell, PATIENCE, cell0=True)
         return Look(True, [_with_hosts(_queued(cell.name, told[cell.id]), cell, rows, told[cell.id]) for cell, _database
                            in self.store.databases() if cell.id in told], claims)
 

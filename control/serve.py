@@ -21,12 +21,12 @@ from magnetar_control.api.v1 import Native
 from magnetar_control.compute.cloud import Cloud, Hosts
 from magnetar_control.conductor.conductor import Conductor
 from magnetar_control.conductor.flows import FLOWS
+from magnetar_control.conductor.host_watch import HostWatch
 from magnetar_control.conductor.periodic import Periodic
-from magnetar_control.conductor.watch import Watch
 from magnetar_control.delivery import Delivery
 from magnetar_control.health import Admins, Health
 from magnetar_control.metrics import Beside, Metrics
-from magnetar_control.scheduler.choose import rules_of
+from magnetar_control.scheduler.rules import rules_of
 from magnetar_control.services import Images as ImagesService
 from magnetar_control.services import Services
 from magnetar_control.services.identity import Embedded as Identity
@@ -167,7 +167,7 @@ class Parts:
         """Begin to conduct."""
         self.working = self.conductor(services)
         self.working.ended = self.metrics.ended
-        self.working.start(Watch(self.working).run, Periodic(self.working).run)
+        self.working.start(HostWatch(self.working).run, Periodic(self.working).run)
         self.volumes.start()
 
     def watched(self) -> None:

@@ -16,8 +16,8 @@ from magnetar_control.agents import Agents
 from magnetar_control.compute.policy import Policy
 from magnetar_control.services import Services
 from magnetar_control.settings import Settings
-from magnetar_control.store import everywhere
 from magnetar_control.store.database import Database
+from magnetar_control.store.scatter_gather import scatter_gather_cells
 from magnetar_control.store.store import Store
 from magnetar_control.store.tables import aggregate_hosts, aggregates, host_states, hosts
 
@@ -93,7 +93,7 @@ class Hosts:
                     zones[row.host] = zone
         seen: dict[str, tuple[str, bool]] = {}
         used = {row.cell_id for row in rows}
-        told = everywhere.of([one for one in self.store.databases() if one[0].id in used],
+        told = scatter_gather_cells([one for one in self.store.databases() if one[0].id in used],
                              partial(_seen, silence=self.settings.host_down_after),
                              min(self.settings.cell_timeout, PATIENCE))
         for found in told.values():  # when a cell is down, so are its hosts, as far as anybody can tell

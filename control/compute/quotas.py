@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Integer, Select, bindparam, cast, func, selec
 from magnetar_control.compute.caller import Caller
 from magnetar_control.store import quotas
 from magnetar_control.store.database import Database
-from magnetar_control.store.everywhere import asked
+from magnetar_control.store.scatter_gather import scatter_gather
 from magnetar_control.store.tables import server_group_members, server_groups, servers
 from magnetar_core.errors import Forbidden
 
@@ -70,7 +70,8 @@ def used(caller: Caller, project: str | None = None, user: str | None = None,
             return reading.execute(_count(database.kind, bool(user)), values).one()
 
     rows = [] if connection is None else [connection.execute(_count(connection.dialect.name, bool(user)), values).one()]
-    for row in (*rows, *asked(caller.cloud.store, counted, caller.settings.cell_timeout, cell0=not rows).values()):
+    of_cells = scatter_gather(caller.cloud.store, counted, caller.settings.cell_timeout, cell0=not rows)
+    for row in (*rows, *of_cells.values()):
         for name, value in zip(total, row or (), strict=bool(row)):
             total[name] += int(value or 0)
     return total

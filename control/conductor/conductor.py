@@ -5,36 +5,30 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import socket
 import threading
-import time
-import uuid
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.agents import Agents, request_id
 from magnetar_control.delivery import Delivery
-from magnetar_control.scheduler.choose import rules_of
-from magnetar_control.scheduler.hosts import HostStates
 from magnetar_control.services import Services
 from magnetar_control.settings import Settings
-from magnetar_control.store import actions, conductors, hosts, servers
-from magnetar_control.store.allocations import Ratios
+from magnetar_control.store import actions, conductors, servers
 from magnetar_control.store.database import Database
-from magnetar_control.store.hanging import limited
 from magnetar_control.store.servers import ACTIONS_BELL
 from magnetar_control.store.store import Store
+from magnetar_control.store.timeouts import statement_timeout
 from magnetar_core.actions import ERROR
-from magnetar_core.errors import Conflict, NotFound
+from magnetar_core.errors import Conflict
 
-from .power import AGAIN, TRIES
-from .work import Lost, Onward, Work
+from .environment import Environment
+from .lease import LeaseLost
+from .retry import AGAIN, TRIES
+from .work import Continuation, Work
 
 log = logging.getLogger(__name__)
 Flow = Callable[[Work], None]
@@ -45,27 +39,14 @@ GRACE = 20.0
 FREED, GATHER = 0.04, 0.03
 
 
-class Conductor:
+class Conductor(Environment):
     """One conductor process's work. *cell*: name of its cell. *schedules*: whether it also takes new servers from
     cell0 (one of all conductors must)."""
 
     def __init__(self, settings: Settings, store: Store, services: Services, agents: Agents, cell: str,
                  flows: Mapping[str, Mapping[str, Any]], delivery: Delivery, schedules: bool = True) -> None:
-        self.settings, self.store, self.services, self.agents = settings, store, services, agents
-        self.delivery = delivery
-        self.cell = store.named(cell)
-        self.name = settings.conductor_name or socket.gethostname()
-        #: Two conductors of one name are two holders.
-        self.holder = f"{self.name}:{uuid.uuid4().hex[:12]}"
-        self.states = HostStates(settings.default_availability_zone, rules_of(settings))
-        self.ratios = Ratios(settings.cpu_allocation_ratio, settings.ram_allocation_ratio,
-                             settings.disk_allocation_ratio)
-        self.reserved = {"vcpus_reserved": settings.reserved_host_cpus, "memory_mb_reserved":
-                         settings.reserved_host_memory_mb, "disk_gb_reserved": settings.reserved_host_disk_gb}
+        super().__init__(settings, store, services, agents, cell, delivery)
         self.over = threading.Event()
-        self._began = time.monotonic()
-        #: Told of each action that has ended: its name, and done or failed.
-        self.ended: Callable[[str, str], None] = lambda _action, _result: None
         #: Told, by host, what was heard of a server during an action that has ended and has not left it so.
         self.overheard: Callable[[str, Mapping[str, Any]], None] = lambda _host, _document: None
         self._pool = ThreadPoolExecutor(settings.workers, thread_name_prefix="work")
@@ -74,7 +55,6 @@ class Conductor:
         #: What is in hand, also while it waits for its worker or its server is being read.
         self._mine: set[tuple[str, int]] = set()
         self._lock = threading.Lock()
-        self._endpoints: dict[str, str] = {}
         self._threads: list[threading.Thread] = []
         self._served = [store.cell(self.cell.id), *([store.cell0] if schedules else ())]
         #: By the name of the database that the action is in.
@@ -84,43 +64,6 @@ class Conductor:
         #: Databases in whose queues something was left at the last look: the end of other work may make it free.
         self._left = {database.name: False for database in self._served}
 
-    @property
-    def database(self) -> Database:
-        """The cell's."""
-        return self.store.cell(self.cell.id)
-
-    def endpoint(self, host: str | None) -> str:
-        """Where the agent of *host* is. Raises ``NotFound``."""
-        if not host:
-            raise NotFound("The server is on no host.", kind="host", key="")
-        found = self._endpoints.get(host)
-        if found is None:
-            self.look()
-            found = self._endpoints.get(host)
-        if found is None:
-            raise NotFound(f"There is no host {host!r} in the cloud.", kind="host", key=host)
-        return found
-
-    def look(self, aggregates: bool = True) -> None:
-        """Read all hosts again, for the scheduler and for endpoints."""
-        with self.store.api.read() as connection:
-            rows = hosts.every(connection)
-            groups = hosts.every_aggregate(connection) if aggregates else None
-        self._endpoints = {row["name"]: row["endpoint"] for row in rows}
-        self.states.refresh(rows, groups)
-
-    def changed(self, name: str) -> None:
-        """Read one host again for the scheduler: what is claimed of it has changed, or what it has."""
-        with self.store.api.read() as connection:
-            row = hosts.show(connection, name)
-        if row is not None:
-            self.states.changed(row)
-
-    def is_up(self, name: str) -> bool:
-        """Whether the agent of a host was heard lately."""
-        host = self.states.hosts.get(name)
-        return bool(host and host.profile.up)
-
     def hears(self, host: str, document: Mapping[str, Any]) -> bool:
         """Whether an action of the server that *document* tells of is in hand here; it keeps what was told last."""
         with self._lock:
@@ -128,19 +71,6 @@ class Conductor:
             for work in found:
                 work.heard = host, document
             return bool(found)
-
-    def room(self, database: Database, connection: Connection, places: Collection[str], kind: str) -> Counter[str]:
-        """How many actions of *kind* at each of these hosts may begin here without the queue, in a transaction of
-        *database*."""
-        if database is not self._served[0]:
-            return Counter()
-        return actions.room(database, connection, places, kind, self.settings.limits())
-
-    def settling(self) -> bool:
-        """Whether hosts may only look down because this conductor has not heard of them yet: it was started a moment
-        ago, perhaps after all others had been away for long. That no host takes a server is not believed then."""
-        young = time.monotonic() - self._began < self.settings.host_down_after
-        return young and not all(host.profile.up for host in list(self.states.hosts.values()))
 
     def start(self, *more: Callable[[], None]) -> None:
         """Begin to work; *more* run in threads of their own until ``over``."""
@@ -160,10 +90,6 @@ class Conductor:
     def works(self) -> bool:
         """Whether the threads live that take actions and keep leases."""
         return not self.over.is_set() and all(thread.is_alive() for thread in self._threads)
-
-    def hosts_up(self) -> int:
-        """How many hosts of the cloud this conductor's scheduler takes for up."""
-        return sum(host.profile.up for host in list(self.states.hosts.values()))
 
     def stop(self, grace: float = GRACE) -> None:
         """Take nothing more, end what is in hand within *grace* seconds, and give the rest back."""
@@ -228,7 +154,7 @@ class Conductor:
                 self._pool.submit(self._begin_together, database, several)
             else:
                 for action in several:
-                    self._pool.submit(self._do, Onward(database, action))
+                    self._pool.submit(self._do, Continuation(database, action))
 
     def _room(self) -> int:
         """How many workers are free; these are taken. Waits a moment when there is none, and then a little more for
@@ -249,7 +175,7 @@ class Conductor:
                 self._pool.submit(self._do, one)
         self._do(first)
 
-    def _begun(self, database: Database, taken: Sequence[Any]) -> list[Onward | None]:
+    def _begun(self, database: Database, taken: Sequence[Any]) -> list[Continuation | None]:
         """Begin several actions at once. For each of them with what to go on, if with anything: with itself, where that
         could not be."""
         works: dict[int, Work] = {}
@@ -268,16 +194,16 @@ class Conductor:
             log.exception("%s of %d servers: it is tried again", taken[0].action, len(taken))
             for action in taken:
                 self._unexpected(database, action, error)
-            return [works[action.id].onward if action.id in works else None for action in taken]
+            return [works[action.id].continuation if action.id in works else None for action in taken]
         finally:
             with self._lock:
                 for key in [(database.name, action.id) for action in taken]:
                     self._held.pop(key, None)
                     self._mine.discard(key)
-        going = {number: work.onward for number, work in works.items() if number not in alone}
-        return [going[action.id] if action.id in going else Onward(database, action) for action in taken]
+        going = {number: work.continuation for number, work in works.items() if number not in alone}
+        return [going[action.id] if action.id in going else Continuation(database, action) for action in taken]
 
-    def _do(self, in_hand: Onward | None) -> None:
+    def _do(self, in_hand: Continuation | None) -> None:
         """In a worker: do an action that was taken, and those with which its flow goes on."""
         try:
             while in_hand and not self.over.is_set():  # what is left then is given back
@@ -289,7 +215,7 @@ class Conductor:
                 if self._left[one.name]:
                     one.bell.ring(ACTIONS_BELL)
 
-    def _act(self, database: Database, action: Any, server: Any, event: int | None) -> Onward | None:
+    def _act(self, database: Database, action: Any, server: Any, event: int | None) -> Continuation | None:
         """Do one action, of a server whose row may be known already; returns what to go on with."""
         key, named = (database.name, action.id), request_id.set(action.request_id)
         work = None
@@ -299,7 +225,7 @@ class Conductor:
                 self._held[key] = work
             self._flow(work, self._flows[database.name])
             work.flush()
-        except Lost:
+        except LeaseLost:
             log.warning("action %s of server %s was taken over", action.id, action.server_id)
         except Exception as error:
             log.exception("action %s of server %s: it is tried again", action.id, action.server_id,
@@ -312,7 +238,7 @@ class Conductor:
             if work and work.heard and not work.left_as(work.heard[1]):
                 self.overheard(*work.heard)
             request_id.reset(named)
-        return work.onward if work else None
+        return work.continuation if work else None
 
     def _unexpected(self, database: Database, action: Any, error: Exception) -> None:
         """No flow expects this: a database that is away, or a mistake of ours. It is tried again for a while, and at
@@ -325,7 +251,7 @@ class Conductor:
             else:
                 work = Work(self, database, action)
                 work.failed(error, **({"vm_state": ERROR} if work.rule.task else {}))
-        except (DBAPIError, Lost) as again:
+        except (DBAPIError, LeaseLost) as again:
             log.warning("action %s of server %s is taken when its lease ends: %s", action.id, action.server_id, again)
 
     def _flow(self, work: Work, flows: Mapping[str, Flow]) -> None:
@@ -351,7 +277,7 @@ class Conductor:
     def _present(self) -> None:
         """Tell the cell that this conductor lives."""
         try:
-            with limited(actions.LEASE / 2, refused=False):
+            with statement_timeout(actions.LEASE / 2, refused=False):
                 conductors.present(self.database, self.holder, self.name)
         except DBAPIError as error:
             log.warning("database %s: not seen there: %s", self.database.name, error.orig)
@@ -369,7 +295,7 @@ class Conductor:
             if not held:
                 continue
             try:
-                with limited(actions.LEASE / 2, refused=False):
+                with statement_timeout(actions.LEASE / 2, refused=False):
                     cancelled = actions.beat(database, self.holder, held)
                 for number in cancelled & held.keys():
                     held[number].cancelled.set()

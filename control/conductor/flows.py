@@ -8,23 +8,34 @@ from typing import Any
 
 from magnetar_core.actions import ACTIONS
 
-from . import attach, build, interfaces, live, power, remove, resize, schedule, snapshot
+from .attach_interface import attach_interface, detach_interface
+from .attach_volume import attach_volume, detach_volume
+from .build import build
 from .conductor import Flow
+from .confirm_resize import confirm
+from .delete_server import delete_server
+from .live_migration import live_migrate
+from .power import converge, crash_dump, reboot
+from .rebuild import rebuild
+from .rescue import rescue, unrescue
+from .resize import migrate, resize
+from .revert_resize import revert
+from .schedule import schedule, together
+from .snapshot import create_image, given_up
 from .work import Work
 
 CELL: Mapping[str, Flow] = {
-    **{key: power.converge for key, action in ACTIONS.items() if action.want},
-    "attach_volume": attach.attach_volume, "detach_volume": attach.detach_volume,
-    "attach_interface": interfaces.attach_interface, "detach_interface": interfaces.detach_interface,
-    "create": build.build, "delete": remove.remove, "forceDelete": remove.remove,
-    "reboot-soft": power.reboot, "reboot-hard": power.reboot, "rebuild": power.rebuild,
-    "rescue": power.rescue, "unrescue": power.unrescue, "trigger_crash_dump": power.crash_dump,
-    "createImage": snapshot.create_image,
-    "resize": resize.resize, "migrate": resize.migrate, "confirmResize": resize.confirm, "revertResize": resize.revert,
-    "os-migrateLive": live.live,
+    **{key: converge for key, action in ACTIONS.items() if action.want},
+    "attach_volume": attach_volume, "detach_volume": detach_volume,
+    "attach_interface": attach_interface, "detach_interface": detach_interface,
+    "create": build, "delete": delete_server, "forceDelete": delete_server,
+    "reboot-soft": reboot, "reboot-hard": reboot, "trigger_crash_dump": crash_dump,
+    "rebuild": rebuild, "rescue": rescue, "unrescue": unrescue, "createImage": create_image,
+    "resize": resize, "migrate": migrate, "confirmResize": confirm, "revertResize": revert,
+    "os-migrateLive": live_migrate,
 }
-CELL0: Mapping[str, Flow] = {"create": schedule.schedule, "delete": remove.remove, "forceDelete": remove.remove}
-GONE: Mapping[str, Flow] = {"createImage": snapshot.given_up}
+CELL0: Mapping[str, Flow] = {"create": schedule, "delete": delete_server, "forceDelete": delete_server}
+GONE: Mapping[str, Flow] = {"createImage": given_up}
 #: Of several actions in cell0 that nobody began before.
-TOGETHER: Mapping[str, Callable[[Sequence[Work]], list[Work]]] = {"create": schedule.together}
+TOGETHER: Mapping[str, Callable[[Sequence[Work]], list[Work]]] = {"create": together}
 FLOWS: Mapping[str, Mapping[str, Any]] = {"cell": CELL, "cell0": CELL0, "gone": GONE, "together": TOGETHER}

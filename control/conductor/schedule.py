@@ -10,38 +10,27 @@ once, and goes on with it; else whoever takes it from the cell's queue does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from random import Random
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
-import orjson
-from sqlalchemy import insert, select
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import select
 
 from magnetar_control.scheduler.choose import NO_VALID_HOST, NoValidHost
 from magnetar_control.scheduler.place import place, place_all
-from magnetar_control.scheduler.request import Request, amounts_of, hint, hinted
-from magnetar_control.store import actions, allocations, hosts, servers
+from magnetar_control.store import actions, allocations, servers
 from magnetar_control.store.database import Database, now
-from magnetar_control.store.hanging import limited
-from magnetar_control.store.tables import server_group_members, server_mappings
-from magnetar_core.errors import Conflict
+from magnetar_control.store.tables import server_mappings
+from magnetar_control.store.timeouts import statement_timeout
 
-from . import volumes
-from .work import Claims, Onward, Work, told
+from .failures import admin_message
+from .lease import leased
+from .placement import RANDOM, NoHost, spec_of
+from .work import Continuation, Work
 
 EVENT = "schedule_instances"
 #: Seconds that each statement of a cell has while cell0 waits for it.
 PATIENCE = actions.LEASE / 4
-RANDOM = Random()  # noqa: S311 - which of equals
-
-
-class NoHost(Conflict):
-    """No valid host was found. There are not enough hosts available."""
-
-    code = "no-valid-host"
-    status = 500
 
 
 class Placed(NamedTuple):
@@ -59,7 +48,7 @@ def schedule(work: Work) -> None:
     if again and (there := _arrived(work)):
         with work.database.write() as source:
             for left in servers.leave(source, [work.id]):
-                with limited(PATIENCE), there.write() as connection:
+                with statement_timeout(PATIENCE), there.write() as connection:
                     servers.follow(connection, left)
                     there.ring(connection, servers.ACTIONS_BELL)
         return
@@ -72,7 +61,7 @@ def schedule(work: Work) -> None:
             if settling:
                 work.later(1.0)
                 return
-            why = told(error)
+            why = admin_message(error)
             work.also.append(lambda connection: actions.happened(
                 connection, work.action.id, EVENT, work.conductor.name, began, "Error", why))
             work.error(error)
@@ -88,11 +77,11 @@ def together(works: Sequence[Work]) -> list[Work]:
 
     def sure() -> None:
         for work in works:
-            work.sure()
+            work.confirm_old_lease()
 
     plain = {work.id: work for work in works if work.server.hints == "{}"}  # others may depend on one another
-    found = place_all(cast(Database, Claims(sure, conductor.store.api)), conductor.states,
-                      [wanted(work) for work in plain.values()], random=RANDOM)
+    found = place_all(leased(sure, conductor.store.api), conductor.states,
+                      [spec_of(work) for work in plain.values()], random=RANDOM)
     of_cell: dict[str, list[Placed]] = {}
     for id, one in found.items():
         of_cell.setdefault(one.cell_id, []).append(Placed(plain[id], one.host, one.cell_id))
@@ -102,22 +91,22 @@ def together(works: Sequence[Work]) -> list[Work]:
 
 
 def _enter(placed: Sequence[Placed], began: str) -> None:
-    """Servers go from cell0 into one cell. ``onward`` of their works is what to go on with there, if anything."""
+    """Servers go from cell0 into one cell. ``continuation`` of their works is what to go on with there, if anything."""
     work, going = placed[0].work, {one.work.id: one for one in placed}
     target = work.conductor.store.cell(placed[0].cell_id)
     with work.database.write() as source:
         leaving = [(left, going[left.server["id"]]) for left in servers.leave(source, going)]
         if leaving:
-            with limited(PATIENCE):  # leases of cell0 are not kept while this waits
+            with statement_timeout(PATIENCE):  # leases of cell0 are not kept while this waits
                 _arrive(target, leaving, began)
 
 
-def _arrive(target: Database, leaving: Sequence[tuple[servers.Left, Placed]], began: str) -> None:
+def _arrive(target: Database, leaving: Sequence[tuple[servers.LeavingServer, Placed]], began: str) -> None:
     """The servers in their cell. As many are begun there as their hosts bear; the others wait in its queue."""
     work = leaving[0][1].work
     conductor, chosen = work.conductor, {"event": EVENT, "host": work.conductor.name, "start_time": began}
-    begun: list[tuple[servers.Left, str]] = []
-    queued: list[tuple[servers.Left, str]] = []
+    begun: list[tuple[servers.LeavingServer, str]] = []
+    queued: list[tuple[servers.LeavingServer, str]] = []
     with target.write() as connection:
         room = conductor.room(target, connection, {placed.host for _left, placed in leaving}, work.action.kind)
         for left, placed in leaving:
@@ -133,7 +122,7 @@ def _arrive(target: Database, leaving: Sequence[tuple[servers.Left, Placed]], be
             target.ring(connection, servers.ACTIONS_BELL)
     works = {placed.work.id: placed.work for _left, placed in leaving}
     for one in arrived:
-        works[one.server.id].onward = Onward(target, one.creation, one.server, events[one.creation.id])
+        works[one.server.id].continuation = Continuation(target, one.creation, one.server, events[one.creation.id])
 
 
 def _arrived(work: Work) -> Database | None:
@@ -159,44 +148,9 @@ def _held(work: Work) -> Placed | None:
 
 
 def _place(work: Work) -> Placed:
-    request, claims = wanted(work), Claims(work.sure, work.conductor.store.api)
+    api = leased(work.confirm_old_lease, work.conductor.store.api)
     try:
-        found = place(cast(Database, claims), work.conductor.states, request, random=RANDOM)
+        found = place(api, work.conductor.states, spec_of(work), random=RANDOM)
     except NoValidHost as error:
         raise NoHost(NO_VALID_HOST, explanation=error.explanation.text()) from error
     return Placed(work, found.host, found.cell_id)
-
-
-def wanted(work: Work, **over: Any) -> Request:
-    """What the scheduler is asked for *work*'s server."""
-    server, hints = work.server, orjson.loads(work.server.hints)
-    request = work.request
-    flavor = over.pop("flavor", None) or work.flavor
-    image: Mapping[str, Any] = orjson.loads(server.image)
-    names = hint(hints, "different_host") + hint(hints, "same_host")
-    _join(work, hints.get("group"))
-    group, where = None, {}
-    if hints.get("group") or names:
-        with work.conductor.store.api.read() as connection:
-            group = hosts.group_of(connection, server.id)
-            where = hosts.of_servers(connection, names) if names else {}
-    volume_backed = any(block["boot_index"] == 0 and block["destination_type"] == "volume"
-                        for block in request.get("blocks") or ())
-    values = {
-        "server_id": server.id, "project_id": server.project_id, "amounts": amounts_of(flavor, volume_backed),
-        "flavor_name": flavor["name"], "extra_specs": flavor.get("extra_specs") or {},
-        "image": image.get("properties") or {}, "availability_zone": server.pinned_availability_zone
-        or server.availability_zone, "host": request.get("host") or request.get("hypervisor_hostname"), "hints": hints,
-        "group": group, "volume_hosts": volumes.hosts(work), **hinted(hints, where)}
-    return Request(**{**values, **over})
-
-
-def _join(work: Work, group: str | None) -> None:
-    """The server is a member of the group that its hint names."""
-    if not group:
-        return
-    try:
-        with work.conductor.store.api.write() as connection:
-            connection.execute(insert(server_group_members).values(group_id=group, server_id=work.id))
-    except IntegrityError:
-        pass  # it is, or the group was deleted meanwhile

@@ -16,8 +16,9 @@ from collections.abc import Iterable, Iterator
 from magnetar_control.services import Context, Document
 from magnetar_core.errors import Cancelled, Conflict, MagnetarError, NotFound
 
-from .power import patient
-from .work import HostDown, Work, said
+from .failures import message
+from .retry import retry
+from .work import HostDown, Work
 
 log = logging.getLogger(__name__)
 #: How hosts call their copies begins so, and ends with the uuid of the image.
@@ -36,10 +37,10 @@ def create_image(work: Work) -> None:
         with work.event():
             _make(work)
     except HostDown as error:
-        if not patient(work):
+        if not retry(work):
             _ended(work, error)
     except MagnetarError as error:
-        work.look()
+        work.confirm_lease()
         _clear(work)
         _ended(work, error)
     else:
@@ -49,7 +50,7 @@ def create_image(work: Work) -> None:
 
 def _ended(work: Work, error: Exception) -> None:
     """It failed; but an image that has its content stays, whatever came after."""
-    if _given_up(work, said(error)):
+    if _given_up(work, message(error)):
         work.failed(error)
     else:
         work.done()

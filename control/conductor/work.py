@@ -9,12 +9,11 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 from sqlalchemy import Connection
 
-from magnetar_control.agents import plain
 from magnetar_control.services import Context
 from magnetar_control.store import actions, servers
 from magnetar_control.store.database import Database, now
@@ -22,8 +21,9 @@ from magnetar_core.actions import ACTIONS, ERROR, POWER
 from magnetar_core.client import Client
 from magnetar_core.errors import Cancelled, Conflict, MagnetarError, Unreachable
 
-if TYPE_CHECKING:
-    from .conductor import Conductor
+from .environment import Environment
+from .failures import admin_message, explanation, user_message
+from .lease import LeaseLost
 
 log = logging.getLogger(__name__)
 #: Roles with which a conductor speaks to the services for a user.
@@ -46,11 +46,7 @@ def clock() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-class Lost(Exception):
-    """Another conductor has the action meanwhile."""
-
-
-class Onward(NamedTuple):
+class Continuation(NamedTuple):
     """An action with which a worker goes on: it is in hand already. Its server's row, unless that is to be read, and
     its event that has begun, if any."""
 
@@ -64,7 +60,7 @@ class Work:
     """An action that was taken. ``server`` is its row as it was when the work began, read unless it is given; ``args``
     those of the action. *event*: one that has begun already."""
 
-    def __init__(self, conductor: Conductor, database: Database, action: Any, server: Any = None,
+    def __init__(self, conductor: Environment, database: Database, action: Any, server: Any = None,
                  event: int | None = None) -> None:
         self.conductor, self.database, self.action = conductor, database, action
         self._event, self._began = event, clock()
@@ -75,7 +71,7 @@ class Work:
         #: What else is written in the transaction that ends the action.
         self.also: list[Callable[[Connection], None]] = []
         #: With what the same worker goes on.
-        self.onward: Onward | None = None
+        self.continuation: Continuation | None = None
         #: The host and its resource of the server, as it told last while this was in hand.
         self.heard: tuple[str, Mapping[str, Any]] | None = None
         self._left: Mapping[str, Any] = {}
@@ -131,21 +127,20 @@ class Work:
         if self.cancelled.is_set():
             raise Cancelled("The server was deleted meanwhile.")
 
-    def hold(self, connection: Connection) -> None:
-        """Raise ``Lost`` when somebody else has the action: this conductor stood still for longer than its lease. To be
-        called in each transaction that says how far the work is."""
-        if not actions.holds(connection, self.action.id, self.conductor.holder):
-            raise Lost
+    def confirm_lease(self, connection: Connection | None = None) -> None:
+        """Raise ``LeaseLost`` when another conductor has the action: this one stood still for longer than its lease.
+        Call it in each transaction that notes progress (with its *connection* to the server's database), and before a
+        host is asked for something that another action may have undone."""
+        if connection is None:
+            with self.database.read() as reading:
+                self.confirm_lease(reading)
+        elif not actions.holds(connection, self.action.id, self.conductor.holder):
+            raise LeaseLost
 
-    def look(self) -> None:
-        """As ``hold``, before something is asked of a host that another action may have undone by now."""
-        with self.database.read() as connection:
-            self.hold(connection)
-
-    def sure(self) -> None:
-        """As ``look``, unless the work began so lately that nobody else can have the action."""
+    def confirm_old_lease(self) -> None:
+        """As ``confirm_lease``, unless the work began so lately that the lease cannot have ended."""
         if clock() - self._began > actions.LEASE / 4:
-            self.look()
+            self.confirm_lease()
 
     @contextlib.contextmanager
     def write(self, values: dict[str, Any] | None = None) -> Iterator[Connection]:
@@ -175,7 +170,7 @@ class Work:
             self._noted(connection, values)
 
     def _noted(self, connection: Connection, values: Mapping[str, Any]) -> None:
-        self.hold(connection)
+        self.confirm_lease(connection)
         self.server = servers.progressed(connection, self.id, **values)
         self.database.ring(connection, servers.SERVERS_BELL)
 
@@ -195,10 +190,10 @@ class Work:
         ended: dict[str, Any] = {"result": "Success"}
         try:
             yield
-        except Lost:
+        except LeaseLost:
             raise
         except Exception as error:
-            ended = {"result": "Error", "details": told(error),
+            ended = {"result": "Error", "details": admin_message(error),
                      "traceback": "".join(traceback.format_exception(error))[-8000:]}
             raise
         finally:
@@ -227,8 +222,8 @@ class Work:
             values.setdefault("task_state", None)
         code = error.status if isinstance(error, MagnetarError) else 500
         explained = code < 500 or explanation(error)
-        details = told(error) if explained else "".join(traceback.format_exception(error))[-4000:]
-        values["fault"] = servers.text({"code": code, "message": for_users(error)[:255], "created": now(),
+        details = admin_message(error) if explained else "".join(traceback.format_exception(error))[-4000:]
+        values["fault"] = servers.text({"code": code, "message": user_message(error)[:255], "created": now(),
                                         "details": details})
         self._end("failed", "Error", values)
 
@@ -241,7 +236,7 @@ class Work:
         def once() -> None:
             with self.write(values) as connection:
                 if not actions.ended(connection, self.action.id, self.conductor.holder, state, message):
-                    raise Lost
+                    raise LeaseLost
                 if values and self.rule.task == servers.DELETING:
                     servers.change(connection, self.id, **values)
                 elif values:
@@ -263,44 +258,3 @@ class Work:
     def error(self, cause: BaseException) -> None:
         """The action has failed and the server with it."""
         self.failed(cause, vm_state=ERROR)
-
-
-class Claims:
-    """The API database in the hands of a piece of work: what it writes there, it writes while it has its action, as
-    *look* says (``Work.look``, or ``Work.sure``)."""
-
-    def __init__(self, look: Callable[[], None], database: Database) -> None:
-        self.look, self.database = look, database
-        self.read, self.retried = self.database.read, self.database.retried
-
-    @contextlib.contextmanager
-    def write(self) -> Iterator[Connection]:
-        """One transaction. Raises ``Lost``."""
-        with self.database.write() as connection:
-            self.look()
-            yield connection
-
-
-def said(error: BaseException) -> str:
-    """What a failure says to a user."""
-    if isinstance(error, MagnetarError):
-        return error.message
-    return f"{type(error).__name__}: {error}"
-
-
-def for_users(error: BaseException) -> str:
-    """As ``said``, without what is the operator's: hosts and their addresses, and the words of an unexpected failure
-    (as in Nova, users read its class)."""
-    if isinstance(error, MagnetarError):
-        return plain(error)
-    return type(error).__name__
-
-
-def explanation(error: BaseException) -> str:
-    """What a failure explains to admins only; nothing for most."""
-    return str(error.details.get("explanation") or "") if isinstance(error, MagnetarError) else ""
-
-
-def told(error: BaseException) -> str:
-    """What a failure says to admins."""
-    return f"{said(error)} {explanation(error)}".rstrip()

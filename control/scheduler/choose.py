@@ -12,53 +12,19 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
-from magnetar_control.settings import InvalidSettings, Settings
-
-from .filters import HOST, PROFILE, USUAL_FILTERS, Filter, enabled
-from .hosts import Block, HostState, HostStates, Profile, Row
-from .request import Request
-from .weighers import USUAL, Multipliers, Term, bound, terms, weight
+from .filters import HOST, PROFILE, Filter
+from .host_state import Block, HostState, Profile, Row
+from .hosts import HostStates
+from .request_spec import RequestSpec
+from .rules import DEFAULT_RULES, Rules
+from .weighers import Multipliers, Term, bound, terms, weight
 
 #: What users are told, in Nova's words; admins are told which filter refused how many hosts.
 NO_VALID_HOST = "No valid host was found. There are not enough hosts available."
-
-
-@dataclass(frozen=True)
-class Rules:
-    """What operators may set of the choice."""
-
-    multipliers: Multipliers = USUAL
-    filters: tuple[Filter, ...] = USUAL_FILTERS
-    #: The first host is drawn among so many of the best (Nova's host_subset_size).
-    subset: int = 1
-
-    def asked(self, request: Request) -> list[Filter]:
-        """The filters that may refuse a host for *request*."""
-        return [one for one in self.filters if one.asked(request)]
-
-
-NOVAS = Rules()
-
-
-def rules_of(settings: Settings) -> Rules:
-    """The rules that operators have set. Raises ``InvalidSettings``."""
-    multipliers = {}
-    for one in fields(Multipliers):
-        name, soft = f"{one.name}_weight_multiplier", one.name.startswith("soft_")
-        value = multipliers[one.name] = getattr(settings, name)
-        if not math.isfinite(value) or (soft and value < 0):
-            raise InvalidSettings(f"{name} must be a number{' from 0' if soft else ''}, and is {value}.")
-    if settings.host_subset_size < 1:
-        raise InvalidSettings(f"host_subset_size must be 1 or more, and is {settings.host_subset_size}.")
-    try:
-        filters = enabled(map(str, settings.enabled_filters))
-    except ValueError as error:
-        raise InvalidSettings(f"enabled_filters: {error}") from None
-    return Rules(Multipliers(**multipliers), filters, settings.host_subset_size)
 
 
 class Candidate(NamedTuple):
@@ -111,100 +77,100 @@ class Part(NamedTuple):
     high: Row
 
 
-def choose(states: HostStates, request: Request, count: int = 1, *, rules: Rules | None = None,
+def choose(states: HostStates, spec: RequestSpec, count: int = 1, *, rules: Rules | None = None,
            random: Random | None = None) -> list[Candidate]:
     """Up to *count* hosts, best first; raises ``NoValidHost``. *rules*: those of *states* when left out.
 
     Chance decides between hosts of equal weight, and which of the best ``rules.subset`` comes first: several conductors
     that see the same then seldom want the same host. Without *random* the order is always the same.
     """
-    rules = rules or states.rules or NOVAS
+    rules = rules or states.rules or DEFAULT_RULES
     with states.lock:
-        best = _best(_parts(states, request, rules), request, max(count, rules.subset), rules.multipliers, random)
+        best = _best(_parts(states, spec, rules), spec, max(count, rules.subset), rules.multipliers, random)
         if not best:
-            raise NoValidHost(explain(states, request, rules=rules))
+            raise NoValidHost(explain(states, spec, rules=rules))
     if random and rules.subset > 1:
         best.insert(0, best.pop(random.randrange(min(rules.subset, len(best)))))
     return best[:count]
 
 
-def explain(states: HostStates, request: Request, count: int = 3, *, rules: Rules | None = None) -> Explanation:
+def explain(states: HostStates, spec: RequestSpec, count: int = 3, *, rules: Rules | None = None) -> Explanation:
     """What would be chosen and what refused, without claiming: for check mode and for errors."""
-    rules = rules or states.rules or NOVAS
-    asked = rules.asked(request)
+    rules = rules or states.rules or DEFAULT_RULES
+    asked = rules.asked(spec)
     refused: Counter[str] = Counter()
     with states.lock:
         seen: dict[tuple[Profile, Filter], bool] = {}
         passed = []
         for host in states.hosts.values():
-            name = _refusal(host, request, asked, seen)
+            name = _refusal(host, spec, asked, seen)
             if name is None:
                 passed.append(host)
             else:
                 refused[name] += 1
         order = [name for name in dict.fromkeys(one.name for one in asked) if refused[name]]
-        best = _best(_separate(passed, request), request, count, rules.multipliers, None) if passed else []
+        best = _best(_separate(passed, spec), spec, count, rules.multipliers, None) if passed else []
         return Explanation(len(states.hosts), {name: refused[name] for name in order}, best)
 
 
-def plainly(states: HostStates, request: Request, rules: Rules = NOVAS) -> list[tuple[float, str]]:
+def plainly(states: HostStates, spec: RequestSpec, rules: Rules = DEFAULT_RULES) -> list[tuple[float, str]]:
     """What ``choose`` means, host by host: weights and names of all that pass, best first. For tests and figures."""
-    asked = rules.asked(request)
-    passed = [host for host in states.hosts.values() if all(one.passes(host, request) for one in asked)]
-    rows = [host.row(request.mates.get(host.name, 0)) for host in passed]
+    asked = rules.asked(spec)
+    passed = [host for host in states.hosts.values() if all(one.passes(host, spec) for one in asked)]
+    rows = [host.row(spec.mates.get(host.name, 0)) for host in passed]
     columns = list(zip(*rows, strict=True))
     low, high = tuple(map(min, columns)), tuple(map(max, columns))
-    found = [(weight(row, terms(host.profile, request, rules.multipliers, low, high)), host.name)
+    found = [(weight(row, terms(host.profile, spec, rules.multipliers, low, high)), host.name)
              for row, host in zip(rows, passed, strict=True)]
     return sorted(found, key=lambda one: (-one[0], one[1]))
 
 
-def _refusal(host: HostState, request: Request, asked: list[Filter],
+def _refusal(host: HostState, spec: RequestSpec, asked: list[Filter],
              seen: dict[tuple[Profile, Filter], bool]) -> str | None:
     """The first filter that refuses the host; what a filter says of a profile is asked once."""
     for one in asked:
         if one.sight != PROFILE:
-            passes = one.passes(host, request)
+            passes = one.passes(host, spec)
         elif (known := seen.get((host.profile, one))) is not None:
             passes = known
         else:
-            passes = seen[host.profile, one] = one.passes(host, request)
+            passes = seen[host.profile, one] = one.passes(host, spec)
         if not passes:
             return one.name
     return None
 
 
-def _parts(states: HostStates, request: Request, rules: Rules) -> list[Part]:
+def _parts(states: HostStates, spec: RequestSpec, rules: Rules) -> list[Part]:
     """The hosts that pass all filters."""
-    asked = rules.asked(request)
+    asked = rules.asked(spec)
     single = [one for one in asked if one.sight == HOST]
-    if request.only is not None or single:
-        names = states.hosts if request.only is None else request.only
+    if spec.only is not None or single:
+        names = states.hosts if spec.only is None else spec.only
         hosts = [states.hosts[name] for name in names if name in states.hosts]
-        return _separate([host for host in hosts if all(one.passes(host, request) for one in asked)], request)
+        return _separate([host for host in hosts if all(one.passes(host, spec) for one in asked)], spec)
     shared = [one for one in asked if one.sight == PROFILE]
     passing: dict[Profile, bool] = {}
     blocks = states.blocks()
-    special = {host.block for name in {*request.never, *request.mates} if (host := states.hosts.get(name))}
+    special = {host.block for name in {*spec.never, *spec.mates} if (host := states.hosts.get(name))}
     parts = []
-    needs = [(at, n) for at, n in enumerate(request.amounts) if n > 0]
+    needs = [(at, n) for at, n in enumerate(spec.amounts) if n > 0]
     for block in blocks:
         passes = passing.get(block.profile)
         if passes is None:
-            passes = passing[block.profile] = all(one.passes(block.hosts[0], request) for one in shared)
+            passes = passing[block.profile] = all(one.passes(block.hosts[0], spec) for one in shared)
         if not passes or any(n > block.high[at] for at, n in needs):
             continue
         if block in special or any(n > block.low[at] for at, n in needs):
-            if part := _sifted(block, request, needs):
+            if part := _sifted(block, spec, needs):
                 parts.append(part)
         else:
             parts.append(Part(block.profile, block.hosts, block.rows, block.low, block.high))
     return parts
 
 
-def _sifted(block: Block, request: Request, needs: list[tuple[int, int]]) -> Part | None:
+def _sifted(block: Block, spec: RequestSpec, needs: list[tuple[int, int]]) -> Part | None:
     """What is left of a block."""
-    never, mates = request.never, request.mates
+    never, mates = spec.never, spec.mates
     left = [(host, row) for host, row in zip(block.hosts, block.rows, strict=True)
             if all(n <= row[at] for at, n in needs) and host.name not in never]
     if not left:
@@ -214,15 +180,15 @@ def _sifted(block: Block, request: Request, needs: list[tuple[int, int]]) -> Par
     return Part(block.profile, [host for host, _row in left], rows, tuple(map(min, columns)), tuple(map(max, columns)))
 
 
-def _separate(hosts: list[HostState], request: Request) -> list[Part]:
+def _separate(hosts: list[HostState], spec: RequestSpec) -> list[Part]:
     parts = []
     for host in hosts:
-        row = host.row(request.mates.get(host.name, 0))
+        row = host.row(spec.mates.get(host.name, 0))
         parts.append(Part(host.profile, [host], [row], row, row))
     return parts
 
 
-def _best(parts: list[Part], request: Request, count: int, multipliers: Multipliers,
+def _best(parts: list[Part], spec: RequestSpec, count: int, multipliers: Multipliers,
           random: Random | None) -> list[Candidate]:
     """The *count* heaviest hosts of all parts, heaviest first."""
     if not parts:
@@ -234,7 +200,7 @@ def _best(parts: list[Part], request: Request, count: int, multipliers: Multipli
     for at, part in enumerate(parts):
         sum_of = sums.get(part.profile)
         if sum_of is None:
-            sum_of = sums[part.profile] = terms(part.profile, request, multipliers, low, high)
+            sum_of = sums[part.profile] = terms(part.profile, spec, multipliers, low, high)
         bounds.append((-bound(part.low, part.high, sum_of), random.random() if random else 0.0, at))
     bounds.sort()
     best: list[tuple[float, HostState]] = []

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whether a host may take a server: a tuple of functions of host and request, by the names of Nova's filters.
+"""Whether a host may take a server: a tuple of functions of host and spec, by the names of Nova's filters.
 
 They are applied in this order. ``sight`` says what a filter looks at, so that ``choose`` need not ask
 it for each of 10,000 hosts: the profile that many hosts share, the numbers that blocks have bounds of, the name (it is
-in ``Request.only`` or ``never`` too), or the single host.
+in ``RequestSpec.only`` or ``never`` too), or the single host.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from magnetar_control.settings import USUAL_FILTERS as USUAL
 
 from .expressions import matches, query
-from .hosts import HostState
-from .request import Request, hint
+from .host_state import HostState
+from .request_spec import RequestSpec, hint
 
 #: Not applied unless an operator names them: their hints answer questions about hosts that users may not ask.
 OPTIONAL = ("SimpleCIDRAffinityFilter", "JsonFilter")
@@ -25,12 +25,12 @@ PROFILE, ROOM, NAME, HOST = "profile", "room", "name", "host"
 
 
 class Filter(NamedTuple):
-    """``passes(host, request)``; for requests that ``asked`` says no of, it passes every host."""
+    """``passes(host, spec)``; for requests that ``asked`` says no of, it passes every host."""
 
     name: str
     sight: str
-    passes: Callable[[HostState, Request], bool]
-    asked: Callable[[Request], object] = lambda _request: True
+    passes: Callable[[HostState, RequestSpec], bool]
+    asked: Callable[[RequestSpec], object] = lambda _spec: True
 
 
 #: What ComputeCapabilitiesFilter and JsonFilter find in a host beside its profile's capabilities (spec row FIL-11).
@@ -60,67 +60,67 @@ FIGURES: dict[str, Callable[[HostState], Any]] = {
 }
 
 
-def compute(host: HostState, _request: Request) -> bool:
+def compute(host: HostState, _spec: RequestSpec) -> bool:
     """Enabled, in an enabled cell, and its agent answers."""
     return host.profile.enabled and host.profile.up
 
 
-def cell(host: HostState, request: Request) -> bool:
-    """Of the cell that the request names."""
-    return host.profile.cell_id == request.cell_id
+def cell(host: HostState, spec: RequestSpec) -> bool:
+    """Of the cell that the spec names."""
+    return host.profile.cell_id == spec.cell_id
 
 
-def zone(host: HostState, request: Request) -> bool:
+def zone(host: HostState, spec: RequestSpec) -> bool:
     """In one of the zones asked for."""
-    return host.profile.zone in [one.strip() for one in (request.availability_zone or "").split(",")]
+    return host.profile.zone in [one.strip() for one in (spec.availability_zone or "").split(",")]
 
 
-def room(at: int) -> Callable[[HostState, Request], bool]:
+def room(at: int) -> Callable[[HostState, RequestSpec], bool]:
     """Enough of a resource: the limit is not passed, and one server gets no more than the host really has. What is not
     asked for cannot be short."""
-    def passes(host: HostState, request: Request) -> bool:
-        return request.amounts[at] <= 0 or request.amounts[at] <= host.numbers[at]
+    def passes(host: HostState, spec: RequestSpec) -> bool:
+        return spec.amounts[at] <= 0 or spec.amounts[at] <= host.numbers[at]
     return passes
 
 
-def requested(host: HostState, request: Request) -> bool:
+def requested(host: HostState, spec: RequestSpec) -> bool:
     """The host that was asked for."""
-    return host.name == request.host
+    return host.name == spec.host
 
 
-def not_ignored(host: HostState, request: Request) -> bool:
+def not_ignored(host: HostState, spec: RequestSpec) -> bool:
     """Not tried before."""
-    return host.name not in request.ignored
+    return host.name not in spec.ignored
 
 
-def volumes(host: HostState, request: Request) -> bool:
+def volumes(host: HostState, spec: RequestSpec) -> bool:
     """Where the server's volumes are."""
-    return host.name in (request.volume_hosts or ())
+    return host.name in (spec.volume_hosts or ())
 
 
-def different(host: HostState, request: Request) -> bool:
+def different(host: HostState, spec: RequestSpec) -> bool:
     """Has none of the servers that the hint different_host names."""
-    return host.name not in request.different_host
+    return host.name not in spec.different_host
 
 
-def same(host: HostState, request: Request) -> bool:
+def same(host: HostState, spec: RequestSpec) -> bool:
     """Has one of the servers that the hint same_host names."""
-    return host.name in (request.same_host or ())
+    return host.name in (spec.same_host or ())
 
 
-def apart(host: HostState, request: Request) -> bool:
+def apart(host: HostState, spec: RequestSpec) -> bool:
     """Has fewer of the group's other members than the policy anti-affinity allows."""
-    return request.group is None or request.group.hosts.get(host.name, 0) < request.group.max_per_host
+    return spec.group is None or spec.group.hosts.get(host.name, 0) < spec.group.max_per_host
 
 
-def together(host: HostState, request: Request) -> bool:
+def together(host: HostState, spec: RequestSpec) -> bool:
     """Has the group's other members (policy affinity), if any is anywhere."""
-    return request.group is None or not request.group.hosts or host.name in request.group.hosts
+    return spec.group is None or not spec.group.hosts or host.name in spec.group.hosts
 
 
-def wanted_capabilities(request: Request) -> Iterable[tuple[list[str], str]]:
+def wanted_capabilities(spec: RequestSpec) -> Iterable[tuple[list[str], str]]:
     """Paths of capabilities and what they must be: extra specs in the scope capabilities, or in none (row FIL-09)."""
-    for key, text in request.extra_specs.items():
+    for key, text in spec.extra_specs.items():
         scope, *path = key.split(":")
         if not path:
             yield [scope], text
@@ -128,29 +128,29 @@ def wanted_capabilities(request: Request) -> Iterable[tuple[list[str], str]]:
             yield path, text
 
 
-def capabilities(host: HostState, request: Request) -> bool:
+def capabilities(host: HostState, spec: RequestSpec) -> bool:
     """Its profile has the capabilities that the flavor's extra specs ask for. A name that it has not refuses the host;
     without the scope it is somebody else's."""
-    for path, text in wanted_capabilities(request):
+    for path, text in wanted_capabilities(spec):
         if path[0] in FIGURES:
             continue
         value: Any = host.profile.capabilities
         for name in path:
             value = value.get(name) if isinstance(value, dict) else None
-        if value is None and f"capabilities:{':'.join(path)}" not in request.extra_specs:
+        if value is None and f"capabilities:{':'.join(path)}" not in spec.extra_specs:
             continue
         if value is None or not matches(value, text):
             return False
     return True
 
 
-def figures(host: HostState, request: Request) -> bool:
+def figures(host: HostState, spec: RequestSpec) -> bool:
     """Its numbers are as the flavor's extra specs ask."""
-    return all(matches(FIGURES[path[0]](host), text) for path, text in wanted_capabilities(request)
+    return all(matches(FIGURES[path[0]](host), text) for path, text in wanted_capabilities(spec)
                if path[0] in FIGURES)
 
 
-def image(host: HostState, request: Request) -> bool:
+def image(host: HostState, spec: RequestSpec) -> bool:
     """Can run the image: architecture, type of hypervisor and mode of the guest (spec row FIL-14). A host whose agent
     does not tell an architecture is not refused for it."""
     has = host.profile.capabilities
@@ -160,15 +160,15 @@ def image(host: HostState, request: Request) -> bool:
     architecture = has.get("architecture")
     for names, allowed in ((("hw_architecture", "architecture"), {architecture} if architecture else None),
                            (("img_hv_type", "hypervisor_type"), kinds), (("hw_vm_mode", "vm_mode"), {"hvm"})):
-        wish = next((request.image[name] for name in names if request.image.get(name)), None)
+        wish = next((spec.image[name] for name in names if spec.image.get(name)), None)
         if wish is not None and allowed is not None and str(wish).lower() not in allowed:
             return False
     return True
 
 
-def aggregate_specs(host: HostState, request: Request) -> bool:
+def aggregate_specs(host: HostState, spec: RequestSpec) -> bool:
     """Is in aggregates whose metadata are as the extra specs of that scope ask; a value may be several, with commas."""
-    for key, text in request.extra_specs.items():
+    for key, text in spec.extra_specs.items():
         scope, _colon, name = key.partition(":")
         if scope == "aggregate_instance_extra_specs":
             values = [one.strip() for data in host.profile.aggregates if name in data for one in data[name].split(",")]
@@ -177,53 +177,53 @@ def aggregate_specs(host: HostState, request: Request) -> bool:
     return True
 
 
-def tenants(host: HostState, request: Request) -> bool:
+def tenants(host: HostState, spec: RequestSpec) -> bool:
     """Is in no aggregate that is for other projects only (metadata filter_tenant_id; spec row FIL-04)."""
     allowed = [one.strip() for data in host.profile.aggregates for key in data if key.startswith("filter_tenant_id")
                for one in data[key].split(",")]
-    return not allowed or request.project_id in allowed
+    return not allowed or spec.project_id in allowed
 
 
-def near(host: HostState, request: Request) -> bool:
+def near(host: HostState, spec: RequestSpec) -> bool:
     """Has an address in the network of the hints build_near_host_ip and cidr."""
     try:
         network = ipaddress.ip_network(
-            hint(request.hints, "build_near_host_ip")[0] + (hint(request.hints, "cidr") or ["/24"])[0], strict=False)
+            hint(spec.hints, "build_near_host_ip")[0] + (hint(spec.hints, "cidr") or ["/24"])[0], strict=False)
         return ipaddress.ip_address(host.host_ip) in network
     except ValueError:
         return False
 
 
-def queried(host: HostState, request: Request) -> bool:
+def queried(host: HostState, spec: RequestSpec) -> bool:
     """Is as the hint query says, a JSON expression over what hosts have (spec row FIL-17)."""
-    return query(hint(request.hints, "query"), lambda name: FIGURES[name](host) if name in FIGURES
+    return query(hint(spec.hints, "query"), lambda name: FIGURES[name](host) if name in FIGURES
                  else host.profile.capabilities.get(name))
 
 
 FILTERS: tuple[Filter, ...] = (
     Filter("ComputeFilter", PROFILE, compute),
-    Filter("CellFilter", PROFILE, cell, lambda request: request.cell_id is not None),
-    Filter("AvailabilityZoneFilter", PROFILE, zone, lambda request: request.availability_zone),
-    Filter("RequestedDestinationFilter", NAME, requested, lambda request: request.host is not None),
-    Filter("RetryFilter", NAME, not_ignored, lambda request: request.ignored),
+    Filter("CellFilter", PROFILE, cell, lambda spec: spec.cell_id is not None),
+    Filter("AvailabilityZoneFilter", PROFILE, zone, lambda spec: spec.availability_zone),
+    Filter("RequestedDestinationFilter", NAME, requested, lambda spec: spec.host is not None),
+    Filter("RetryFilter", NAME, not_ignored, lambda spec: spec.ignored),
     Filter("AggregateMultiTenancyIsolation", PROFILE, tenants),
-    Filter("AggregateInstanceExtraSpecsFilter", PROFILE, aggregate_specs, lambda request: request.extra_specs),
-    Filter("ComputeCapabilitiesFilter", PROFILE, capabilities, lambda request: request.extra_specs),
-    Filter("ImagePropertiesFilter", PROFILE, image, lambda request: request.image),
+    Filter("AggregateInstanceExtraSpecsFilter", PROFILE, aggregate_specs, lambda spec: spec.extra_specs),
+    Filter("ComputeCapabilitiesFilter", PROFILE, capabilities, lambda spec: spec.extra_specs),
+    Filter("ImagePropertiesFilter", PROFILE, image, lambda spec: spec.image),
     Filter("CoreFilter", ROOM, room(0)),
     Filter("RamFilter", ROOM, room(1)),
     Filter("DiskFilter", ROOM, room(2)),
-    Filter("VolumeHostFilter", NAME, volumes, lambda request: request.volume_hosts is not None),
-    Filter("DifferentHostFilter", NAME, different, lambda request: request.different_host),
-    Filter("SameHostFilter", NAME, same, lambda request: request.same_host is not None),
+    Filter("VolumeHostFilter", NAME, volumes, lambda spec: spec.volume_hosts is not None),
+    Filter("DifferentHostFilter", NAME, different, lambda spec: spec.different_host),
+    Filter("SameHostFilter", NAME, same, lambda spec: spec.same_host is not None),
     Filter("ServerGroupAntiAffinityFilter", NAME, apart,
-           lambda request: request.group and request.group.policy == "anti-affinity"),
+           lambda spec: spec.group and spec.group.policy == "anti-affinity"),
     Filter("ServerGroupAffinityFilter", NAME, together,
-           lambda request: request.group and request.group.policy == "affinity"),
+           lambda spec: spec.group and spec.group.policy == "affinity"),
     Filter("ComputeCapabilitiesFilter", HOST, figures,
-           lambda request: any(path[0] in FIGURES for path, _text in wanted_capabilities(request))),
-    Filter("SimpleCIDRAffinityFilter", HOST, near, lambda request: request.hints.get("build_near_host_ip")),
-    Filter("JsonFilter", HOST, queried, lambda request: request.hints.get("query")),
+           lambda spec: any(path[0] in FIGURES for path, _text in wanted_capabilities(spec))),
+    Filter("SimpleCIDRAffinityFilter", HOST, near, lambda spec: spec.hints.get("build_near_host_ip")),
+    Filter("JsonFilter", HOST, queried, lambda spec: spec.hints.get("query")),
 )
 
 

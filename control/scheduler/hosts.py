@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
@@ -20,8 +19,8 @@ import orjson
 from magnetar_control.store.allocations import Amounts
 from magnetar_control.store.hosts import Aggregate
 
-if TYPE_CHECKING:
-    from .choose import Rules
+from .host_state import Block, HostState, Profile, Row
+from .rules import Rules
 
 #: Hosts of a block at most: of 32, 64 and 128, what a choice among 10,000 hosts took least with.
 BLOCK = 128
@@ -35,73 +34,6 @@ CAPABILITIES = ("architecture", "cpu_info", "cpu_model", "hypervisor_type", "hyp
                 "virt_types")
 #: Columns of ``store.hosts`` rows that make the profile.
 PROFILED = ("cell_id", "disabled", "cell_disabled", "forced_down", "info")
-#: What fits (CPUs, MiB, GiB), what is free of each, I/O operations, failed builds, members of the server's group.
-Row = tuple[int, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Profile:
-    """What many hosts have in common; compared by identity: equal ones are the same object."""
-
-    key: bytes
-    cell_id: str
-    zone: str
-    enabled: bool
-    up: bool
-    capabilities: Mapping[str, Any]
-    #: The metadata of each aggregate that the hosts are in.
-    aggregates: tuple[Mapping[str, str], ...]
-
-
-class HostState:
-    """One host. Plain numbers; ``limits`` is what may be claimed, ``used`` what is."""
-
-    __slots__ = ("block", "failed_builds", "host_ip", "id", "io_ops", "limits", "name", "numbers", "profile", "servers",
-                 "totals", "used")
-
-    def __init__(self, id: str, name: str) -> None:
-        self.id, self.name, self.host_ip = id, name, ""
-        self.profile: Profile
-        self.totals = self.limits = self.used = Amounts()
-        self.servers = self.io_ops = self.failed_builds = 0
-        self.block: Block | None = None
-        self.numbers = self.counted()
-
-    @property
-    def free(self) -> Amounts:
-        """What is left of the limits; negative when ratios were lowered since."""
-        (v, m, d), (a, b, c) = self.limits, self.used
-        return Amounts(v - a, m - b, d - c)
-
-    def counted(self) -> Row:
-        """What ``numbers`` must be. One server never gets more than the host really has, whatever the ratio
-        (Placement's max_unit), so what fits is the lesser of free and total."""
-        (v, m, d), (x, y, z) = self.free, self.totals
-        return (min(v, x), min(m, y), min(d, z), v, m, d, self.io_ops, self.failed_builds, 0)
-
-    def row(self, mates: int = 0) -> Row:
-        """The numbers that filters and weighers compare."""
-        return (*self.numbers[:-1], mates) if mates else self.numbers
-
-
-@dataclass(eq=False)
-class Block:
-    """Up to ``BLOCK`` hosts of one profile, their rows, and the bounds of each number."""
-
-    profile: Profile
-    hosts: list[HostState]
-    rows: list[Row] = field(default_factory=list)
-    low: Row = ()
-    high: Row = ()
-    stale: bool = True
-
-    def fresh(self) -> Block:
-        """Itself, with rows and bounds of this moment."""
-        if self.stale:
-            self.rows = [host.numbers for host in self.hosts]
-            columns = list(zip(*self.rows, strict=True))
-            self.low, self.high, self.stale = tuple(map(min, columns)), tuple(map(max, columns)), False
-        return self
 
 
 class HostStates:

@@ -11,9 +11,10 @@ from random import Random
 from magnetar_control.store import allocations, hosts
 from magnetar_control.store.database import Database
 
-from .choose import Candidate, NoValidHost, Rules, choose
+from .choose import Candidate, NoValidHost, choose
 from .hosts import HostStates
-from .request import Request
+from .request_spec import RequestSpec
+from .rules import Rules
 
 #: Candidates of one choice. Somebody else was quicker at one: the next is tried before anything is chosen again.
 CANDIDATES = 3
@@ -21,7 +22,7 @@ CANDIDATES = 3
 PATIENCE = 5
 
 
-def place(database: Database, states: HostStates, request: Request, *, consumer_id: str | None = None,
+def place(database: Database, states: HostStates, spec: RequestSpec, *, consumer_id: str | None = None,
           map_cell: bool = True, rules: Rules | None = None, random: Random | None = None) -> Candidate:
     """Choose a host and claim it for the request's server (or for *consumer_id*), with the server mapped to the host's
     cell if *map_cell*. Raises ``NoValidHost``, with nothing claimed.
@@ -34,7 +35,7 @@ def place(database: Database, states: HostStates, request: Request, *, consumer_
     looked = False
     while True:
         try:
-            candidates = choose(states, request, CANDIDATES, rules=rules, random=random)
+            candidates = choose(states, spec, CANDIDATES, rules=rules, random=random)
         except NoValidHost:
             if looked:
                 raise
@@ -42,60 +43,60 @@ def place(database: Database, states: HostStates, request: Request, *, consumer_
             _look_at_all(database, states)
             continue
         for found in candidates:
-            if _claimed(database, request, found, consumer_id or request.server_id, map_cell):
-                states.used(found.host, request.amounts)
+            if _claimed(database, spec, found, consumer_id or spec.server_id, map_cell):
+                states.used(found.host, spec.amounts)
                 return found
             _look_again(database, states, found.host)
             refused[found.host] += 1
             if refused[found.host] == PATIENCE:
-                request = replace(request, ignored=request.ignored | {found.host})
-        if request.group:
+                spec = replace(spec, ignored=spec.ignored | {found.host})
+        if spec.group:
             with database.read() as connection:
-                request = replace(request, group=hosts.group_of(connection, request.server_id))
+                spec = replace(spec, group=hosts.group_of(connection, spec.server_id))
 
 
-def place_all(database: Database, states: HostStates, requests: Sequence[Request], *,
+def place_all(database: Database, states: HostStates, requests: Sequence[RequestSpec], *,
               random: Random | None = None) -> dict[str, Candidate]:
     """As ``place``, for several servers that hold nothing yet and are in no group, claimed in one transaction. What is
     told, by the server's uuid, is claimed; nothing is of the others, and ``place`` finds out why. What fails may have
     claimed: then look at ``allocations.held``."""
     found = []
-    for request in requests:
+    for spec in requests:
         try:
-            [one] = choose(states, request, random=random)
+            [one] = choose(states, spec, random=random)
         except NoValidHost:  # as far as the memory knows
             continue
-        states.used(one.host, request.amounts)
-        found.append((request, one))
+        states.used(one.host, spec.amounts)
+        found.append((spec, one))
     if found and not _all_claimed(database, found):
-        for name in {one.host for _request, one in found}:
+        for name in {one.host for _spec, one in found}:
             _look_again(database, states, name)
         return {}
-    return {request.server_id: one for request, one in found}
+    return {spec.server_id: one for spec, one in found}
 
 
 class _Refused(Exception):
     """Somebody else was quicker; nothing is claimed."""
 
 
-def _all_claimed(database: Database, found: Sequence[tuple[Request, Candidate]]) -> bool:
+def _all_claimed(database: Database, found: Sequence[tuple[RequestSpec, Candidate]]) -> bool:
     try:
         with database.write() as connection:
             if not allocations.claim_all(connection, [
-                    allocations.Claim(request.server_id, request.project_id, one.host_id, one.cell_id, request.amounts)
-                    for request, one in found]):
+                    allocations.Claim(spec.server_id, spec.project_id, one.host_id, one.cell_id, spec.amounts)
+                    for spec, one in found]):
                 raise _Refused
     except _Refused:
         return False
     return True
 
 
-def _claimed(database: Database, request: Request, found: Candidate, consumer_id: str, map_cell: bool) -> bool:
+def _claimed(database: Database, spec: RequestSpec, found: Candidate, consumer_id: str, map_cell: bool) -> bool:
     def once() -> bool:
         with database.write() as connection:
             return allocations.claim(
-                connection, consumer_id, request.server_id, found.host_id, request.amounts,
-                project_id=request.project_id, cell_id=found.cell_id if map_cell else None, group=request.group,
+                connection, consumer_id, spec.server_id, found.host_id, spec.amounts,
+                project_id=spec.project_id, cell_id=found.cell_id if map_cell else None, group=spec.group,
                 anyway=False)
     return database.retried(once)
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .hosts import Profile, Row
-from .request import Request
+from .host_state import Profile, Row
+from .request_spec import RequestSpec
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ WEIGHERS: tuple[Weigher, ...] = (
 
 
 class Term(NamedTuple):
-    """One weigher for one profile and request: what the number at ``at`` is worth from lowest to highest."""
+    """One weigher for one profile and spec: what the number at ``at`` is worth from lowest to highest."""
 
     at: int
     low: int
@@ -63,10 +63,10 @@ class Term(NamedTuple):
     worth: float
 
 
-def terms(profile: Profile, request: Request, multipliers: Multipliers, low: Row, high: Row) -> list[Term]:
+def terms(profile: Profile, spec: RequestSpec, multipliers: Multipliers, low: Row, high: Row) -> list[Term]:
     """The sum that is the weight of a host of *profile*, when the passing hosts' numbers lie between *low* and *high*.
     An aggregate's metadata ``<name>_weight_multiplier`` comes before the setting, the least of several (row WEI-01)."""
-    policy = request.group.policy if request.group else ""
+    policy = spec.group.policy if spec.group else ""
     found = []
     for weigher in WEIGHERS:
         span = high[weigher.at] - low[weigher.at]

@@ -69,7 +69,7 @@ _WENT_ON = insert(action_events).from_select(
 _FINISHED = update(action_events).where(action_events.c.id == _NUMBER)
 
 
-class Taken(NamedTuple):
+class Batch(NamedTuple):
     """What ``take`` gives: rows, in the order of taking, and whether there was more in the queue, which something may
     make free: the end of other work, or time."""
 
@@ -77,7 +77,7 @@ class Taken(NamedTuple):
     more: bool
 
 
-def take(database: Database, holder: str, count: int, limits: Limits, likely: bool = False) -> Taken:
+def take(database: Database, holder: str, count: int, limits: Limits, likely: bool = False) -> Batch:
     """Take up to *count* actions for *holder*. *limits*: how many of a kind (build, live) a host bears at once.
     *likely*: there was more the last time, so it is not asked first whether there is anything at all. However much
     waits of one project or for one host, others have their turn."""
@@ -85,11 +85,11 @@ def take(database: Database, holder: str, count: int, limits: Limits, likely: bo
     moment, until = _own(database, "clock"), _own(database, "until", LEASE)
     with database.read() as connection:  # most looks find nothing, and reading keeps nobody waiting
         if not likely and connection.execute(asked.any, moment).first() is None:
-            return Taken([], more=False)
+            return Batch([], more=False)
         most = count * LOOKED_AT
         oldest = waiting = connection.execute(asked.waiting, {**moment, "most": most, "beyond": count + 1}).all()
         if not waiting:
-            return Taken([], more=not likely or connection.execute(asked.any, moment).first() is not None)
+            return Batch([], more=not likely or connection.execute(asked.any, moment).first() is not None)
         # What runs decides between projects, and at hosts that bear so much only.
         deep = len(waiting) == most
         matters = deep or len({row.project_id for row in waiting}) > 1 or any(
@@ -100,11 +100,11 @@ def take(database: Database, holder: str, count: int, limits: Limits, likely: bo
                 **moment, "each": count, "most": most, "full": _full(running, limits)}).all()
     chosen = _fair(waiting, running, count, limits)
     if not chosen:
-        return Taken([], more=True)
+        return Batch([], more=True)
     with database.write() as connection:
         taken = connection.execute(asked.hold, {
             **moment, "chosen": chosen, "by": holder, "moment": now(), **until}).all()
-    return Taken(sorted(taken, key=lambda row: chosen.index(row.id)), more=oldest[0].idle > len(taken))
+    return Batch(sorted(taken, key=lambda row: chosen.index(row.id)), more=oldest[0].idle > len(taken))
 
 
 def room(database: Database, connection: Connection, places: Collection[str], kind: str,

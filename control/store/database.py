@@ -1,75 +1,45 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One database: SQLite (WAL) or PostgreSQL, the same statements on both, and a doorbell.
-
-A doorbell that is lost never matters: whoever waits looks again after a while (``Bell.wait``). It crosses processes by
-LISTEN/NOTIFY on PostgreSQL; on SQLite it rings in its own process, and others look every 50 ms.
-"""
+"""One database: SQLite (WAL) or PostgreSQL, the same statements on both, and its doorbell."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import math
-import os
 import sqlite3
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import cache, cached_property, partial
-from pathlib import Path
 from typing import Any, TypeVar
 
-import psycopg
-from sqlalchemy import (
-    URL,
-    Column,
-    Connection,
-    Engine,
-    Insert,
-    Row,
-    Table,
-    bindparam,
-    create_engine,
-    event,
-    func,
-    make_url,
-    select,
-    text,
-)
+from sqlalchemy import Column, Connection, Insert, Row, Table, bindparam, func, make_url, select
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from . import patterns
-from .hanging import LimitedConnection, Pulse, hangs, in_haste
+from . import engines
+from .bell import Bell, Listener, Notifier
+from .timeouts import CircuitBreaker, fails_fast, hangs
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-#: Name of PostgreSQL's notifications.
-CHANNEL = "magnetar"
-NOTIFY = text("SELECT pg_notify(:channel, :name)")
-#: Seconds after which somebody who waits looks again, by engine: (somebody else may have written; nobody rang).
+#: Seconds after which whoever waits for a bell looks again, by engine. On SQLite other processes cannot ring.
 LOOK_AGAIN = {"sqlite": 0.05, "postgresql": 2.0}
-SQLITE_PRAGMAS = ("synchronous=NORMAL", "busy_timeout=30000", "foreign_keys=ON", "cache_size=-16000",
-                  "temp_store=MEMORY")
-#: How many of a process read and write at once, and how many seconds the next waits for one of them; then it is tried
-#: nevertheless. Who waits for SQLite's own lock sleeps up to 0.1 s at a time; who waits here is woken at once. More
-#: connections to PostgreSQL answer none sooner, since one thread of Python computes at a time; but a query may hang.
+#: How many threads of a process read and write at once, and for how many seconds the next waits for its turn; then it
+#: goes ahead. SQLite's own lock is polled every 0.1 s; whoever waits here is woken at once. More connections to
+#: PostgreSQL make nothing faster, since Python runs one thread at a time; but a query may hang.
 TURNS = {"sqlite": ((64, 0.0), (1, 30.0)), "postgresql": ((3, 0.1), (3, 0.1))}
-#: How a PostgreSQL whose machine is gone without a word is noticed: seconds; the last milliseconds. What the URL says
-#: itself goes before.
+#: libpq parameters that notice a PostgreSQL whose machine is gone: seconds, the last one milliseconds. The URL's own
+#: come first.
 NOTICED = {"connect_timeout": "5", "keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "3",
            "tcp_user_timeout": "20000"}
-#: Seconds between two notifications, in which more is rung. The first is sent at once.
-GATHER = 0.02
 #: How long a call is tried again while the database is away, in seconds.
 RETRY_FOR = 10.0
-#: Seconds that a statement may take; the server ends it, and when that does not answer either, after so many more, the
-#: client gives the connection up. Seconds of a transaction in which nothing is asked.
-LIMIT, MORE, IDLE = 60.0, 2.0, 60.0
+#: Seconds that a statement may take on PostgreSQL.
+LIMIT = 60.0
 
 
 def now() -> str:
@@ -83,34 +53,8 @@ def utc(plus: float = 0.0) -> Any:
     return func.to_char(moment, 'YYYY-MM-DD"T"HH24:MI:SS.US')
 
 
-class Bell:
-    """Rings by name; whoever waits for the name wakes up."""
-
-    def __init__(self, look_again: float) -> None:
-        self.look_again = look_again
-        self._condition = threading.Condition()
-        self._rung: dict[str, int] = {}
-
-    def count(self, name: str) -> int:
-        """How often *name* was rung; take it before looking at the table, and give it to ``wait``."""
-        with self._condition:
-            return self._rung.get(name, 0)
-
-    def ring(self, name: str) -> None:
-        """Wake who waits for *name*."""
-        with self._condition:
-            self._rung[name] = self._rung.get(name, 0) + 1
-            self._condition.notify_all()
-
-    def wait(self, name: str, seen: int, limit: float | None = None) -> None:
-        """Wait until *name* was rung more often than *seen*, or it is time to look again."""
-        limit = self.look_again if limit is None else min(limit, self.look_again)
-        with self._condition:
-            self._condition.wait_for(lambda: self._rung.get(name, 0) != seen, limit)
-
-
 class _Turns:
-    """A few at a time; see ``TURNS``."""
+    """Lets a few threads in at a time; see ``TURNS``."""
 
     def __init__(self, count: int, patience: float) -> None:
         self._free, self._patience = threading.Semaphore(count), patience
@@ -127,68 +71,69 @@ class _Turns:
 
 class Database:
     """A database by SQLAlchemy *url*: ``sqlite:////path`` or ``postgresql+psycopg://user@host/name``. *limit*: seconds
-    that a statement may take on PostgreSQL; 0 for as long as it likes."""
+    that a statement may take on PostgreSQL; 0 for no limit."""
 
     def __init__(self, url: str, name: str = "api", pool: int = 16, limit: float = LIMIT) -> None:
         self.name, self.url, self.limit = name, make_url(url), limit
-        self.pulse, self._pool = Pulse(), pool
+        self.breaker, self._pool = CircuitBreaker(), pool
         self.kind = self.url.get_backend_name()
         if self.kind not in LOOK_AGAIN:
             raise ValueError(f"database {name}: the URL must begin with sqlite:// or postgresql+psycopg://")
         if self.kind == "postgresql":
             self.url = self.url.update_query_dict({one: NOTICED[one] for one in NOTICED.keys() - self.url.query.keys()})
-        make = _sqlite if self.kind == "sqlite" else partial(_postgresql, limit=limit, pulse=self.pulse)
-        #: Of transactions, and of statements that are read one by one. To take a connection from the pool and change
-        #: how it works, there and back, takes longer than a small query.
+        make = engines.sqlite if self.kind == "sqlite" else partial(
+            engines.postgresql, limit=limit, breaker=self.breaker)
+        #: One for transactions, one for single statements (autocommit): to change the isolation level of a connection
+        #: and back takes longer than a small query.
         self.engine = make(self.url, pool)
         self.reading = make(self.url, pool, isolation_level="AUTOCOMMIT", skip_autocommit_rollback=True)
         self._to_read, self._to_write = (_Turns(*one) for one in TURNS[self.kind])
         self.bell = Bell(LOOK_AGAIN[self.kind])
-        #: Who rings: what is rung here is heard here at once, and need not be heard again from PostgreSQL.
+        #: Marks our own notifications: what is rung here wakes waiters here at once.
         self.origin = uuid.uuid4().hex[:12]
-        self._listener: _Listener | None = None
-        self._ringer = _Ringer(self) if self.kind == "postgresql" else None
+        self._listener: Listener | None = None
+        self._notifier = Notifier(self.name, self.reading, self.origin) if self.kind == "postgresql" else None
 
     def read(self) -> contextlib.AbstractContextManager[Connection]:
         """A connection for reading; each statement is a transaction of its own."""
         return self._asked(self._to_read)
 
     def write_one(self) -> contextlib.AbstractContextManager[Connection]:
-        """A connection for one statement that changes something, and is a transaction by itself. Nothing is rung."""
+        """A connection for one statement that writes and is a transaction by itself. It cannot ring."""
         return self._asked(self._to_write)
 
     @contextlib.contextmanager
     def _asked(self, turns: _Turns) -> Iterator[Connection]:
         self._refuse()
-        with self.pulse.felt(), turns.taken(), self.reading.connect() as connection:
+        with self.breaker.observed(), turns.taken(), self.reading.connect() as connection:
             yield connection
 
     @contextlib.contextmanager
     def write(self) -> Iterator[Connection]:
-        """One transaction (``BEGIN IMMEDIATE`` on SQLite); what was ``ring``ed in it is heard after the commit."""
+        """One transaction (``BEGIN IMMEDIATE`` on SQLite); ``ring`` in it takes effect after the commit."""
         self._refuse()
-        with self.pulse.felt(), self._to_write.taken(), self.engine.connect() as connection:
+        with self.breaker.observed(), self._to_write.taken(), self.engine.connect() as connection:
             rung: set[str] = set()
             connection.info["rung"] = rung
             with connection.begin():
                 yield connection
         for name in rung:
             self.bell.ring(name)
-        if rung and self._ringer:
-            self._ringer.ring(rung)
+        if rung and self._notifier:
+            self._notifier.ring(rung)
 
     def _refuse(self) -> None:
-        """Raise ``OperationalError`` where ``limited`` says so and the database hangs."""
-        if in_haste() and self.kind == "postgresql" and self.pulse.refuses():
+        """Raise ``OperationalError`` when the caller fails fast (``statement_timeout``) and the database hangs."""
+        if fails_fast() and self.kind == "postgresql" and self.breaker.refuses():
             raise hangs(self.name)
 
     @cached_property
     def threads(self) -> ThreadPoolExecutor:
-        """Threads for those who wait for this database with a limit: when it hangs, nobody else's are held."""
+        """Threads for queries of all cells: a database that hangs holds only its own threads."""
         return ThreadPoolExecutor(self._pool, thread_name_prefix=f"ask {self.name}")
 
     def clock(self, plus: float = 0.0) -> Any:
-        """The moment *plus* seconds from now by the database's clock, for leases: those of machines may differ."""
+        """The moment *plus* seconds from now by the database's clock, for leases: clocks of machines may differ."""
         if self.kind == "sqlite":
             return (datetime.now(UTC).replace(tzinfo=None) + timedelta(seconds=plus)).isoformat(timespec="microseconds")
         return utc(plus)
@@ -198,7 +143,7 @@ class Database:
         connection.info["rung"].add(name)
 
     def retried(self, function: Callable[[], T], limit: float = RETRY_FOR) -> T:
-        """*function*, which may be done twice, again while the database is away or two transactions collide."""
+        """Call *function* (idempotent) until it succeeds, while the database is away or transactions collide."""
         deadline, pause = time.monotonic() + limit, 0.02
         while True:
             try:
@@ -211,17 +156,17 @@ class Database:
             pause = min(pause * 2, 1.0)
 
     def listen(self) -> None:
-        """Hear what other processes ring (PostgreSQL); on SQLite there is nothing to hear."""
+        """Receive what other processes ring (PostgreSQL only)."""
         if self.kind == "postgresql" and self._listener is None:
-            self._listener = _Listener(self)
+            self._listener = Listener(self.name, self.url, self.bell, self.origin)
             self._listener.start()
 
     def close(self) -> None:
-        """Give all connections back."""
+        """Close all connections."""
         if self._listener:
             self._listener.stop()
-        if self._ringer:
-            self._ringer.stop()
+        if self._notifier:
+            self._notifier.stop()
         if "threads" in self.__dict__:
             self.threads.shutdown(wait=False, cancel_futures=True)
         self.reading.dispose()
@@ -284,166 +229,3 @@ def away(error: BaseException) -> bool:
     if getattr(getattr(error, "orig", None), "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:
         return False  # SQLite understood the statement, and cannot do it
     return isinstance(error, PoolTimeout) or (isinstance(error, DBAPIError) and passing(error))
-
-
-class _Columns(Sequence[Any]):
-    """What a cursor says of its columns, made when somebody looks."""
-
-    def __init__(self, cursor: psycopg.Cursor[Any]) -> None:
-        self._cursor = cursor
-
-    @cached_property
-    def _made(self) -> list[Any]:
-        return psycopg.Cursor.description.fget(self._cursor) or []  # type: ignore[attr-defined]
-
-    def __len__(self) -> int:
-        return len(self._made)
-
-    def __getitem__(self, at: Any) -> Any:
-        return self._made[at]
-
-
-class _Cursor(psycopg.Cursor[Any]):
-    """SQLAlchemy asks of each result what its columns are, and looks at it at the first of each statement only. To make
-    it takes a third of reading a server."""
-
-    @property
-    def description(self) -> Any:
-        """See PEP 249."""
-        return _Columns(self) if self.pgresult and self.pgresult.nfields else super().description
-
-
-def _postgresql(url: URL, pool: int, limit: float, pulse: Pulse, **how: Any) -> Engine:
-    """The connection given back last is taken first: it has most statements prepared."""
-    engine = create_engine(url, pool_size=pool, max_overflow=pool, pool_recycle=1800, pool_use_lifo=True,
-                           connect_args={"prepare_threshold": 1, "cursor_factory": _Cursor}, **how)
-
-    @event.listens_for(engine, "do_connect")
-    def connecting(_dialect: Any, _record: Any, given: Any, named: dict[str, Any]) -> Any:
-        if limit and "options" not in named:  # what the URL says itself goes before
-            named["options"] = f"-c statement_timeout={limit * 1000:.0f} " \
-                               f"-c idle_in_transaction_session_timeout={IDLE * 1000:.0f}"
-        try:
-            made = LimitedConnection.connect(*given, **named)
-        except psycopg.errors.ConnectionTimeout:
-            pulse.late()
-            raise
-        made.pulse, made.limit = pulse, limit + MORE if limit else math.inf
-        return made
-
-    return engine
-
-
-def _sqlite(url: URL, pool: int, **how: Any) -> Engine:
-    path = url.database
-    if path and path != ":memory:":
-        Path(path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # keys and hashes of passwords are in it
-    engine = create_engine(url, pool_size=pool, max_overflow=pool, pool_use_lifo=True, connect_args={
-        "check_same_thread": False, "timeout": 30.0}, **how)
-
-    @event.listens_for(engine, "connect")
-    def connected(raw: Any, _record: Any) -> None:
-        raw.isolation_level = None  # transactions are begun below
-        raw.create_function("regexp", 2, patterns.regexp, deterministic=True)  # SQLAlchemy's is Python's
-        _with_log(raw)
-        for pragma in SQLITE_PRAGMAS:
-            raw.execute(f"PRAGMA {pragma}")
-
-    if "isolation_level" not in how:  # in the other engine each statement is a transaction
-        @event.listens_for(engine, "begin")
-        def begun(connection: Connection) -> None:
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-    return engine
-
-
-def _with_log(raw: Any) -> None:
-    """Have the file keep a log. The first who does needs the whole file, and SQLite does not wait for those who open it
-    at the same moment."""
-    deadline = time.monotonic() + RETRY_FOR
-    while True:
-        try:
-            raw.execute("PRAGMA journal_mode=WAL")
-            return
-        except sqlite3.OperationalError:
-            if time.monotonic() > deadline:
-                raise
-        time.sleep(0.01)
-
-
-class _Ringer:
-    """Tells other processes, in a thread of its own, what was rung. Not in the transaction: PostgreSQL commits those
-    that notify one after the other, whichever database they are of. When it fails, nobody is told: a lost doorbell
-    never matters."""
-
-    def __init__(self, database: Database) -> None:
-        self.database = database
-        self._names: set[str] = set()
-        self._condition = threading.Condition()
-        self._thread: threading.Thread | None = None
-        self._over = False
-
-    def ring(self, names: Collection[str]) -> None:
-        """Have *names* told soon."""
-        with self._condition:
-            self._names.update(names)
-            if not self._thread and not self._over:
-                self._thread = threading.Thread(target=self._run, name=f"ring {self.database.name}", daemon=True)
-                self._thread.start()
-            self._condition.notify()
-
-    def _run(self) -> None:
-        while True:
-            with self._condition:
-                self._condition.wait_for(lambda: self._names or self._over)
-                names, self._names = self._names, set()
-            if not names:
-                return
-            try:
-                with self.database.reading.connect() as connection:
-                    for name in names:
-                        connection.execute(NOTIFY, {"channel": CHANNEL, "name": f"{name} {self.database.origin}"})
-            except SQLAlchemyError as error:
-                log.warning("database %s: others are not told (%s)", self.database.name, type(error).__name__)
-            time.sleep(GATHER)
-
-    def stop(self) -> None:
-        """Tell what is left, and end."""
-        with self._condition:
-            thread, self._over = self._thread, True
-            self._condition.notify()
-        if thread:
-            thread.join(RETRY_FOR)
-
-
-class _Listener(threading.Thread):
-    """Turns PostgreSQL's notifications into rings. A lost connection is made anew, and everything rung once."""
-
-    def __init__(self, database: Database) -> None:
-        super().__init__(name=f"listen {database.name}", daemon=True)
-        self.database, self.over = database, threading.Event()
-
-    def run(self) -> None:
-        while not self.over.is_set():
-            try:
-                self._hear()
-            except psycopg.Error as error:
-                log.warning("database %s: no notifications (%s); connecting again", self.database.name, error)
-                self.over.wait(1.0)
-
-    def _hear(self) -> None:
-        url = self.database.url.set(drivername="postgresql").render_as_string(hide_password=False)
-        with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute(f"LISTEN {CHANNEL}")
-            for name in ("actions", "servers"):
-                self.database.bell.ring(name)
-            while not self.over.is_set():
-                for heard in connection.notifies(timeout=1.0):
-                    name, _space, origin = heard.payload.partition(" ")
-                    if origin != self.database.origin:
-                        self.database.bell.ring(name)
-
-    def stop(self) -> None:
-        """End within a second."""
-        self.over.set()

@@ -36,7 +36,7 @@ SORTS = {"created_at": "created_at", "description": "description", "ephemeral_gb
 
 
 @dataclass(frozen=True)
-class Wanted:
+class FlavorQuery:
     """A page of flavors. *project*: whose private ones are seen besides the public ones; *public*: only these (True),
     only private ones (False), or all (``None``)."""
 
@@ -63,7 +63,7 @@ def find(connection: Connection, id: str, project: str | None = None, *, everyth
     return connection.execute(select(flavors).where(*where)).one_or_none()
 
 
-def page(connection: Connection, wanted: Wanted) -> Sequence[Row[Any]] | None:
+def page(connection: Connection, wanted: FlavorQuery) -> Sequence[Row[Any]] | None:
     """The rows; ``None`` when there is no such marker."""
     given = {"project": wanted.project, "most": wanted.limit}
     question, seen = _question(wanted.sort, wanted.descending, wanted.public)
@@ -89,7 +89,7 @@ def _question(sort: str, descending: bool, public: bool | None) -> tuple[Select[
     return question, seen
 
 
-def _conditions(wanted: Wanted) -> list[ColumnElement[bool]]:
+def _conditions(wanted: FlavorQuery) -> list[ColumnElement[bool]]:
     """Of the filters."""
     where: list[ColumnElement[bool]] = []
     if wanted.least_ram is not None:

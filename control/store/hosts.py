@@ -108,9 +108,18 @@ def of_servers(connection: Connection, server_ids: Iterable[str]) -> dict[str, l
 
 
 def group_of(connection: Connection, server_id: str) -> Group | None:
-    """The server group of a server, with the hosts of its other members; ``None`` when it is in none."""
+    """The server group that a server is in, with the hosts of its other members; ``None`` when it is in none."""
     member = select(server_group_members.c.group_id).where(server_group_members.c.server_id == server_id)
-    row = connection.execute(select(server_groups).where(server_groups.c.id.in_(member))).mappings().first()
+    return _group(connection, server_groups.c.id.in_(member), server_id)
+
+
+def group(connection: Connection, id: str, server_id: str) -> Group | None:
+    """A server group, with the hosts of its members other than a server; ``None`` when there is none."""
+    return _group(connection, server_groups.c.id == id, server_id)
+
+
+def _group(connection: Connection, which: ColumnElement[bool], server_id: str) -> Group | None:
+    row = connection.execute(select(server_groups).where(which)).mappings().first()
     if row is None:
         return None
     query = select(hosts.c.name, func.count(allocations.c.server_id.distinct())).join_from(

@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Row, insert, or_, select, update
 
-from . import everywhere
 from .database import Database, now
-from .hanging import hangs
+from .scatter_gather import scatter_gather
 from .servers import text
 from .store import Store
 from .tables import actions, migrations, servers
+from .timeouts import hangs
 
 T = TypeVar("T")
 Found = Row[Any]
@@ -117,7 +117,7 @@ def late(connection: Connection, before: str) -> Sequence[Found]:
 
 
 @dataclass
-class Wanted:
+class MigrationQuery:
     """What a list of migrations is to show: *equal* holds values of columns, *host* is either end's. *newest*: order
     by creation, newest first; else oldest first. *marker*: a uuid after which to begin."""
 
@@ -130,19 +130,19 @@ class Wanted:
     marker: str | None = None
 
 
-def listed(store: Store, wanted: Wanted) -> tuple[Sequence[Found], bool]:
+def listed(store: Store, wanted: MigrationQuery) -> tuple[Sequence[Found], bool]:
     """Migrations of all cells in one order, and whether there are more. Raises ``KeyError`` for an unknown marker.
     Cells that do not answer are left out."""
     after = None
     if wanted.marker is not None:
-        marked = everywhere.asked(store, _read(lambda connection: [find(connection, str(wanted.marker))]), cell0=True)
+        marked = scatter_gather(store, _read(lambda connection: [find(connection, str(wanted.marker))]), cell0=True)
         after = next((row for found in marked.values() for row in found or () if row is not None), None)
         if after is None and None in marked.values():
             raise hangs("of a cell")  # which may have it
         if after is None:
             raise KeyError(wanted.marker)
     rows: list[Found] = []
-    for part in everywhere.asked(
+    for part in scatter_gather(
             store, _read(lambda connection: _rows(connection, wanted, after)), cell0=True).values():
         rows += part or ()
     rows.sort(key=_place, reverse=wanted.newest)
@@ -161,7 +161,7 @@ def _place(row: Found) -> tuple[Any, ...]:
     return row.created_at, row.id, row.uuid
 
 
-def _rows(connection: Connection, wanted: Wanted, after: Found | None) -> Sequence[Found]:
+def _rows(connection: Connection, wanted: MigrationQuery, after: Found | None) -> Sequence[Found]:
     table, where = migrations.c, [migrations.c[name] == value for name, value in wanted.equal.items()]
     changed = [or_(table.updated_at >= wanted.since, table.created_at >= wanted.since)] if wanted.since else []
     if wanted.before:

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from sqlalchemy import Connection, bindparam, delete, or_, select, text
+from sqlalchemy import Connection, bindparam, delete, or_, select
 
 from .allocations import INSERT
+from .locks import advisory_lock
 from .tables import quotas
 
 #: The class, and the holder, of the defaults.
 DEFAULT = "default"
-_TURN = text("SELECT pg_advisory_xact_lock(hashtextextended('quota ' || :whose, 0))")
 _FOUND = select(quotas).where(quotas.c.project_id.in_(bindparam("holders", expanding=True)))
 
 
@@ -36,9 +36,8 @@ def found(connection: Connection, holders: Iterable[str]) -> dict[str, dict[str,
 
 def turn(connection: Connection, whose: str) -> None:
     """Until the transaction ends, nobody else has the turn of *whose* (a project, or one kind of what somebody has):
-    what was counted in it stays true. SQLite lets only one write in any case."""
-    if connection.dialect.name == "postgresql":
-        connection.execute(_TURN, {"whose": whose})
+    what was counted in it stays true."""
+    advisory_lock(connection, "quota", whose)
 
 
 def put(connection: Connection, holder: str, limits: Mapping[str, int]) -> None:

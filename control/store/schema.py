@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection, MetaData, func, inspect, select, text
 
 from .database import Database
-from .hanging import limited
 from .tables import API
+from .timeouts import statement_timeout
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -36,7 +36,7 @@ def upgrade(database: Database, metadata: MetaData) -> bool:
         if version(connection, kind) == newest(kind):
             return False
     # To wait for another who does it, and to change a large table, takes its time.
-    with limited(math.inf), database.write() as connection:  # on SQLite this waits for other writers
+    with statement_timeout(math.inf), database.write() as connection:  # on SQLite this waits for other writers
         if database.kind == "postgresql":
             connection.execute(text("SET LOCAL statement_timeout = 0"))
             connection.execute(select(func.pg_advisory_xact_lock(LOCK)))

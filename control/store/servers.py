@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 from sqlalchemy import (
@@ -27,10 +27,8 @@ from sqlalchemy.sql.dml import ReturningUpdate
 from magnetar_core.actions import ACTIONS, ANY
 
 from .database import Database, added, added_row, now, written
+from .store import Store
 from .tables import actions, server_mappings, servers
-
-if TYPE_CHECKING:
-    from .store import Store
 
 Found = Row[Any]
 #: The task_state of a server that is to be deleted, and of a new one that its host makes.
@@ -94,6 +92,19 @@ def places(store: Store, id: str) -> Iterable[Database]:
             yield store.cell(cell)
         if not last:
             yield store.cell0
+
+
+def by_name(store: Store, project_id: str, name: str) -> list[tuple[Database, Found]]:
+    """The servers of a project that have this name, each with its database. One query for each cell, cell0 first: a
+    server is written to its cell before it leaves cell0, so it is never missed."""
+    found: dict[str, tuple[Database, Found]] = {}
+    for _cell, database in store.databases():
+        with database.read() as connection:
+            rows = connection.execute(BY_ID.where(
+                servers.c.project_id == project_id, servers.c.name == name, servers.c.deleted_at.is_(None)).order_by(
+                servers.c.created_at, servers.c.id)).all()
+        found.update((row.id, (database, row)) for row in rows)
+    return list(found.values())
 
 
 def mapping(store: Store, id: str) -> Row[Any] | None:
@@ -198,14 +209,14 @@ def make(connection: Connection, rows: Sequence[Mapping[str, Any]], request_id: 
          "state": "queued", "args": "{}", "kind": "build"} for row in rows])
 
 
-class Left(NamedTuple):
+class LeavingServer(NamedTuple):
     """The row of a server that has left cell0, and those of its actions, which have no events yet."""
 
     server: RowMapping
     actions: Sequence[RowMapping]
 
 
-def leave(connection: Connection, ids: Collection[str]) -> list[Left]:
+def leave(connection: Connection, ids: Collection[str]) -> list[LeavingServer]:
     """Take servers with their actions out of cell0, which is done when the transaction ends. Who wants to change one
     meanwhile waits, and finds it in its cell then; so no change is lost. Those that have left already are not told."""
     found = connection.execute(_FORGET_SERVERS, {"ids": list(ids)}).mappings().all()
@@ -215,10 +226,10 @@ def leave(connection: Connection, ids: Collection[str]) -> list[Left]:
     # Who asked for something has the server's row until it is written down: it is seen here.
     for action in connection.execute(_FORGET_ACTIONS, {"ids": list(asked)}).mappings():
         asked[action["server_id"]].append(action)
-    return [Left(server, sorted(asked[server["id"]], key=itemgetter("id"))) for server in found]
+    return [LeavingServer(server, sorted(asked[server["id"]], key=itemgetter("id"))) for server in found]
 
 
-class Carried(NamedTuple):
+class ArrivedServer(NamedTuple):
     """A server's row in its cell, that of its creation, and whether nothing else was asked of it yet."""
 
     server: Found
@@ -229,7 +240,8 @@ class Carried(NamedTuple):
 Begin = Callable[[Sequence[Mapping[str, Any]]], Sequence[Row[Any]]]
 
 
-def arrive(connection: Connection, leaving: Sequence[tuple[Left, str]], begin: Begin | None = None) -> list[Carried]:
+def arrive(connection: Connection, leaving: Sequence[tuple[LeavingServer, str]],
+           begin: Begin | None = None) -> list[ArrivedServer]:
     """Write servers that leave cell0 into their cell, where each is to be on the host named with it and its creation is
     in the queue again, or is begun there by *begin* (given the rows' values; returns the rows): then it is
     ``SPAWNING``. Of one that is there already nothing is written or told."""
@@ -252,7 +264,7 @@ def arrive(connection: Connection, leaving: Sequence[tuple[Left, str]], begin: B
         created = {row.server_id: row for row in asked}
     if others:
         connection.execute(_ASKED, others)
-    return [Carried(there[left.server["id"]], created[left.server["id"]], alone=len(left.actions) == 1)
+    return [ArrivedServer(there[left.server["id"]], created[left.server["id"]], alone=len(left.actions) == 1)
             for left, _host in leaving if left.server["id"] in created]
 
 
@@ -265,7 +277,7 @@ def _entered(connection: Connection, new: Sequence[Mapping[str, Any]]) -> dict[s
     return {row.id: row for row in written(connection, _NEW, servers.c.id, new)}
 
 
-def follow(connection: Connection, left: Left) -> None:
+def follow(connection: Connection, left: LeavingServer) -> None:
     """What was asked of a server in cell0 after it had arrived in its cell is asked there: a crash kept it in both."""
     for action in left.actions:
         values = {name: value for name, value in action.items() if name != "id"}

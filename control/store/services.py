@@ -12,7 +12,7 @@ from sqlalchemy import RowMapping, Select, func, select
 
 from . import aggregates, conductors, hosts
 from .database import Database
-from .everywhere import asked
+from .scatter_gather import scatter_gather
 from .store import Store
 from .tables import host_states, migrations, servers
 
@@ -24,7 +24,7 @@ ENDED = ("completed", "confirmed", "reverted", "error", "cancelled", "failed", "
 
 
 @dataclass(frozen=True)
-class Heard:
+class LastSeen:
     """What a cell tells: when each host, and each conductor by name, was last seen, and whether that is lately."""
 
     hosts: Mapping[str, tuple[str | None, bool]]
@@ -51,19 +51,19 @@ class Service:
     row: RowMapping | None = field(default=None, compare=False)
 
 
-def heard(store: Store, silence: float) -> dict[str, Heard | None]:
+def last_seen(store: Store, silence: float) -> dict[str, LastSeen | None]:
     """By cell; ``None`` for one whose database does not answer in time. *silence*: seconds after which something is
     down."""
-    return asked(store, lambda database: _heard(database, silence))
+    return scatter_gather(store, lambda database: _last_seen(database, silence))
 
 
-def _heard(database: Database, silence: float) -> Heard:
+def _last_seen(database: Database, silence: float) -> LastSeen:
     with database.read() as connection:
         late = connection.execute(select(database.clock(-silence))).scalar_one() \
             if database.kind == "postgresql" else database.clock(-silence)
         seen = connection.execute(select(host_states.c.host, host_states.c.seen_at)).all()
         working = conductors.every(connection)
-    return Heard({name: (at, (at or "") > late) for name, at in seen},
+    return LastSeen({name: (at, (at or "") > late) for name, at in seen},
                  {name: (at, at > late) for name, at in working})
 
 
@@ -72,7 +72,7 @@ def every(store: Store, default_zone: str, silence: float) -> list[Service]:
     with store.api.read() as connection:
         rows = hosts.every(connection)
         zones = aggregates.zones(connection)
-    told = heard(store, silence)
+    told = last_seen(store, silence)
     found = [_compute(row, zones.get(row["name"], default_zone), told.get(row["cell_id"])) for row in rows]
     found.sort(key=lambda service: service.number)
     for cell_id, cell in told.items():
@@ -81,7 +81,7 @@ def every(store: Store, default_zone: str, silence: float) -> list[Service]:
     return found
 
 
-def _compute(row: RowMapping, zone: str, cell: Heard | None) -> Service:
+def _compute(row: RowMapping, zone: str, cell: LastSeen | None) -> Service:
     seen_at, lively = cell.hosts.get(row["name"], (None, False)) if cell else (None, False)
     return Service(row["id"], row["number"], COMPUTE, row["name"], zone, row["cell_id"],
                    lively and not row["forced_down"], row["disabled"], row["disabled_reason"], row["forced_down"],
@@ -132,7 +132,7 @@ def _over_cells(store: Store, question: Select[Any]) -> list[Sequence[Any] | Non
         with database.read() as connection:
             return connection.execute(question).all()
 
-    return list(asked(store, rows).values())
+    return list(scatter_gather(store, rows).values())
 
 
 def _rows(answers: Iterable[Sequence[Any] | None]) -> list[Any]:

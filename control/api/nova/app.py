@@ -15,7 +15,7 @@ from magnetar_control.api.nova.operation import Call, Operation
 from magnetar_control.compute.cloud import Cloud
 from magnetar_control.store import servers
 from magnetar_control.store.database import away
-from magnetar_control.store.hanging import limited
+from magnetar_control.store.timeouts import statement_timeout
 from magnetar_control.web import Answer, Fault, Request, Router
 from magnetar_control.web.application import by_token
 from magnetar_control.web.quick import Way
@@ -52,7 +52,7 @@ class ComputeApplication:
 
     def handle(self, request: Request) -> Answer:
         """Answer; never raises. No database is waited for longer than the settings say."""
-        with limited(self.cloud.settings.cell_timeout):
+        with statement_timeout(self.cloud.settings.cell_timeout):
             return self._handled(request)
 
     def _handled(self, request: Request) -> Answer:

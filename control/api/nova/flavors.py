@@ -76,7 +76,7 @@ def full(call: Call, row: Any, specs: bool | None = None) -> dict[str, Any]:
 
 def _listed(call: Call, path: str, show: Any) -> Answer:
     query = call.query
-    wanted = flavors.Wanted(
+    wanted = flavors.FlavorQuery(
         limit=size(call), sort=query.get("sort_key", "flavorid"), descending=query.get("sort_dir") == "desc",
         project=call.project, public=_public(query.get("is_public")) if call.context.is_admin else True,
         least_ram=_least(query, "minRam"), least_disk=_least(query, "minDisk"), name=query.get("name"),

@@ -9,7 +9,7 @@ from magnetar_control.api.nova.operation import Call, Operation, Query
 from magnetar_control.api.nova.paging import PAGE, next_link, size
 from magnetar_control.api.nova.server_view import host_id
 from magnetar_control.api.nova.values import Anything, Time
-from magnetar_control.store import history
+from magnetar_control.store import instance_actions
 from magnetar_core.actions import ACTIONS
 from magnetar_core.errors import InvalidRequest, NotFound
 
@@ -24,7 +24,7 @@ SHOWN = tuple(key for key, action in ACTIONS.items() if action.label)
 def _found(call: Call, rule: str) -> None:
     """Have the server of the path in the call. Raises ``NotFound`` or 403."""
     id = call.params["server_id"]
-    found = history.server(call.cloud.store, id, deleted=call.version >= OF_DELETED) if len(id) == 36 else None
+    found = instance_actions.server(call.cloud.store, id, deleted=call.version >= OF_DELETED) if len(id) == 36 else None
     if found is None or (found[1].project_id != call.project and not call.context.is_admin):
         raise NotFound(f"Instance {id[:80]} could not be found.")
     call.database, call.server = found
@@ -46,9 +46,10 @@ def index(call: Call) -> dict[str, Any]:
     since, before = query.get("changes-since"), query.get("changes-before")
     if since and before and since > before:
         raise InvalidRequest("The value of changes-since must be less than or equal to changes-before.")
-    wanted = history.Wanted(call.server.id, SHOWN, size(call) if paged else None, query.get("marker"), since, before)
+    wanted = instance_actions.ActionQuery(
+        call.server.id, SHOWN, size(call) if paged else None, query.get("marker"), since, before)
     with call.database.read() as connection:
-        rows = history.page(connection, wanted)
+        rows = instance_actions.page(connection, wanted)
     if rows is None:
         raise InvalidRequest(f"marker [{str(wanted.marker)[:255]}] not found")
     answer: dict[str, Any] = {"instanceActions": [_shown(call, row) for row in rows]}
@@ -62,12 +63,13 @@ def show(call: Call) -> dict[str, Any]:
     _found(call, "show")
     admin = call.allows(RULE + "events")
     with call.database.read() as connection:
-        row = history.one(connection, history.Wanted(call.server.id, SHOWN), call.params["id"])
+        row = instance_actions.one(connection, instance_actions.ActionQuery(call.server.id, SHOWN), call.params["id"])
         if row is None:
             raise NotFound(f"Action {call.params['id'][:255]} not found")
         shown = _shown(call, row)
         if admin or call.version >= EVENTS_ALWAYS:
-            shown["events"] = [_event(call, event, admin=admin) for event in history.events(connection, row.id)]
+            events = instance_actions.events(connection, row.id)
+            shown["events"] = [_event(call, event, admin=admin) for event in events]
     return {"instanceAction": shown}
 
 

@@ -39,7 +39,7 @@ def index(call: Call) -> dict[str, Any]:
     equal = {column: query[name] for name, column in COLUMNS.items() if name in query}
     if not call.allows(ALL + "index:all_projects") and equal.setdefault("project_id", call.project) != call.project:
         return {"migrations": []}
-    wanted = migrations.Wanted(equal, query.get("host"), since, before, newest=paged, limit=size(call),
+    wanted = migrations.MigrationQuery(equal, query.get("host"), since, before, newest=paged, limit=size(call),
                                marker=query.get("marker") if paged else None)
     try:
         rows, more = migrations.listed(call.cloud.store, wanted)

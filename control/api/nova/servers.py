@@ -29,7 +29,7 @@ from magnetar_control.api.nova.values import (
     record,
     since,
 )
-from magnetar_control.store import actions, history, listing, servers
+from magnetar_control.store import actions, instance_actions, server_list, servers
 from magnetar_control.store.tables import server_group_members, server_groups
 from magnetar_control.store.tables import servers as table
 from magnetar_control.web import Answer
@@ -99,7 +99,7 @@ def _listed(call: Call, path: str, columns: Sequence[Any], show: Callable[[View,
     if wanted is None:
         return Answer({"servers": []})
     view = View(call)
-    found = listing.page(call.cloud.store, wanted)
+    found = server_list.page(call.cloud.store, wanted)
     shown = [show(view, row) for row in found.rows]
     if call.version >= CELL_DOWN:
         shown += [_unknown(view, row, path) for row in found.missing]
@@ -117,7 +117,7 @@ def _unknown(view: View, row: Any, path: str) -> dict[str, Any]:
     return shown
 
 
-def _wanted(call: Call, columns: Sequence[Any]) -> listing.Wanted | None:
+def _wanted(call: Call, columns: Sequence[Any]) -> server_list.ServerQuery | None:
     """What the query asks for; ``None`` when nothing can fit."""
     query = {name: value[-1] if isinstance(value, list) and name not in ("sort_key", "sort_dir", "status") else value
              for name, value in call.query.items()}
@@ -128,13 +128,13 @@ def _wanted(call: Call, columns: Sequence[Any]) -> listing.Wanted | None:
         query = {name: value for name, value in query.items()
                  if name in OPEN or OPEN_SINCE.get(name, 999) <= call.version}
     sort = _sort(call, query)
-    wanted = listing.Wanted(columns, size(call), sort, timeout=call.settings.cell_timeout)
+    wanted = server_list.ServerQuery(columns, size(call), sort, timeout=call.settings.cell_timeout)
     project = query.get("project_id") or query.get("tenant_id")
     if not everywhere:
         wanted.project = call.project
-        wanted.filters.append(listing.plain("project_id", call.project))
+        wanted.filters.append(server_list.plain("project_id", call.project))
     elif project:
-        wanted.filters.append(listing.plain("project_id", project))
+        wanted.filters.append(server_list.plain("project_id", project))
     if not _filters(call, query, wanted):
         return None
     wanted.columns = (*columns, *(table.c[name] for name, _d in sort if not any(c.name == name for c in columns)))
@@ -148,39 +148,39 @@ def _truth(query: Mapping[str, Any], name: str) -> bool:
     return bool(Truth().check(text, name)) if text not in ("", None) else True
 
 
-def _filters(call: Call, query: Mapping[str, Any], wanted: listing.Wanted) -> bool:
+def _filters(call: Call, query: Mapping[str, Any], wanted: server_list.ServerQuery) -> bool:
     """Add the conditions; False when nothing can fit."""
     add = wanted.filters.append
     for name, value in query.items():
         if name in COLUMNS:
-            add(listing.plain(COLUMNS[name], None if value in ("None", "null") else NUMBER.check(value, name)
+            add(server_list.plain(COLUMNS[name], None if value in ("None", "null") else NUMBER.check(value, name)
                               if name in NUMBERS else value))
         elif name in REGEXP:
-            add(listing.matching(REGEXP[name], PATTERN.check(value, name)))
+            add(server_list.matching(REGEXP[name], PATTERN.check(value, name)))
         elif name in ADDRESSES:
-            add(listing.with_address(ADDRESSES[name], PATTERN.check(value, name)))
+            add(server_list.with_address(ADDRESSES[name], PATTERN.check(value, name)))
         elif name in TAG_FILTERS:
             every, negated = TAG_FILTERS[name]
-            add(listing.tagged(str(value).split(","), every, negated))
+            add(server_list.tagged(str(value).split(","), every, negated))
     if "status" in query and not _status(call, query["status"], wanted):
         return False
     if "locked" in query:
         locked = query["locked"]
         add(lambda _kind: table.c.locked_by.is_not(None) if locked else table.c.locked_by.is_(None))
     if "config_drive" in query:
-        add(listing.plain("config_drive", Truth().check(query["config_drive"], "config_drive")))
+        add(server_list.plain("config_drive", Truth().check(query["config_drive"], "config_drive")))
     if "metadata" in query:
-        add(listing.with_metadata(_metadata(query["metadata"])))
+        add(server_list.with_metadata(_metadata(query["metadata"])))
     if "availability_zone" in query:
         add(_in_zone(call, str(query["availability_zone"])))
     span = query.get("changes-since"), query.get("changes-before")
     if all(span) and str(span[1]) < str(span[0]):
         raise InvalidRequest("The value of changes-since must be less than or equal to changes-before.")
     if any(span):
-        add(listing.changed(*span))
+        add(server_list.changed(*span))
     gone = _only_deleted(call, query.get("status", ())) or ("deleted" in query and _truth(query, "deleted"))
     if gone or not any(span):
-        add(listing.deleted(gone))
+        add(server_list.deleted(gone))
     return True
 
 
@@ -188,8 +188,8 @@ TAG_FILTERS = {"tags": (True, False), "tags-any": (False, False), "not-tags": (T
                "not-tags-any": (False, True)}
 
 
-def _status(call: Call, words: Sequence[str], wanted: listing.Wanted) -> bool:
-    conditions = [listing.word(word) for word in words]
+def _status(call: Call, words: Sequence[str], wanted: server_list.ServerQuery) -> bool:
+    conditions = [server_list.word(word) for word in words]
     if any(condition is None for condition in conditions):
         if call.version >= REFUSES_STATUS:
             raise InvalidRequest(f"Invalid status: {', '.join(words)[:80]}")
@@ -245,7 +245,7 @@ def _sort(call: Call, query: Mapping[str, Any]) -> list[tuple[str, bool]]:
 
 def _marker(call: Call, id: str, sort: Sequence[tuple[str, bool]]) -> tuple[Any, ...]:
     """Where a page begins: what the server *id* sorts by. It may have been deleted since the page before."""
-    found = history.server(call.cloud.store, id, deleted=True) if len(id) == 36 else None
+    found = instance_actions.server(call.cloud.store, id, deleted=True) if len(id) == 36 else None
     if found is None or (found[1].project_id != call.project and not call.context.is_admin):
         raise InvalidRequest(f"marker [{id[:80]}] not found")
     return tuple(getattr(found[1], name) for name, _descending in sort)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from ipaddress import ip_address
 from typing import Any
 
-from magnetar_control.store import patterns
+from magnetar_control.store import regex
 from magnetar_core.errors import InvalidField
 from magnetar_core.fields import Field, Record
 from magnetar_core.kinds.common import NAME
@@ -82,14 +82,14 @@ class Decimal(Value):
 
 
 class Pattern(Value):
-    """A regular expression of what both databases know (``store.patterns``)."""
+    """A regular expression of what both databases know (``store.regex``)."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
         """The text."""
         try:
-            patterns.search(str(value))
-        except patterns.Refused as error:
-            raise InvalidField(path, f"must be a regular expression of {patterns.KNOWN}: {error}", value) from None
+            regex.search(str(value))
+        except regex.Refused as error:
+            raise InvalidField(path, f"must be a regular expression of {regex.KNOWN}: {error}", value) from None
         return str(value)
 
     def schema(self, version: Version | None = None) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from magnetar_control.store import names
+from magnetar_control.store import instance_actions
 from magnetar_core.actions import STOPPED
 from magnetar_core.errors import InvalidField, NotFound
 from magnetar_core.fields import Field, Kind
@@ -139,7 +139,7 @@ def event(asks: Asks, noun: Noun, key: str, sent: Mapping[str, Any], operation: 
     if database is None:
         raise NotFound(f"Server {key!r} was removed in the meantime.", kind="server", key=key)
     with database.read() as connection:
-        before = names.asked(connection, row.id, asks.request_id, action.format(**args))
+        before = instance_actions.of_request(connection, row.id, asks.request_id, action.format(**args))
     if before is None:
         found = function(doing, row, args)
     else:

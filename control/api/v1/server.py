@@ -17,7 +17,9 @@ from magnetar_control.api.nova.server_create import BODY, CREATE
 from magnetar_control.api.nova.server_create import prepared as rows_of
 from magnetar_control.compute import quotas as quota
 from magnetar_control.compute.cloud import Cloud
-from magnetar_control.store import listing, names, servers
+from magnetar_control.compute.scheduling import predicted_host
+from magnetar_control.store import instance_actions, server_list, servers
+from magnetar_control.store.locks import advisory_lock
 from magnetar_control.store.tables import servers as table
 from magnetar_control.web import Answer
 from magnetar_core.actions import RESCUED, status
@@ -32,7 +34,6 @@ from . import server_plan as planning
 from .asks import Asks, Document
 from .noun import EMPTY, Noun, immutable, is_uuid, merged
 from .operations import Operation
-from .placing import host_for
 from .server_anew import kept, rows_instead_of, without
 from .server_shown import CONSTANT, POWERS, plain, shown
 from .server_want import BLOCK, Wanted
@@ -60,9 +61,9 @@ class Servers(Noun):
 
     def rows(self, asks: Asks) -> Sequence[Any]:
         """All of the project; one query for each cell."""
-        found = listing.page(asks.cloud.store, listing.Wanted(
+        found = server_list.page(asks.cloud.store, server_list.ServerQuery(
             tuple(table.c), 10000, [("created_at", True), ("id", True)],
-            [listing.plain("project_id", asks.project), listing.deleted(False)], project=asks.project,
+            [server_list.plain("project_id", asks.project), server_list.deleted(False)], project=asks.project,
             timeout=asks.cloud.settings.cell_timeout))
         asks.compute("GET", "/servers", None, None, limit=0)  # whether the caller may list at all
         return found.rows
@@ -77,7 +78,7 @@ class Servers(Noun):
         if is_uuid(key):
             one = do.found(asks, key.lower())
             return one[1] if one else None
-        named = names.named(asks.cloud.store, asks.project, key)
+        named = servers.by_name(asks.cloud.store, asks.project, key)
         if len(named) > 1:
             raise Ambiguous(f"{len(named)} servers have the name {key!r}; use a uuid.",
                             uuids=[row.id for _database, row in named])
@@ -176,7 +177,7 @@ class Ensuring:
         if one is None:
             return []
         with one[0].read() as connection:
-            return names.asked_by(connection, row.id, self.asks.request_id)
+            return instance_actions.keys_of_request(connection, row.id, self.asks.request_id)
 
     def _mine(self, row: Any) -> bool:
         """Whether this very request has made the server, and is sent again."""
@@ -184,7 +185,7 @@ class Ensuring:
         if one is None:
             return False
         with one[0].read() as connection:
-            return names.asked(connection, row.id, self.asks.request_id, "create") is not None
+            return instance_actions.of_request(connection, row.id, self.asks.request_id, "create") is not None
 
     # Making
 
@@ -235,7 +236,7 @@ class Ensuring:
     def _checked(self, completed: Document, wanted: Wanted) -> str:
         """The host that it would get; refused is what would be refused."""
         row = self._rows(wanted.body(completed), completed)
-        return host_for(self.asks.cloud, row, self.asks.context.is_admin)
+        return predicted_host(self.asks, row)
 
     def _predicted(self, want: Document, host: str | None) -> Document:
         names = {f.name for f in self.noun.kind.fields if "show" in f.on}
@@ -258,8 +259,8 @@ class Ensuring:
         """Write it down, unless there is one of its name or uuid by now. Returns the uuid."""
         store = self.asks.cloud.store
         with store.cell0.write() as connection:
-            names.alone(connection, self.asks.project, row["name"])
-            if names.named(store, self.asks.project, row["name"]):
+            advisory_lock(connection, self.asks.project, row["name"])
+            if servers.by_name(store, self.asks.project, row["name"]):
                 raise Taken
             if servers.find(store, row["id"]):
                 raise Conflict(f"The uuid {row['id']} belongs to another server. Use another.", uuids=[row["id"]])
@@ -384,7 +385,7 @@ class Ensuring:
             return
         own = {nic["address"] for nic in have["networks"]}
         body = wanted.body(completed, own)
-        host_for(self.asks.cloud, self._rows(body, completed, have), self.asks.context.is_admin, have["flavor"])
+        predicted_host(self.asks, self._rows(body, completed, have), have["flavor"])
 
 
 def _afterwards(want: Document) -> Document:

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from magnetar_control.store import names, servers
+from magnetar_control.store import instance_actions, servers
 from magnetar_core.actions import BUILDING
 from magnetar_core.errors import MagnetarError, NotFound, TimedOut
 
@@ -77,7 +77,7 @@ class Doing:
         if one is None:
             raise NotFound(f"Server {self.id} was removed in the meantime.", kind="server", key=self.id)
         with one[0].read() as connection:
-            taken = names.asked(connection, self.id, self.asks.request_id, key)
+            taken = instance_actions.of_request(connection, self.id, self.asks.request_id, key)
         return f"req-{uuid.uuid4()}" if taken else self.asks.request_id
 
     def ask(self, action: str, args: Any = None, key: str | None = None) -> Any:
@@ -93,7 +93,7 @@ class Doing:
 
         def done(database: Any, _row: Any) -> bool:
             with database.read() as connection:
-                action = names.asked(connection, self.id, request_id, key)
+                action = instance_actions.of_request(connection, self.id, request_id, key)
             state[:] = [action.state] if action else ["done"]
             return state[0] in ("done", "failed")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from magnetar_control import cli
-from magnetar_control.scheduler.choose import rules_of
+from magnetar_control.scheduler.rules import rules_of
 from magnetar_control.settings import InvalidSettings, Settings, load, make
 from tools import reference
 

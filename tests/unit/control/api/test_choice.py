@@ -3,15 +3,19 @@
 
 import orjson
 
-from magnetar_control.api.v1 import placing
+from magnetar_control.compute.caller import Caller
+from magnetar_control.compute.scheduling import predicted_host
 from magnetar_control.conductor.conductor import Conductor
 from magnetar_control.conductor.flows import FLOWS
-from magnetar_control.scheduler.choose import choose, rules_of
-from magnetar_control.scheduler.request import Request
+from magnetar_control.scheduler.choose import choose
+from magnetar_control.scheduler.request_spec import RequestSpec
+from magnetar_control.scheduler.rules import rules_of
+from magnetar_control.services import Context
 from magnetar_control.settings import make
 from magnetar_control.store.allocations import Amounts
 
 FLAVOR = {"id": "1", "name": "tiny", "vcpus": 1, "ram": 64, "disk": 1, "ephemeral": 0, "swap": 0}
+ADMIN = Context("boss", "red", frozenset(("admin",)))
 
 
 def test_conductor_and_dry_run_choose_as_the_settings_say(small):
@@ -22,12 +26,12 @@ def test_conductor_and_dry_run_choose_as_the_settings_say(small):
         cloud.settings = make({"state_dir": str(cloud.settings.state_dir), "ram_weight_multiplier": multiplier,
                                "default_availability_zone": "hall1"})
         row = {"id": "s", "project_id": "red", "flavor": orjson.dumps(FLAVOR), "image": b"{}", "request": b"{}",
-               "pinned_availability_zone": None, "availability_zone": None}
-        assert placing.host_for(cloud, row, admin=True) == best
+               "hints": b"{}", "pinned_availability_zone": None, "availability_zone": None}
+        assert predicted_host(Caller(cloud, ADMIN, "req-dry"), row) == best
         conductor = Conductor(cloud.settings, cloud.store, cloud.services, cloud.agents, "cell1", FLOWS, None)
         conductor.look()
         for name in ("small", "large"):
             conductor.states.up(name, up=True)
         assert conductor.states.rules == rules_of(cloud.settings)
-        wish = Request(server_id="s", project_id="red", amounts=Amounts(1, 64, 1), availability_zone="hall1")
+        wish = RequestSpec(server_id="s", project_id="red", amounts=Amounts(1, 64, 1), availability_zone="hall1")
         assert choose(conductor.states, wish)[0].host == best

@@ -11,7 +11,7 @@ from sqlalchemy import text, update
 from sqlalchemy.exc import DataError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from magnetar_control.store import listing
+from magnetar_control.store import server_list
 from magnetar_control.store.database import Database, away
 from magnetar_control.store.tables import servers
 from tests.unit.control.conftest import tables
@@ -92,7 +92,7 @@ def test_metadata(cloud):
 def test_what_a_database_refuses_is_not_a_cell_that_is_away(compute, monkeypatch):
     """Neither an empty list nor servers of status UNKNOWN: It is a bad value, or a failure."""
     compute.server()
-    monkeypatch.setattr(listing, "matching", lambda _column, _pattern: lambda kind: text(
+    monkeypatch.setattr(server_list, "matching", lambda _column, _pattern: lambda kind: text(
         "1 = CAST('x' AS INTEGER)" if kind == "postgresql" else "json_extract('{', 'x')"))
     reply = compute.rita.get("/servers?name=web", "2.100")
     assert reply.status == (400 if compute.api.kind == "postgresql" else 500), reply

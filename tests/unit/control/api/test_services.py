@@ -70,7 +70,7 @@ def test_services_of_a_cell_that_does_not_answer(small, tmp_path, monkeypatch):
     def away(*_args):
         raise OperationalError("x", {}, Exception("away"))
 
-    monkeypatch.setattr("magnetar_control.store.services._heard", away)
+    monkeypatch.setattr("magnetar_control.store.services._last_seen", away)
     assert listed(small, version="2.68") == []
     assert listed(small, version="2.69") == [{"binary": "nova-compute", "host": "kvm1", "status": "UNKNOWN"}]
 

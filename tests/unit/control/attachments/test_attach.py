@@ -174,7 +174,7 @@ def test_a_volume_that_cannot_be_had_is_given_up(owner: Owner, monkeypatch: pyte
     def refused(*_args: Any) -> Any:
         raise Conflict("The host has no room for a disk.")
 
-    monkeypatch.setattr("magnetar_control.conductor.attach.plug", refused)
+    monkeypatch.setattr("magnetar_control.conductor.attach_volume.connect", refused)
     assert owner.attach(server, volume).status == 200
     until(lambda: owner.state(volume) == "available")
     until(lambda: owner.attached(server) == [])
@@ -190,7 +190,7 @@ def test_a_guest_that_does_not_let_go_keeps_its_volume(owner: Owner, monkeypatch
         raise Conflict("The guest did not let go of it.")
 
     with monkeypatch.context() as patch:
-        patch.setattr("magnetar_control.conductor.plug.between.detach", refused)
+        patch.setattr("magnetar_control.conductor.connect_volume.agents.detach", refused)
         assert owner.detach(server, volume).status == 202
         until(lambda: _last(owner, server)["message"] == "Error")
     assert _last(owner, server)["action"] == "detach_volume"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from magnetar_control.conductor import interfaces, power
+from magnetar_control.conductor import attach_interface, retry
 from magnetar_control.conductor.work import HostDown
 from magnetar_core.errors import Conflict, TimedOut
 
@@ -137,7 +137,7 @@ def test_a_host_that_refuses_leaves_no_port(owner: Owner, monkeypatch: pytest.Mo
     def refused(*_args: Any, **_more: Any) -> Any:
         raise Conflict("The host has no room for a NIC.")
 
-    monkeypatch.setattr("magnetar_control.conductor.interfaces.build.networks", refused)
+    monkeypatch.setattr("magnetar_control.conductor.attach_interface.delivery.networks", refused)
     reply = owner.call.post(path(server), {"interfaceAttachment": {"net_id": net}})
     assert reply.status == 500 and "no room" in reply.json["computeFault"]["message"]
     assert ports(owner) == before
@@ -168,7 +168,7 @@ def test_a_conductor_dies(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_port_whose_nic_a_guest_may_have_is_kept_while_its_host_is_away(
         owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     server, net, before, tried, away = server_on(owner), network(owner), ports(owner), [], [True]
-    plug = interfaces._plug
+    plug = attach_interface._plug
 
     def plugged(*args: Any) -> None:
         plug(*args)
@@ -179,11 +179,11 @@ def test_a_port_whose_nic_a_guest_may_have_is_kept_while_its_host_is_away(
     def unplugged(*_args: Any) -> None:
         raise HostDown("The connection was cut.")
 
-    monkeypatch.setattr(interfaces, "_plug", plugged)
+    monkeypatch.setattr(attach_interface, "_plug", plugged)
     for name, value in (("AGAIN", 0.0), ("TRIES", 2), ("SELDOM", 0.1)):
-        monkeypatch.setattr(power, name, value)
+        monkeypatch.setattr(retry, name, value)
     with monkeypatch.context() as patch, ThreadPoolExecutor(1) as threads:
-        patch.setattr(interfaces, "_unplug", unplugged)
+        patch.setattr(attach_interface, "_unplug", unplugged)
         asked = threads.submit(owner.call.post, path(server), {"interfaceAttachment": {"net_id": net}})
         until(lambda: len(tried) > 3)
         [port] = set(ports(owner)) - set(before)
@@ -195,7 +195,7 @@ def test_a_port_whose_nic_a_guest_may_have_is_kept_while_its_host_is_away(
 
 
 def test_a_port_whose_nic_a_guest_does_not_let_go_is_kept(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
-    server, net, before, plug = server_on(owner), network(owner), ports(owner), interfaces._plug
+    server, net, before, plug = server_on(owner), network(owner), ports(owner), attach_interface._plug
 
     def plugged(*args: Any) -> None:
         plug(*args)
@@ -205,8 +205,8 @@ def test_a_port_whose_nic_a_guest_does_not_let_go_is_kept(owner: Owner, monkeypa
         raise TimedOut("The guest does not let go of the NIC.")
 
     with monkeypatch.context() as patch:
-        patch.setattr(interfaces, "_plug", plugged)
-        patch.setattr(interfaces, "_unplug", unplugged)
+        patch.setattr(attach_interface, "_plug", plugged)
+        patch.setattr(attach_interface, "_unplug", unplugged)
         assert owner.call.post(path(server), {"interfaceAttachment": {"net_id": net}}).status >= 400
     [port] = set(ports(owner)) - set(before)
     assert owner.call.delete(path(server, port)).status == 202

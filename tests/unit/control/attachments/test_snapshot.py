@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
-from magnetar_control.conductor import attach, power
-from magnetar_control.conductor.periodic import Periodic, images
+from magnetar_control.conductor import attach_volume, retry
+from magnetar_control.conductor.image_cache import remove_unused
 from magnetar_control.conductor.work import HostDown, Work
 from magnetar_control.store import servers, tables
 from magnetar_core.client import Client
@@ -181,7 +181,7 @@ def test_a_copy_that_the_host_keeps_does_not_fail_the_image(maker: Owner, monkey
         assert leftovers(maker) == [f"snapshot-{id}"]
     with maker.cloud.parts.agents.client(maker.cloud.hosts[maker.host_of(server)]) as client:
         client.event("server", server, "create_image", {"name": f"snapshot-{server}"})  # somebody else's
-    images(Periodic(maker.cloud.parts.working))
+    remove_unused(maker.cloud.parts.working)
     assert leftovers(maker) == [f"snapshot-{server}"]
     with maker.cloud.parts.agents.client(maker.cloud.hosts[maker.host_of(server)]) as client:
         client.delete("image", f"snapshot-{server}")
@@ -212,7 +212,7 @@ def test_a_server_that_goes_while_its_image_waits(maker: Owner, monkeypatch: pyt
         raise HostDown("The agent does not answer.")
 
     monkeypatch.setattr("magnetar_control.conductor.snapshot._content", away)
-    monkeypatch.setattr("magnetar_control.conductor.power.AGAIN", pause)
+    monkeypatch.setattr("magnetar_control.conductor.retry.AGAIN", pause)
     id = make(maker, server)
     until(lambda: tried)
     maker.call.delete(f"/v2.1/servers/{server}")
@@ -263,8 +263,8 @@ def unreachable(patched: pytest.MonkeyPatch) -> None:
         raise HostDown(f"host {host or work.server.host} does not answer")
 
     patched.setattr(Work, "client", client)
-    patched.setattr(attach, "plug", lambda work, host, _entry: client(work, host))
-    patched.setattr(power, "AGAIN", 600.0)
+    patched.setattr(attach_volume, "connect", lambda work, host, _entry: client(work, host))
+    patched.setattr(retry, "AGAIN", 600.0)
 
 
 def go_on(owner: Owner, server: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import delete
 
-from magnetar_control.conductor import attach, power, remove, volumes
+from magnetar_control.conductor import attach_volume, block_devices, delete_server, retry
 from magnetar_control.conductor.work import HostDown
 from magnetar_control.services.volume.tables import attachments
 from magnetar_control.services.volume.tables import volumes as rows
@@ -20,15 +20,15 @@ from .test_build import block, root
 
 
 def test_a_build_that_moves_on_takes_its_volumes_along(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept, built, tried = owner.volume(host="kvm1"), volumes.built, []
+    kept, built, tried = owner.volume(host="kvm1"), block_devices.built, []
 
     def fails_once(work: Any, host: str, *more: Any) -> Any:
-        tried.append((host, [one["volume_id"] for one in volumes.entries(work)]))
+        tried.append((host, [one["volume_id"] for one in block_devices.entries(work)]))
         if len(tried) == 1:
             raise Conflict("The first host is no good.")
         return built(work, host, *more)
 
-    monkeypatch.setattr(volumes, "built", fails_once)
+    monkeypatch.setattr(block_devices, "built", fails_once)
     blocks = [root(owner), block("volume", kept), block("blank", volume_size=1)]
     server = owner.server(imageRef=owner.call.image(), block_device_mapping_v2=blocks)["id"]
     (first, drawn), (second, drawn_again) = tried
@@ -64,7 +64,7 @@ def test_a_server_goes_while_its_host_is_down(owner: Owner, monkeypatch: pytest.
     owner.attach(server, far)
     until(lambda: owner.state(far) == "in-use")
     with monkeypatch.context() as patch:
-        patch.setattr(remove, "_from", lambda _work, _host: None)  # nobody there hears of it
+        patch.setattr(delete_server, "_from", lambda _work, _host: None)  # nobody there hears of it
         owner.call.delete(f"/v2.1/servers/{server}")
         until(lambda: owner.call.get(f"/v2.1/servers/{server}").status == 404)
     assert owner.state(far) == "available"
@@ -140,7 +140,7 @@ def test_a_volume_that_a_guest_may_have_is_kept_while_its_host_is_away(
         owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     """The host attaches it, and its answer is lost; then it is away for longer than anything is asked again."""
     server, volume, tried, away = owner.server()["id"], owner.volume(), [], [True]
-    plug, unplug = attach.plug, attach.unplug
+    plug, unplug = attach_volume.connect, attach_volume.disconnect
 
     def plugged(*args: Any) -> str:
         device = plug(*args)
@@ -154,10 +154,10 @@ def test_a_volume_that_a_guest_may_have_is_kept_while_its_host_is_away(
             raise HostDown("The connection was cut.")
         unplug(*args)
 
-    monkeypatch.setattr(attach, "plug", plugged)
-    monkeypatch.setattr(attach, "unplug", unplugged)
+    monkeypatch.setattr(attach_volume, "connect", plugged)
+    monkeypatch.setattr(attach_volume, "disconnect", unplugged)
     for name, value in (("AGAIN", 0.0), ("TRIES", 2), ("SELDOM", 0.1)):
-        monkeypatch.setattr(power, name, value)
+        monkeypatch.setattr(retry, name, value)
     assert owner.attach(server, volume).status == 200
     until(lambda: len(tried) > 3)
     assert owner.state(volume) in ("reserved", "attaching")
@@ -169,7 +169,7 @@ def test_a_volume_that_a_guest_may_have_is_kept_while_its_host_is_away(
 
 
 def test_a_volume_that_a_guest_does_not_let_go_is_kept(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
-    server, volume, plug = owner.server()["id"], owner.volume(), attach.plug
+    server, volume, plug = owner.server()["id"], owner.volume(), attach_volume.connect
 
     def plugged(*args: Any) -> str:
         plug(*args)
@@ -179,8 +179,8 @@ def test_a_volume_that_a_guest_does_not_let_go_is_kept(owner: Owner, monkeypatch
         raise TimedOut("The guest does not let go of the disk.")
 
     with monkeypatch.context() as patch:
-        patch.setattr(attach, "plug", plugged)
-        patch.setattr(attach, "unplug", unplugged)
+        patch.setattr(attach_volume, "connect", plugged)
+        patch.setattr(attach_volume, "disconnect", unplugged)
         assert owner.attach(server, volume).status == 200
         until(lambda: owner.call.get(f"/v2.1/servers/{server}/os-instance-actions").json["instanceActions"][0][
             "message"] == "Error")

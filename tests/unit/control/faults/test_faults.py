@@ -15,7 +15,7 @@ from sqlalchemy.exc import OperationalError
 
 from magnetar_control.conductor import audit
 from magnetar_control.conductor.flows import FLOWS
-from magnetar_control.conductor.watch import Watch
+from magnetar_control.conductor.host_watch import HostWatch
 from magnetar_control.services.volume import work as volume_work
 from magnetar_control.store import actions as queue
 from magnetar_control.store import database as database_module
@@ -53,7 +53,7 @@ def away(name, monkeypatch):
 
 
 def well(cloud):
-    return audit.check(cloud.parts.store, cloud.parts.agents, cloud.services, pause=0.1) == []
+    return audit.run(cloud.parts.store, cloud.parts.agents, cloud.services, pause=0.1) == []
 
 
 # A cell's database is away --------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ def test_what_was_taken_and_never_heard_of_runs_out(postgres):
 def test_two_conductors_of_one_name_share_the_work(cloud, image):
     other = cloud.parts.conductor(cloud.services)
     assert other.name == cloud.parts.working.name and other.holder != cloud.parts.working.holder
-    other.start(Watch(other).run)
+    other.start(HostWatch(other).run)
     try:
         ids = [cloud.admin.post("/v2.1/servers", {"server": {
             "name": f"many{n}", "flavorRef": "1", "imageRef": image, "networks": "none"}}, "2.60").json["server"]["id"]
@@ -225,7 +225,7 @@ def test_hosts_are_up_whatever_the_clocks_say(on_postgresql, monkeypatch, second
     services = cloud.admin.get("/v2.1/os-services").json["services"]
     assert {(one["binary"], one["state"]) for one in services} == {("nova-compute", "up"), ("nova-conductor", "up")}
     other = cloud.parts.conductor(cloud.services)
-    looking = threading.Thread(target=Watch(other)._round, name="run")
+    looking = threading.Thread(target=HostWatch(other)._round, name="run")
     looking.start()
     looking.join()
     assert other.is_up("kvm1") and cloud.parts.working.is_up("kvm1")

@@ -20,12 +20,12 @@ from sqlalchemy.exc import OperationalError
 
 from magnetar_control.conductor.conductor import Conductor
 from magnetar_control.conductor.flows import FLOWS
-from magnetar_control.conductor.watch import Watch
+from magnetar_control.conductor.host_watch import HostWatch
 from magnetar_control.health import Health
-from magnetar_control.store import actions, hanging, servers, tables
+from magnetar_control.store import actions, servers, tables, timeouts
 from magnetar_control.store.database import Database
-from magnetar_control.store.hanging import limited
 from magnetar_control.store.tables import host_states
+from magnetar_control.store.timeouts import statement_timeout
 from tests.unit.control.api.compute import Compute
 from tools import postgres as server
 
@@ -96,12 +96,13 @@ def stopped(database):
 def test_a_statement_ends_though_the_server_stands_still(postgres):
     with stopped(postgres):
         began = time.monotonic()
-        with pytest.raises(OperationalError, match="no answer within 0.5 s"), limited(0.5), postgres.read() as one:
+        with pytest.raises(OperationalError, match="no answer within 0.5 s"), statement_timeout(0.5), \
+                postgres.read() as one:
             one.execute(text("SELECT 1"))
         assert time.monotonic() - began < 0.5 + BUSY
     with postgres.read() as one:
         assert one.execute(text("SELECT 1")).scalar_one() == 1
-    assert not postgres.pulse.hangs
+    assert not postgres.breaker.hangs
 
 
 def test_the_server_ends_long_statements_itself(postgres):
@@ -109,7 +110,7 @@ def test_the_server_ends_long_statements_itself(postgres):
     try:
         with pytest.raises(OperationalError, match="statement timeout"), database.read() as connection:
             connection.execute(text("SELECT pg_sleep(30)"))
-        assert not database.pulse.hangs  # it has said something
+        assert not database.breaker.hangs  # it has said something
     finally:
         database.close()
 
@@ -168,9 +169,9 @@ def test_many_at_once_while_a_cell_hangs(compute, way):
 def test_many_who_have_time_do_not_wait_for_long(compute, way, monkeypatch):
     """Lists may wait for minutes: yet all threads of the API are not kept from others by a cell that says nothing."""
     compute.cloud.settings = dataclasses.replace(compute.cloud.settings, cell_timeout=120.0)
-    monkeypatch.setattr(hanging, "SILENT", 1.0)
+    monkeypatch.setattr(timeouts, "SILENT", 1.0)
     well, lost = compute.server(), compute.server(cell="cell2")
-    paths = ["/servers/detail", f"/servers/{lost}"] * hanging.MANY
+    paths = ["/servers/detail", f"/servers/{lost}"] * timeouts.MANY
     assert len(statuses(compute.alice.get("/servers/detail", "2.96"))) == 2
     with way.swallows(), ThreadPoolExecutor(len(paths)) as threads:
         for future in [threads.submit(timed, compute.alice.get, path, "2.96") for path in paths]:
@@ -182,7 +183,7 @@ def test_many_who_have_time_do_not_wait_for_long(compute, way, monkeypatch):
 
 
 def test_the_watch_and_the_health_of_others_go_on(compute, way, monkeypatch):
-    monkeypatch.setattr("magnetar_control.conductor.watch.LOOK", TIMEOUT)
+    monkeypatch.setattr("magnetar_control.conductor.host_watch.LOOK", TIMEOUT)
     monkeypatch.setattr("magnetar_control.health.PATIENCE", TIMEOUT)
     for cell in ("cell1", "cell2"):
         compute.host(f"kvm-{cell}", cell=cell)
@@ -190,7 +191,7 @@ def test_the_watch_and_the_health_of_others_go_on(compute, way, monkeypatch):
             connection.execute(update(host_states).values(watcher="other", lease_until="9999", seen_at="9999"))
     cloud = compute.cloud
     conductor = Conductor(cloud.settings, cloud.store, cloud.services, cloud.agents, "cell1", FLOWS, None)
-    watch = Watch(conductor)
+    watch = HostWatch(conductor)
     watch._round()
     assert conductor.is_up("kvm-cell1") and conductor.is_up("kvm-cell2")
     with way.swallows():
@@ -240,19 +241,19 @@ def test_leases_are_kept_while_the_other_database_of_a_conductor_hangs(compute, 
 
 def test_a_database_that_hangs_is_asked_from_time_to_time_only(postgres, way, monkeypatch):
     """While many wait for it, those who would wait for long are refused at once; the first answer ends that."""
-    monkeypatch.setattr(hanging, "SILENT", 0.2)
+    monkeypatch.setattr(timeouts, "SILENT", 0.2)
     database = Database(way.url(postgres.url.database))
 
     def ask():
-        with limited(30.0), database.read() as connection:
+        with statement_timeout(30.0), database.read() as connection:
             return connection.execute(text("SELECT 1")).scalar_one()
 
     try:
         assert ask() == 1
-        with ThreadPoolExecutor(2 * hanging.MANY) as threads:
+        with ThreadPoolExecutor(2 * timeouts.MANY) as threads:
             with way.swallows():
-                asked = [threads.submit(ask) for _at in range(hanging.MANY)]
-                until(lambda: database.pulse.hangs)
+                asked = [threads.submit(ask) for _at in range(timeouts.MANY)]
+                until(lambda: database.breaker.hangs)
                 refused = 0
                 for _at in range(5):
                     future = threads.submit(ask)
@@ -263,6 +264,6 @@ def test_a_database_that_hangs_is_asked_from_time_to_time_only(postgres, way, mo
             results = [future.exception(30) for future in asked]
             assert None in results
         until(lambda: ask() == 1)
-        assert not database.pulse.hangs
+        assert not database.breaker.hangs
     finally:
         database.close()

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from magnetar_control.conductor.watch import Watch
+from magnetar_control.conductor.host_watch import HostWatch
 from magnetar_control.store import servers
 from magnetar_core.actions import POWER
 from tests.contract.place import eventually
@@ -44,7 +44,7 @@ class Host:
     """The agent's watch as a conductor has it, with a guest that is in truth as *word* says."""
 
     def __init__(self, cloud, id, word="running"):
-        self.watch, self.id, self.word, self.asked = Watch(cloud.parts.working), id, word, 0
+        self.watch, self.id, self.word, self.asked = HostWatch(cloud.parts.working), id, word, 0
 
     def get(self, noun, id):
         assert (noun, id) == ("server", self.id)

@@ -49,7 +49,7 @@ def change(cloud, database, number, **values):
 def test_it_does_not_begin_its_own_work_again(cloud, monkeypatch):
     """Its lease is over, it takes the action before it beats: that is the same holder, and the same work."""
     id, database = cloud.admin.boot("still", networks="none")["id"], cloud.parts.working.database
-    real, works, go = power.attempt, [], threading.Event()
+    real, works, go = power.ask_host, [], threading.Event()
 
     def attempt(work, *args):
         works.append(work)
@@ -57,7 +57,7 @@ def test_it_does_not_begin_its_own_work_again(cloud, monkeypatch):
         assert go.wait(LIMIT)
         return real(work, *args)
 
-    monkeypatch.setattr(power, "attempt", attempt)
+    monkeypatch.setattr(power, "ask_host", attempt)
     assert cloud.admin.act(id, "os-stop").status == 202
     deadline, attempts = time.monotonic() + LIMIT, 1
     while attempts < 2:

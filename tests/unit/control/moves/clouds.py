@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 from sqlalchemy import insert, select
 
-from magnetar_control.scheduler.request import amounts_of
+from magnetar_control.scheduler.request_spec import amounts_of
 from magnetar_control.store import allocations, hosts, tables
 from magnetar_core.errors import NotFound
 from tests.unit.control.cloud import Cloud

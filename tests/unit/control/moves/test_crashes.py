@@ -10,7 +10,7 @@ import os
 import pytest
 
 from magnetar_control.conductor.flows import CELL
-from magnetar_control.conductor.work import Lost
+from magnetar_control.conductor.lease import LeaseLost
 
 from .clouds import at, check, claims, disabled, flavors, row
 from .dying import Fate, Stall, ask, flavor, take, through, turn
@@ -128,7 +128,7 @@ def test_a_conductor_that_stood_still_undoes_nothing(cloud, id, key, args, then)
                 assert turn(cloud, ask(cloud, id, then), other)
 
         fate, work = Stall(number, meanwhile), take(cloud, asked)
-        with contextlib.suppress(Lost), fate.looms():
+        with contextlib.suppress(LeaseLost), fate.looms():
             CELL[key](work)
         assert row(cloud, id).vm_state == ("active" if fate.died or not then else "resized"), number
         assert check(cloud, id, waits=not fate.died and then is not None)["power_state"] == "running", number

@@ -8,7 +8,7 @@ import time
 import pytest
 from sqlalchemy import select, update
 
-from magnetar_control.conductor import power, resize
+from magnetar_control.conductor import confirm_resize, retry
 from magnetar_control.store import hosts, tables
 from magnetar_control.store.database import now
 from magnetar_core.errors import HypervisorError, Unreachable
@@ -30,7 +30,7 @@ def cloud():
 @pytest.fixture
 def hasty(monkeypatch):
     """A conductor that does not wait for hosts that are down."""
-    monkeypatch.setattr(power, "TRIES", 0)
+    monkeypatch.setattr(retry, "TRIES", 0)
     monkeypatch.setattr("magnetar_core.client.RETRY_FOR", 0.2)
 
 
@@ -204,13 +204,13 @@ def test_hosts_that_are_down_end_a_move_and_leave_the_server(cloud, server, hast
 def test_what_nobody_confirms_is_confirmed_after_the_window(cloud, server, monkeypatch):
     id, conductor = server["id"], cloud.parts.working
     assert act(cloud, id, "resize", {"flavorRef": "large"})["status"] == "VERIFY_RESIZE"
-    assert resize.confirm_late(conductor) == 0
+    assert confirm_resize.confirm_expired(conductor) == 0
     object.__setattr__(conductor.settings, "resize_confirm_window", 60)
-    assert resize.confirm_late(conductor) == 0
+    assert confirm_resize.confirm_expired(conductor) == 0
     with conductor.database.write() as connection:
         connection.execute(update(tables.migrations).values(updated_at="2026-01-01T00:00:00.000000"))
-    assert resize.confirm_late(conductor) == 1
-    assert resize.confirm_late(conductor) == 0
+    assert confirm_resize.confirm_expired(conductor) == 1
+    assert confirm_resize.confirm_expired(conductor) == 0
     object.__setattr__(conductor.settings, "resize_confirm_window", 0)
     for _at in range(300):
         if cloud.admin.server(id)["status"] == "ACTIVE":

@@ -4,7 +4,7 @@
 import orjson
 
 from magnetar_control.scheduler.hosts import HostStates
-from magnetar_control.scheduler.request import Request
+from magnetar_control.scheduler.request_spec import RequestSpec
 from magnetar_control.store.allocations import RESOURCES, USUAL, Amounts, limits
 from magnetar_control.store.hosts import Aggregate
 
@@ -33,7 +33,7 @@ def states(*rows, aggregates=(), down=()):
 
 def request(**more):
     """A request for 1 CPU, 1 GiB of memory and 10 GiB of disk."""
-    return Request(**{"server_id": "s", "project_id": "p", "amounts": Amounts(1, 1024, 10), **more})
+    return RequestSpec(**{"server_id": "s", "project_id": "p", "amounts": Amounts(1, 1024, 10), **more})
 
 
 def aggregate(*hosts, id=1, **metadata):

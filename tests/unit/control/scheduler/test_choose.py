@@ -6,9 +6,10 @@ from random import Random
 import pytest
 
 from magnetar_control.scheduler import hosts as hosts_module
-from magnetar_control.scheduler.choose import NO_VALID_HOST, NoValidHost, Rules, choose, explain, plainly
+from magnetar_control.scheduler.choose import NO_VALID_HOST, NoValidHost, choose, explain, plainly
 from magnetar_control.scheduler.filters import FILTERS
 from magnetar_control.scheduler.hosts import HostStates
+from magnetar_control.scheduler.rules import Rules
 from magnetar_control.scheduler.weighers import Multipliers
 from magnetar_control.store.allocations import Amounts, Group
 

@@ -3,11 +3,12 @@
 
 import pytest
 
-from magnetar_control.scheduler.choose import NOVAS, NoValidHost, Rules, choose, explain, rules_of
+from magnetar_control.scheduler.choose import NoValidHost, choose, explain
 from magnetar_control.scheduler.expressions import matches
 from magnetar_control.scheduler.filters import FILTERS, OPTIONAL, USUAL, enabled
 from magnetar_control.scheduler.hosts import HostStates
-from magnetar_control.scheduler.request import amounts_of, hinted
+from magnetar_control.scheduler.request_spec import amounts_of, hinted
+from magnetar_control.scheduler.rules import DEFAULT_RULES, Rules, rules_of
 from magnetar_control.settings import make
 from magnetar_control.store.allocations import Amounts, Group
 
@@ -122,7 +123,7 @@ def test_filters_that_are_named_are_applied_beside_those_that_always_are():
 def test_the_settings_say_how_a_host_is_chosen():
     plain, other = make({}), make({"ram_weight_multiplier": -2, "cpu_weight_multiplier": 0,
                                    "disk_weight_multiplier": 0.0, "enabled_filters": [*USUAL, "JsonFilter"]})
-    assert rules_of(plain) == NOVAS
+    assert rules_of(plain) == DEFAULT_RULES
     rows = [row("full", memory_mb_used=8192), row("empty")]
     for settings, best in ((plain, "empty"), (other, "full")):
         known = HostStates(rules=rules_of(settings))

@@ -11,8 +11,8 @@ from magnetar_control.services import Document
 from magnetar_control.store import servers
 from magnetar_core.errors import MagnetarError, NotFound
 
-from . import build
-from .power import once_more, patiently
+from . import delivery, nics
+from .retry import retry_forever, retry_or_fail
 from .work import HostDown, Work
 
 log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ def attach_interface(work: Work) -> None:
             _plug(work, nic)
             network.bind(work.id, work.server.host)
     except HostDown:
-        once_more(work)
+        retry_forever(work)
     except MagnetarError as error:
         _undo(work, nic, error)
     else:
@@ -38,7 +38,7 @@ def attach_interface(work: Work) -> None:
 
 def _plug(work: Work, nic: Document) -> None:
     with work.client() as client:
-        build.networks(work, client, work.server.host, [nic])
+        delivery.networks(work, client, work.server.host, [nic])
         want = {"server": work.id, **nic["on_host"], **({"tag": nic["tag"]} if nic.get("tag") else {})}
         client.ensure("interface_attachment", f"{work.id}:{nic['mac']}", want, progress=work.progress,
                       timeout=work.conductor.settings.action_timeout)
@@ -53,7 +53,7 @@ def _undo(work: Work, nic: Document | None, error: Exception) -> None:
         try:
             _unplug(work, nic["mac"], nic["port_id"])
         except HostDown:
-            once_more(work)
+            retry_forever(work)
             return
         except NotFound:
             pass
@@ -73,7 +73,7 @@ def detach_interface(work: Work) -> None:
             _unplug(work, work.args["mac"], work.args["port_id"])
             work.conductor.services.network.release(work.id, work.args["port_id"])
     except HostDown as error:
-        patiently(work, error)
+        retry_or_fail(work, error)
     except MagnetarError as error:
         work.failed(error)
     else:
@@ -92,8 +92,8 @@ def _note(work: Work, known: Document, change: Callable[[List], List]) -> None:
     """The server has these NICs, and addresses that follow from them."""
     def once() -> None:
         with work.database.write() as connection:
-            nics = servers.revise(connection, work.id, "interfaces", change)
-            servers.change(connection, work.id, addresses=servers.text(build.addresses(nics, known)))
+            kept = servers.revise(connection, work.id, "interfaces", change)
+            servers.change(connection, work.id, addresses=servers.text(nics.addresses(kept, known)))
             work.database.ring(connection, servers.SERVERS_BELL)
 
     work.database.retried(once)

@@ -11,27 +11,26 @@ import contextlib
 import logging
 import uuid
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from typing import Any
 
 import orjson
 
 from magnetar_control.scheduler.choose import NO_VALID_HOST, NoValidHost
 from magnetar_control.scheduler.place import place
 from magnetar_control.store import allocations, hosts, migrations, servers
-from magnetar_control.store.database import Database
-from magnetar_core.client import Client
 from magnetar_core.errors import Conflict, MagnetarError, NotFound, Unreachable
 from magnetar_core.flows.migrate import Migrate, Side, abort
 
-from . import build
-from .schedule import RANDOM, NoHost, wanted
-from .tend import Tender
-from .work import Claims, HostDown, Work
+from . import delivery, nics
+from .lease import leased
+from .migration_monitor import MigrationMonitor
+from .placement import RANDOM, NoHost, spec_of
+from .work import HostDown, Work
 
 log = logging.getLogger(__name__)
 
 
-class Stayed(Exception):
+class NotMoved(Exception):
     """The server did not leave: it is where it was for sure, with its guest off after a cold way. *cause*: why.
     *flavor*: what it has now, where that differs from what it had."""
 
@@ -40,20 +39,20 @@ class Stayed(Exception):
         self.cause, self.flavor = cause, flavor
 
 
-class Move:
+class Migration:
     """A row of ``migrations`` and the work that it belongs to."""
 
     def __init__(self, work: Work, row: Any) -> None:
         self.work, self.row, self.conductor = work, row, work.conductor
-        self.claims = Claims(work.look, work.conductor.store.api)
+        self.api = leased(work.confirm_lease, work.conductor.store.api)
 
     @classmethod
-    def begin(cls, work: Work, type: str, status: str, flavor: Mapping[str, Any]) -> Move:
+    def begin(cls, work: Work, type: str, status: str, flavor: Mapping[str, Any]) -> Migration:
         """The migration that an action is; drawn at the first time. Others of the server have ended, whatever they
         waited for: an operator's reset-state let it go other ways."""
         drawn = work.args.get("migration")
         with work.database.write() as connection:
-            work.hold(connection)
+            work.confirm_lease(connection)
             for row in migrations.open_ones(connection, work.id):
                 if row.uuid != drawn:
                     migrations.change(connection, row.uuid, status="error")
@@ -69,10 +68,10 @@ class Move:
     def _inherit(self) -> None:
         """What another migration holds of the source, where one was lost between two hosts, is this one's; what others
         hold elsewhere is nobody's."""
-        with self.claims.read() as connection:
+        with self.api.read() as connection:
             if all(row["consumer_id"] in (self.id, self.work.id) for row in allocations.held(connection, self.work.id)):
                 return
-        with self.claims.write() as connection:
+        with self.api.write() as connection:
             held = allocations.held(connection, self.work.id)
             own = any(row["consumer_id"] == self.work.id and row["host"] == self.source for row in held)
             for row in held:
@@ -106,7 +105,7 @@ class Move:
     def note(self, server: Mapping[str, Any] | None = None, **values: Any) -> None:
         """Set columns of the migration, and of the *server* with them."""
         with self.work.database.write() as connection:
-            self.work.hold(connection)
+            self.work.confirm_lease(connection)
             migrations.change(connection, self.id, **values)
             if server:
                 servers.progress(connection, self.work.id, **server)
@@ -153,7 +152,7 @@ class Move:
                     raise
 
     def _claim(self, tried: frozenset[str], host: str | None, same: bool | None) -> None:
-        api, work, source = self.claims, self.work, self.host_id(self.source)
+        api, work, source = self.api, self.work, self.host_id(self.source)
 
         def once() -> list[str]:
             with api.write() as connection:
@@ -173,10 +172,10 @@ class Move:
         why = []
         for only, ignored in rounds:
             # Volumes stay where they are, and the agents see to the way to them: they bind the server to no host.
-            request = wanted(self.work, flavor=self.flavor, host=only, ignored=ignored, volume_hosts=None,
+            request = spec_of(self.work, flavor=self.flavor, host=only, ignored=ignored, volume_hosts=None,
                              cell_id=self.conductor.cell.id)
             try:
-                return place(cast(Database, self.claims), self.conductor.states, request, map_cell=False,
+                return place(self.api, self.conductor.states, request, map_cell=False,
                              random=RANDOM).host
             except NoValidHost as error:
                 log.info("server %s: %s", self.work.id, error.admin_text)
@@ -184,19 +183,19 @@ class Move:
         raise NoHost(NO_VALID_HOST, explanation=" ".join(why))
 
     def _unclaim_target(self) -> None:
-        with self.claims.write() as connection:
+        with self.api.write() as connection:
             allocations.release(connection, self.work.id)
         self.conductor.changed(self.target)
 
     def unclaim(self) -> None:
         """The server holds what it held before, on the source, and nothing else."""
-        with self.claims.write() as connection:
+        with self.api.write() as connection:
             allocations.revert(connection, self.work.id, self.id)
         self.look()
 
     def release(self) -> None:
         """Nothing is held on the source any more."""
-        with self.claims.write() as connection:
+        with self.api.write() as connection:
             allocations.release(connection, self.id)
         self.look()
 
@@ -220,7 +219,7 @@ class Move:
     def _check(self, kind: str, here: str, there: str) -> None:
         """Raise what the two agents would refuse; the networks are at the target afterwards."""
         with self.sides(here, there) as (source, target):
-            build.networks(self.work, target.client, there, build.nics_of(self.work))
+            delivery.networks(self.work, target.client, there, nics.nics_of(self.work))
             Migrate(source, target, self.work.id, {"type": kind}).plan()
 
     def fits(self, here: str, there: str) -> bool:
@@ -234,29 +233,29 @@ class Move:
         return True
 
     def bring(self, kind: str, here: str, there: str) -> None:
-        """Have the server at *there*. Raises ``Stayed`` when it did not leave, ``HostDown`` when nobody knows."""
+        """Have the server at *there*. Raises ``NotMoved`` when it did not leave, ``HostDown`` when nobody knows."""
         try:
             self._carry(kind, here, there)
         except HostDown:
             raise
         except MagnetarError as error:
             if self.take_back(here, there):
-                raise Stayed(error) from error
+                raise NotMoved(error) from error
             self._carry(kind, here, there)  # it has gone: only forward is a way out
         self._arrived(there)
 
     def _carry(self, kind: str, here: str, there: str) -> None:
         work = self.work
-        with self.sides(here, there) as (source, target), Tender(work, self.id, here):
+        with self.sides(here, there) as (source, target), MigrationMonitor(work, self.id, here):
             flow = Migrate(source, target, work.id, {"type": kind}, timeout=self.conductor.settings.action_timeout,
                            id=str(uuid.uuid5(uuid.UUID(self.id), f"{here} {there}")))
             for step in flow.steps():
-                work.look()
+                work.confirm_lease()
                 log.info("server %s: %s", work.id, step.text, extra={"request_id": work.action.request_id})
 
     def take_back(self, here: str, there: str) -> bool:
         """Have the server at *here* as if it had not been sent; False when it has gone."""
-        self.work.look()
+        self.work.confirm_lease()
         with self.sides(here, there) as (source, target):
             try:
                 abort(source, target, self.work.id)
@@ -266,7 +265,7 @@ class Move:
 
     def _arrived(self, there: str) -> None:
         """Ports and volumes follow."""
-        self.work.look()
+        self.work.confirm_lease()
         services, work = self.conductor.services, self.work
         services.network.bind(work.id, there)
         for one in orjson.loads(work.server.volumes):
@@ -275,7 +274,7 @@ class Move:
 
     def on(self, host: str, want: Mapping[str, Any]) -> dict[str, Any]:
         """Have the server be so on a host, where it may be stopped and started for that; the agent's resource."""
-        self.work.look()
+        self.work.confirm_lease()
         with self.work.client(host) as client:
             answer = client.ensure("server", self.work.id, dict(want), allow_reboot=True,
                                    timeout=self.conductor.settings.action_timeout)
@@ -284,35 +283,13 @@ class Move:
 
     def stop(self, host: str) -> None:
         """Its guest is off, when the server is on that host. On its way it is off already."""
-        self.work.look()
+        self.work.confirm_lease()
         with self.work.client(host) as client:
             try:
                 found = client.get("server", self.work.id)
             except NotFound:
                 return
             if found["power_state"] in ("running", "paused"):
-                self.work.look()
+                self.work.confirm_lease()
                 client.ensure("server", self.work.id, {"power": "off"},
                               timeout=self.conductor.settings.action_timeout)
-
-
-def recall(work: Work, names: list[str]) -> None:
-    """The server is deleted: it is on its way nowhere any more. What cannot be asked now is left as it is."""
-    for name in names:
-        try:
-            with work.client(name) as client:
-                drop_halves(client, work.id)
-        except MagnetarError as error:
-            log.warning("server %s: its migration stays as it is on %s: %s", work.id, name, error.message)
-
-
-def drop_halves(client: Client, server: str) -> None:
-    """An agent's halves of migrations of a server that is to go are taken back, or ended where it has gone or come."""
-    for half in Side(client).open_migrations(server):
-        for operation in client.list("operations", kind="migration", key=half["id"], status="running"):
-            with contextlib.suppress(Conflict, NotFound):
-                client.cancel(operation["id"])
-        try:
-            client.delete("migration", half["id"])
-        except Conflict:
-            client.ensure("migration", half["id"], {"phase": "settled"})

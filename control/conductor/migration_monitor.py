@@ -23,11 +23,11 @@ log = logging.getLogger(__name__)
 LOOK, NOTE = 0.2, 1.0
 
 
-class Tender(threading.Thread):
-    """``with Tender(work, migration, host):`` for as long as the agents work; *host* is the one that sends."""
+class MigrationMonitor(threading.Thread):
+    """``with MigrationMonitor(work, migration_id, source):`` while the agents move the server."""
 
     def __init__(self, work: Work, id: str, host: str) -> None:
-        super().__init__(name=f"tend {id}", daemon=True)
+        super().__init__(name=f"monitor {id}", daemon=True)
         self.work, self.id, self.host = work, id, host
         self.over = threading.Event()
         self._forced = False

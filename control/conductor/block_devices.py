@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Volumes of servers while they are built and when they go. Attaching and detaching later is ``attach``'s.
+"""Volumes of servers while they are built and when they go. Attaching and detaching later is ``attach_volume``'s.
 
 The column ``servers.volumes`` is the one truth about what a server has. What a build needs is drawn and written there
 first; so whatever dies, the same volumes are made, reserved and attached again, and none is forgotten.
@@ -20,7 +20,7 @@ from magnetar_control.store import servers
 from magnetar_core.errors import MagnetarError, NotFound
 from magnetar_core.kinds.volume import BUSES
 
-from .plug import plug
+from .connect_volume import connect
 from .work import Work, WrongHost
 
 log = logging.getLogger(__name__)
@@ -37,20 +37,6 @@ def entries(work: Work) -> list[Document]:
 def wanted(work: Work) -> list[Document]:
     """The block devices of the request that are volumes, in order."""
     return [one for one in work.request.get("blocks") or () if one["destination_type"] == "volume"]
-
-
-def hosts(work: Work) -> frozenset[str] | None:
-    """Hosts on which the server can be, for its root disk is a volume that lies there; ``None`` for any."""
-    root = next((one for one in wanted(work) if one["boot_index"] == 0), None)
-    if root is None or root["source_type"] not in ("volume", "snapshot"):
-        return None
-    try:
-        if root["source_type"] == "volume":
-            return frozenset([work.conductor.services.volume.where(root["uuid"])])
-        snapshot = work.conductor.services.volume.snapshot(work.context(), root["uuid"])
-    except MagnetarError:
-        return None  # it is gone: the build says so
-    return frozenset([snapshot["host"]]) if snapshot and snapshot.get("host") else None
 
 
 # Building -------------------------------------------------------------------------------------------------------
@@ -165,7 +151,7 @@ def built(work: Work, host: str, resource: Document, abroad: Collection[str]) ->
     devices = {one["id"]: one["device"] for one in resource.get("volumes_attached") or ()}
     for entry in kept:
         id = entry["volume_id"]
-        device = plug(work, host, entry) if id in abroad else devices.get(id)
+        device = connect(work, host, entry) if id in abroad else devices.get(id)
         if device:
             work.conductor.services.volume.attached(entry["attachment_id"], host, f"/dev/{device}")
             entry["device"] = f"/dev/{device}"

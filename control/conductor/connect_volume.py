@@ -9,13 +9,13 @@ from typing import Any
 
 from magnetar_control.services import Document
 from magnetar_core.errors import Conflict, MagnetarError, NotFound, Unreachable
-from magnetar_core.flows import attach as between
+from magnetar_core.flows import attach as agent_flow
 from magnetar_core.flows.migrate import Side
 
 from .work import HostDown, Work
 
 
-def plug(work: Work, host: str, entry: Mapping[str, Any]) -> str:
+def connect(work: Work, host: str, entry: Mapping[str, Any]) -> str:
     """Have the agents attach the volume to the server on *host*, whichever host it lies on; the device's name."""
     volumes, id = work.conductor.services.volume, entry["volume_id"]
     volume = volumes.show(work.context(), id)
@@ -25,7 +25,7 @@ def plug(work: Work, host: str, entry: Mapping[str, Any]) -> str:
     device = (entry["device"] or "").removeprefix("/dev/")
     with sides(work, host, volumes.where(id)) as (here, there):
         def asked(**more: str) -> str:
-            answer = between.attach(here, there, work.id, id, {**want, **more}, progress=work.progress,
+            answer = agent_flow.attach(here, there, work.id, id, {**want, **more}, progress=work.progress,
                                     timeout=work.conductor.settings.action_timeout)
             return str(answer["resource"]["device"])
 
@@ -39,7 +39,7 @@ def plug(work: Work, host: str, entry: Mapping[str, Any]) -> str:
             return asked()  # the host has another disk of that name: it chooses
 
 
-def unplug(work: Work, host: str | None, id: str) -> None:
+def disconnect(work: Work, host: str | None, id: str) -> None:
     """Have the agents take the volume away from the server on *host*."""
     if not host:
         return
@@ -48,7 +48,8 @@ def unplug(work: Work, host: str | None, id: str) -> None:
     except MagnetarError:  # it was removed by force: only the server knows of it
         place = host
     with sides(work, host, place) as (here, there):
-        between.detach(here, there, work.id, id, timeout=work.conductor.settings.action_timeout, progress=work.progress)
+        agent_flow.detach(here, there, work.id, id, timeout=work.conductor.settings.action_timeout,
+                          progress=work.progress)
 
 
 @contextlib.contextmanager

@@ -16,8 +16,8 @@ from magnetar_control.services import Document
 from magnetar_control.store import servers
 from magnetar_core.errors import MagnetarError, NotFound
 
-from .plug import plug, unplug
-from .power import once_more, patiently
+from .connect_volume import connect, disconnect
+from .retry import retry_forever, retry_or_fail
 from .work import HostDown, Work
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ def attach_volume(work: Work) -> None:
         with work.event():
             _attach(work, entry)
     except HostDown:
-        once_more(work)
+        retry_forever(work)
     except MagnetarError as error:
         _undo(work, entry, error)
     else:
@@ -46,7 +46,7 @@ def _attach(work: Work, entry: Document) -> None:
     volumes.reserve(work.context(), entry["volume_id"], work.id, attachment_id=entry["attachment_id"])
     if not host:  # shelved: it gets the volume when it is on a host again
         return
-    device = f"/dev/{plug(work, host, entry)}"
+    device = f"/dev/{connect(work, host, entry)}"
     volumes.attached(entry["attachment_id"], host, device)
     if device != entry["device"]:
         change(work, entry["attachment_id"], lambda one: {**one, "device": device})
@@ -56,9 +56,9 @@ def _undo(work: Work, entry: Document, error: Exception) -> None:
     """The server does not get the volume: nobody keeps anything for it, once its guest is without it. Where the guest
     does not let go, the volume stays the server's, and can be detached."""
     try:
-        unplug(work, work.server.host, entry["volume_id"])
+        disconnect(work, work.server.host, entry["volume_id"])
     except HostDown:
-        once_more(work)
+        retry_forever(work)
         return
     except NotFound:
         pass
@@ -81,10 +81,10 @@ def detach_volume(work: Work) -> None:
     try:
         with work.event():
             if work.server.host:
-                unplug(work, work.server.host, entry["volume_id"])
+                disconnect(work, work.server.host, entry["volume_id"])
             work.conductor.services.volume.detached(entry["attachment_id"])
     except HostDown as error:
-        patiently(work, error)
+        retry_or_fail(work, error)
         return
     except MagnetarError as error:
         work.failed(error)

@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is asked of the scheduler: one server's needs and wishes, with what other tables know already looked up."""
+"""What is asked of the scheduler for one server. ``of_server`` makes it for creates, moves and dry runs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
+import orjson
+
+from magnetar_control.store import hosts
 from magnetar_control.store.allocations import Amounts, Group
+from magnetar_control.store.database import Database
+from magnetar_core.errors import MagnetarError
 
 #: What a flavor needs of a host that has no GiB of swap: swap is in MiB.
 MIB_PER_GIB = 1024
@@ -30,7 +35,7 @@ def sizes(flavor: Mapping[str, Any]) -> dict[str, int]:
 
 
 @dataclass(frozen=True)
-class Request:
+class RequestSpec:
     """One server to be placed. Hosts are names; ``None`` or empty means any."""
 
     server_id: str
@@ -52,7 +57,7 @@ class Request:
     volume_hosts: frozenset[str] | None = None
     #: The scheduler hints as they came.
     hints: Mapping[str, Any] = field(default_factory=dict)
-    #: Hosts of the servers that the hints different_host and same_host name; look them up with ``hinted`` below.
+    #: Hosts of the servers that the hints different_host and same_host name; ``of_server`` looks them up.
     different_host: frozenset[str] = frozenset()
     same_host: frozenset[str] | None = None
     group: Group | None = None
@@ -89,8 +94,59 @@ def hint(hints: Mapping[str, Any], name: str) -> list[str]:
 
 
 def hinted(hints: Mapping[str, Any], where: Mapping[str, list[str]]) -> dict[str, Any]:
-    """``different_host`` and ``same_host`` for a request, of the hints and of where those servers are
+    """``different_host`` and ``same_host`` for a spec, of the hints and of where those servers are
     (``store.hosts.of_servers``). Servers without a host keep nobody away; for same_host, they leave no host at all."""
     def of(name: str) -> frozenset[str]:
         return frozenset(host for server in hint(hints, name) for host in where.get(server, ()))
     return {"different_host": of("different_host"), "same_host": of("same_host") if hint(hints, "same_host") else None}
+
+
+class Volumes(Protocol):
+    """What the volume service knows of places (``services.Volumes``)."""
+
+    def where(self, id: str) -> str:
+        """Name of the host that the volume lies on."""
+
+    def snapshot(self, context: Any, id: str) -> Mapping[str, Any] | None:
+        """The snapshot."""
+
+
+def of_server(api: Database, volumes: Volumes, context: Any, row: Mapping[Any, Any],
+              flavor: Mapping[str, Any] | None = None, **over: Any) -> RequestSpec:
+    """The spec of a server by its row, which may be one to be. *api*: the API database, read only where hints need it.
+    *context*: the user, for the volume service. *flavor*: the one that a resize gives it. *over*: fields that the
+    caller decides, such as ``host`` and ``ignored`` of a move."""
+    request, hints = orjson.loads(row["request"]), orjson.loads(row["hints"])
+    flavor = orjson.loads(row["flavor"]) if flavor is None else flavor
+    blocks = request.get("blocks") or ()
+    root = next((one for one in blocks if one["boot_index"] == 0 and one["destination_type"] == "volume"), None)
+    names = hint(hints, "different_host") + hint(hints, "same_host")
+    group, where = None, {}
+    if hints.get("group") or names:
+        with api.read() as connection:
+            group = hosts.group(connection, hints["group"], row["id"]) if hints.get("group") else None
+            where = hosts.of_servers(connection, names) if names else {}
+    if "volume_hosts" not in over:
+        over["volume_hosts"] = root_disk_hosts(volumes, context, root)
+    values = {
+        "server_id": row["id"], "project_id": row["project_id"],
+        "amounts": amounts_of(flavor, volume_backed=root is not None), "flavor_name": flavor["name"],
+        "extra_specs": flavor.get("extra_specs") or {}, "image": orjson.loads(row["image"]).get("properties") or {},
+        "availability_zone": row["pinned_availability_zone"] or row["availability_zone"],
+        "host": request.get("host") or request.get("hypervisor_hostname"), "hints": hints, "group": group,
+        **hinted(hints, where)}
+    return RequestSpec(**{**values, **over})
+
+
+def root_disk_hosts(volumes: Volumes, context: Any, root: Mapping[str, Any] | None) -> frozenset[str] | None:
+    """Hosts on which the server can be since its root disk, the block device *root*, is a volume that lies there or
+    comes from a snapshot there; ``None`` for any. Other volumes are attached from any host."""
+    if root is None or root["source_type"] not in ("volume", "snapshot"):
+        return None
+    try:
+        if root["source_type"] == "volume":
+            return frozenset([volumes.where(root["uuid"])])
+        snapshot = volumes.snapshot(context, root["uuid"])
+    except MagnetarError:
+        return None  # it is gone: the build says so
+    return frozenset([snapshot["host"]]) if snapshot and snapshot.get("host") else None

@@ -13,8 +13,8 @@ from magnetar_control.store.tables import migrations, server_group_members, serv
 from magnetar_core.actions import DELETED
 from magnetar_core.errors import Conflict, MagnetarError, NotFound
 
-from . import move, volumes
-from .power import patiently
+from . import block_devices, migration_halves
+from .retry import retry_or_fail
 from .work import HostDown, Work
 
 log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ _LEAVE = delete(server_group_members).where(server_group_members.c.server_id == 
 _UNMAP = update(server_mappings).where(server_mappings.c.server_id == _SERVER).values(deleted=True)
 
 
-def remove(work: Work) -> None:
+def delete_server(work: Work) -> None:
     """``delete``. A host that is down does not keep a server from going: what is left there goes when it is back."""
     server = work.server
     if server.deleted_at:
@@ -37,14 +37,14 @@ def remove(work: Work) -> None:
         with work.event():
             names = _hosts(work)
             if len(names) > 1:
-                move.recall(work, names)
+                migration_halves.recall(work, names)
             for host in names:
                 _from(work, host)
-            volumes.let_go(work)
+            block_devices.let_go(work)
             work.conductor.services.network.release(work.id)
             _claims(work)
     except HostDown as error:
-        patiently(work, error, vm_state="error")
+        retry_or_fail(work, error, vm_state="error")
         return
     except MagnetarError as error:
         work.error(error)

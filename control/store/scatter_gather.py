@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One question to the databases of all cells at once; a cell that does not answer is no reason for the others to.
+"""One query to the databases of all cells at once, as Nova's scatter_gather_cells.
 
-A cell that hangs holds threads of its own only, and is waited for once: until it answers again, it is asked in the
-background, and nobody waits.
+A cell that hangs holds only its own threads. Callers wait for it once; until it answers again, it is asked in the
+background and nobody waits.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ from typing import TypeVar
 from sqlalchemy.exc import SQLAlchemyError
 
 from .database import Database, away
-from .hanging import hangs, limit_now, limited
 from .store import CELL0, Cell, Store
+from .timeouts import current_timeout, hangs, statement_timeout
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
-#: Seconds that a cell has where nobody says how many; and between two looks whether it hangs.
+#: Seconds that a cell has by default; seconds between two checks whether it hangs.
 PATIENCE, LOOK = 60.0, 0.5
 
 
-def asked(store: Store, question: Callable[[Database], T], timeout: float | None = None, *, cell0: bool = False) -> \
-        dict[str, T | None]:
-    """What each cell that is not disabled answers, by its id (with *cell0*, that one too); ``None`` for one that fails
-    or takes longer than *timeout* seconds, those of ``limited`` when left out."""
-    return of([(cell, database) for cell, database in store.databases()
+def scatter_gather(store: Store, question: Callable[[Database], T], timeout: float | None = None, *,
+                   cell0: bool = False) -> dict[str, T | None]:
+    """Ask every enabled cell (cell0 only with *cell0*); answers by cell id. ``None`` for a cell that fails or takes
+    longer than *timeout* seconds (those of ``statement_timeout`` when left out)."""
+    return scatter_gather_cells([(cell, database) for cell, database in store.databases()
                if not cell.disabled and (cell0 or cell.id != CELL0)], question, timeout)
 
 
-def of(cells: Sequence[tuple[Cell, Database]], question: Callable[[Database], T], timeout: float | None = None) -> \
-        dict[str, T | None]:
-    """What these cells answer. Files are asked one after the other: they answer at once."""
+def scatter_gather_cells(cells: Sequence[tuple[Cell, Database]], question: Callable[[Database], T],
+                         timeout: float | None = None) -> dict[str, T | None]:
+    """As ``scatter_gather``, for these cells. SQLite is asked one cell after the other, in this thread."""
     if all(database.kind == "sqlite" for _cell, database in cells):
         return {cell.id: _answer(cell, lambda database=database: question(database))  # type: ignore[misc]
                 for cell, database in cells}
-    seconds = min(limit_now(PATIENCE), PATIENCE) if timeout is None else timeout
+    seconds = min(current_timeout(PATIENCE), PATIENCE) if timeout is None else timeout
     deadline = time.monotonic() + seconds
     found = [(cell, _ask(database, question, seconds)) for cell, database in cells]
     return {cell.id: _answer(cell, lambda wait=wait: wait(deadline)) for cell, wait in found}  # type: ignore[misc]
 
 
 def _ask(database: Database, question: Callable[[Database], T], seconds: float) -> Callable[[float], T]:
-    """Begin to ask; returns what waits for the answer, until a deadline."""
-    in_vain = database.pulse.hangs
-    refused = database.pulse.refuses()
+    """Start the query; returns a function that waits for its answer until a deadline."""
+    in_vain = database.breaker.hangs
+    refused = database.breaker.refuses()
     future: Future[T] | None = None
     if not refused:
         with contextlib.suppress(RuntimeError):  # the process ends
@@ -64,9 +64,9 @@ def _ask(database: Database, question: Callable[[Database], T], seconds: float) 
             except Late:
                 if in_vain:
                     raise
-                if left <= LOOK or database.pulse.hangs:  # others wait in vain, so all do
+                if left <= LOOK or database.breaker.hangs:  # others wait in vain too
                     future.cancel()
-                    database.pulse.late()
+                    database.breaker.late()
                     raise
         raise hangs(database.name)
 
@@ -74,7 +74,7 @@ def _ask(database: Database, question: Callable[[Database], T], seconds: float) 
 
 
 def _within(seconds: float, question: Callable[[Database], T], database: Database) -> T:
-    with limited(seconds, refused=False):
+    with statement_timeout(seconds, refused=False):
         return question(database)
 
 

@@ -7,23 +7,23 @@ from magnetar_control.store import migrations
 from magnetar_core.actions import ACTIVE, ERROR, PAUSED, STOPPED, SUSPENDED
 from magnetar_core.errors import Cancelled, MagnetarError
 
-from .build import nics_of, seen
-from .move import Move, Stayed
-from .power import patient
+from .migration import Migration, NotMoved
+from .nics import nics_of, observed
+from .retry import retry
 from .work import HostDown, Work
 
 #: What the agent says of the guest, and the vm_state that it then has.
 FOLLOWS = {"running": ACTIVE, "paused": PAUSED, "suspended": SUSPENDED, "off": STOPPED, "crashed": STOPPED}
 
 
-def live(work: Work) -> None:
+def live_migrate(work: Work) -> None:
     """queued (until it is taken), preparing, running; completed, cancelled or error."""
-    move = Move.begin(work, migrations.LIVE, "preparing", work.flavor)
+    move = Migration.begin(work, migrations.LIVE, "preparing", work.flavor)
     try:
         if move.row.status == "preparing":
             with work.event("compute_check_can_live_migrate_destination"):
                 move.prepare("live", work.args.get("host"))
-                _wished(move)
+                _not_aborted(move)
             move.note(status="running")
         if move.row.status == "running":
             with work.event(host=move.source):
@@ -32,9 +32,9 @@ def live(work: Work) -> None:
         with work.event("compute_post_live_migration_at_destination", move.target), work.client(move.target) as client:
             found = client.get("server", work.id)
     except HostDown as error:
-        if not patient(work):
+        if not retry(work):
             _given_up(move, error)
-    except Stayed as error:
+    except NotMoved as error:
         _stays(move, error.cause)
     except MagnetarError as error:
         if move.row.status == "preparing":
@@ -45,10 +45,10 @@ def live(work: Work) -> None:
         move.release()
         move.ends("completed")
         state = FOLLOWS.get(found["power_state"], work.server.vm_state)
-        work.done(**seen(nics_of(work), found), progress=0, vm_state=state)
+        work.done(**observed(nics_of(work), found), progress=0, vm_state=state)
 
 
-def _wished(move: Move) -> None:
+def _not_aborted(move: Migration) -> None:
     """Raise ``Cancelled`` when nobody wants it any more."""
     with move.work.database.read() as connection:
         wish = migrations.asked(connection, move.id)
@@ -56,7 +56,7 @@ def _wished(move: Move) -> None:
         raise Cancelled("The live migration was aborted.")
 
 
-def _stays(move: Move, error: MagnetarError) -> None:
+def _stays(move: Migration, error: MagnetarError) -> None:
     """The server is at the source as it was."""
     move.unclaim()
     if isinstance(error, Cancelled):
@@ -67,7 +67,7 @@ def _stays(move: Move, error: MagnetarError) -> None:
         move.work.failed(error, progress=0)
 
 
-def _given_up(move: Move, error: MagnetarError) -> None:
+def _given_up(move: Migration, error: MagnetarError) -> None:
     """A host did not answer for long. Where the server is for sure is noted; else it is in error, and both hosts stay
     claimed, for both may have something of it."""
     if move.row.status == "preparing":

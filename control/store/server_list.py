@@ -30,7 +30,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from magnetar_core.actions import states_of, with_word
 
 from .database import Database
-from .everywhere import asked
+from .scatter_gather import scatter_gather
 from .store import Cell, Store
 from .tables import server_mappings, servers
 
@@ -40,7 +40,7 @@ SAME = frozenset(("id", "created_at", "updated_at", "launched_at", "terminated_a
 
 
 @dataclass
-class Wanted:
+class ServerQuery:
     """What a list is to show. *filters*: functions that make a condition for an engine. *sort*: (column, descending).
     *after*: the values of the sort columns of the marker."""
 
@@ -63,9 +63,9 @@ class Page:
     missing: Sequence[Any] = ()
 
 
-def page(store: Store, wanted: Wanted) -> Page:
+def page(store: Store, wanted: ServerQuery) -> Page:
     """A page of servers. A server on its way from cell0 to its cell is seen once."""
-    answers = asked(store, partial(_rows, wanted=wanted), wanted.timeout, cell0=True)
+    answers = scatter_gather(store, partial(_rows, wanted=wanted), wanted.timeout, cell0=True)
     results = [(cell, answers[cell.id]) for cell, _database in store.databases() if cell.id in answers]
     rows, seen, merged = [], set(), len([1 for _cell, found in results if found]) > 1
     for _cell, found in reversed(results):  # cell0 last: what it still has of others is older
@@ -81,7 +81,7 @@ def page(store: Store, wanted: Wanted) -> Page:
                 _unknown(store, missing, wanted, wanted.limit - len(rows)) if missing else ())
 
 
-def _rows(database: Database, wanted: Wanted) -> Sequence[Any]:
+def _rows(database: Database, wanted: ServerQuery) -> Sequence[Any]:
     conditions = [make(database.kind) for make in wanted.filters]
     if wanted.after is not None:
         order = [(_sorts(name, database.kind), descending) for name, descending in wanted.sort]
@@ -132,7 +132,7 @@ def _null(value: Any) -> tuple[bool, Any]:
     return (value is not None, value if value is not None else 0)
 
 
-def _unknown(store: Store, cells: Sequence[Cell], wanted: Wanted, room: int) -> Sequence[Any]:
+def _unknown(store: Store, cells: Sequence[Cell], wanted: ServerQuery, room: int) -> Sequence[Any]:
     """Servers of cells that do not answer, from their mappings."""
     mine = server_mappings.c.project_id == wanted.project if wanted.project else true()
     with store.api.read() as connection:
@@ -153,7 +153,7 @@ def among(column: str, values: Sequence[Any]) -> Callable[[str], Condition]:
 
 
 def matching(column: str, pattern: str) -> Callable[[str], Condition]:
-    """A regular expression (``patterns``), as Nova has it for names."""
+    """A regular expression (``regex``), as Nova has it for names."""
     return lambda _kind: servers.c[column].regexp_match(pattern)
 
 

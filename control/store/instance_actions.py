@@ -16,7 +16,7 @@ from .tables import action_events, actions
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ActionQuery:
     """A page of a server's actions of the kinds *shown*, newest first. *marker*: a request id. *since*, *before*: when
     they last changed."""
 
@@ -38,7 +38,7 @@ def server(store: Store, id: str, *, deleted: bool) -> tuple[Database, Row[Any]]
     return None
 
 
-def page(connection: Connection, wanted: Wanted) -> Sequence[Row[Any]] | None:
+def page(connection: Connection, wanted: ActionQuery) -> Sequence[Row[Any]] | None:
     """The rows; ``None`` when there is no such marker."""
     where = [actions.c.server_id == wanted.server_id, actions.c.action.in_(wanted.shown)]
     if wanted.marker is not None:
@@ -54,7 +54,7 @@ def page(connection: Connection, wanted: Wanted) -> Sequence[Row[Any]] | None:
     return connection.execute(select(actions).where(*where).order_by(actions.c.id.desc()).limit(wanted.limit)).all()
 
 
-def one(connection: Connection, wanted: Wanted, request_id: str) -> Row[Any] | None:
+def one(connection: Connection, wanted: ActionQuery, request_id: str) -> Row[Any] | None:
     """The action that a request asked for."""
     return connection.execute(select(actions).where(
         actions.c.server_id == wanted.server_id, actions.c.request_id == request_id,
@@ -65,3 +65,15 @@ def events(connection: Connection, action: int) -> Sequence[Row[Any]]:
     """The steps of an action, newest first."""
     return connection.execute(select(action_events).where(action_events.c.action_id == action).order_by(
         action_events.c.id.desc())).all()
+
+
+def keys_of_request(connection: Connection, server_id: str, request_id: str) -> list[str]:
+    """The keys of all actions that a request has asked of a server, in order."""
+    return list(connection.execute(select(actions.c.action).where(
+        actions.c.server_id == server_id, actions.c.request_id == request_id).order_by(actions.c.id)).scalars())
+
+
+def of_request(connection: Connection, server_id: str, request_id: str, key: str) -> Row[Any] | None:
+    """The action *key* that a request has asked of a server; ``None`` when it has not."""
+    return connection.execute(select(actions).where(
+        actions.c.server_id == server_id, actions.c.request_id == request_id, actions.c.action == key)).one_or_none()

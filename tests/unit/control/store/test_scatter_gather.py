@@ -7,13 +7,13 @@ from types import SimpleNamespace
 
 from sqlalchemy.exc import OperationalError
 
-from magnetar_control.store.everywhere import asked
-from magnetar_control.store.hanging import Pulse
+from magnetar_control.store.scatter_gather import scatter_gather
 from magnetar_control.store.store import CELL0
+from magnetar_control.store.timeouts import CircuitBreaker
 
 
 def fake(kind, name):
-    return SimpleNamespace(kind=kind, name=name, pulse=Pulse(), threads=ThreadPoolExecutor(4))
+    return SimpleNamespace(kind=kind, name=name, breaker=CircuitBreaker(), threads=ThreadPoolExecutor(4))
 
 
 def cells(kind, **databases):
@@ -26,8 +26,8 @@ def cells(kind, **databases):
 def test_every_cell_is_asked_but_disabled_ones():
     for kind in ("sqlite", "postgresql"):
         store = cells(kind, one=False, two=False, off=True)
-        assert asked(store, lambda database: database.name.upper()) == {"one": "ONE", "two": "TWO"}
-        assert set(asked(store, lambda database: 1, cell0=True)) == {CELL0, "one", "two"}
+        assert scatter_gather(store, lambda database: database.name.upper()) == {"one": "ONE", "two": "TWO"}
+        assert set(scatter_gather(store, lambda database: 1, cell0=True)) == {CELL0, "one", "two"}
 
 
 def test_a_cell_that_fails_is_none():
@@ -37,7 +37,7 @@ def test_a_cell_that_fails_is_none():
         return 1
 
     for kind in ("sqlite", "postgresql"):
-        assert asked(cells(kind, one=False, two=False), question) == {"one": 1, "two": None}
+        assert scatter_gather(cells(kind, one=False, two=False), question) == {"one": 1, "two": None}
 
 
 def test_a_cell_that_takes_too_long_is_none():
@@ -46,5 +46,5 @@ def test_a_cell_that_takes_too_long_is_none():
     def question(database):
         return 1 if database.name == "one" else over.wait(5)
 
-    assert asked(cells("postgresql", two=False, one=False), question, 0.05) == {"one": 1, "two": None}
+    assert scatter_gather(cells("postgresql", two=False, one=False), question, 0.05) == {"one": 1, "two": None}
     over.set()

@@ -17,9 +17,10 @@ from typing import Any
 from sqlalchemy import bindparam, select, update
 from sqlalchemy.exc import DBAPIError
 
-from magnetar_control.store import everywhere, hosts
+from magnetar_control.store import hosts
 from magnetar_control.store.allocations import INSERT
 from magnetar_control.store.database import Database, now
+from magnetar_control.store.scatter_gather import scatter_gather_cells
 from magnetar_control.store.servers import SERVERS_BELL
 from magnetar_control.store.store import CELL0
 from magnetar_control.store.tables import host_states, servers
@@ -28,7 +29,7 @@ from magnetar_core.client import Client
 from magnetar_core.errors import MagnetarError, NotFound
 
 from .conductor import Conductor
-from .move import drop_halves
+from .migration_halves import drop_halves
 
 log = logging.getLogger(__name__)
 #: Seconds that a watch is leased, between two looks at who watches whom, and after a failure.
@@ -52,7 +53,7 @@ def _up(silence: float, database: Database) -> set[str]:
         return set(connection.execute(select(host_states.c.host).where(host_states.c.seen_at > late)).scalars())
 
 
-class Watch:
+class HostWatch:
     """Watches the hosts of one cell, sharing them with the other conductors of the cell."""
 
     def __init__(self, conductor: Conductor) -> None:
@@ -103,8 +104,9 @@ class Watch:
     def _others(self) -> None:
         """Hosts of other cells are up or not as their own conductors say."""
         conductor = self.conductor
-        told = everywhere.of([(cell, database) for cell, database in conductor.store.databases() if cell.id not in (
-            conductor.cell.id, CELL0) and not cell.disabled], partial(_up, conductor.settings.host_down_after), LOOK)
+        others = [(cell, database) for cell, database in conductor.store.databases()
+                  if cell.id not in (conductor.cell.id, CELL0) and not cell.disabled]
+        told = scatter_gather_cells(others, partial(_up, conductor.settings.host_down_after), LOOK)
         for cell_id, found in told.items():
             for name, host in list(conductor.states.hosts.items()):
                 if host.profile.cell_id == cell_id:

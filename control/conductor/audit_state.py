@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the audit compares: rows of all databases, what the services keep, and what the hosts have."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from sqlalchemy import exists, select
+from sqlalchemy.exc import DBAPIError
+
+from magnetar_control.agents import Agents
+from magnetar_control.services import Services
+from magnetar_control.store import allocations, migrations
+from magnetar_control.store.allocations import Difference
+from magnetar_control.store.store import CELL0, Store
+from magnetar_control.store.tables import actions, hosts, server_mappings, servers
+from magnetar_control.store.tables import allocations as claims
+from magnetar_control.store.tables import migrations as moves_table
+from magnetar_core.errors import MagnetarError
+
+log = logging.getLogger(__name__)
+#: Ids in one query.
+MANY = 500
+
+
+@dataclass
+class AuditState:
+    """One look. ``servers``: the rows of those that are not deleted, with ``cell_id``, by id; ``there``: what each host
+    that answers has, by host and id."""
+
+    hosts: Mapping[str, Any] = field(default_factory=dict)  # by id
+    claims: list[Any] = field(default_factory=list)
+    counters: list[Difference] = field(default_factory=list)
+    ports: Mapping[str, str] = field(default_factory=dict)
+    attachments: Mapping[str, str] = field(default_factory=dict)
+    networks: set[str] = field(default_factory=set)
+    servers: dict[str, Any] = field(default_factory=dict)
+    cells: dict[str, str] = field(default_factory=dict)  # of servers, by their id
+    copies: set[str] = field(default_factory=set)
+    moves: dict[str, list[Any]] = field(default_factory=dict)
+    there: dict[str, dict[str, Any]] = field(default_factory=dict)
+    nets: dict[str, list[Any]] = field(default_factory=dict)
+    #: Ids of servers that are deleted for sure: see ``former``.
+    deleted: set[str] = field(default_factory=set)
+    #: Ids of which nobody can say anything now: their cell does not answer, or has lost them.
+    unknown: set[str] = field(default_factory=set)
+    #: Of these, those whose cell answers and has no row of them, with the cell.
+    lost: dict[str, str] = field(default_factory=dict)
+    silent: set[str] = field(default_factory=set)  # cells
+
+    def without(self, row: Any, kind: str) -> bool | None:
+        """Whether its guest has no volumes or NICs (*kind*) but those that the row knows; ``None`` while a host that
+        may have the guest does not say."""
+        places = {row.host, *(self.hosts[one.host_id].name for one in self.claims if one.server_id == row.id)} - {None}
+        if not places <= self.there.keys():
+            return None
+        found = [parts(row, guests[row.id])[kind] for guests in self.there.values() if row.id in guests]
+        return all(there <= noted for noted, there in found)
+
+    def idle(self, id: str) -> Any:
+        """The row of a server to which nothing is done."""
+        row = self.servers.get(id)
+        return None if row is None or row.busy else row
+
+
+def read_state(store: Store, agents: Agents, services: Services, names: Iterable[str] | None = None) -> AuditState:
+    """Read everything: what is held before who holds it, so that what begins meanwhile is not taken for orphaned.
+    *names*: the hosts whose agents are asked; all of them when left out."""
+    seen = AuditState()
+    with store.api.write() as connection:  # the counters are compared under their lock
+        seen.counters = allocations.audit(connection)
+        seen.claims = list(connection.execute(select(claims)).all())
+        seen.hosts = {row.id: row for row in connection.execute(select(hosts)).all()}
+    seen.ports, seen.attachments = services.network.users(), services.volume.users()
+    seen.networks = services.network.names()
+    wanted = {row.name for row in seen.hosts.values()} if names is None else set(names)
+    for host in seen.hosts.values():
+        if host.name in wanted:
+            _ask(seen, agents, host)
+    for cell, database in store.databases():
+        try:
+            with database.read() as connection:
+                _cell(seen, connection, cell.id)
+        except DBAPIError:
+            seen.silent.add(cell.id)
+    _former(seen, store)
+    return seen
+
+
+def _ask(seen: AuditState, agents: Agents, host: Any) -> None:
+    try:
+        with agents.client(host.endpoint) as client:
+            found = {one["id"]: one for one in client.list("server")}
+            nets = list(client.list("network"))
+    except MagnetarError as error:
+        log.info("host %s is not audited: %s", host.name, error.message)
+        return
+    seen.there[host.name], seen.nets[host.name] = found, nets
+
+
+def _cell(seen: AuditState, connection: Any, cell_id: str) -> None:
+    """Rows of servers, each with whether something is done to it in the same statement."""
+    work = exists().where(actions.c.server_id == servers.c.id, actions.c.state.in_(("queued", "running")))
+    columns = [servers.c[name] for name in ("id", "project_id", "user_id", "vm_state", "task_state", "power_state",
+                                            "host", "flavor", "volumes", "interfaces", "request", "updated_at")]
+    for row in connection.execute(select(*columns, work.label("busy")).where(servers.c.deleted_at.is_(None))):
+        if row.id in seen.servers:  # cell0 is first
+            if not seen.servers[row.id].busy:
+                seen.copies.add(row.id)
+            seen.servers.pop(row.id)
+        seen.servers[row.id], seen.cells[row.id] = row, cell_id
+    table = moves_table
+    for move in connection.execute(select(table).where(table.c.status.not_in(migrations.ENDED))):
+        seen.moves.setdefault(move.server_id, []).append(move)
+
+
+def _former(seen: AuditState, store: Store) -> None:
+    """Tell deleted servers from those that never were, and from those of which nobody can say anything."""
+    asked = {row.server_id for row in seen.claims} | set(seen.ports.values()) | set(seen.attachments.values())
+    asked.update(id for found in seen.there.values() for id in found)
+    asked.update(seen.moves)
+    ids = sorted(id for id in asked if id not in seen.servers)
+    for at in range(0, len(ids), MANY):
+        some = ids[at:at + MANY]
+        deleted, lost = deleted_servers(store, some, seen.silent)
+        seen.deleted |= deleted
+        seen.unknown.update(lost)
+        seen.lost.update({id: cell for id, cell in lost.items() if cell not in seen.silent})
+        if CELL0 in seen.silent:
+            seen.unknown.update(set(some) - seen.deleted)
+
+
+def deleted_servers(store: Store, ids: Iterable[str], silent: Iterable[str] = ()) -> tuple[set[str], dict[str, str]]:
+    """Of servers without a live row: those that are deleted, for their row in their cell says so or, where that
+    answers, their mapping; and the cell of those that are mapped and of which nothing says so. *silent*: cells not to
+    be asked."""
+    some, silent, rows = list(ids), set(silent), []
+    with store.api.read() as connection:
+        mapped = {row.server_id: row for row in connection.execute(
+            select(server_mappings).where(server_mappings.c.server_id.in_(some)))}
+    for cell, database in store.databases():
+        if cell.id not in silent:
+            with database.read() as connection:
+                rows += [(row.id, row.deleted_at, cell.id) for row in connection.execute(
+                    select(servers.c.id, servers.c.deleted_at).where(servers.c.id.in_(some)))]
+    live = {id for id, deleted_at, _cell in rows if deleted_at is None}
+    deleted = {id for id, mapping in mapped.items() if mapping.deleted and mapping.cell_id not in silent}
+    deleted |= {id for id, deleted_at, cell in rows if deleted_at and (id not in mapped or mapped[id].cell_id == cell)}
+    deleted -= live
+    return deleted, {id: mapping.cell_id for id, mapping in mapped.items() if id not in deleted | live}
+
+
+def parts(row: Any, resource: Any) -> dict[str, tuple[set[str], set[str]]]:
+    """Volumes and NICs: those that the row knows, and those that the guest has."""
+    return {"volumes": ({one["volume_id"] for one in orjson.loads(row.volumes)},
+                        {one["id"] for one in resource["volumes_attached"]}),
+            "nics": ({one["mac"] for one in orjson.loads(row.interfaces)},
+                     {one["mac"] for one in resource["networks"]})}

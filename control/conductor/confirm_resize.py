@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The flow of ``confirmResize``, and resizes that nobody has confirmed in time."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime, timedelta
+
+from magnetar_control.store import migrations, servers
+from magnetar_control.store.database import now
+from magnetar_core.actions import ACTIVE, POWER, RESIZED, STOPPED
+from magnetar_core.errors import Conflict, MagnetarError
+
+from .environment import Environment
+from .migration import Migration
+from .work import Work
+
+#: Seconds between two looks for resizes that nobody has confirmed.
+LOOK = 5.0
+
+
+def confirm(work: Work) -> None:
+    """The server stays as it is: what was kept for its way back is free. Needs no host."""
+    with work.database.read() as connection:
+        row = migrations.kept(connection, work.id)
+    if work.server.vm_state != RESIZED:
+        work.failed(Conflict(f"Instance {work.id} has no resize that could be confirmed."))
+        return
+    with work.event(host=row.source if row else None):
+        power = _power(work)
+        if row is not None:
+            move = Migration(work, row)
+            move.release()
+            move.ends("confirmed")
+    work.done(vm_state=STOPPED if power in (POWER["off"], POWER["crashed"]) else ACTIVE, power_state=power,
+              old_flavor=None)
+
+
+def _power(work: Work) -> int:
+    """What the guest does now; what it did last when its host does not answer."""
+    if not work.conductor.is_up(work.server.host):
+        return int(work.server.power_state)
+    try:
+        with work.client() as client:
+            return POWER.get(client.get("server", work.id)["power_state"], 0)
+    except MagnetarError:
+        return int(work.server.power_state)
+
+
+def confirm_expired(conductor: Environment) -> int:
+    """One look; how many are confirmed."""
+    window, count = conductor.settings.resize_confirm_window, 0
+    if window <= 0:
+        return 0
+    before = (datetime.fromisoformat(now()) - timedelta(seconds=window)).isoformat(timespec="microseconds")
+    database = conductor.database
+    with database.read() as connection:
+        waiting = migrations.late(connection, before)
+    for server in waiting:
+        with database.write() as connection:
+            found = migrations.kept(connection, server.id)
+            if found is None or not migrations.became(connection, found, "finished", "confirming"):
+                continue  # another conductor was quicker
+            if servers.ask(connection, server, "confirmResize", f"req-{uuid.uuid4()}", server.user_id,
+                           server.project_id):
+                count += 1
+                database.ring(connection, servers.ACTIONS_BELL)
+            else:
+                migrations.change(connection, found.uuid, status="finished")
+    return count

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the actions of one conductor use: settings, databases, services, agents, and the hosts as the scheduler sees
+them."""
+
+from __future__ import annotations
+
+import socket
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Collection
+
+from sqlalchemy import Connection
+
+from magnetar_control.agents import Agents
+from magnetar_control.delivery import Delivery
+from magnetar_control.scheduler.hosts import HostStates
+from magnetar_control.scheduler.rules import rules_of
+from magnetar_control.services import Services
+from magnetar_control.settings import Settings
+from magnetar_control.store import actions, hosts
+from magnetar_control.store.allocations import Ratios
+from magnetar_control.store.database import Database
+from magnetar_control.store.store import Store
+from magnetar_core.errors import NotFound
+
+
+class Environment:
+    """The surroundings of an action. *cell*: name of the conductor's cell."""
+
+    def __init__(self, settings: Settings, store: Store, services: Services, agents: Agents, cell: str,
+                 delivery: Delivery) -> None:
+        self.settings, self.store, self.services, self.agents = settings, store, services, agents
+        self.delivery = delivery
+        self.cell = store.named(cell)
+        self.name = settings.conductor_name or socket.gethostname()
+        #: Holder of leases: unique, also among conductors of one name.
+        self.holder = f"{self.name}:{uuid.uuid4().hex[:12]}"
+        self.states = HostStates(settings.default_availability_zone, rules_of(settings))
+        self.ratios = Ratios(settings.cpu_allocation_ratio, settings.ram_allocation_ratio,
+                             settings.disk_allocation_ratio)
+        self.reserved = {"vcpus_reserved": settings.reserved_host_cpus, "memory_mb_reserved":
+                         settings.reserved_host_memory_mb, "disk_gb_reserved": settings.reserved_host_disk_gb}
+        #: Called with the name of each action that has ended, and done or failed.
+        self.ended: Callable[[str, str], None] = lambda _action, _result: None
+        self._endpoints: dict[str, str] = {}
+        self._began = time.monotonic()
+
+    @property
+    def database(self) -> Database:
+        """The cell's."""
+        return self.store.cell(self.cell.id)
+
+    def endpoint(self, host: str | None) -> str:
+        """Where the agent of *host* is. Raises ``NotFound``."""
+        if not host:
+            raise NotFound("The server is on no host.", kind="host", key="")
+        found = self._endpoints.get(host)
+        if found is None:
+            self.look()
+            found = self._endpoints.get(host)
+        if found is None:
+            raise NotFound(f"There is no host {host!r} in the cloud.", kind="host", key=host)
+        return found
+
+    def look(self, aggregates: bool = True) -> None:
+        """Read all hosts again, for the scheduler and for endpoints."""
+        with self.store.api.read() as connection:
+            rows = hosts.every(connection)
+            groups = hosts.every_aggregate(connection) if aggregates else None
+        self._endpoints = {row["name"]: row["endpoint"] for row in rows}
+        self.states.refresh(rows, groups)
+
+    def changed(self, name: str) -> None:
+        """Read one host again for the scheduler: what is claimed of it has changed, or what it has."""
+        with self.store.api.read() as connection:
+            row = hosts.show(connection, name)
+        if row is not None:
+            self.states.changed(row)
+
+    def is_up(self, name: str) -> bool:
+        """Whether the agent of a host was heard lately."""
+        host = self.states.hosts.get(name)
+        return bool(host and host.profile.up)
+
+    def room(self, database: Database, connection: Connection, places: Collection[str], kind: str) -> Counter[str]:
+        """How many actions of *kind* at each of these hosts may begin here without the queue, in a transaction of
+        *database*."""
+        if database is not self.database:
+            return Counter()
+        return actions.room(database, connection, places, kind, self.settings.limits())
+
+    def settling(self) -> bool:
+        """Whether hosts may only look down because this conductor has not heard of them yet: it was started a moment
+        ago, perhaps after all others had been away for long. That no host takes a server is not believed then."""
+        young = time.monotonic() - self._began < self.settings.host_down_after
+        return young and not all(host.profile.up for host in list(self.states.hosts.values()))
+
+    def hosts_up(self) -> int:
+        """How many hosts of the cloud this conductor's scheduler takes for up."""
+        return sum(host.profile.up for host in list(self.states.hosts.values()))

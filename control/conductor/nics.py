@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The NICs of servers: their ports, and the addresses that the API shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from magnetar_control.store import servers
+from magnetar_core.actions import POWER
+
+from .work import Work
+
+
+def nics_of(work: Work) -> list[dict[str, Any]]:
+    """The NICs that the server is known to have."""
+    found: list[dict[str, Any]] = orjson.loads(work.server.interfaces)
+    return found
+
+
+def allocate(work: Work) -> list[dict[str, Any]]:
+    """The server's NICs: allocated once, however often it is asked, and noted with what is written next."""
+    nics = nics_of(work)
+    wishes = work.request.get("networks")
+    if wishes and not nics:
+        groups = [one["name"] for one in orjson.loads(work.server.security_groups)]
+        nics = work.conductor.services.network.allocate(work.context(), work.id, wishes, groups)
+        work.soon(interfaces=servers.text(nics))
+    return nics
+
+
+def observed(nics: Sequence[Mapping[str, Any]], resource: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns that the agent's resource says of a server with these NICs."""
+    return {"power_state": POWER.get(resource["power_state"], 0), "instance_name": resource["instance_name"],
+            "addresses": servers.text(addresses(nics, resource.get("addresses") or {})),
+            "fault": None}
+
+
+def addresses(nics: Sequence[Mapping[str, Any]], known: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """As Nova shows them, by network name: those that the network service gave; else those that the host knows."""
+    heard = {one["mac"]: one for found in known.values() for one in found}
+    shown: dict[str, list[dict[str, Any]]] = {}
+    for nic in nics:
+        given = [ip["ip_address"] for ip in nic.get("fixed_ips") or ()]
+        if not given and nic["mac"] in heard:
+            given = [heard[nic["mac"]]["addr"]]
+        shown.setdefault(nic["network"], []).extend(
+            {"version": 6 if ":" in address else 4, "addr": address, "OS-EXT-IPS:type": "fixed",
+             "OS-EXT-IPS-MAC:mac_addr": nic["mac"]} for address in given)
+    return shown

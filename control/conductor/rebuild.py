@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The flow of ``rebuild``: the root disk is made anew of an image."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from magnetar_control.store import servers
+from magnetar_control.store.database import now
+from magnetar_core.actions import POWER, STOPPED
+from magnetar_core.client import Client
+
+from . import delivery
+from .retry import ask_host
+from .work import Work
+
+
+def rebuild(work: Work) -> None:
+    """The root disk anew. A stopped server stays off (as Nova does)."""
+    before = work.args.get("vm_state") or work.server.vm_state
+
+    def ask(client: Client) -> dict[str, Any]:
+        delivery.image(work, client, work.server.host, work.args["image"])
+        client.event("server", work.id, "rebuild", _anew(work, client),
+                     timeout=work.conductor.settings.action_timeout, request_id=work.once)
+        found = client.ensure("server", work.id, {"name": work.server.hostname or work.server.name,
+                                                  "power": "off" if before == STOPPED else "running"})
+        return {"vm_state": STOPPED if before == STOPPED else "active", "fault": None, "launched_at": now(),
+                "power_state": POWER.get(found["resource"]["power_state"], 0)}
+
+    ask_host(work, ask, work.error)
+
+
+def _anew(work: Work, client: Client) -> dict[str, Any]:
+    """What the agent is told of a rebuild. Key and files that are new are noted as the server's own."""
+    args: dict[str, Any] = {"image": work.args["image"], "metadata": orjson.loads(work.server.metadata),
+                            "preserve_ephemeral": work.args["preserve_ephemeral"]}
+    if work.server.user_data:
+        args["user_data"] = work.server.user_data
+    replaced = {name: work.args[name] for name in ("public_key", "personality") if name in work.args}
+    if replaced:
+        work.note(request=servers.text({**work.request, **replaced}))
+    if "personality" in replaced:
+        args["personality"] = replaced["personality"] or None
+    if "public_key" in replaced:
+        args["key_name"] = delivery.keypair(work, client, work.server.host) if work.args["public_key"] else None
+    return args

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Repairs of what the audit finds. Each may be done twice, and by several conductors at once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+
+from sqlalchemy import Connection, exists, select, update
+from sqlalchemy.exc import DBAPIError
+
+from magnetar_control.agents import Named
+from magnetar_control.store import allocations, migrations
+from magnetar_control.store import servers as rows
+from magnetar_control.store.database import now
+from magnetar_control.store.tables import actions, servers
+from magnetar_core.actions import BUILDING, ERROR
+from magnetar_core.errors import Conflict, MagnetarError
+
+from .audit import Finding
+from .audit_state import AuditState, deleted_servers
+from .environment import Environment
+from .host_watch import HostWatch
+
+log = logging.getLogger(__name__)
+FAULT = ("The control plane lost track of what was done to the server. See its actions; reboot it hard, reset its "
+         "state, or delete it.")
+
+
+class Repairer:
+    """Repairs with what one conductor has."""
+
+    def __init__(self, conductor: Environment, watch: HostWatch) -> None:
+        self.conductor, self.watch = conductor, watch
+
+    def repair(self, state: AuditState, finding: Finding) -> None:
+        """Repair a finding, where there is a repair for its kind."""
+        repair = REPAIRS.get(finding.kind)
+        if repair is None:
+            return
+        try:
+            repair(self, state, finding)
+        except (MagnetarError, DBAPIError) as error:
+            log.warning("not repaired now (%s): %s", finding.text, error)
+        else:
+            log.warning("repaired: %s", finding.text)
+
+    def client(self, host: str) -> AbstractContextManager[Named]:
+        """A client of a host's agent."""
+        return self.conductor.agents.client(self.conductor.endpoint(host))
+
+    def quiet(self, seen: AuditState, id: str) -> bool:
+        """Nothing is done to the server at this moment."""
+        cell = seen.cells.get(id)
+        if cell is None:
+            return True
+        with self.conductor.store.cell(cell).read() as connection:
+            return connection.execute(select(actions.c.id).where(
+                actions.c.server_id == id, actions.c.state.in_(("queued", "running"))).limit(1)).first() is None
+
+
+Repair = Callable[[Repairer, AuditState, Finding], None]
+
+
+def _stuck(repairer: Repairer, _seen: AuditState, one: Finding) -> None:
+    """The last resort: an error that says so is better than a task that never ends."""
+    database = repairer.conductor.store.cell(one.place)
+    work = exists().where(actions.c.server_id == servers.c.id, actions.c.state.in_(("queued", "running")))
+    fault = rows.text({"code": 500, "message": FAULT, "created": now(), "details": one.text})
+    with database.write() as connection:
+        connection.execute(update(servers).where(
+            servers.c.id == one.id, ~work, servers.c.task_state.is_not(None) | (servers.c.vm_state == BUILDING)).values(
+            vm_state=ERROR, task_state=None, fault=fault, updated_at=now()))
+        database.ring(connection, rows.SERVERS_BELL)
+
+
+def _copy(repairer: Repairer, _seen: AuditState, one: Finding) -> None:
+    database = repairer.conductor.store.cell0
+    with database.write() as connection:
+        if not _busy(connection, one.id):
+            rows.leave(connection, [one.id])
+
+
+def _busy(connection: Connection, id: str) -> bool:
+    return connection.execute(select(actions.c.id).where(
+        actions.c.server_id == id, actions.c.state.in_(("queued", "running"))).limit(1)).first() is not None
+
+
+def _counter(repairer: Repairer, _seen: AuditState, _one: Finding) -> None:
+    with repairer.conductor.store.api.write() as connection:
+        allocations.audit(connection, repair=True)
+    repairer.conductor.look(aggregates=False)
+
+
+def _claim(repairer: Repairer, seen: AuditState, one: Finding) -> None:
+    claim = next(claim for claim in seen.claims if claim.consumer_id == one.id
+                 and seen.hosts[claim.host_id].name == one.place)
+    if repairer.quiet(seen, claim.server_id):
+        with repairer.conductor.store.api.write() as connection:
+            allocations.release(connection, one.id, claim.host_id)
+        repairer.conductor.changed(one.place)
+
+
+def _port(repairer: Repairer, seen: AuditState, one: Finding) -> None:
+    if repairer.quiet(seen, one.place):
+        repairer.conductor.services.network.release(one.place, one.id)
+
+
+def _attachment(repairer: Repairer, seen: AuditState, one: Finding) -> None:
+    if repairer.quiet(seen, one.place):
+        repairer.conductor.services.volume.detached(one.id)
+
+
+def _move(repairer: Repairer, _seen: AuditState, one: Finding) -> None:
+    """It ends; what it has claimed is found at the next look."""
+    for _cell, database in repairer.conductor.store.databases():
+        with database.write() as connection:
+            found = migrations.find(connection, one.id)
+            if found is not None and not _busy(connection, one.place):
+                migrations.change(connection, one.id, status="error")
+
+
+def _left(repairer: Repairer, _seen: AuditState, one: Finding) -> None:
+    """It is deleted, which is read again: nothing brings a guest back."""
+    if one.id not in deleted_servers(repairer.conductor.store, [one.id])[0]:
+        raise Conflict(f"Nothing says any more that server {one.id} was deleted.")
+    with repairer.client(one.place) as client:
+        client.delete("server", one.id)
+
+
+def _power(repairer: Repairer, _seen: AuditState, one: Finding) -> None:
+    """What a guest did while something was done to its server is followed now."""
+    with repairer.client(one.place) as client:
+        repairer.watch.follow(one.place, [client.get("server", one.id)])
+
+
+def _network(repairer: Repairer, _seen: AuditState, one: Finding) -> None:
+    if one.id not in repairer.conductor.services.network.names():
+        with repairer.client(one.place) as client:
+            client.delete("network", one.id)
+
+
+#: What is not here is told only: nobody can know what is right.
+REPAIRS: Mapping[str, Repair] = {
+    "stuck": _stuck, "copy": _copy, "counter": _counter, "orphan": _claim, "elsewhere": _claim, "port": _port,
+    "attachment": _attachment, "move": _move, "left": _left, "power": _power, "network": _network}

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Time limits for databases that hang: the machine answers on the network, the database does not.
+
+``statement_timeout`` limits what a caller waits for. A ``CircuitBreaker`` per database remembers that it hangs, so that
+callers who fail fast need not wait at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Generator, Iterator
+from contextvars import ContextVar
+from typing import Any, TypeVar, cast
+
+import psycopg
+from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+T = TypeVar("T")
+#: A database hangs when so many statements of a process wait for it and it has answered none for so many seconds.
+#: Seconds between two statements that are tried nevertheless, while few and while many wait.
+MANY, SILENT, AGAIN = 8, 5.0, (1.0, 10.0)
+#: Seconds for each statement, and whether a database that hangs is not asked at all.
+_TIMEOUT: ContextVar[tuple[float, bool] | None] = ContextVar("statement_timeout", default=None)
+
+
+@contextlib.contextmanager
+def statement_timeout(seconds: float, *, refused: bool = True) -> Iterator[None]:
+    """Give each PostgreSQL statement in the block *seconds* (``math.inf`` for no limit). *refused*: fail at once where
+    the database hangs."""
+    token = _TIMEOUT.set((seconds, refused))
+    try:
+        yield
+    finally:
+        _TIMEOUT.reset(token)
+
+
+def current_timeout(usual: float) -> float:
+    """The seconds of the ``statement_timeout`` around the caller; *usual* without one."""
+    found = _TIMEOUT.get()
+    return usual if found is None else found[0]
+
+
+def fails_fast() -> bool:
+    """Whether the caller wants an error at once when the database hangs; see ``statement_timeout``."""
+    found = _TIMEOUT.get()
+    return found is not None and found[1]
+
+
+class CircuitBreaker:
+    """Whether a database hangs: a caller waited for it in vain and nobody was answered since, or many wait and none was
+    answered lately. Then one statement is let through from time to time; its answer closes the circuit."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting, self._late = 0, False
+        self._answered = self._tried = float("-inf")
+
+    @property
+    def hangs(self) -> bool:
+        """Whether to wait for an answer would be in vain."""
+        return self._late or (self._waiting >= MANY and time.monotonic() - self._answered > SILENT)
+
+    def late(self) -> None:
+        """A caller has waited for as long as it could."""
+        self._late, self._tried = True, time.monotonic()
+
+    def refuses(self) -> bool:
+        """Whether no further statement may be tried now."""
+        with self._lock:
+            if not self.hangs:
+                return False
+            if time.monotonic() - self._tried < AGAIN[self._waiting >= MANY]:
+                return True
+            self._tried = time.monotonic()
+            return False
+
+    @contextlib.contextmanager
+    def observed(self) -> Iterator[None]:
+        """The block asks the database."""
+        with self._lock:
+            if not self._waiting:
+                self._answered = time.monotonic()
+            self._waiting += 1
+        answered = True
+        try:
+            yield
+        except (DBAPIError, PoolTimeout):
+            answered = False
+            raise
+        finally:
+            with self._lock:
+                self._waiting -= 1
+                if answered:
+                    self._late, self._answered = False, time.monotonic()
+
+
+class Hangs(psycopg.OperationalError):
+    """The database has not answered in time."""
+
+
+def hangs(name: str) -> OperationalError:
+    """The error for a database that hangs and is not asked."""
+    return OperationalError("", {}, Hangs(f"database {name} does not answer, and is asked again in a moment"))
+
+
+class LimitedConnection(psycopg.Connection[Any]):
+    """Closes itself when a statement takes longer than its limit: a stopped server's kernel keeps connections alive."""
+
+    limit = math.inf
+    breaker: CircuitBreaker
+
+    def wait(self, gen: Generator[Any, Any, T], *how: Any, **more: Any) -> T:
+        """See psycopg."""
+        seconds, refused = _TIMEOUT.get() or (self.limit, False)
+        return super().wait(gen if seconds == math.inf else self._until(gen, seconds, refused), *how, **more)
+
+    def _until(self, gen: Generator[Any, Any, T], seconds: float, refused: bool) -> Generator[Any, Any, T]:
+        """*gen*, which psycopg wakes every 0.1 s. With *refused*, stop waiting when the database hangs."""
+        began = time.monotonic()
+        try:
+            asked = next(gen)
+            while True:
+                ready = yield asked
+                waited = 0.0 if ready else time.monotonic() - began
+                if waited > seconds or (refused and waited > SILENT and self.breaker.hangs):
+                    self.breaker.late()
+                    gen.close()
+                    self.pgconn.finish()
+                    raise Hangs(f"no answer within {min(seconds, waited):.1f} s")
+                asked = gen.send(ready)
+        except StopIteration as end:
+            return cast("T", end.value)
