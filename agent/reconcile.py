@@ -184,11 +184,7 @@ class _Change(Change):
         """What the driver's plan has to know of the permissions. It is noted in *document*, so that what a crash cuts
         short is finished as it was allowed."""
         state = document.state
-        if rebuild:
-            state["rebuild"] = {"preserve_ephemeral": self.permissions.get("preserve_ephemeral", False),
-                                "request": self.permissions.get("rebuild")}
-        if self.permissions.get("allow_reboot"):
-            state["allow_reboot"] = True
+        state.update(self.allowed(rebuild))
         return {name: state[name] for name in NOTES if name in state}
 
     def _complete(self, wanted: Fields, document: Document | None) -> Fields:

@@ -30,8 +30,8 @@ from magnetar_core.query import boolean, fits, number, parameters, plain, reader
 
 from . import events
 from .asks import Asks, Document, error_of
-from .noun import Noun, public
-from .nouns import NOUNS
+from .driver import Driver
+from .drivers import DRIVERS
 from .operations import RUNNING, Operation, Operations
 
 REQUEST_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -138,19 +138,19 @@ class Native:
             return self._root(request)
         if parts[0] == OPERATIONS:
             return self._operations(request, asks, parts[1:])
-        noun = NOUNS.get(parts[0])
-        routes = {} if noun is None else self._routes(len(parts), noun, parts[2:])
+        driver = DRIVERS.get(parts[0])
+        routes = {} if driver is None else self._routes(len(parts), driver, parts[2:])
         if not routes:
             raise NotFound(f"There is no {request.path[:200]}. Resources are at /v1/KIND and /v1/KIND/KEY; KIND "
-                           f"is one of {', '.join(NOUNS)}.")
+                           f"is one of {', '.join(DRIVERS)}.")
         handler = routes.get("GET" if request.method == "HEAD" else request.method)
         if handler is None:
             raise MethodNotAllowed(f"{request.path[:200]} does not know {request.method}; it knows "
                                    f"{', '.join(sorted(routes))}.", allow=", ".join(sorted(routes)))
-        found: Answer = handler(request, asks, noun, *parts[1:2])
+        found: Answer = handler(request, asks, driver, *parts[1:2])
         return found
 
-    def _routes(self, depth: int, noun: Noun, rest: list[str]) -> dict[str, Callable[..., Answer]]:
+    def _routes(self, depth: int, driver: Driver, rest: list[str]) -> dict[str, Callable[..., Answer]]:
         """Method to handler."""
         if depth == 1:
             return {"GET": self._list, "PUT": self._ensure_many}
@@ -158,30 +158,29 @@ class Native:
             return {"GET": self._show, "PUT": self._ensure, "DELETE": self._remove}
         if rest == ["events"]:
             return {"POST": self._event}
-        more: dict[str, Callable[..., Answer]] = getattr(noun, "more", {}).get(rest[0], {}) if depth == 3 else {}
+        more: dict[str, Callable[..., Answer]] = getattr(driver, "more", {}).get(rest[0], {}) if depth == 3 else {}
         return more
 
     def _root(self, request: Request) -> Answer:
         query(request, {})
         return Answer({"host": request.root.partition("://")[2],
-                       "api": API, "kinds": list(NOUNS), "version": _version(), "cloud": True,
+                       "api": API, "kinds": list(DRIVERS), "version": _version(), "cloud": True,
                        "project": request.context.project_name or request.context.project_id})
 
     # Reading
 
-    def _list(self, request: Request, asks: Asks, noun: Noun) -> Answer:
-        shown = {field.name for field in noun.kind.fields if "list" in field.on}
+    def _list(self, request: Request, asks: Asks, driver: Driver) -> Answer:
+        shown = {field.name for field in driver.kind.fields if "list" in field.on}
         page = {"fields": words, "limit": number, "marker": plain, "sort": words}
-        readers = {field.name: reader(field.value) for field in noun.kind.fields if "list" in field.on}
+        readers = {field.name: reader(field.value) for field in driver.kind.fields if "list" in field.on}
         given = query(request, {**{name: read for name, read in sorted(readers.items()) if read}, **page})
         asked = {name: given.pop(name, None) for name in page}
-        asks.filters = given
-        found = [public(one) for one in noun.every(asks)]
+        found = [driver.public(one) for one in driver.filtered(asks, given)]
         filters = {name: texts(value) for name, value in given.items()}
         found = [one for one in found if fits(one, filters)]
         for key in reversed(asked["sort"] or ["name"] * ("name" in shown)):
             name = key.lstrip("-")
-            _known(noun, "sort", name, shown)
+            _known(driver, "sort", name, shown)
             have = [one for one in found if one.get(name) is not None]
             have.sort(key=lambda one, name=name: _rank(one[name]), reverse=key.startswith("-"))  # type: ignore[misc]
             found = have + [one for one in found if one.get(name) is None]
@@ -193,47 +192,47 @@ class Native:
         found = found[:min(LIMIT, LIMIT if asked["limit"] is None else asked["limit"])]
         if asked["fields"] is not None:
             for name in asked["fields"]:
-                _known(noun, "fields", name, shown)
+                _known(driver, "fields", name, shown)
             found = [{name: one.get(name) for name in asked["fields"]} for one in found]
-        return Answer({noun.kind.plural: found})
+        return Answer({driver.kind.plural: found})
 
-    def _show(self, request: Request, asks: Asks, noun: Noun, key: str) -> Answer:
+    def _show(self, request: Request, asks: Asks, driver: Driver, key: str) -> Answer:
         query(request, {})
-        return Answer(public(noun.one(asks, key)))
+        return Answer(driver.public(driver.one(asks, key)))
 
     # Changing
 
-    def _ensure(self, request: Request, asks: Asks, noun: Noun, key: str) -> Answer:
+    def _ensure(self, request: Request, asks: Asks, driver: Driver, key: str) -> Answer:
         given = query(request, {"dry_run": boolean, "wait": seconds, "on_immutable": plain, "merge": words,
                                 "allow_reboot": boolean, "preserve_ephemeral": boolean})
         dry, wait = given.pop("dry_run", False), given.pop("wait", WAIT)
         allowed, want = permissions(given), body(request)
         if not isinstance(want, dict):
             raise InvalidField("body", "must be an object with the fields of the resource; to remove it, use DELETE")
-        return self._work(asks, "ensure", noun, key, wait,
-                          lambda operation: noun.ensure(asks, key, want, allowed, dry, operation))
+        return self._work(asks, "ensure", driver, key, wait,
+                          lambda operation: driver.ensure(asks, key, want, allowed, dry, operation))
 
-    def _remove(self, request: Request, asks: Asks, noun: Noun, key: str) -> Answer:
+    def _remove(self, request: Request, asks: Asks, driver: Driver, key: str) -> Answer:
         given = query(request, {"dry_run": boolean, "wait": seconds})
-        return self._work(asks, "remove", noun, key, given.get("wait", WAIT), lambda operation: noun.ensure(
+        return self._work(asks, "remove", driver, key, given.get("wait", WAIT), lambda operation: driver.ensure(
             asks, key, None, permissions({}), given.get("dry_run", False), operation))
 
-    def _ensure_many(self, request: Request, asks: Asks, noun: Noun) -> Answer:
+    def _ensure_many(self, request: Request, asks: Asks, driver: Driver) -> Answer:
         given = query(request, {"dry_run": boolean, "wait": seconds})
         items = [*batch(body(request))]
 
         def each(operation: Operation) -> Document:
-            return {"results": self._each(asks, noun, items, given.get("dry_run", False), operation)}
+            return {"results": self._each(asks, driver, items, given.get("dry_run", False), operation)}
 
-        return self._work(asks, "ensure", noun, None, given.get("wait", WAIT), each)
+        return self._work(asks, "ensure", driver, None, given.get("wait", WAIT), each)
 
-    def _each(self, asks: Asks, noun: Noun, items: list[Any], dry: bool, parent: Operation) -> list[Document]:
+    def _each(self, asks: Asks, driver: Driver, items: list[Any], dry: bool, parent: Operation) -> list[Document]:
         """Each for itself, side by side; the answers come in the order of the items."""
         own = Operations(16)
         started = []
         for key, want, allowed in items:
-            operation = Operation("ensure", noun.kind.noun, key, asks)
-            started.append(own.start(operation, lambda operation, key=key, want=want, allowed=allowed: noun.ensure(  # type: ignore[misc]
+            operation = Operation("ensure", driver.kind.noun, key, asks)
+            started.append(own.start(operation, lambda operation, key=key, want=want, allowed=allowed: driver.ensure(  # type: ignore[misc]
                 asks, key, want, allowed, dry, operation)))
         found = []
         for operation in started:
@@ -244,14 +243,14 @@ class Native:
         own.close()
         return found
 
-    def _event(self, request: Request, asks: Asks, noun: Noun, key: str) -> Answer:
+    def _event(self, request: Request, asks: Asks, driver: Driver, key: str) -> Answer:
         wait, sent = query(request, {"wait": seconds}).get("wait", WAIT), events.Event.check(body(request))
-        return self._work(asks, str(sent["event"]), noun, key, wait,
-                          lambda operation: events.event(asks, noun, key, sent, operation))
+        return self._work(asks, str(sent["event"]), driver, key, wait,
+                          lambda operation: events.event(asks, driver, key, sent, operation))
 
-    def _work(self, asks: Asks, what: str, noun: Noun, key: str | None, wait: float,
+    def _work(self, asks: Asks, what: str, driver: Driver, key: str | None, wait: float,
               function: Callable[[Operation], Any]) -> Answer:
-        operation = self.operations.start(Operation(what, noun.kind.noun, key, asks), function)
+        operation = self.operations.start(Operation(what, driver.kind.noun, key, asks), function)
         return self.outcome(operation, self.until(operation, wait))
 
     def until(self, operation: Operation, wait: float) -> bool:
@@ -296,9 +295,9 @@ def _operation(operation: Operation) -> Document:
     return {**shown, "result": shaped(shown["result"])}
 
 
-def _known(noun: Noun, parameter: str, name: str, shown: set[str]) -> None:
+def _known(driver: Driver, parameter: str, name: str, shown: set[str]) -> None:
     if name not in shown:
-        raise InvalidField(parameter, f"{noun.kind.noun} has no field {name[:80]}; it has {', '.join(sorted(shown))}")
+        raise InvalidField(parameter, f"{driver.kind.noun} has no field {name[:80]}; it has {', '.join(sorted(shown))}")
 
 
 def _rank(value: Any) -> Any:

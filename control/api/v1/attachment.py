@@ -12,10 +12,11 @@ import orjson
 from magnetar_core.errors import Conflict, InvalidField, NotFound
 from magnetar_core.kinds import InterfaceAttachment, VolumeAttachment
 from magnetar_core.plan import Step
+from magnetar_core.reconcile import missing
 
 from . import server_do as do
 from .asks import Asks, Document
-from .noun import Noun, foreseen
+from .driver import Driver
 from .operations import Operation
 from .server import Servers
 from .server_shown import nic_id, stamp
@@ -25,7 +26,7 @@ from .volume import VOLUMES
 SERVERS = Servers()
 
 
-class Attached(Noun):
+class Attached(Driver):
     """*other*: the field beside ``server``."""
 
     other = ""
@@ -65,12 +66,12 @@ class Attached(Noun):
         row = SERVERS.row(asks, server)
         return None if row is None else next((one for one in self.of(asks, [row]) if self.fits(asks, one, what)), None)
 
-    def server(self, asks: Asks, name: str, warnings: list[str], dry: bool) -> str:
+    def server(self, asks: Asks, name: str) -> str:
         """The uuid of the server; its name where a dry run may assume it."""
         row = SERVERS.row(asks, name)
         if row is None:
             error = InvalidField("server", f"there is no server {name!r} in your project")
-            foreseen(dry, warnings, error, "server", name)
+            missing(error, "server", name)
         return str(row.id) if row is not None else name
 
 
@@ -79,8 +80,8 @@ class VolumeAttachments(Attached):
 
     kind, other = VolumeAttachment, "volume"
     absent = {"bus": "virtio", "readonly": False, "boot_index": None, "origin": None}
-    made_by = (Step("attach", "attach the volume"),)
-    unmade_by = (Step("detach", "detach the volume"),)
+    making = (Step("attach", "attach the volume"),)
+    removing = (Step("detach", "detach the volume"),)
 
     def of(self, asks: Asks, rows: Sequence[Any]) -> list[Document]:
         """The rows' volumes."""
@@ -99,16 +100,16 @@ class VolumeAttachments(Attached):
         """By uuid or name of the volume."""
         return what in (one["volume"], one["volume_name"])
 
-    def complete(self, asks: Asks, want: Document, have: Document | None, warnings: list[str], dry: bool) -> Document:
+    def complete(self, asks: Asks, want: Document, have: Document | None) -> Document:
         """Both by uuid."""
         if have:
             want = {**want, "server": have["server"], "volume": have["volume"]}
         else:
             found = VOLUMES.find(asks, want["volume"])
             if found is None:
-                foreseen(dry, warnings, InvalidField("volume", f"no volume {want['volume']!r} that you may use"),
+                missing(InvalidField("volume", f"no volume {want['volume']!r} that you may use"),
                          "volume", want["volume"])
-            want = {**want, "server": self.server(asks, want["server"], warnings, dry),
+            want = {**want, "server": self.server(asks, want["server"]),
                     "volume": found["id"] if found else want["volume"]}
         device = (want.get("device") or (have or {}).get("device") or "").rpartition("/")[2]
         return {**want, "device": device or None, "name": f"{want['server']}:{want['volume']}"}
@@ -158,7 +159,7 @@ class InterfaceAttachments(Attached):
 
     kind, other = InterfaceAttachment, "network"
     absent = {"bridge": None, "model": "virtio"}
-    made_by = unmade_by = (Step("plug", "change the NICs"), Step("define", "define the domain"))
+    making = removing = (Step("plug", "change the NICs"), Step("define", "define the domain"))
 
     def says(self, what: str) -> Document:
         """A MAC address or a network."""
@@ -182,7 +183,7 @@ class InterfaceAttachments(Attached):
         """By MAC address, or name or uuid of the network."""
         return what.lower() == one["mac"] or what in (one["network"], one["_network"])
 
-    def complete(self, asks: Asks, want: Document, have: Document | None, warnings: list[str], dry: bool) -> Document:
+    def complete(self, asks: Asks, want: Document, have: Document | None) -> Document:
         """Names by what they mean."""
         if have:
             if want.get("address") not in (None, have["address"]):
@@ -197,9 +198,9 @@ class InterfaceAttachments(Attached):
             raise InvalidField("network", "is required")
         network = NETWORKS.find(asks, want["network"])
         if network is None:
-            foreseen(dry, warnings, InvalidField("network", f"no network {want['network']!r} that you may use"),
+            missing(InvalidField("network", f"no network {want['network']!r} that you may use"),
                      "network", want["network"])
-        server = self.server(asks, want["server"], warnings, dry)
+        server = self.server(asks, want["server"])
         return {**want, "server": server, "_network": network["id"] if network else None,
                 "name": f"{server}:{want['network']}"}
 

@@ -19,7 +19,7 @@ from magnetar_core.values import Boolean, Choices, MapOf, Nullable, Text, Value
 
 from . import server_do as do
 from .asks import FURTHER, Asks, Document
-from .noun import Noun
+from .driver import Driver
 from .operations import Operation
 from .server import Servers
 from .server_want import IMAGES
@@ -120,7 +120,7 @@ EVENTS: Mapping[str, tuple[type[Kind], str, Callable[[do.Doing, Any, Document], 
     "change_password": (ChangePassword, "changePassword", _change_password)}
 
 
-def event(asks: Asks, noun: Noun, key: str, sent: Mapping[str, Any], operation: Operation) -> Document:
+def event(asks: Asks, noun: Driver, key: str, sent: Mapping[str, Any], operation: Operation) -> Document:
     """Do it, unless this request id has done it before."""
     name = str(sent["event"])
     if not isinstance(noun, Servers) or name not in EVENTS:

@@ -12,7 +12,7 @@ from magnetar_core.errors import Conflict
 from magnetar_core.kinds import Flavor
 
 from .asks import Asks, Document, paged
-from .noun import Noun
+from .driver import Driver
 from .operations import Operation
 
 SIZES = ("vcpus", "ram", "disk", "ephemeral", "swap")
@@ -26,7 +26,7 @@ def shown(flavor: Mapping[str, Any]) -> Document:
             "extra_specs": dict(flavor.get("extra_specs") or {})}
 
 
-class Flavors(Noun):
+class Flavors(Driver):
     """Seen by everybody; private ones by projects that have access."""
 
     kind = Flavor
@@ -37,7 +37,7 @@ class Flavors(Noun):
         query = {"is_public": "none"} if asks.context.is_admin else {}
         return [shown(one) for one in paged(asks.compute, "/flavors/detail", "flavors", **query)]
 
-    def complete(self, asks: Asks, want: Document, have: Document | None, warnings: list[str], dry: bool) -> Document:
+    def complete(self, asks: Asks, want: Document, have: Document | None) -> Document:
         """Extra specs are their own request: what that would refuse is refused before the flavor is made."""
         SPECS.check(want["extra_specs"], "extra_specs")
         return want

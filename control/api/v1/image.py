@@ -13,9 +13,10 @@ from magnetar_control.web import Answer, Request
 from magnetar_core.errors import Ambiguous, ImageRefused, InvalidField, InvalidRequest, MagnetarError
 from magnetar_core.kinds import Image
 from magnetar_core.plan import Result, Step
+from magnetar_core.reconcile import is_uuid
 
 from .asks import Asks, Document, error_of, paged
-from .noun import Noun, is_uuid, public
+from .driver import Driver
 from .operations import Operation
 
 #: What is no property of an image (Image API v2), and the properties in which fields of the kind are kept.
@@ -43,7 +44,7 @@ def shown(image: Mapping[str, Any]) -> Document:
             "_sha512": image.get("os_hash_value")}
 
 
-class Images(Noun):
+class Images(Driver):
     """Own ones are meant before others of the same name."""
 
     kind = Image
@@ -79,11 +80,12 @@ class Images(Noun):
                             uuids=[one["id"] for one in found])
         return found[0] if found else None
 
-    def unmade(self, have: Document) -> tuple[Step, ...]:
-        """Its content goes, where it has some."""
-        return (Step("drop", "remove the content"),) if have["status"] == "active" else ()
+    def plan(self, want: Document | None, have: Document | None) -> Iterator[Step]:
+        """An image comes without content; what it has goes with it."""
+        if want is None and have and have["status"] == "active":
+            yield Step("drop", "remove the content")
 
-    def complete(self, asks: Asks, want: Document, have: Document | None, warnings: list[str], dry: bool) -> Document:
+    def complete(self, asks: Asks, want: Document, have: Document | None) -> Document:
         """Content comes by upload only; a digest of another kind than the one kept is compared with Glance's own."""
         for way in ("path", "url"):
             if way in (want.get("source") or {}):
@@ -122,7 +124,7 @@ class Images(Noun):
 
     # Content
 
-    def upload(self, request: Request, asks: Asks, _noun: Noun, key: str) -> Answer:
+    def upload(self, request: Request, asks: Asks, _noun: Driver, key: str) -> Answer:
         """Take the content in; it must have the digest that was said."""
         have = self.one(asks, key)
         pieces = request.chunks()
@@ -157,7 +159,7 @@ class Images(Noun):
             raise InvalidRequest(f"The content has {digest['found']}, and {have['checksum']} was said; nothing is "
                                  "kept.")
 
-    def download(self, request: Request, asks: Asks, _noun: Noun, key: str) -> Answer:
+    def download(self, request: Request, asks: Asks, _noun: Driver, key: str) -> Answer:
         """The content."""
         have = self.one(asks, key)
         answer = asks.mounts["/image"].handle(asks.inner("GET", f"/v2/images/{have['id']}/file"))

@@ -14,7 +14,7 @@ from magnetar_core.errors import Conflict, InvalidField
 from magnetar_core.kinds import Keypair
 
 from .asks import FURTHER, Asks, Document, paged
-from .noun import Noun
+from .driver import Driver
 from .operations import Operation
 
 
@@ -33,7 +33,7 @@ def shown(asks: Asks, key: Document) -> Document:
             "fingerprint": _sha256(key["public_key"]), "fingerprint_md5": key["fingerprint"]}
 
 
-class Keypairs(Noun):
+class Keypairs(Driver):
     """Nova's have no uuid: the one that is shown follows from user and name."""
 
     kind = Keypair
@@ -45,7 +45,7 @@ class Keypairs(Noun):
         keys = (one["keypair"] for one in paged(asks.compute, "/os-keypairs", "keypairs"))
         return [shown(asks, key) for key in keys if key.get("type", "ssh") == "ssh"]
 
-    def complete(self, asks: Asks, want: Document, have: Document | None, warnings: list[str], dry: bool) -> Document:
+    def complete(self, asks: Asks, want: Document, have: Document | None) -> Document:
         """A key that is none is refused before anything is changed."""
         if have is None or want["public_key"] != have["public_key"]:
             try:

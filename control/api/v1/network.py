@@ -13,7 +13,7 @@ from magnetar_core.kinds import Network
 from magnetar_core.plan import Step
 
 from .asks import Asks, Document
-from .noun import Noun
+from .driver import Driver
 from .operations import Operation
 
 #: The kind's mode to the network service's type.
@@ -38,14 +38,14 @@ def shown(network: Mapping[str, Any], subnet: Mapping[str, Any] | None) -> Docum
     return found
 
 
-class Networks(Noun):
+class Networks(Driver):
     """The project's, and shared ones."""
 
     kind = Network
     takes_id, plain = False, True
     absent = {"domain": None}
-    made_by = (Step("make", "have hosts make it when they need it"),)
-    unmade_by = (Step("remove", "have hosts remove it"),)
+    making = (Step("make", "have hosts make it when they need it"),)
+    removing = (Step("remove", "have hosts remove it"),)
 
     def every(self, asks: Asks) -> list[Document]:
         """Networks with their first subnets."""
@@ -67,7 +67,7 @@ class Networks(Noun):
                 return own[0]
             raise
 
-    def complete(self, asks: Asks, want: Document, have: Document | None, warnings: list[str], dry: bool) -> Document:
+    def complete(self, asks: Asks, want: Document, have: Document | None) -> Document:
         """What is left out is what the network service gives, and what follows from the addresses."""
         want = dict(want)
         want["mtu"] = 0 if want.get("mtu") == MTU else want.get("mtu", 0)

@@ -25,9 +25,10 @@ from magnetar_core.kinds import (
     InstanceAction,
     Limits,
 )
+from magnetar_core.reconcile import warn
 
 from .asks import Asks, Document, paged
-from .noun import Noun
+from .driver import Driver
 from .operations import Operation
 from .server import Servers
 from .server_shown import stamp
@@ -35,7 +36,7 @@ from .server_shown import stamp
 SERVERS = Servers()
 
 
-class ComputeServices(Noun):
+class ComputeServices(Driver):
     """Made with their hosts, so here they are only changed."""
 
     kind = ComputeService
@@ -50,9 +51,9 @@ class ComputeServices(Noun):
 
     def given(self, key: str, want: Document) -> Document:
         """The key is the host's name, or the uuid."""
-        return self.kind.check(want, partial=True)
+        return {"name": key, **self.kind.check(want, partial=True)}
 
-    def complete(self, asks: Asks, want: Document, have: Document | None, warnings: list[str], dry: bool) -> Document:
+    def complete(self, asks: Asks, want: Document, have: Document | None) -> Document:
         """A reason goes with disabled, and goes away with it."""
         if have is None:
             raise NotFound(f"There is no host {want.get('name')!r} in this cloud. A host comes into it by the settings "
@@ -62,10 +63,6 @@ class ComputeServices(Noun):
                 raise InvalidField("disabled_reason", "goes with status disabled")
             want = {**want, "disabled_reason": None}
         return {**want, "name": have["name"]}
-
-    def makes(self, given: Document) -> None:
-        """``complete`` refuses it."""
-        given.setdefault("status", "enabled")
 
     def change(self, asks: Asks, have: Document, want: Document, names: list[str], operation: Operation) -> None:
         """PUT os-services."""
@@ -88,7 +85,7 @@ def _rows(asks: Asks) -> list[Mapping[Any, Any]]:
         return list(hosts.every(connection))
 
 
-class Hypervisors(Noun):
+class Hypervisors(Driver):
     """Hosts as the scheduler sees them."""
 
     kind, makeable = Hypervisor, False
@@ -111,7 +108,7 @@ class Hypervisors(Noun):
         return found
 
 
-class Hosts(Noun):
+class Hosts(Driver):
     """What the agents say of their hosts."""
 
     kind, makeable = Host, False
@@ -121,7 +118,7 @@ class Hosts(Noun):
         return [{**orjson.loads(row["info"]), "name": row["name"]} for row in _rows(asks)]
 
 
-class Cells(Noun):
+class Cells(Driver):
     """For administrators."""
 
     kind = Cell
@@ -144,13 +141,13 @@ class Cells(Noun):
         found: Document = self.kind.check({"name": key, **want}, partial=True)
         return found
 
-    def complete(self, asks: Asks, want: Document, have: Document | None, warnings: list[str], dry: bool) -> Document:
+    def complete(self, asks: Asks, want: Document, have: Document | None) -> Document:
         """The URL of the database counts where it is another one."""
         if have and want.get("database_url") in (None, have["_url"]):
             return {name: value for name, value in want.items() if name != "database_url"} | {"name": have["name"]}
         if have:
-            warnings.append(f"Cell {have['name']} gets another database; what is in the one from before is not "
-                            f"carried over: {RESTART}.")
+            warn(f"Cell {have['name']} gets another database; what is in the one from before is not carried over: "
+                 f"{RESTART}.")
         return want
 
     def make(self, asks: Asks, want: Document, operation: Operation) -> None:
@@ -193,19 +190,19 @@ def _told(url: str) -> str:
     return f"{found.get_backend_name()}://{found.host or ''}/{found.database or ''}"
 
 
-class InstanceActions(Noun):
+class InstanceActions(Driver):
     """Of the server that the list names."""
 
     kind, makeable = InstanceAction, False
 
-    def every(self, asks: Asks) -> list[Document]:
+    def filtered(self, asks: Asks, filters: dict[str, Any]) -> list[Document]:
         """GET /v1/instance_action?server=…, by name or uuid (of a deleted one by uuid)."""
-        server = asks.filters.pop("server", None)
+        server = filters.pop("server", None)
         if not server:
             raise InvalidField("server", "is required: the server, by name or uuid, whose actions are wanted")
         row = SERVERS.row(asks, server)
         id = row.id if row is not None else server
-        one = asks.filters.pop("id", None)
+        one = filters.pop("id", None)
         if one:
             return [_action(asks.compute("GET", f"/servers/{id}/os-instance-actions/{one}")["instanceAction"])]
         return [_action(each) for each in paged(asks.compute, f"/servers/{id}/os-instance-actions", "instanceActions")]
@@ -221,7 +218,7 @@ def _action(one: Mapping[str, Any]) -> Document:
             "updated_at": stamp(one.get("updated_at")), "events": events}
 
 
-class LimitsOf(Noun):
+class LimitsOf(Driver):
     """Of the caller's project."""
 
     kind, makeable = Limits, False
@@ -237,7 +234,7 @@ class LimitsOf(Noun):
                  **{name: found.get(word) for name, word in self.NAMES.items()}}]
 
 
-class AvailabilityZones(Noun):
+class AvailabilityZones(Driver):
     """Zones that servers may ask for."""
 
     kind, makeable = AvailabilityZone, False

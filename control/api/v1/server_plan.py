@@ -1,43 +1,32 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What has to be asked of the cloud so that a server is as wanted: pure, and with the steps' words of the agents.
+"""Which server actions are asked for, and in which order, so that a server is as wanted. Pure.
 
-An ``Act`` is one call of the Compute API (``do``, ``args``) and the steps that a host takes for it.
+An ``Act`` is one call of a use case (``do``, ``args``), with the verbs of the agent that it leads to (``verbs``). The
+agent plans its own part: these verbs are what an answer says of acts whose turn comes after another has changed the
+server, and of a host that does not answer; see ``server_dry_run``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from magnetar_core.errors import Conflict
+from magnetar_core.kinds import Server
 from magnetar_core.plan import Step
+from magnetar_core.power import LIVE, OFF, PAUSED, RUNNING, STEPS, SUSPENDED, actions_between
+from magnetar_core.reconcile import Document, recorded
 
-Document = dict[str, Any]
-RUNNING, OFF, PAUSED, SUSPENDED = "running", "off", "paused", "suspended"
-#: From what is seen to what is wanted: server actions, and what the host does for each.
-POWER: Mapping[tuple[str, str], tuple[tuple[str, str], ...]] = {
-    (RUNNING, OFF): (("os-stop", "stop"),),
-    (RUNNING, PAUSED): (("pause", "pause"),),
-    (RUNNING, SUSPENDED): (("suspend", "save"),),
-    (OFF, RUNNING): (("os-start", "start"),),
-    (OFF, PAUSED): (("os-start", "start"), ("pause", "pause")),
-    (OFF, SUSPENDED): (("os-start", "start"), ("suspend", "save")),
-    (PAUSED, RUNNING): (("unpause", "resume"),),
-    (PAUSED, OFF): (("unpause", "resume"), ("os-stop", "stop")),
-    (PAUSED, SUSPENDED): (("unpause", "resume"), ("suspend", "save")),
-    (SUSPENDED, RUNNING): (("resume", "start"),),
-    (SUSPENDED, OFF): (("resume", "start"), ("os-stop", "stop")),
-    (SUSPENDED, PAUSED): (("resume", "start"), ("pause", "pause")),
-}
+#: The words of the agent's steps.
 TEXT = {
-    "record": "record server", "disks": "make the disks", "drive": "write the config drive",
+    "disks": "make the disks", "drive": "write the config drive",
     "define": "define the domain",
     "grow": "grow the root disk", "grow_ephemeral": "grow the ephemeral disk", "drop_swap": "remove the swap disk",
     "start": "start", "stop": "shut down", "pause": "pause", "resume": "resume", "save": "suspend to disk",
     "destroy": "power off", "undefine": "forget the domain", "free": "detach its volumes", "erase": "remove the disks",
     "volumes": "make and attach volumes", "plug": "change the NICs", "wipe": "remove the disks",
     "rebuilt": "note that it is rebuilt", "rescue": "make the rescue disk", "unrescue": "remove the rescue disk",
-    "confirm": "keep the new flavor", "migrate": "move it to another host", "forget": "forget server"}
+    "confirm": "keep the new flavor", "migrate": "move it to another host"}
 
 
 class Act(NamedTuple):
@@ -49,87 +38,113 @@ class Act(NamedTuple):
 
 
 def steps(acts: list[Act]) -> list[Step]:
-    """The steps of *acts*; whatever is asked for is recorded first."""
-    verbs = ["record", *(verb for act in acts for verb in act.verbs)] if acts else []
-    return [Step(verb, TEXT[verb]) for verb in verbs]
+    """The steps of *acts*."""
+    return [step(verb) for act in acts for verb in act.verbs]
 
 
-def asked(keys: list[str]) -> list[Step]:
-    """The steps of what a request has asked before: it is sent again, and everything is done."""
-    verbs = {key: verb for steps_ in POWER.values() for key, verb in steps_}
-    told = {"resize": ("stop", "define", "start"), "rebuild": ("wipe", "disks", "define", "rebuilt"),
-            "confirmResize": (), "rescue": ("rescue", "define", "start"), "os-migrateLive": ("migrate",),
-            "migrate": ("migrate",), "unrescue": ("define", "unrescue", "start"), "reboot-hard": ("start",)}
-    found = ["record", *(verb for key in keys for verb in told.get(key, (verbs[key],) if key in verbs else ()))]
-    return [Step(verb, TEXT[verb]) for verb in found] if keys else []
+def step(verb: str) -> Step:
+    """A step of the agent."""
+    return Step(verb, TEXT[verb])
 
 
-def making(want: Document) -> list[Step]:
+def asked(keys: list[str], name: str) -> list[Step]:
+    """The steps of what a request has asked before of the server *name*: it is sent again, and everything is done."""
+    power = {key: (verb,) for key, verb in STEPS.values()}
+    verbs = {"resize": ("stop", "define", "start"), "rebuild": ("wipe", "disks", "define", "rebuilt"),
+             "rescue": ("rescue", "define", "start"), "os-migrateLive": ("migrate",), "migrate": ("migrate",),
+             "unrescue": ("define", "unrescue", "start"), "reboot-hard": ("start",), **power}
+    return [recorded(Server, name), *(step(verb) for key in keys for verb in verbs.get(key, ()))] if keys else []
+
+
+def making(want: Document) -> Iterator[Step]:
     """The steps with which a server comes into being."""
-    verbs = ["record", *(["volumes"] if want.get("block_device_mapping") else []), "disks",
+    verbs = [*(["volumes"] if want.get("block_device_mapping") else []), "disks",
              *(["drive"] if want.get("config_drive", True) else []), "define", "start"]
-    verbs += [verb for _key, verb in POWER.get((RUNNING, want.get("power", RUNNING)), ())]
-    return [Step(verb, TEXT[verb]) for verb in verbs]
+    yield from map(step, verbs)
+    yield from (step(verb) for _key, verb in actions_between(RUNNING, want.get("power", RUNNING)))
 
 
-def removing(have: Document) -> list[Step]:
+def removing(have: Document) -> Iterator[Step]:
     """The steps with which it goes."""
-    verbs = ["destroy"] if have["power"] in (RUNNING, PAUSED) and have["_host"] else []
-    verbs += ["undefine"] if have["_host"] else []
-    verbs += ["free"] if have["volumes_attached"] else []
+    verbs = ["destroy"] if have["power"] in LIVE and have["_host"] else []
+    yield from map(step, [*verbs, *(["undefine"] if have["_host"] else [])])
     gone = [one["name"] or one["id"] for one in have["volumes_attached"] if one["delete_on_termination"]]
-    text = {**TEXT, **({"free": f"detach its volumes, and delete {', '.join(gone)} with it"} if gone else {})}
-    return [Step(verb, text[verb]) for verb in (*verbs, "erase", "forget")]
+    if have["volumes_attached"]:
+        yield Step("free", TEXT["free"] + (f", and delete {', '.join(gone)} with it" if gone else ""))
+    yield step("erase")
 
 
-def plan(want: Document, have: Document, allow_reboot: bool, rebuild: bool) -> Iterator[Act]:
-    """Yield the acts from *have* to *want*. Raises ``Conflict`` where there is no way that loses nothing."""
-    told = {name: want[name] for name in ("name", "description") if want[name] != have[name]}
-    if told:
-        yield Act("update", ("define",), told)
-    for name in ("metadata", "tags"):
-        if want[name] != have[name] and not (rebuild and name == "metadata"):
-            yield Act(name, (), {"value": want[name]})
-    if have["_vm_state"] == "resized":
-        yield Act("confirmResize", ("confirm",))
-    power = have["power"]
-    rescued = have["rescue"] is not None
+def plan(want: Document, have: Document) -> Iterator[Act]:
+    """Yield the acts from *have* to *want*. *have* also says what the caller allows or asks for: ``allow_reboot``,
+    ``rebuild``. Raises ``Conflict`` where there is no way that loses nothing."""
+    rebuild, plugs = have.get("rebuild"), _plugs(want, have)
+    yield from _told(want, have)
+    power, rescued = have["power"], have["rescue"] is not None
     if rescued and want["rescue"] is None:
         yield Act("unrescue", ("stop", "define", "unrescue", "start"))
         power, rescued = RUNNING, False
-    differs, plugs = resizes(want, have), _plugs(want, have)
-    if rescued and (differs or rebuild or plugs or power != want["power"]):
+    resize = resizes(want, have)
+    if rescued and (resize or rebuild or plugs or power != want["power"]):
         raise Conflict(f"Server {want['name']!r} is rescued. Unrescue it first, then change it.")
-    if differs:
-        if power != OFF and want["power"] != OFF and not allow_reboot:
-            raise Conflict(f"flavor: can change only while server {want['name']!r} is off, and it is {power}. Stop it "
-                           "first, ask for power off in the same call, or set allow_reboot to have it stopped, changed "
-                           "and started again.", fields=["flavor"])
-        yield from _to(power, OFF if want["power"] == OFF else RUNNING if power != OFF else OFF)
-        power = OFF if want["power"] == OFF or power == OFF else RUNNING
-        yield Act("resize", _resizing(want, have, power), {"flavor": want["flavor"]["id"]})
+    if resize:
+        power = yield from _resize(want, have, power)
     if rebuild:
-        if power in (PAUSED, SUSPENDED):
-            yield from _to(power, RUNNING)
-            power = RUNNING
-        yield Act("rebuild", _rebuilding(want, power), {})
-    yield from plugs if power != SUSPENDED else _unsuspended(want, plugs)
+        power = yield from _started(power)
+        yield Act("rebuild", _rebuilding(want, power))
+    if plugs and power == SUSPENDED:
+        raise Conflict(f"networks: cannot change while server {want['name']!r} is suspended. Start or stop it first.",
+                       fields=["networks"])
+    yield from plugs
     if want["rescue"] is not None and not rescued:
-        yield from _rescue(want, power)
+        power = yield from _started(power)
+        yield Act("rescue", (*(("stop",) if power == RUNNING else ()), "rescue", "define", "start"),
+                  {"image": (want["rescue"] or {}).get("image")})
         power = RUNNING
-    yield from _powers(want, have, power)
+    yield from powers(want, have, power)
     if want.get("host") and want["host"] != have["_host"]:
         yield Act("migrate", ("migrate",), {"host": want["host"], "power": want["power"]})
 
 
+def _told(want: Document, have: Document) -> Iterator[Act]:
+    """What needs no change of the guest, and a resize that waits for a word."""
+    told = {name: want[name] for name in ("name", "description") if want[name] != have[name]}
+    if told:
+        yield Act("update", ("define",), told)
+    for name in ("metadata", "tags"):
+        if want[name] != have[name] and not (have.get("rebuild") and name == "metadata"):
+            yield Act(name, (), {"value": want[name]})
+    if have["_vm_state"] == "resized":
+        yield Act("confirmResize", ("confirm",))
+
+
 def _to(power: str, target: str) -> Iterator[Act]:
-    for key, verb in POWER.get((power, target), ()):
-        yield Act(key, (verb,))
+    """The acts from one power state to another."""
+    yield from (Act(key, (verb,)) for key, verb in actions_between(power, target))
 
 
-def _powers(want: Document, have: Document, power: str) -> Iterator[Act]:
-    """The way to the power state; what is in error is rebooted."""
-    if have["_vm_state"] == "error" and want["power"] == RUNNING and have["_power_wanted"] and power != RUNNING:
+def _started(power: str) -> Generator[Act, None, str]:
+    """Have a paused or suspended guest run; returns the power state then."""
+    if power not in (PAUSED, SUSPENDED):
+        return power
+    yield from _to(power, RUNNING)
+    return RUNNING
+
+
+def _resize(want: Document, have: Document, power: str) -> Generator[Act, None, str]:
+    """Another flavor; returns the power state then."""
+    if power != OFF and want["power"] != OFF and not have.get("allow_reboot"):
+        raise Conflict(f"flavor: can change only while server {want['name']!r} is off, and it is {power}. Stop it "
+                       "first, ask for power off in the same call, or set allow_reboot to have it stopped, changed "
+                       "and started again.", fields=["flavor"])
+    target = OFF if OFF in (want["power"], power) else RUNNING
+    yield from _to(power, target)
+    yield Act("resize", _resizing(want, have, target), {"flavor": want["_flavor"]})
+    return target
+
+
+def powers(want: Document, have: Document, power: str) -> Iterator[Act]:
+    """The acts from *power* to the power state that is wanted; a server in error is rebooted."""
+    if have["_vm_state"] == "error" and want["power"] == RUNNING and power != RUNNING:
         yield Act("reboot", ("start",), {"type": "HARD"})
     else:
         yield from _to(power, want["power"])
@@ -143,11 +158,12 @@ def resizes(want: Document, have: Document) -> bool:
 
 
 def shrinks(have: Document, want: Document) -> None:
-    """Raises ``Conflict`` for a flavor whose root disk is smaller: disks do not shrink."""
-    old, new = have["flavor"]["disk"], want["flavor"]["disk"]
-    if new < old:
-        raise Conflict(f"flavor: the root disk of server {want['name']!r} has {old} GiB and cannot shrink to {new}. "
-                       "Choose a flavor with a disk as large, or make another server.", fields=["flavor"])
+    """Raises ``Conflict`` for a flavor with a smaller disk than the server has: disks do not shrink."""
+    for name, word in (("disk", "root"), ("ephemeral", "ephemeral")):
+        old, new = have["flavor"][name], want["flavor"][name]
+        if new < old:
+            raise Conflict(f"flavor: the {word} disk of server {want['name']!r} has {old} GiB and cannot shrink to "
+                           f"{new}. Choose a flavor with a disk as large, or make another server.", fields=["flavor"])
 
 
 def _resizing(want: Document, have: Document, power: str) -> tuple[str, ...]:
@@ -166,32 +182,23 @@ def _rebuilding(want: Document, power: str) -> tuple[str, ...]:
             "define", "rebuilt", *(("start",) if power != OFF else ()))
 
 
-def _plugs(want: Document, have: Document) -> list[Act]:
-    """Networks are compared by which and how often, and by addresses that are asked for."""
-    left = list(have["networks"])
+def nics_fit(wishes: list[Document], nics: list[Document]) -> tuple[list[Document], list[Document]]:
+    """The *nics* that no wish wants, and the *wishes* that no NIC fits. Networks are compared by which and how often,
+    and by addresses that are asked for."""
+    left = list(nics)
     more = []
-    for wish in want["networks"]:
+    for wish in wishes:
         fits = [nic for nic in left if nic["_id"] == wish["_id"] and wish.get("address") in (None, nic.get("address"))
                 and wish.get("mac") in (None, nic["mac"])]
         if fits:
             left.remove(fits[0])
         else:
             more.append(wish)
+    return left, more
+
+
+def _plugs(want: Document, have: Document) -> list[Act]:
+    left, more = nics_fit(want["networks"], have["networks"])
     found = [Act("detach_interface", (), {"port": nic["_port"]}) for nic in left]
     found += [Act("attach_interface", (), {"wish": wish, "at": at}) for at, wish in enumerate(more)]
     return [act._replace(verbs=("plug",)) if not at else act for at, act in enumerate(found)]
-
-
-def _unsuspended(want: Document, plugs: list[Act]) -> Iterator[Act]:
-    if plugs:
-        raise Conflict(f"networks: cannot change while server {want['name']!r} is suspended. Start or stop it first.",
-                       fields=["networks"])
-    yield from ()
-
-
-def _rescue(want: Document, power: str) -> Iterator[Act]:
-    if power in (PAUSED, SUSPENDED):
-        yield from _to(power, RUNNING)
-        power = RUNNING
-    yield Act("rescue", (*(("stop",) if power == RUNNING else ()), "rescue", "define", "start"),
-              {"image": (want["rescue"] or {}).get("image")})

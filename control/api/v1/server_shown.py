@@ -9,22 +9,22 @@ from typing import Any
 
 import orjson
 
-from magnetar_core.actions import POWER, status
+from magnetar_control.scheduler.request_spec import sizes
+from magnetar_core import power
+from magnetar_core.fields import SHOW
+from magnetar_core.kinds import Server
+from magnetar_core.reconcile import Document
 
-from .asks import FURTHER, Document
+from .asks import FURTHER
 
-POWERS = {"active": "running", "stopped": "off", "paused": "paused", "suspended": "suspended", "rescued": "running"}
-NUMBERS = {POWER[word]: word for word in ("running", "paused", "off", "suspended", "crashed")}
 #: What a single host can be told and a cloud cannot.
 CONSTANT: Mapping[str, Any] = {"restart_on_crash": False, "resume_on_host_boot": True, "root_format": "qcow2",
                                "virt_type": "auto", "machine": "q35"}
+#: What an item of the block device mapping says of how the server was made.
+BLOCK = ("source_type", "destination_type", "uuid", "boot_index", "volume_size", "delete_on_termination", "tag",
+         "guest_format", "disk_bus", "volume_type")
+SHOWN = frozenset(field.name for field in Server.fields if SHOW in field.on)
 SIZES = ("name", "vcpus", "ram", "disk", "ephemeral", "swap")
-
-
-def power(row: Any) -> str:
-    """The power state that is wanted of it."""
-    word = POWERS.get(row.vm_state) or NUMBERS.get(row.power_state, "off")
-    return "off" if word == "crashed" else word
 
 
 def stamp(text: str | None) -> str | None:
@@ -33,29 +33,31 @@ def stamp(text: str | None) -> str | None:
 
 
 def shown(row: Any, image_name: Callable[[str], str]) -> Document:
-    """The server of a *row*. *image_name* tells an image's name by its uuid."""
+    """The server of a *row*; see ``public`` for what answers show of it. *image_name*: an image's name by its uuid."""
     flavor, fault = orjson.loads(row.flavor), orjson.loads(row.fault) if row.fault else None
     nics = orjson.loads(row.interfaces)
-    volumes = orjson.loads(row.volumes)
+    volumes, blocks = orjson.loads(row.volumes), orjson.loads(row.request).get("blocks") or []
+    of_image = (orjson.loads(row.image).get("properties") or {}).get("block_device_mapping") or ""
     found = {
         "id": row.id, "name": row.name, "description": row.description or "",
         "flavor": {name: flavor.get(name) for name in SIZES},
         "image": {"id": row.image_id, "name": image_name(row.image_id)} if row.image_id else None,
-        "networks": [_nic(nic) for nic in nics], "block_device_mapping": [],
+        "networks": [_nic(nic) for nic in nics], "user_data": row.user_data,
+        "block_device_mapping": [
+            {key: value for key, value in one.items() if key in BLOCK and value is not None}
+            for one in blocks if not one.get("uuid") or one["uuid"] not in of_image],
         "key_name": row.key_name, "metadata": orjson.loads(row.metadata), "tags": orjson.loads(row.tags),
-        "availability_zone": row.pinned_availability_zone, "config_drive": bool(row.config_drive), "power": power(row),
+        "availability_zone": row.pinned_availability_zone, "config_drive": bool(row.config_drive), "power": power.wanted(row.vm_state, row.power_state),
         "rescue": {} if row.vm_state == "rescued" else None, **CONSTANT,
         "volumes_attached": [{"id": one["volume_id"], "name": "", "device": (one["device"] or "").rpartition("/")[2],
                               "delete_on_termination": one["delete_on_termination"]} for one in volumes],
-        "status": status(row.vm_state, row.task_state), "power_state": NUMBERS.get(row.power_state, "missing"),
+        "status": power.status(row.vm_state, row.task_state), "power_state": power.of_number(row.power_state),
         "status_reason": "", "fault": fault and {"code": fault["code"], "message": fault["message"],
                                                  "created": stamp(fault["created"])},
         "host": row.host, "addresses": _addresses(row), "instance_name": row.instance_name, "console_log": "",
         "created_at": stamp(row.created_at), "updated_at": stamp(row.updated_at)}
-    return {**found, "_vm_state": row.vm_state, "_task_state": row.task_state, "_host": row.host,
-            "_flavor": flavor["id"], "_user_data": row.user_data, "_power_wanted": False,
-            "_blocks": orjson.loads(row.request).get("blocks") or [],
-            "_of_image": (orjson.loads(row.image).get("properties") or {}).get("block_device_mapping") or ""}
+    return {**found, "_vm_state": row.vm_state, "_host": row.host, "_launched": bool(row.launched_at),
+            "_flavor": flavor["id"], "_disks": sizes(flavor)}
 
 
 def _nic(nic: Mapping[str, Any]) -> Document:
@@ -77,8 +79,18 @@ def _addresses(row: Any) -> Document:
             for network, found in orjson.loads(row.addresses).items()}
 
 
-def plain(found: Document) -> Document:
-    """Without what is for the plan, inside of NICs too."""
-    return {name: [{k: v for k, v in nic.items() if not k.startswith("_")} for nic in value]
-            if name == "networks" and isinstance(value, list) else value
-            for name, value in found.items() if not name.startswith("_")}
+def comparable(server: Document) -> Document:
+    """The server as differences show it."""
+    image = server.get("image")
+    return {**server, "networks": [_without_own(nic) for nic in server.get("networks") or ()],
+            "image": (image["id"] or image["name"]) if isinstance(image, dict) else image}
+
+
+def public(server: Document) -> Document:
+    """The server as answers show it. What it was made with is not told."""
+    return {**{name: value for name, value in server.items() if name in SHOWN},
+            "networks": [_without_own(nic) for nic in server["networks"]], "block_device_mapping": []}
+
+
+def _without_own(found: Document) -> Document:
+    return {name: value for name, value in found.items() if not name.startswith("_")}

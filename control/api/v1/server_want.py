@@ -8,63 +8,57 @@ from typing import Any
 
 from magnetar_core.errors import InvalidField
 from magnetar_core.kinds.flavor import completed
+from magnetar_core.reconcile import is_uuid, missing
 
 from .asks import Asks, Document
 from .flavor import Flavors
 from .image import Images
 from .keypair import Keypairs
 from .network import Networks
-from .noun import Noun, foreseen, is_uuid
-from .server_shown import SIZES
+from .driver import Driver
+from .server_plan import nics_fit
+from .server_shown import BLOCK, SIZES
 
 FLAVORS, IMAGES, KEYPAIRS, NETWORKS = Flavors(), Images(), Keypairs(), Networks()
-#: Block devices are compared by what was said of them.
-BLOCK = ("source_type", "destination_type", "uuid", "boot_index", "volume_size", "delete_on_termination", "tag",
-         "guest_format", "disk_bus", "volume_type")
 
 
 class Wanted:
-    """*want*: a whole document. ``whole`` is false when a dry run had to assume that something is made before."""
+    """*want*: a whole document, of a new server or of one that is there as *have* shows it."""
 
-    def __init__(self, asks: Asks, want: Document, warnings: list[str], dry: bool) -> None:
-        self.asks, self.want, self.warnings, self.dry = asks, want, warnings, dry
-        self.whole = True
+    def __init__(self, asks: Asks, want: Document, have: Document | None = None) -> None:
+        self.asks, self.want, self.have = asks, want, have
+        self.assumed = False
 
-    def complete(self, have: Document | None) -> Document:
-        """References become what they refer to, as ``have`` shows it."""
+    def complete(self) -> Document:
+        """References become what they refer to, as ``have`` shows it. What differs in words only is as it is there.
+        ``_assumed``: whether a dry run has to assume that something is made before."""
         want = dict(self.want)
-        want["flavor"] = self._flavor(want["flavor"], have)
-        want["image"] = self._image(want.get("image"), have)
-        want["networks"] = want["networks"] if have and want["networks"] is have["networks"] else [
-            self._nic(nic, at) for at, nic in enumerate(want["networks"])]
-        want["block_device_mapping"] = self._blocks(want.get("block_device_mapping") or [], have)
-        if want.get("key_name") and not (have and have["key_name"] == want["key_name"]):
+        want["flavor"], want["_flavor"] = self._flavor(want["flavor"])
+        want["image"] = self._image(want.get("image"))
+        want["networks"] = self._networks(want["networks"])
+        want["block_device_mapping"] = self._blocks(want.get("block_device_mapping") or [])
+        if want.get("key_name") and not (self.have and self.have["key_name"] == want["key_name"]):
             self._resolved(KEYPAIRS, want["key_name"], "key_name")
-        if want.get("rescue") and want["rescue"].get("image"):
-            image = self._resolved(IMAGES, want["rescue"]["image"], "rescue.image")
-            want["rescue"] = {**want["rescue"], "image": image["id"] if image else want["rescue"]["image"]}
-        if have and "user_data" not in want:
-            want["user_data"] = None
-        if have:
-            have["user_data"] = have["_user_data"] if want.get("user_data") else want.get("user_data")
-        return want
+        want["rescue"] = self._rescue(want.get("rescue"))
+        return {**want, "_assumed": self.assumed}
 
-    def _resolved(self, noun: Noun, name: str, field: str) -> Document | None:
+    def _resolved(self, driver: Driver, name: str, field: str) -> Document | None:
         """The resource, or ``None`` where a dry run may assume it. Raises ``InvalidField``."""
-        found = noun.find(self.asks, name)
+        found = driver.find(self.asks, name)
         if found is None:
-            self.whole = False
-            foreseen(self.dry, self.warnings, InvalidField(
-                field, f"there is no {noun.kind.noun} {name!r} in this cloud that you may use"), noun.kind.noun, name)
+            self.assumed = True
+            noun = driver.kind.noun
+            missing(InvalidField(field, f"there is no {noun} {name!r} in this cloud that you may use"), noun, name)
         return found
 
-    def _flavor(self, given: Any, have: Document | None) -> Document:
+    def _flavor(self, given: Any) -> tuple[Document, str]:
+        """Name and sizes of the flavor, and its id."""
+        mine: Document = self.have["flavor"] if self.have else {}
         if isinstance(given, dict):
-            mine = have["flavor"] if have else {}
             sizes = {**dict.fromkeys(SIZES[3:], 0), **{
                 name: n for name, n in completed(given, mine).items() if name in SIZES[1:]}}
-            if have and all(mine.get(name) == value for name, value in sizes.items()):
-                return {**mine, "id": have["_flavor"]}
+            if self.have and all(mine.get(name) == value for name, value in sizes.items()):
+                return mine, str(self.have["_flavor"])
             fits = [one for one in FLAVORS.every(self.asks) if all(one[name] == n for name, n in sizes.items())]
             if not fits:
                 raise InvalidField("flavor", "no flavor of this cloud has these sizes; ask an administrator for one, "
@@ -73,17 +67,25 @@ class Wanted:
         else:
             found = self._resolved(FLAVORS, str(given), "flavor")
         if found is None:
-            return {"name": given, "id": given, **dict.fromkeys(SIZES[1:], None)}
-        return {**{name: found[name] for name in SIZES}, "id": found["id"]}
+            return {**dict.fromkeys(SIZES, 0), **mine, "name": given}, str(given)
+        return {name: found[name] for name in SIZES}, str(found["id"])
 
-    def _image(self, given: Any, have: Document | None) -> Document | None:
+    def _image(self, given: Any) -> Document | None:
         if not given or isinstance(given, dict):
             return given or None
-        if have and have["image"] and given in (have["image"]["id"], have["image"]["name"]):
-            mine: Document = have["image"]
+        mine: Document | None = self.have and self.have["image"]
+        if mine and given in (mine["id"], mine["name"]):
             return mine
         found = self._resolved(IMAGES, given, "image")
         return {"id": found["id"], "name": found["name"]} if found else {"id": None, "name": given}
+
+    def _networks(self, given: list[Document]) -> list[Document]:
+        """The NICs; those that the server has where these fit what is wanted."""
+        have: list[Document] | None = self.have and self.have["networks"]
+        if have is not None and given is have:
+            return have
+        wishes = [self._nic(nic, at) for at, nic in enumerate(given)]
+        return have if have is not None and nics_fit(wishes, have) == ([], []) else wishes
 
     def _nic(self, given: Mapping[str, Any], at: int) -> Document:
         where = f"networks[{at}]"
@@ -99,26 +101,31 @@ class Wanted:
         return {"network": name, "model": "virtio", "_id": id,
                 **{key: given[key] for key in ("mac", "tag", "address") if given.get(key)}}
 
-    def _blocks(self, given: list[Document], have: Document | None) -> list[Document]:
+    def _blocks(self, given: list[Document]) -> list[Document]:
         """With uuids in place of names. What a server was made with is compared by what is said now."""
-        from .nouns import NOUNS
+        from .drivers import DRIVERS
 
         blocks = []
         for at, one in enumerate(given):
-            noun = NOUNS.get("volume_snapshot" if one["source_type"] == "snapshot" else str(one["source_type"]))
+            driver = DRIVERS.get("volume_snapshot" if one["source_type"] == "snapshot" else str(one["source_type"]))
             block = {key: value for key, value in one.items() if key in BLOCK and value is not None}
             name = block.get("uuid")
-            if name and noun and not is_uuid(name):
-                found = self._resolved(noun, name, f"block_device_mapping[{at}].uuid")
+            if name and driver and not is_uuid(name):
+                found = self._resolved(driver, name, f"block_device_mapping[{at}].uuid")
                 block["uuid"] = found["id"] if found else None
             blocks.append(block)
-        if have and blocks:
-            kept = have["_blocks"]
-            same = len(kept) == len(blocks) and all(
-                old.get(key) == value for old, new in zip(kept, blocks, strict=True) for key, value in new.items())
-            have["block_device_mapping"] = blocks if same else [
-                {key: value for key, value in one.items() if key in BLOCK and value is not None} for one in kept]
-        return blocks
+        kept: list[Document] = self.have["block_device_mapping"] if self.have else []
+        same = len(kept) == len(blocks) and all(
+            old.get(key) == value for old, new in zip(kept, blocks, strict=True) for key, value in new.items())
+        return kept if same else blocks
+
+    def _rescue(self, given: Document | None) -> Document | None:
+        """A server that is rescued stays as it is, whatever it is rescued with."""
+        if given and given.get("image"):
+            image = self._resolved(IMAGES, given["image"], "rescue.image")
+            given = {**given, "image": image["id"] if image else given["image"]}
+        rescued: Document | None = self.have and self.have["rescue"]
+        return given if given is None or rescued is None else rescued
 
     # In Nova's words
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
 from magnetar_core.errors import Ambiguous, Conflict, InvalidField, MagnetarError, NotFound, TimedOut
 from magnetar_core.kinds import Volume, VolumeSnapshot
 from magnetar_core.plan import Step
+from magnetar_core.reconcile import is_uuid, missing
 
 from .asks import Asks, Document, paged
 from .image import Images
-from .noun import Noun, foreseen, is_uuid
+from .driver import Driver
 from .operations import Operation
 
 STATUS = {"available": "available", "in-use": "in-use", "creating": "creating", "downloading": "creating"}
@@ -46,7 +47,7 @@ def shown(volume: Mapping[str, Any]) -> Document:
             "created_at": volume["created_at"], "updated_at": volume["updated_at"], "_status": volume["status"]}
 
 
-class Stored(Noun):
+class Stored(Driver):
     """What the two have in common. *path* and *word*: in the volume API."""
 
     path, word = "", ""
@@ -170,14 +171,14 @@ class Volumes(Stored):
 
     kind, path, word = Volume, "volumes", "volume"
     counted = ("maxTotalVolumes", "totalVolumesUsed")
-    made_by = (Step("make", "make the content"),)
-    unmade_by = (Step("drop", "remove the content"),)
+    making = (Step("make", "make the content"),)
+    removing = (Step("drop", "remove the content"),)
 
     def shown(self, one: Mapping[str, Any]) -> Document:
         """As the kind has it."""
         return shown(one)
 
-    def complete(self, asks: Asks, want: Document, have: Document | None, warnings: list[str], dry: bool) -> Document:
+    def complete(self, asks: Asks, want: Document, have: Document | None) -> Document:
         """Sources by uuid; they say how a volume is made, and are compared with what is noted of that."""
         want = dict(want)
         if want.get("format") not in (None, have and have["format"]):
@@ -188,7 +189,7 @@ class Volumes(Stored):
             if given and not is_uuid(given):
                 found = noun.find(asks, given)
                 if found is None:
-                    foreseen(dry, warnings, InvalidField(name, f"there is no {noun.kind.noun} {given!r} in this cloud "
+                    missing(InvalidField(name, f"there is no {noun.kind.noun} {given!r} in this cloud "
                                                                "that you may use"), noun.kind.noun, given)
                 want[name] = found["id"] if found else given
             elif given:
@@ -247,9 +248,11 @@ class Volumes(Stored):
         made = asks.volume("POST", "/volumes", {"volume": {name: value for name, value in body.items() if value}})
         self.made(asks, made["volume"]["id"], operation)
 
-    def changed_by(self, want: Document, names: list[str]) -> tuple[Step, ...]:
+    def plan(self, want: Document | None, have: Document | None) -> Iterator[Step]:
         """More room has to be made."""
-        return (Step("grow", f"grow it to {want['size']} GiB"),) if "size" in names else ()
+        yield from super().plan(want, have)
+        if want and have and want.get("size") != have["size"]:
+            yield Step("grow", f"grow it to {want['size']} GiB")
 
     def change(self, asks: Asks, have: Document, want: Document, names: list[str], operation: Operation) -> None:
         """What it is called, and more room."""
@@ -266,8 +269,8 @@ class Snapshots(Stored):
 
     kind, path, word = VolumeSnapshot, "snapshots", "snapshot"
     counted = ("maxTotalSnapshots", "totalSnapshotsUsed")
-    made_by = (Step("make", "make the content"),)
-    unmade_by = (Step("drop", "remove the content"),)
+    making = (Step("make", "make the content"),)
+    removing = (Step("drop", "remove the content"),)
 
     def shown(self, one: Mapping[str, Any]) -> Document:
         """As the kind has it."""
@@ -277,12 +280,12 @@ class Snapshots(Stored):
                 "status": one["status"] if one["status"] in ("creating", "available") else "error",
                 "_status": one["status"]}
 
-    def complete(self, asks: Asks, want: Document, have: Document | None, warnings: list[str], dry: bool) -> Document:
+    def complete(self, asks: Asks, want: Document, have: Document | None) -> Document:
         """The volume by uuid."""
         given = str(want["volume"])
         found = None if is_uuid(given) else VOLUMES.find(asks, given)
         if not is_uuid(given) and found is None:
-            foreseen(dry, warnings, InvalidField("volume", f"there is no volume {given!r} that you may use"), "volume",
+            missing(InvalidField("volume", f"there is no volume {given!r} that you may use"), "volume",
                      given)
         return {**want, "volume": found["id"] if found else given}
 

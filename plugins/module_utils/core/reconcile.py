@@ -131,6 +131,15 @@ class Change:
             self.warnings.append("%s %r: %s; ignored, as on_immutable says." % (self.kind.noun, name, words))
         return policy
 
+    def allowed(self, rebuild: bool) -> Document:
+        """What a plan has to know of the permissions beside what there is; empty for a caller who allows nothing.
+        *rebuild*: whether the resource is to be rebuilt."""
+        found: Document = {"allow_reboot": True} if self.permissions.get("allow_reboot") else {}
+        if rebuild:
+            found["rebuild"] = {"preserve_ephemeral": self.permissions.get("preserve_ephemeral", False),
+                                "request": self.permissions.get("rebuild")}
+        return found
+
     def _set_back(self, old: Mapping[str, Any], want: Document, names: Sequence[str]) -> None:
         for name in names:
             want.pop(name, None)
@@ -146,28 +155,33 @@ class Change:
 # A dry run changes nothing, so a playbook that makes a flavor and then a server of it, or removes a server and then
 # its network, would fail in check mode where it succeeds. So a dry run assumes that an earlier task makes what is
 # named and not there, and removes what still uses what is to go. The assumption is a warning; a real run refuses.
-_warnings: ContextVar[Optional[list[str]]] = ContextVar("check_mode", default=None)
+_mode: ContextVar[Optional[tuple[bool, list[str]]]] = ContextVar("check_mode", default=None)
 
 
 @contextmanager
 def check_mode(dry_run: bool, warnings: list[str]) -> Iterator[None]:
-    """In a dry run, ``missing`` adds to *warnings* and does not raise."""
-    token = _warnings.set(warnings if dry_run else None)
+    """What is warned of meanwhile is added to *warnings*; in a dry run that is also what ``missing`` does."""
+    token = _mode.set((dry_run, warnings))
     try:
         yield
     finally:
-        _warnings.reset(token)
+        _mode.reset(token)
+
+
+def warn(text: str) -> None:
+    """Tell the caller of the ensure at hand something besides."""
+    mode = _mode.get()
+    if mode is not None and text not in mode[1]:
+        mode[1].append(text)
 
 
 def missing(error: InvalidField, noun: str, name: str) -> None:
     """The *noun* that a field names is not there. Raises *error*, unless a dry run may assume that an earlier task
     makes it; then the caller goes on with something that stands for it."""
-    warnings = _warnings.get()
-    if warnings is None:
+    mode = _mode.get()
+    if mode is None or not mode[0]:
         raise error
-    text = "There is no %s %r yet; the prediction assumes that it is made before this." % (noun, name)
-    if text not in warnings:
-        warnings.append(text)
+    warn("There is no %s %r yet; the prediction assumes that it is made before this." % (noun, name))
 
 
 @contextmanager

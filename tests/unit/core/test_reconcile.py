@@ -14,7 +14,7 @@ from magnetar_core.errors import Conflict, Immutable, InUse, InvalidField
 from magnetar_core.fields import FIXED, Field
 from magnetar_core.kinds.common import Resource
 from magnetar_core.plan import MASK
-from magnetar_core.reconcile import Change, check_mode, difference, freed, given_by, is_uuid, missing
+from magnetar_core.reconcile import Change, check_mode, difference, freed, given_by, is_uuid, missing, warn
 from magnetar_core.values import Integer, ListOf, MapOf, Nullable, Text
 
 CASES = yaml.safe_load((Path(__file__).parents[2] / "cases/reconcile.yml").read_text())
@@ -104,6 +104,14 @@ def test_difference(before: Any, after: Any, found: dict[str, tuple[Any, Any]]) 
     assert {leaf["path"]: (leaf["old"], leaf["new"]) for leaf in difference(Door, before, after)} == found
 
 
+@pytest.mark.parametrize(("given", "rebuild", "found"), [
+    ({}, False, {}), ({"allow_reboot": True}, False, {"allow_reboot": True}),
+    ({"preserve_ephemeral": True}, True, {"rebuild": {"preserve_ephemeral": True, "request": None}}),
+])
+def test_what_a_plan_is_told_of_the_permissions(given: dict[str, Any], rebuild: bool, found: Any) -> None:
+    assert change({}, **given).allowed(rebuild) == found
+
+
 def test_without_steps_there_is_no_difference() -> None:
     result = change({}).result([], [{"path": "x", "old": 1, "new": 2}], {})
     assert not result.changed
@@ -117,8 +125,12 @@ def test_what_a_dry_run_assumes_is_a_warning() -> None:
         missing(error, "flavor", "small")
         missing(error, "flavor", "small")
     assert warnings == ["There is no flavor 'small' yet; the prediction assumes that it is made before this."]
-    with pytest.raises(InvalidField), check_mode(False, warnings):
-        missing(error, "flavor", "small")
+    with check_mode(False, warnings):
+        warn("more")
+        with pytest.raises(InvalidField):
+            missing(error, "flavor", "small")
+    assert warnings[1:] == ["more"]
+    warn("nobody asks")
     with pytest.raises(InvalidField):
         missing(error, "flavor", "small")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The kinds that the cloud serves, by the word in the path."""
+"""The drivers of all kinds that the cloud serves, by the word in the path."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .flavor import Flavors
 from .image import Images
 from .keypair import Keypairs
 from .network import Networks
-from .noun import Noun
+from .driver import Driver
 from .operators import (
     AvailabilityZones,
     Cells,
@@ -23,7 +23,7 @@ from .operators import (
 from .server import Servers
 from .volume import Snapshots, Volumes
 
-NOUNS: Mapping[str, Noun] = {noun.kind.noun: noun for noun in (
+DRIVERS: Mapping[str, Driver] = {driver.kind.noun: driver for driver in (
     Servers(), Flavors(), Images(), Keypairs(), Networks(), Volumes(), Snapshots(), VolumeAttachments(),
     InterfaceAttachments(), Hosts(), ComputeServices(), Hypervisors(), Cells(), InstanceActions(), LimitsOf(),
     AvailabilityZones())}

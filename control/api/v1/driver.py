@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Drivers: one for each kind that the cloud serves. They answer the questions that an agent's drivers answer on a host
+(``complete``, ``plan``, what there is and how it is shown); what follows from the answers is ``core.reconcile``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakValueDictionary
+
+from magnetar_core import reconcile
+from magnetar_core.errors import Ambiguous, InvalidField, MagnetarError, NotFound
+from magnetar_core.fields import Kind
+from magnetar_core.plan import Result, Step
+from magnetar_core.reconcile import Document, check_mode, compared, difference, forgotten, given_by, is_uuid, recorded
+
+from .asks import Asks
+from .operations import Operation
+
+#: One lock for each key that is being ensured, so that two requests at once do not make two resources of one name.
+_LOCKS: WeakValueDictionary[tuple[str, ...], _Lock] = WeakValueDictionary()
+_LOCK = threading.Lock()
+
+
+class _Lock:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+
+@contextmanager
+def _alone(*words: str) -> Iterator[None]:
+    with _LOCK:
+        held = _LOCKS.setdefault(words, _Lock())
+    with held.lock:
+        yield
+
+
+class Driver:
+    """The common part. *kind* is the declaration; *makeable*: whether one can be made, changed and removed here."""
+
+    kind: type[Kind]
+    makeable = True
+    #: Whether a new one may be given a uuid. Else its service draws it, and a uuid that nothing has makes none.
+    takes_id = True
+    #: Whether one that was removed can be made again as it was: it holds nothing but its document.
+    plain = False
+    #: Fields that the cloud has no place for, with the only value that may be given.
+    absent: Mapping[str, Any] = {}
+    #: What a new one says of itself.
+    new: Mapping[str, Any] = {}
+    #: The steps of making and of removing one, besides writing it down.
+    making: tuple[Step, ...] = ()
+    removing: tuple[Step, ...] = ()
+
+    # What there is
+    def every(self, asks: Asks) -> list[Document]:
+        """All that the caller may see, as answers show them. Keys that begin with ``_`` are the driver's own."""
+        raise NotImplementedError
+
+    def filtered(self, asks: Asks, filters: dict[str, Any]) -> list[Document]:
+        """As ``every``, for a list with *filters*; those that the driver has applied it takes out of them."""
+        return self.every(asks)
+
+    def find(self, asks: Asks, key: str) -> Document | None:
+        """The one that *key*, its uuid or name, means. Raises ``Ambiguous``."""
+        found = self.every(asks)
+        exact = [one for one in found if one.get("id") == (key.lower() if is_uuid(key) else key)]
+        named = exact or [one for one in found if one.get("name") == key]
+        if len(named) > 1:
+            raise Ambiguous(f"{len(named)} {self.kind.plural} have the name {key!r}; use a uuid.",
+                            uuids=[str(one["id"]) for one in named])
+        return named[0] if named else None
+
+    def one(self, asks: Asks, key: str) -> Document:
+        """As ``find``. Raises ``NotFound``."""
+        found = self.find(asks, key)
+        if found is None:
+            raise NotFound(f"There is no {self.kind.noun} {key!r} in this cloud that you may see.", kind=self.kind.noun,
+                           key=key)
+        return found
+
+    def public(self, resource: Document) -> Document:
+        """The resource as answers show it."""
+        return {name: value for name, value in resource.items() if not name.startswith("_")}
+
+    def comparable(self, resource: Document) -> Document:
+        """The resource, or what is wanted of it, as differences show it."""
+        return resource
+
+    # What is wanted
+    def given(self, key: str, want: Document) -> Document:
+        """*want* checked, with what *key* says. Raises ``InvalidField``, also for what only a single host can have."""
+        found = given_by(self.kind, key, want)
+        for name, only in self.absent.items():
+            if name in found and found[name] != only:
+                raise InvalidField(name, f"is a matter of single hosts; in a cloud it is {only!r}", found[name])
+        return found
+
+    def complete(self, asks: Asks, want: Document, have: Document | None) -> Document:
+        """What is wanted with its references resolved, in place of *have* where there is one. Changes nothing. Raises
+        what cannot be; ``reconcile.missing`` says which reference a dry run may assume."""
+        return want
+
+    def possible(self, asks: Asks, want: Document, have: Document | None) -> None:
+        """Whether *want* can be made, in the place of *have* where there is one, which is removed before. Raises what
+        the service would refuse; changes nothing."""
+
+    def possible_change(self, asks: Asks, want: Document, have: Document) -> None:
+        """Whether *have* can be changed into *want*. Raises what would be refused; changes nothing."""
+
+    def sound(self, asks: Asks, have: Document, operation: Operation | None) -> Document:
+        """*have*, when it can be relied on; what is being made is waited for (not in a dry run, without *operation*).
+        Raises ``Conflict``."""
+        return have
+
+    def plan(self, want: Document | None, have: Document | None) -> Iterator[Step]:
+        """Yield the steps from *have* to *want* (``None``: absent), besides writing it down. *have* also says what the
+        caller allows: ``allow_reboot``, ``rebuild``. Pure."""
+        if want is None:
+            yield from self.removing
+        elif have is None:
+            yield from self.making
+
+    def predicted_plan(self, asks: Asks, want: Document, have: Document) -> list[Step]:
+        """As ``plan`` of a change, for a dry run, in which others may be asked."""
+        return list(self.plan(want, have))
+
+    def predicted(self, asks: Asks, want: Document, have: Document | None) -> Document:
+        """What the resource will look like, as far as that is known. May raise what a making would."""
+        if have is None:
+            shown = {f.name for f in self.kind.fields if "show" in f.on}
+            return {**{name: value for name, value in want.items() if name in shown}, **self.new}
+        secrets = self.kind.secrets()
+        return {**have, **{name: want[name] for name in compared(self.kind) if name in want and name not in secrets}}
+
+    # What is done
+    def make(self, asks: Asks, want: Document, operation: Operation) -> str | None:
+        """Make one. Returns its uuid where that says better than the name which one it is."""
+        raise NotImplementedError
+
+    def change(self, asks: Asks, have: Document, want: Document, names: list[str], operation: Operation) -> None:
+        """Have the fields *names* be as in *want*."""
+        raise NotImplementedError
+
+    def remove(self, asks: Asks, have: Document, operation: Operation) -> None:
+        """Remove it."""
+        raise NotImplementedError
+
+    def recreate(self, asks: Asks, have: Document, want: Document, operation: Operation) -> str | None:
+        """Remove it and make it as wanted. Where that fails, one that is ``plain`` is made again as it was."""
+        defaults = self.kind.defaults()
+        self.remove(asks, have, operation)
+        try:
+            return self.make(asks, {**defaults, **want}, operation)
+        except MagnetarError as error:
+            if not self.plain:
+                raise
+            old = {**defaults, **have}
+            self.make(asks, old if self.takes_id else {n: v for n, v in old.items() if n != "id"}, operation)
+            error.message = f"{error.message.rstrip('.')}. {self.kind.noun} {have['name']!r} is there again as it was."
+            raise
+
+    # Ensure
+    def ensure(self, asks: Asks, key: str, want: Document | None, permissions: Mapping[str, Any], dry_run: bool,
+               operation: Operation) -> Result:
+        """Have it be as *want*; ``None``: absent."""
+        if not self.makeable:
+            raise InvalidField("kind", f"{self.kind.noun} is only reported here, and not made or changed")
+        with _alone(self.kind.noun, asks.project, key):
+            if want is None:
+                return self.removal(asks, self.find(asks, key), dry_run, operation)
+            change = Change(self, asks, self.given(key, want), permissions, dry_run, operation)
+            return change.run(self.find(asks, key))
+
+    def removal(self, asks: Asks, have: Document | None, dry_run: bool, operation: Operation) -> Result:
+        """Remove *have*, if there is one."""
+        if have is None:
+            return Result([], [], None)
+        if not dry_run:
+            self.remove(asks, have, operation)
+        steps = [*self.plan(None, have), forgotten(self.kind, have["name"])]
+        return Result(steps, difference(self.kind, self.comparable(have), None), self.public(have))
+
+
+class Change(reconcile.Change):
+    """One ensure of something that is to be there, in a cloud."""
+
+    def __init__(self, driver: Driver, asks: Asks, given: Document, permissions: Mapping[str, Any], dry_run: bool,
+                 operation: Operation) -> None:
+        super().__init__(driver.kind, given, permissions, dry_run)
+        self.driver, self.asks, self.operation = driver, asks, operation
+
+    def run(self, have: Document | None) -> Result:
+        """Plan it; then do it, or in a dry run stop there."""
+        if have is None:
+            return self._make()
+        self.check_id(str(have["id"]), have["name"])
+        want = self._complete(self.wanted({name: have.get(name) for name in compared(self.kind)}), have)
+        policy = self.on_immutable(have["name"], have, want)
+        if policy == "recreate":
+            return self._recreate(have, want)
+        return self._change(have, want, rebuild=policy == "rebuild")
+
+    def _complete(self, wanted: Document, have: Document | None) -> Document:
+        with check_mode(self.dry_run, self.warnings):
+            return self.driver.complete(self.asks, wanted, have)
+
+    def _shown(self, key: str) -> Document:
+        return self.driver.public(self.driver.one(self.asks, key))
+
+    def _make(self) -> Result:
+        driver, id = self.driver, self.given.get("id")
+        if id and not driver.takes_id:
+            raise InvalidField("id", f"is drawn for a new {self.kind.noun}, and none of yours has {id}. To make one, "
+                                     "ask by its name, and leave the uuid out", id)
+        self.check_new()
+        wanted = {**self.wanted(None), **({"id": id} if id else {})}
+        want = self._complete(wanted, None)
+        steps = [recorded(self.kind, want.get("name", "")), *driver.plan(want, None)]
+        if self.dry_run:
+            driver.possible(self.asks, want, None)
+            shown = driver.public(driver.predicted(self.asks, want, None))
+        else:
+            shown = self._shown(driver.make(self.asks, want, self.operation) or str(want.get("id") or want["name"]))
+        return self.result(steps, self._difference(None, wanted), shown)
+
+    def _difference(self, have: Document | None, want: Document) -> list[Document]:
+        before = have and self.driver.comparable(have)
+        return difference(self.kind, before, self.driver.comparable(want))
+
+    def _change(self, have: Document, want: Document, *, rebuild: bool) -> Result:
+        driver = self.driver
+        have = driver.sound(self.asks, have, None if self.dry_run else self.operation)
+        names = [name for name in compared(self.kind) if name in want and want.get(name) != have.get(name)]
+        allowed = {**have, **self.allowed(rebuild)}
+        planned = list(driver.plan(want, allowed))
+        if not names and not planned:
+            return self.result([], [], driver.public(have))
+        driver.possible_change(self.asks, want, allowed)
+        changes = self._difference(have, want)
+        if self.dry_run:
+            with check_mode(True, self.warnings):
+                planned = driver.predicted_plan(self.asks, want, allowed)
+            shown = driver.public(driver.predicted(self.asks, want, have))
+        else:
+            driver.change(self.asks, allowed, want, names, self.operation)
+            shown = self._shown(str(have["id"]))
+        return self.result([recorded(self.kind, want.get("name", have["name"])), *planned], changes, shown)
+
+    def _recreate(self, have: Document, want: Document) -> Result:
+        driver = self.driver
+        driver.possible(self.asks, want, have)
+        gone = list(driver.plan(None, have)) or [forgotten(self.kind, have["name"])]
+        steps = [*gone, recorded(self.kind, want.get("name", have["name"])), *driver.plan(want, None)]
+        changes = self._difference(have, want)
+        if self.dry_run:
+            shown = driver.public(driver.predicted(self.asks, want, have))
+        else:
+            shown = self._shown(driver.recreate(self.asks, have, want, self.operation) or want["name"])
+        return self.result(steps, changes, shown)
