@@ -18,15 +18,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from magnetar_agent import hypervisor as hv
-from magnetar_agent import reconcile
+from magnetar_agent import operations, reconcile
 from magnetar_agent.documents import Document, now, write_atomically
 from magnetar_agent.migrations import MARK
-from magnetar_agent.operations import RUNNING, Operation
+from magnetar_agent.operations import Operation
 from magnetar_agent.servers import blocks, imaging
 from magnetar_agent.steps import ANEW
 from magnetar_core.ensure import Permissions
 from magnetar_core.errors import MagnetarError
 from magnetar_core.kinds import BY_NOUN, Migration, Network, Server
+from magnetar_core.power import CRASHED, LIVE, OFF
 
 if TYPE_CHECKING:
     from magnetar_agent.agent import Agent
@@ -136,7 +137,7 @@ class Follower:
                 return
             if domain.reason != "unknown":
                 reason = domain.reason  # what is true now; the event may be an old one
-            crashed = domain.state == hv.CRASHED or (domain.state == hv.OFF and reason in CRASHED_BY)
+            crashed = domain.state == CRASHED or (domain.state == OFF and reason in CRASHED_BY)
             if domain.state == document.want["power"] and not crashed:
                 self._forget_reason(document, domain, reason)
                 return
@@ -146,16 +147,16 @@ class Follower:
 
     def _forget_reason(self, document: Document, domain: hv.Domain, reason: str) -> None:
         """Running again: why it once stopped is history."""
-        if domain.state in (hv.RUNNING, hv.PAUSED) and reason != "io-error" and (
+        if domain.state in LIVE and reason != "io-error" and (
                 document.state.pop("crashed", None) or document.state.pop("reason", None)):
             document.state.pop("reason", None)
             self.agent.documents.write(document)
 
     def _write(self, document: Document, state: str, reason: str, crashed: bool) -> None:
-        document.want["power"] = hv.OFF if crashed or state == hv.CRASHED else state
+        document.want["power"] = OFF if crashed or state == CRASHED else state
         document.state["reason"] = REASONS.get(reason, "") + ("" if reason not in REASONS else f" ({now()})")
         document.state["crashed"] = crashed
-        if state in (hv.RUNNING, hv.PAUSED) and reason not in REASONS:
+        if state in LIVE and reason not in REASONS:
             document.state.pop("reason")
         document.updated_at = now()
         self.agent.documents.write(document)
@@ -233,7 +234,8 @@ class Follower:
     def _begin(self, later: list[Document]) -> None:
         """Finish *later* in the background, each after those before it that it names."""
         begun: dict[str, Operation] = {}
-        busy = {one.key for one in self.agent.operations.list() if one.name == "settle" and one.status == RUNNING}
+        busy = {one.key for one in self.agent.operations.list()
+                if one.name == "settle" and one.status == operations.RUNNING}
         for document in later:
             if document.id not in busy:  # libvirt was away for a moment: that goes on
                 text = json.dumps(document.want)
@@ -254,11 +256,11 @@ class Follower:
         wanted = document.want["power"]
         if document.state.get(MARK):
             return  # its migration starts it where it is
-        if wanted in (hv.RUNNING, hv.PAUSED) and document.want["resume_on_host_boot"]:
+        if wanted in LIVE and document.want["resume_on_host_boot"]:
             self._again(Server, document, {"power": wanted})
-        elif wanted in (hv.RUNNING, hv.PAUSED):
+        elif wanted in LIVE:
             with self.agent.locks.hold("server", document.id):
-                self._write(document, hv.OFF, "rebooted", False)
+                self._write(document, OFF, "rebooted", False)
 
     def _again(self, kind: type[Kind], document: Document, want: dict[str, object] | None) -> None:
         Operation("settle", document.kind, document.id, caller="agent").run(

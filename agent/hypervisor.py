@@ -15,9 +15,6 @@ from typing import Any, Protocol
 
 from magnetar_agent import figures, networks, storage
 
-#: States of a domain as Magnetar sees them. ``crashed``: QEMU died or the guest panicked. ``suspended``: saved to disk.
-RUNNING, OFF, PAUSED, SUSPENDED, CRASHED = "running", "off", "paused", "suspended", "crashed"
-
 
 @dataclass(frozen=True)
 class Nic:

@@ -13,6 +13,7 @@ from magnetar_agent.servers import GIB
 from magnetar_agent.version import version
 from magnetar_core.errors import MagnetarError
 from magnetar_core.kinds import Host
+from magnetar_core.power import LIVE, RUNNING
 
 if TYPE_CHECKING:
     from magnetar_agent.agent import Agent
@@ -40,10 +41,10 @@ def usage(agent: Agent) -> dict[str, Any]:
     }
     try:
         domains = agent.hypervisor.domains()
-        active = [d for d in documents if d.id in domains and domains[d.id].state in (hv.RUNNING, hv.PAUSED)]
+        active = [d for d in documents if d.id in domains and domains[d.id].state in LIVE]
         facts = agent.hypervisor.host()
         found = facts | found | _virt(facts["kvm"]) | {
-            "running": sum(domains[d.id].state == hv.RUNNING for d in active),
+            "running": sum(domains[d.id].state == RUNNING for d in active),
             "vcpus_used": sum(d.want["flavor"]["vcpus"] for d in active),
             "memory_mb_used": sum(d.want["flavor"]["ram"] for d in active),
         }

@@ -18,6 +18,7 @@ from magnetar_core.errors import Conflict, InvalidField, MagnetarError, Unreacha
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import VolumeAttachment
 from magnetar_core.plan import Step
+from magnetar_core.power import LIVE, SUSPENDED
 from magnetar_core.values import Uuid
 
 from .document import DocumentDriver
@@ -96,7 +97,7 @@ class AttachmentDriver(DocumentDriver):
         if domain is None or not domain.owned or _rescued(agent, id):
             return {**document.want, "power": MISSING, "defined": False, "plugged": False}
         defined = plugged = _there(document, domain, target)
-        if snapshot is None and domain.state in attaching.ACTIVE:
+        if snapshot is None and domain.state in LIVE:
             runs = agent.hypervisor.running(id)
             plugged = runs is not None and _there(document, runs, target)
         return {**document.want, "power": domain.state, "defined": defined, "plugged": plugged}
@@ -109,7 +110,7 @@ class AttachmentDriver(DocumentDriver):
         """The document with the names of server and volume."""
         server = agent.documents.get("server", document.want["server"])
         have, state = have or {}, document.state
-        runs = have.get("power") in attaching.ACTIVE
+        runs = have.get("power") in LIVE
         there = have.get("power") == MISSING or (have.get("defined") and (have.get("plugged") or not runs))
         known = {**document.want, "id": document.id, "name": document.name, "fault": state.get("fault"),
                  "server_name": server.name if server else "", "volume_name": _volume_name(agent, document),
@@ -123,10 +124,10 @@ def plan(want: Fields | None, have: Fields | None) -> Iterator[Step]:
     """From *have* (``power`` of the server, ``defined``, ``plugged``) to *want*. Raises ``Conflict`` for a server that
     is suspended: it would wake up to other disks than it fell asleep with."""
     have = have or {"power": MISSING, "defined": False, "plugged": False}
-    runs = have["power"] in attaching.ACTIVE
+    runs = have["power"] in LIVE
     attached = have["defined"] and (have["plugged"] or not runs)
     loose = not have["defined"] and not (have["plugged"] and runs)
-    if have["power"] == hv.SUSPENDED and not (attached if want else loose):
+    if have["power"] == SUSPENDED and not (attached if want else loose):
         raise Conflict(ASLEEP)
     if want is None and not loose:
         yield Step("detach", "detach the volume")
@@ -177,9 +178,9 @@ def _check_new(agent: Agent, found: Fields, server: Document, volume: Document) 
     domain = agent.hypervisor.domain(server.id)
     if _rescued(agent, server.id):
         raise Conflict(f"Server {server.name!r} is rescued, which it is without its volumes. Unrescue it first.")
-    if domain and domain.state == hv.SUSPENDED:
+    if domain and domain.state == SUSPENDED:
         raise Conflict(ASLEEP)
-    if domain and domain.state in attaching.ACTIVE and found["bus"] == "sata":
+    if domain and domain.state in LIVE and found["bus"] == "sata":
         raise Conflict(attaching.SATA)
     if found["readonly"] and found["bus"] == "sata":
         raise InvalidField("readonly", attaching.SATA_WRITES)

@@ -15,29 +15,26 @@ from magnetar_core.errors import Conflict
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import Server
 from magnetar_core.plan import Step
+from magnetar_core.power import (
+    BUILDING,
+    CRASHED,
+    ERROR,
+    LIVE,
+    MISSING,
+    OFF,
+    POWERS,
+    RESCUED,
+    RUNNING,
+    SUSPENDED,
+    verbs_between,
+)
+from magnetar_core.power import status as status_word
 
 if TYPE_CHECKING:
     from magnetar_agent.agent import Agent
     from magnetar_agent.documents import Document
 
-MISSING = "missing"
-ACTIVE = (hv.RUNNING, hv.PAUSED)
 
-#: From what is seen to what is wanted: the verbs in between.
-POWER: Mapping[tuple[str, str], tuple[str, ...]] = {
-    (hv.RUNNING, hv.OFF): ("stop",),
-    (hv.RUNNING, hv.PAUSED): ("pause",),
-    (hv.RUNNING, hv.SUSPENDED): ("save",),
-    (hv.OFF, hv.RUNNING): ("start",),
-    (hv.OFF, hv.PAUSED): ("start_paused",),
-    (hv.OFF, hv.SUSPENDED): ("start", "save"),
-    (hv.PAUSED, hv.RUNNING): ("resume",),
-    (hv.PAUSED, hv.OFF): ("resume", "stop"),
-    (hv.PAUSED, hv.SUSPENDED): ("save",),
-    (hv.SUSPENDED, hv.RUNNING): ("start",),
-    (hv.SUSPENDED, hv.OFF): ("start", "stop"),
-    (hv.SUSPENDED, hv.PAUSED): ("start_paused",),
-}
 #: The words of the steps, for people.
 TEXT = {
     "disks": "make the disks", "drive": "write the config drive", "define": "define the domain",
@@ -49,8 +46,6 @@ TEXT = {
     "grow_ephemeral": "grow the ephemeral disk", "discard": "drop the saved memory", "wipe": "remove the disks",
     "rebuilt": "note that it is rebuilt", "rescue": "make the rescue disk", "unrescue": "remove the rescue disk",
 }
-STATUS = {hv.RUNNING: "ACTIVE", hv.OFF: "SHUTOFF", hv.PAUSED: "PAUSED", hv.SUSPENDED: "SUSPENDED",
-          hv.CRASHED: "SHUTOFF", MISSING: "ERROR"}
 
 
 def plan(want: Fields | None, have: Fields | None) -> Iterator[Step]:
@@ -71,7 +66,7 @@ NOTHING: Fields = {"power": MISSING, "todo": ("disk", "config.iso"), "lost": (),
 
 def _gone(have: Fields | None) -> Iterator[str]:
     have = have or {"power": MISSING}
-    if have["power"] in (*ACTIVE, hv.CRASHED):
+    if have["power"] in (*LIVE, CRASHED):
         yield "destroy"
     if have["power"] != MISSING:
         yield "undefine"
@@ -92,14 +87,14 @@ def _there(want: Fields, have: Fields) -> Iterator[str]:
     differs = [] if power == MISSING else _differs(want, have)
     rescues = rescue.verbs(want, have)
     rescue.check(want, have, bool(sizes) or "flavor" in differs)
-    plugs = differs == ["networks"] and not (sizes or rebuild or rescues) and {power, want["power"]} <= {*ACTIVE}
-    if not plugs and (differs or sizes or rebuild or rescues) and power in (*ACTIVE, hv.SUSPENDED):
+    plugs = differs == ["networks"] and not (sizes or rebuild or rescues) and {power, want["power"]} <= {*LIVE}
+    if not plugs and (differs or sizes or rebuild or rescues) and power in (*LIVE, SUSPENDED):
         yield from _off(want, have, differs or ["flavor"])
-        power = hv.OFF
+        power = OFF
     if rebuild:
-        if power == hv.CRASHED:
+        if power == CRASHED:
             yield "destroy"
-            power = hv.OFF
+            power = OFF
         yield "wipe"
     if "drop_swap" in sizes:
         yield "drop_swap"
@@ -119,9 +114,9 @@ def _there(want: Fields, have: Fields) -> Iterator[str]:
         yield "unrescue"
     if rebuild:
         yield "rebuilt"
-    if power == hv.CRASHED and want["power"] != hv.OFF:
+    if power == CRASHED and want["power"] != OFF:
         yield "destroy"
-    yield from POWER.get((hv.OFF if power in (MISSING, hv.CRASHED) else power, want["power"]), ())
+    yield from verbs_between(OFF if power in (MISSING, CRASHED) else power, want["power"])
 
 
 def _differs(want: Fields, have: Fields) -> list[str]:
@@ -134,13 +129,13 @@ def _off(want: Fields, have: Fields, names: list[str]) -> Iterator[str]:
     """The way to off, for the sake of the fields *names*; refused where nobody has allowed that."""
     power = have["power"]
     if have.get("rebuild"):
-        yield from ("discard",) if power == hv.SUSPENDED else POWER[power, hv.OFF]
+        yield from ("discard",) if power == SUSPENDED else verbs_between(power, OFF)
         return
-    if want["power"] != hv.OFF and not have.get("allow_reboot") and not rescue.verbs(want, have):
+    if want["power"] != OFF and not have.get("allow_reboot") and not rescue.verbs(want, have):
         raise Conflict(f"{', '.join(names)}: can change only while server {want['name']!r} is off, and it is {power}. "
                        "Stop it first, ask for power off in the same call, or set allow_reboot to have it stopped, "
                        "changed and started again.", fields=names)
-    yield from POWER[power, hv.OFF]
+    yield from verbs_between(power, OFF)
 
 
 class ServerDriver:
@@ -226,7 +221,7 @@ class ServerDriver:
             if want["image"] else None,
             **_condition(document, power, (have or {}).get("rescue")), "fault": state.get("fault"),
             "host": agent.host_name, "instance_name": servers.domain_name(document.id),
-            "addresses": domains.addresses(want["networks"], power == hv.RUNNING),
+            "addresses": domains.addresses(want["networks"], power == RUNNING),
             "console_log": str(servers.folder(agent, document.id) / "console.log"),
             "created_at": document.created_at, "updated_at": document.updated_at,
         }
@@ -248,15 +243,15 @@ def condition(agent: Agent, document: Document, domain: hv.Domain | None) -> Fie
 
 def _condition(document: Document, power: str, rescued: Any) -> Fields:
     state = document.state
-    status = "RESCUE" if power != MISSING and rescued else STATUS[power]
-    if state.get("unfinished") and (power == MISSING or (power == hv.OFF and state.get("making"))):
-        status = "ERROR" if state.get("fault") else "BUILD"
+    status = status_word(RESCUED if power != MISSING and rescued else POWERS[power].vm_state or ERROR)
+    if state.get("unfinished") and (power == MISSING or (power == OFF and state.get("making"))):
+        status = status_word(ERROR if state.get("fault") else BUILDING)
     return {"power_state": power, "status": status, "status_reason": state.get("reason", "")}
 
 
 def _power(document: Document, domain: hv.Domain) -> str:
     """What is seen; a stopped domain whose QEMU died is crashed until it is started again."""
-    return hv.CRASHED if domain.state == hv.OFF and document.state.get("crashed") else domain.state
+    return CRASHED if domain.state == OFF and document.state.get("crashed") else domain.state
 
 
 def _attached(agent: Agent, one: Document) -> Fields:

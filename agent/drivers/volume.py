@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent import hypervisor as hv
 from magnetar_agent.foresee import missing
 from magnetar_agent.migrations import refuse_while_it_moves
 from magnetar_agent.volumes import GIB, attaching, attachments, copying, exports, finished, gib, holders, pools, status
@@ -19,6 +18,7 @@ from magnetar_core.errors import Conflict, Immutable, InUse, InvalidField, Magne
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import Volume, VolumeSnapshot
 from magnetar_core.plan import Step
+from magnetar_core.power import LIVE, SUSPENDED
 
 from .document import DocumentDriver
 
@@ -309,10 +309,10 @@ def _running(agent: Agent, document: Document) -> list[tuple[str, str]]:
     for one in attachments(agent, document.id):
         refuse_while_it_moves(agent.documents.get("server", one.want["server"]))
         domain, name = agent.hypervisor.domain(one.want["server"]), attaching.server_name(agent, one)
-        if domain and domain.state == hv.SUSPENDED:
+        if domain and domain.state == SUSPENDED:
             raise Conflict(f"Server {name!r} has volume {document.name!r} and is suspended: it would wake up to a disk "
                            "of another size. Start or stop it, then repeat the call.")
-        if domain and domain.state in (hv.RUNNING, hv.PAUSED):
+        if domain and domain.state in LIVE:
             if agent.hypervisor.serving(one.id):
                 raise Conflict(f"Server {name!r} came to this host with volume {document.name!r}, which it reaches as "
                                "if the volume were on another host, and so it cannot grow while the server runs. Stop "

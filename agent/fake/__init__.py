@@ -19,9 +19,10 @@ from magnetar_agent.fake.inside import Inside
 from magnetar_agent.fake.migrate import Migrations
 from magnetar_agent.fake.state import FakeDomain, FakeNetwork, host_of, parse
 from magnetar_agent.fake.storage import Storage
-from magnetar_agent.hypervisor import CRASHED, OFF, PAUSED, RUNNING, Event
+from magnetar_agent.hypervisor import Event
 from magnetar_agent.networks import Lease, NetworkSeen, NetworkSpec
 from magnetar_core.errors import Conflict
+from magnetar_core.power import CRASHED, OFF, PAUSED, RUNNING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -8,15 +8,14 @@ from xml.etree import ElementTree as ET
 
 from magnetar_agent.fake.disks import read, write
 from magnetar_agent.fake.state import FakeDomain, State, parse
-from magnetar_agent.hypervisor import PAUSED, RUNNING, Disk, DiskSeen, Event, Nic
+from magnetar_agent.hypervisor import Disk, DiskSeen, Event, Nic
 from magnetar_agent.virt.devices import plugged
 from magnetar_agent.virt.domain import render_device
 from magnetar_core.errors import HypervisorError
+from magnetar_core.power import LIVE
 
 if TYPE_CHECKING:
     from magnetar_agent.hypervisor import Domain
-
-_ACTIVE = (RUNNING, PAUSED)
 
 
 class Devices(State):
@@ -25,7 +24,7 @@ class Devices(State):
     def running(self, uuid: str) -> Domain | None:
         with self._call("running"):
             found = self._domains.get(uuid)
-            return parse(found.live) if found and found.state in _ACTIVE else None
+            return parse(found.live) if found and found.state in LIVE else None
 
     def attach(self, uuid: str, device: Disk | Nic) -> None:
         with self._call("attach", f"domain {uuid}"):
@@ -43,7 +42,7 @@ class Devices(State):
     def detach(self, uuid: str, device: Disk | Nic) -> None:
         with self._call("detach", f"domain {uuid}"):
             domain = self._domains.get(uuid)
-            if domain is None or domain.state not in _ACTIVE or uuid in self.deaf:
+            if domain is None or domain.state not in LIVE or uuid in self.deaf:
                 return
             root = ET.fromstring(domain.live)  # noqa: S314 (made here)
             devices = root.find("devices")
@@ -68,7 +67,7 @@ class Devices(State):
 
     def _runs(self, uuid: str, what: str) -> FakeDomain:
         domain = self._domains.get(uuid)
-        if domain is None or domain.state not in _ACTIVE:
+        if domain is None or domain.state not in LIVE:
             raise HypervisorError(f"libvirt could not {what} the domain {uuid}: domain is not running.")
         return domain
 

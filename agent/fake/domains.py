@@ -6,11 +6,10 @@ from __future__ import annotations
 from typing import Any
 
 from magnetar_agent.fake.state import FakeDomain, State, parse
-from magnetar_agent.hypervisor import CRASHED, OFF, PAUSED, RUNNING, SUSPENDED, Domain, DomainSpec, Event
+from magnetar_agent.hypervisor import Domain, DomainSpec, Event
 from magnetar_agent.virt.domain import render
 from magnetar_core.errors import Conflict, HypervisorError
-
-_ACTIVE = (RUNNING, PAUSED)
+from magnetar_core.power import CRASHED, LIVE, OFF, PAUSED, RUNNING, SUSPENDED
 
 
 class Domains(State):
@@ -42,7 +41,7 @@ class Domains(State):
     def undefine(self, uuid: str) -> None:
         with self._call("undefine", f"domain {uuid}"):
             domain = self._ours(uuid, missing_is_fine=True)
-            if domain and domain.state in _ACTIVE:
+            if domain and domain.state in LIVE:
                 raise HypervisorError(f"The domain {uuid} runs, so it is not undefined. Stop it first.")
             if domain:
                 del self._domains[uuid]
@@ -51,7 +50,7 @@ class Domains(State):
     def start(self, uuid: str, paused: bool = False) -> None:
         with self._call("start", f"domain {uuid}"):
             domain = self._ours(uuid)
-            if domain.state in _ACTIVE:
+            if domain.state in LIVE:
                 return
             self._check_parts(domain.seen())
             if domain.state != SUSPENDED or not domain.live:
@@ -68,7 +67,7 @@ class Domains(State):
     def destroy(self, uuid: str) -> None:
         with self._call("destroy", f"domain {uuid}"):
             domain = self._ours(uuid, missing_is_fine=True)
-            if domain and domain.state in (*_ACTIVE, CRASHED):
+            if domain and domain.state in (*LIVE, CRASHED):
                 self._stop(uuid, domain, OFF, "outside")
 
     def pause(self, uuid: str) -> None:
@@ -118,7 +117,7 @@ class Domains(State):
 
     def _active(self, uuid: str, what: str) -> FakeDomain:
         domain: FakeDomain = self._ours(uuid)
-        if domain.state not in _ACTIVE:
+        if domain.state not in LIVE:
             raise HypervisorError(f"libvirt could not {what} the domain {uuid}: domain is not running.")
         return domain
 

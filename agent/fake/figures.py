@@ -7,9 +7,9 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from magnetar_agent.fake.state import State, parse
-from magnetar_agent.hypervisor import PAUSED, RUNNING
 from magnetar_agent.virt.figures import read
 from magnetar_core.errors import Conflict
+from magnetar_core.power import LIVE
 
 #: Seconds since each domain was started.
 UPTIME = 46664
@@ -30,7 +30,7 @@ class Figures(State):
                 return None
             if not domain.seen().owned:
                 raise Conflict(f"The libvirt domain {uuid} was not made by Magnetar, so it is not touched.")
-            return read(_stats(domain.live), _live(domain.live), UPTIME) if domain.state in (RUNNING, PAUSED) else None
+            return read(_stats(domain.live), _live(domain.live), UPTIME) if domain.state in LIVE else None
 
     def uptime(self) -> dict[str, Any]:
         with self._call("uptime", needs_libvirt=False):

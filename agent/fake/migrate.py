@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.fake.state import FakeDomain, State
-from magnetar_agent.hypervisor import OFF, PAUSED, RUNNING, Event
+from magnetar_agent.hypervisor import Event
 from magnetar_agent.virt.migrate import local_disks, there
 from magnetar_core.errors import HypervisorError
+from magnetar_core.power import LIVE, OFF, PAUSED
 
 if TYPE_CHECKING:
     from magnetar_agent.hypervisor import Going, Gone, Passage
 
-_ACTIVE = (RUNNING, PAUSED)
 #: Bytes that the path of a unix socket may have (sockaddr_un).
 LONGEST = 107
 
@@ -75,7 +75,7 @@ class Migrations(State):
     def arrived(self, uuid: str) -> bool:
         with self._call("arrived"):
             found = self._domains.get(uuid)
-            return bool(found and found.persistent and found.state in _ACTIVE)
+            return bool(found and found.persistent and found.state in LIVE)
 
     def stray(self, uuid: str) -> None:
         with self._call("stray"):
@@ -84,7 +84,7 @@ class Migrations(State):
     def migrate(self, uuid: str, passage: Passage, going: Going, gone: Gone) -> None:
         with self._call("migrate"):
             domain = self._domains[uuid]
-        if domain.state not in _ACTIVE:
+        if domain.state not in LIVE:
             raise HypervisorError(f"libvirt could not migrate the domain {uuid}: domain is not running.")
         disks = [d.path for d in domain.seen().disks if d.target in local_disks(domain.xml, passage.folder[0])]
         for tenth in range(11):

@@ -12,10 +12,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.fake.journal import Journal
-from magnetar_agent.hypervisor import OFF, Domain, Event
+from magnetar_agent.hypervisor import Domain, Event
 from magnetar_agent.networks import Lease, NetworkSeen
 from magnetar_agent.virt.domain import parse as _parse
 from magnetar_core.errors import HypervisorDown
+from magnetar_core.power import OFF
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -8,13 +8,13 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING
 
-from magnetar_agent import hypervisor as hv
 from magnetar_agent.documents import Document, now
 from magnetar_agent.link import Remote
 from magnetar_agent.link.talk import Talk
 from magnetar_agent.migrations import AGENT, MARK, volumes
 from magnetar_agent.servers import fixed, verbs
 from magnetar_core.errors import Conflict, InvalidField, MagnetarError, Unreachable
+from magnetar_core.power import LIVE, OFF, PAUSED, RUNNING
 
 if TYPE_CHECKING:
     from magnetar_agent.agent import Agent
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ACTIVE = (hv.RUNNING, hv.PAUSED)
 #: Where the source's half notes which run of the guest its disks come from: drawn anew whenever it may have run.
 RUN = "run"
 
@@ -92,7 +91,7 @@ def _drop(task: Task) -> None:
 def runs(agent: Agent, document: Document) -> bool:
     """Whether the guest of a migration's server is active here."""
     domain = agent.hypervisor.domain(document.want["server"])
-    return domain is not None and domain.state in ACTIVE
+    return domain is not None and domain.state in LIVE
 
 
 def _start(agent: Agent, server: Document) -> None:
@@ -113,9 +112,9 @@ def give_back(task: Task) -> None:
         server = agent.documents.get("server", document.want["server"])
         if server is not None:
             domain = agent.hypervisor.domain(server.id)
-            if domain and domain.state == hv.PAUSED and server.want["power"] == hv.RUNNING:
+            if domain and domain.state == PAUSED and server.want["power"] == RUNNING:
                 agent.hypervisor.resume(server.id)
-            starts = domain and domain.state == hv.OFF and server.want["power"] == hv.RUNNING
+            starts = domain and domain.state == OFF and server.want["power"] == RUNNING
             server.state.pop(MARK, None)
             if starts:  # who starts after a crash would take it for a guest that powered itself off
                 server.state["unfinished"] = True

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from magnetar_agent import hypervisor as hv
 from magnetar_core.errors import Conflict, NotFound
+from magnetar_core.power import RUNNING
 
 if TYPE_CHECKING:
     from magnetar_agent.agent import Agent
@@ -26,5 +26,5 @@ def hurry(agent: Agent, key: str) -> None:
         raise Conflict(f"Migration {document.id} is no live migration that is under way from this host. Look at its "
                        "status with migration_info.")
     domain = agent.hypervisor.domain(want["server"])
-    if domain is not None and domain.state == hv.RUNNING:
+    if domain is not None and domain.state == RUNNING:
         agent.hypervisor.pause(want["server"])

@@ -21,7 +21,7 @@ from magnetar_agent.documents import Document
 from magnetar_agent.follow import boot_id
 from magnetar_agent.link.talk import Talk
 from magnetar_agent.migrations import AGENT, DISKS, LIBVIRT, MARK, NATIVE, QEMU, refuse_while_it_moves, volumes
-from magnetar_agent.migrations.home import ACTIVE, RUN, give_back, here, on, remote, runs
+from magnetar_agent.migrations.home import RUN, give_back, here, on, remote, runs
 from magnetar_agent.migrations.logs import LOG, Logs
 from magnetar_agent.migrations.wire import send
 from magnetar_agent.servers import MIB, folder, verbs
@@ -34,6 +34,7 @@ from magnetar_core.errors import (
     TimedOut,
     Unreachable,
 )
+from magnetar_core.power import LIVE, OFF, PAUSED, RUNNING, SUSPENDED
 
 if TYPE_CHECKING:
     from magnetar_agent.agent import Agent
@@ -62,11 +63,11 @@ def check(agent: Agent, want: Fields, id: str | None) -> Document:
     there = remote("", want)
     volumes.check(agent, found, want)
     domain = agent.hypervisor.domain(found.id)
-    power = domain.state if domain else hv.OFF
-    if power == hv.SUSPENDED:
+    power = domain.state if domain else OFF
+    if power == SUSPENDED:
         raise Conflict(f"Server {found.name!r} is suspended, and its saved memory cannot go to another host. Resume "
                        "or stop it first.")
-    if want["type"] == "live" and power not in ACTIVE:
+    if want["type"] == "live" and power not in LIVE:
         raise Conflict(f"Server {found.name!r} is {power}; only a running or paused one can go live. Ask for type cold "
                        "or auto.")
     if want["type"] == "live" and found.want.get("rescue"):
@@ -80,7 +81,7 @@ def manifest(agent: Agent, server: Document) -> Fields:
     """What the target must know to say yes or no; no secrets in it."""
     domain, want = agent.hypervisor.domain(server.id), server.want
     place = folder(agent, server.id)
-    power = domain.state if domain else hv.OFF
+    power = domain.state if domain else OFF
     disks = []
     for name in WRITTEN:
         seen = agent.hypervisor.disk(place / name, want["root_format"] if name == "disk" else "qcow2")
@@ -92,7 +93,7 @@ def manifest(agent: Agent, server: Document) -> Fields:
         "virt_type": want["virt_type"], "machine": want["machine"], "networks": want["networks"], "disks": disks,
         "volumes": volumes.told(agent, server),
         "bytes": sum(path.stat().st_blocks * 512 for path in place.iterdir() if path.is_file()),
-        "cpu": agent.hypervisor.cpu(server.id) if power in ACTIVE else None, "host": agent.host_name,
+        "cpu": agent.hypervisor.cpu(server.id) if power in LIVE else None, "host": agent.host_name,
         "host_id": agent.hypervisor.host()["id"],
     }
 
@@ -238,7 +239,7 @@ class _Move:
         power = self.server.want["power"]
         self._say("stop", 0, 1)
         domain = self.agent.hypervisor.domain(self.server.id)
-        if domain and domain.state == hv.PAUSED:
+        if domain and domain.state == PAUSED:
             self.agent.hypervisor.resume(self.server.id)
         verbs.stop(on(self.task, self.server))
         self.server.want["power"] = power
@@ -247,7 +248,7 @@ class _Move:
         """After an earlier attempt whose end libvirt did not see, the guest may still stand still. By now the target
         has let go of its copy, so it may run here."""
         domain = self.agent.hypervisor.domain(self.server.id)
-        if self.live and domain and domain.state == hv.PAUSED and self.server.want["power"] == hv.RUNNING:
+        if self.live and domain and domain.state == PAUSED and self.server.want["power"] == RUNNING:
             self.agent.hypervisor.resume(self.server.id)
 
     def _states(self) -> dict[str, str]:

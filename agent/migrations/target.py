@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent import hypervisor as hv
 from magnetar_agent import reconcile
 from magnetar_agent.documents import Document, now
 from magnetar_agent.link import Offer
@@ -29,6 +28,7 @@ from magnetar_agent.servers import GIB, choose, fixed, folder, spec
 from magnetar_core.ensure import Permissions
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, MagnetarError, NoSpace, NotFound
 from magnetar_core.kinds import Server
+from magnetar_core.power import LIVE, RUNNING
 
 if TYPE_CHECKING:
     from magnetar_agent.agent import Agent
@@ -38,7 +38,6 @@ log = logging.getLogger(__name__)
 
 #: What a file of a server may be called.
 NAME = re.compile(r"[a-z][a-z0-9.-]{0,63}")
-ACTIVE = (hv.RUNNING, hv.PAUSED)
 
 
 # Before -----------------------------------------------------------------------------------------------------------
@@ -93,11 +92,11 @@ def _can_run(agent: Agent, told: Fields, live: bool) -> None:
 def _room(agent: Agent, told: Fields) -> None:
     total = agent.hypervisor.host()["memory_mb"]
     coming = _coming(agent)
-    used = sum(d.want["flavor"]["ram"] for d in agent.documents.list("server") if d.want["power"] in ACTIVE)
-    used += sum(one["ram"] for one in coming if one["power"] in ACTIVE)
+    used = sum(d.want["flavor"]["ram"] for d in agent.documents.list("server") if d.want["power"] in LIVE)
+    used += sum(one["ram"] for one in coming if one["power"] in LIVE)
     names = ", ".join(sorted(one["name"] for one in coming))
     noted = f" Room is kept for what is on its way there ({names}); abort what failed." if names else ""
-    if told["power"] in ACTIVE and used + told["ram"] > total:
+    if told["power"] in LIVE and used + told["ram"] > total:
         raise NoSpace(f"The server has {told['ram']} MiB of memory, and the target has {max(0, total - used)} MiB left "
                       f"of {total}. Choose another host, or stop servers there.{noted}")
     free = max(0, shutil.disk_usage(agent.settings.state_dir).free - sum(_missing(agent, one) for one in coming))
@@ -308,7 +307,7 @@ def _take_over(agent: Agent, document: Document) -> None:
     if agent.documents.get("server", server.id) is None:
         volumes.have(agent, document)
         volumes.connect(agent, server.id)
-        if document.want["type"] == "live" and server.want["power"] == hv.RUNNING and \
+        if document.want["type"] == "live" and server.want["power"] == RUNNING and \
                 agent.hypervisor.arrived(server.id):
             agent.hypervisor.resume(server.id)
         server.state["unfinished"] = True

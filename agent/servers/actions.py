@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent import hypervisor as hv
 from magnetar_agent import reconcile
 from magnetar_agent.servers import imaging
 from magnetar_core.errors import Conflict
@@ -18,6 +17,7 @@ from magnetar_core.fields import Field, Kind
 from magnetar_core.kinds import Server
 from magnetar_core.kinds.common import DESCRIPTION, NAME, REFERENCE
 from magnetar_core.kinds.image import Image
+from magnetar_core.power import LIVE, MISSING, RUNNING, SUSPENDED
 from magnetar_core.values import Boolean, Choices, Nullable, Text
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Call:
     def state(self) -> str:
         """The state of the domain."""
         domain = self.agent.hypervisor.domain(self.document.id)
-        return domain.state if domain else "missing"
+        return domain.state if domain else MISSING
 
 
 class Reboot(Kind):
@@ -55,20 +55,20 @@ class Reboot(Kind):
 def reboot(call: Call) -> Fields:
     """Nova's reboot (ACT: SOFT from running only; HARD also starts what is off). Follows Nova: soft falls back."""
     agent, document, args, state = call.agent, call.document, call.args, call.state()
-    if args["type"] == "soft" and state == hv.RUNNING:
+    if args["type"] == "soft" and state == RUNNING:
         before = agent.reboots.get(document.id, 0)
         agent.hypervisor.reboot(document.id)
         if _rebooted(agent, document.id, before, call.operation):
             return {}
         log.warning("server %s did not reboot by itself; reset", document.name)
-    elif args["type"] == "soft" or state in ("missing", hv.SUSPENDED):
+    elif args["type"] == "soft" or state in (MISSING, SUSPENDED):
         raise Conflict(f"A {args['type']} reboot needs a running server, and {document.name!r} is {state}. "
                        "Start it instead.", power_state=state)
-    if state == hv.RUNNING:
+    if state == RUNNING:
         agent.hypervisor.reset(document.id)
         return {}
     agent.hypervisor.destroy(document.id)
-    document.want["power"] = hv.RUNNING
+    document.want["power"] = RUNNING
     document.state.pop("reason", None)
     document.state.pop("crashed", None)
     agent.documents.write(document)
@@ -107,9 +107,9 @@ def rebuild(call: Call) -> Fields:
     if (state.get("rebuild") or {}).get("request") == call.request:
         reconcile.change(call.agent, Server, document, {}, {"on_immutable": "fail", "merge": []}, call.operation)
         return {}
-    if call.state() == hv.SUSPENDED:
+    if call.state() == SUSPENDED:
         raise Conflict(f"Server {document.name!r} is suspended, and a rebuild would lose its memory. Start it or stop "
-                       "it first.", power_state=hv.SUSPENDED)
+                       "it first.", power_state=SUSPENDED)
     want = {name: value for name, value in call.args.items() if name != "preserve_ephemeral"}
     allowed = {"on_immutable": "rebuild", "merge": [], "rebuild": call.request,
                "preserve_ephemeral": call.args["preserve_ephemeral"]}
@@ -138,7 +138,7 @@ class CrashDump(Kind):
 def crash_dump(call: Call) -> Fields:
     """Nova's trigger_crash_dump."""
     state = call.state()
-    if state not in (hv.RUNNING, hv.PAUSED):
+    if state not in LIVE:
         raise Conflict(f"A crash dump needs a running server, and {call.document.name!r} is {state}.",
                        power_state=state)
     call.agent.hypervisor.inject_nmi(call.document.id)
@@ -157,7 +157,7 @@ class ChangePassword(Kind):
 def change_password(call: Call) -> Fields:
     """Nova's changePassword. The password is kept nowhere."""
     state = call.state()
-    if state != hv.RUNNING:
+    if state != RUNNING:
         raise Conflict(f"A password can be set in a running server only, and {call.document.name!r} is {state}.",
                        power_state=state)
     call.agent.hypervisor.set_password(call.document.id, call.args["user"], call.args["password"])

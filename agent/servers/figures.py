@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent import reconcile
-from magnetar_agent.hypervisor import RUNNING
 from magnetar_core.kinds import Server
+from magnetar_core.power import RUNNING
 
 if TYPE_CHECKING:
     from magnetar_agent.agent import Agent

@@ -18,6 +18,7 @@ from magnetar_agent.servers import GIB, blocks, folder, spec
 from magnetar_agent.volumes import ways
 from magnetar_core.errors import Conflict
 from magnetar_core.kinds import Image
+from magnetar_core.power import MISSING, OFF, RUNNING, SUSPENDED, WANTED
 
 if TYPE_CHECKING:
     from magnetar_agent.agent import Agent
@@ -82,12 +83,12 @@ def _answer(image: Document) -> Fields:
 def _state(agent: Agent, document: Document) -> str:
     """The domain's state; raises ``Conflict`` where its root disk cannot be had."""
     domain, name = agent.hypervisor.domain(document.id), document.name
-    state = domain.state if domain else "missing"
+    state = domain.state if domain else MISSING
     if document.want.get("rescue"):
         raise Conflict(f"Server {name!r} is rescued; somebody repairs its root disk just now. Unrescue it first.")
     if document.state.get("unfinished"):
         raise Conflict(f"The last change of server {name!r} was not finished. Repeat that first.")
-    if state not in (hv.RUNNING, hv.PAUSED, hv.SUSPENDED, hv.OFF):
+    if state not in WANTED:
         raise Conflict(f"An image can be made of a server that is running, paused, suspended or off, and {name!r} is "
                        f"{state}.", power_state=state)
     size, most = _size(agent, document), agent.settings.image_max_virtual_bytes
@@ -151,11 +152,11 @@ def _copy(agent: Agent, document: Document, state: str, path: Path, operation: O
     def advance(done: int, total: int) -> None:
         operation.advance(done, total, "bytes", "copy the root disk")
 
-    if state in (hv.OFF, hv.SUSPENDED):
+    if state in (OFF, SUSPENDED):
         hypervisor.copy_disk(root.remote or root.path, root.format, path, "qcow2", advance)
-        return STOPPED if state == hv.OFF else CRASH
+        return STOPPED if state == OFF else CRASH
     with agent.locks.hold("copy", id):  # QEMU makes one at a time, and volumes are copied too
-        frozen = hypervisor.freeze(id) if state == hv.RUNNING else False
+        frozen = hypervisor.freeze(id) if state == RUNNING else False
         try:
             hypervisor.begin_copy(id, root.target, path)
         finally:

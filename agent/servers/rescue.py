@@ -10,9 +10,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.hypervisor import SUSPENDED, Disk, Domain
+from magnetar_agent.hypervisor import Disk, Domain
 from magnetar_agent.servers import folder, hold
 from magnetar_core.errors import Conflict, InvalidField
+from magnetar_core.power import SUSPENDED
 
 if TYPE_CHECKING:
     from pathlib import Path

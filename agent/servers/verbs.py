@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from magnetar_agent import configdrive
-from magnetar_agent import hypervisor as hv
 from magnetar_agent.documents import Document, sync_folder
 from magnetar_agent.drivers import Fields, Task, Verb
 from magnetar_agent.servers import GIB, MIB, blocks, cards, fixed, folder, hold, remake, rescue, spec
 from magnetar_agent.volumes import ways
 from magnetar_core.errors import HypervisorError, Unreachable
+from magnetar_core.power import LIVE, OFF, PAUSED
 
 #: How often a wait for a domain looks, and how often the power button is pressed meanwhile, in seconds: a guest that is
 #: still booting misses it (Nova presses every 10 s too).
@@ -190,9 +190,9 @@ def _press(task: Task) -> bool:
         hypervisor.shutdown(id)
     except HypervisorError:
         found = hypervisor.domain(id)
-        if found is None or found.state not in (hv.PAUSED, hv.OFF):
+        if found is None or found.state not in (PAUSED, OFF):
             raise
-        return found.state == hv.OFF
+        return found.state == OFF
     return True
 
 
@@ -201,7 +201,7 @@ def _off(task: Task, seconds: float) -> bool:
     agent, id = task.agent, task.document.id
     now = time.monotonic()
     deadline, again = now + seconds, now + PRESS
-    while (found := agent.hypervisor.domain(id)) is not None and found.state in (hv.RUNNING, hv.PAUSED):
+    while (found := agent.hypervisor.domain(id)) is not None and found.state in LIVE:
         now = time.monotonic()
         if now >= again:
             if not _press(task):

@@ -13,18 +13,8 @@ from xml.etree import ElementTree as ET
 
 import libvirt  # type: ignore[import-untyped]
 
-from magnetar_agent.hypervisor import (
-    CRASHED,
-    OFF,
-    PAUSED,
-    RUNNING,
-    SUSPENDED,
-    Disk,
-    Domain,
-    DomainSpec,
-    Nic,
-    Remote,
-)
+from magnetar_agent.hypervisor import Disk, Domain, DomainSpec, Nic, Remote
+from magnetar_core.power import CRASHED, OFF, PAUSED, RUNNING, SUSPENDED
 
 from .templates import FOLDER, NAMESPACE, fill
 

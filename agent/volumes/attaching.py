@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from magnetar_agent import hypervisor as hv
 from magnetar_agent.hypervisor import Disk, Nic
 from magnetar_agent.volumes import pools, ways
 from magnetar_core.errors import Conflict
+from magnetar_core.power import LIVE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from magnetar_agent.documents import Document
     from magnetar_agent.operations import Operation
 
-ACTIVE = (hv.RUNNING, hv.PAUSED)
 #: Namespace of the uuids of attachments: one for each pair of server and volume.
 NAMESPACE = uuid.UUID("6f1c6a0e-3a2c-5b77-9a51-6d0c0de7a11a")
 #: How often the guest is asked again to let go of a device, and how long one wait for news of it is, in seconds.
@@ -107,7 +106,7 @@ def still(agent: Agent, server: str, volume: str) -> Iterator[None]:
 def plug(agent: Agent, server: str, device: Disk | Nic) -> bool:
     """Let the server have the device now, if it runs; whether there is a definition, which is to have it too."""
     domain = agent.hypervisor.domain(server)
-    if domain and domain.owned and domain.state in ACTIVE:
+    if domain and domain.owned and domain.state in LIVE:
         if isinstance(device, Disk) and device.bus == "sata":
             raise Conflict(SATA)
         agent.hypervisor.attach(server, device)

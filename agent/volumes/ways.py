@@ -13,7 +13,6 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent import hypervisor as hv
 from magnetar_agent import reconcile
 from magnetar_agent.hypervisor import Disk
 from magnetar_agent.link import Remote
@@ -24,6 +23,7 @@ from magnetar_agent.volumes import exports, pools
 from magnetar_core.ensure import Permissions
 from magnetar_core.errors import Conflict, InvalidField, MagnetarError, NotFound, Unreachable
 from magnetar_core.kinds import Server, VolumeAttachment
+from magnetar_core.power import PAUSED
 
 if TYPE_CHECKING:
     from magnetar_agent.agent import Agent
@@ -206,7 +206,7 @@ class Tending:
                 waiting.setdefault(one.want["server"], []).append(one)
         for server, ways in waiting.items():
             domain = agent.hypervisor.domain(server)
-            if domain and domain.state == hv.PAUSED and domain.reason == "io-error":
+            if domain and domain.state == PAUSED and domain.reason == "io-error":
                 self._try(lambda server=server, ways=ways: self._wake(server, ways), ways[0])
             document = agent.documents.get("server", server)
             if document and document.state.get(AWAITED):
@@ -228,7 +228,7 @@ class Tending:
             reconnect(self.agent, one)
         with self.agent.locks.hold("server", server):
             document, domain = self.agent.documents.get("server", server), self.agent.hypervisor.domain(server)
-            if document and domain and domain.state == hv.PAUSED and domain.reason == "io-error":
+            if document and domain and domain.state == PAUSED and domain.reason == "io-error":
                 log.info("server %s waited for its disks, and runs on", document.name, extra={"server": server})
                 self.agent.hypervisor.resume(server)
 

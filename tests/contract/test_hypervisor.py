@@ -12,9 +12,10 @@ from dataclasses import replace
 
 import pytest
 
-from magnetar_agent.hypervisor import CRASHED, OFF, PAUSED, RUNNING, SUSPENDED, Disk, Nic
+from magnetar_agent.hypervisor import Disk, Nic
 from magnetar_agent.networks import NetworkSpec
 from magnetar_core.errors import Conflict, HypervisorError
+from magnetar_core.power import CRASHED, OFF, PAUSED, RUNNING, SUSPENDED
 
 from .place import HOSTILE, MIB, Place
 

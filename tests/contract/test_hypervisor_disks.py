@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from magnetar_agent.hypervisor import OFF, Disk, Export, Remote
+from magnetar_agent.hypervisor import Disk, Export, Remote
 from magnetar_core.errors import Cancelled, Conflict, HypervisorError, NoSpace
+from magnetar_core.power import OFF
 
 from .place import MIB, Place
 

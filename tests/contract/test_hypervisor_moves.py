@@ -7,8 +7,9 @@ import socket
 
 import pytest
 
-from magnetar_agent.hypervisor import OFF, PAUSED, RUNNING, Passage
+from magnetar_agent.hypervisor import Passage
 from magnetar_core.errors import HypervisorError
+from magnetar_core.power import OFF, PAUSED, RUNNING
 
 from .place import Place
 

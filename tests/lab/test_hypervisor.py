@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 import guest
 import pytest
 
-from magnetar_agent.hypervisor import CRASHED, OFF, RUNNING, Disk, DomainSpec, Event
+from magnetar_agent.hypervisor import Disk, DomainSpec, Event
 from magnetar_agent.virt import LibvirtHypervisor
 from magnetar_core.errors import HypervisorDown
+from magnetar_core.power import CRASHED, OFF, RUNNING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

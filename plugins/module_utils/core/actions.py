@@ -1,19 +1,54 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What may be asked of a server, and when: the table that guards, queue, status words and tests read.
+"""What may be asked of a server, and when: the table that guards, queue and tests read.
 
-Sources: the Compute API reference (server actions), Nova's states; ``vm_state`` says what a server is, ``task_state``
-what is being done to it.
+Source: the server actions of the Compute API reference. ``power.py`` says what a server can be.
 """
 
 from __future__ import annotations
 
 from typing import Any, Mapping, NamedTuple, Optional
 
+from .power import (
+    ACTIVE,
+    BUILDING,
+    DELETED,
+    ERROR,
+    OFF,
+    OFFLOADED,
+    PAUSED,
+    POWERS,
+    RESCUED,
+    RESIZED,
+    RUNNING,
+    SHELVED,
+    SOFT_DELETED,
+    STOPPED,
+    SUSPENDED,
+    states_of,
+    status,
+    with_word,
+)
+
+#: Words of ``power`` are here too until the control plane takes them from there.
+__all__ = [
+    "ACTIONS",
+    "ACTIVE",
+    "ANY",
+    "BUILDING",
+    "DELETED",
+    "ERROR",
+    "PAUSED",
+    "POWER",
+    "RESCUED",
+    "RESIZED",
+    "STOPPED",
+    "SUSPENDED",
+    "Action",
+    "states_of",
+    "status",
+    "with_word",
+]
 ANY = ("*",)
-#: vm_state words.
-ACTIVE, BUILDING, PAUSED, SUSPENDED, STOPPED, RESCUED, RESIZED, SOFT_DELETED, DELETED, ERROR, SHELVED, OFFLOADED = (
-    "active", "building", "paused", "suspended", "stopped", "rescued", "resized", "soft-delete", "deleted", "error",
-    "shelved", "shelved_offloaded")
 
 
 class Action(NamedTuple):
@@ -35,9 +70,9 @@ class Action(NamedTuple):
     placed: bool = True
 
 
-def _power(states: str, task: str, after: str, power: str, label: str) -> Action:
-    return Action(tuple(states.split()), task, after, want={"power": power}, label=label,
-                  event="compute_%s_instance" % {"unpause": "unpause"}.get(label, label))
+def _power(states: tuple[str, ...], task: str, power: str, label: str) -> Action:
+    return Action(states, task, POWERS[power].vm_state, want={"power": power}, label=label,
+                  event=f"compute_{label}_instance")
 
 
 ACTIONS: dict[str, Action] = {
@@ -47,12 +82,12 @@ ACTIONS: dict[str, Action] = {
                      placed=False),
     "forceDelete": Action(ANY, "deleting", DELETED, busy=True, label="delete", event="compute_terminate_instance",
                           placed=False),
-    "os-start": _power("stopped", "powering-on", ACTIVE, "running", "start"),
-    "os-stop": _power("active error", "powering-off", STOPPED, "off", "stop"),
-    "pause": _power("active", "pausing", PAUSED, "paused", "pause"),
-    "unpause": _power("paused", "unpausing", ACTIVE, "running", "unpause"),
-    "suspend": _power("active", "suspending", SUSPENDED, "suspended", "suspend"),
-    "resume": _power("suspended", "resuming", ACTIVE, "running", "resume"),
+    "os-start": _power((STOPPED,), "powering-on", RUNNING, "start"),
+    "os-stop": _power((ACTIVE, ERROR), "powering-off", OFF, "stop"),
+    "pause": _power((ACTIVE,), "pausing", PAUSED, "pause"),
+    "unpause": _power((PAUSED,), "unpausing", RUNNING, "unpause"),
+    "suspend": _power((ACTIVE,), "suspending", SUSPENDED, "suspend"),
+    "resume": _power((SUSPENDED,), "resuming", RUNNING, "resume"),
     "reboot-soft": Action((ACTIVE,), "rebooting", ACTIVE, label="reboot", event="compute_reboot_instance"),
     "reboot-hard": Action((ACTIVE, STOPPED, PAUSED, SUSPENDED, ERROR), "rebooting_hard", ACTIVE, label="reboot",
                           event="compute_reboot_instance"),
@@ -95,43 +130,4 @@ ACTIONS: dict[str, Action] = {
                       busy=True),
 }
 
-#: (vm_state, task_state) to the status word; the vm_state alone when its task has no word of its own.
-_TASK_STATUS = {
-    ACTIVE: {"rebooting": "REBOOT", "reboot_pending": "REBOOT", "reboot_started": "REBOOT",
-             "rebooting_hard": "HARD_REBOOT", "updating_password": "PASSWORD", "rebuilding": "REBUILD",
-             "rebuild_spawning": "REBUILD", "migrating": "MIGRATING", "resize_prep": "RESIZE",
-             "resize_migrating": "RESIZE", "resize_migrated": "RESIZE", "resize_finish": "RESIZE"},
-    STOPPED: {"rebuilding": "REBUILD", "rebuild_spawning": "REBUILD", "resize_prep": "RESIZE",
-              "resize_migrating": "RESIZE", "resize_migrated": "RESIZE", "resize_finish": "RESIZE"},
-    RESIZED: {"resize_reverting": "REVERT_RESIZE"},
-    PAUSED: {"migrating": "MIGRATING"},
-    ERROR: {"rebuilding": "REBUILD", "rebuild_spawning": "REBUILD"},
-}
-STATUSES = {ACTIVE: "ACTIVE", BUILDING: "BUILD", STOPPED: "SHUTOFF", RESIZED: "VERIFY_RESIZE", PAUSED: "PAUSED",
-            SUSPENDED: "SUSPENDED", RESCUED: "RESCUE", ERROR: "ERROR", DELETED: "DELETED",
-            SOFT_DELETED: "SOFT_DELETED", SHELVED: "SHELVED", OFFLOADED: "SHELVED_OFFLOADED"}
-#: Numbers of Nova's power states.
-POWER = {"pending": 0, "running": 1, "paused": 3, "off": 4, "crashed": 6, "suspended": 7, "missing": 0}
-
-
-def status(vm_state: str, task_state: Optional[str]) -> str:
-    """Nova's status word."""
-    if task_state:
-        word = _TASK_STATUS.get(vm_state, {}).get(task_state)
-        if word:
-            return word
-    return STATUSES.get(vm_state, "UNKNOWN")
-
-
-def states_of(word: str) -> list[tuple[str, Optional[tuple[str, ...]]]]:
-    """The (vm_state, task_states) that a status word stands for; task_states ``None``: all that have no other word.
-    Empty when there is no such word."""
-    found: list[tuple[str, Optional[tuple[str, ...]]]] = [
-        (vm_state, tuple(task for task, name in tasks.items() if name == word))
-        for vm_state, tasks in _TASK_STATUS.items() if word in tasks.values()]
-    return found + [(vm_state, None) for vm_state, name in STATUSES.items() if name == word]
-
-
-def with_word(vm_state: str) -> tuple[str, ...]:
-    """The task_states that give a vm_state another word."""
-    return tuple(_TASK_STATUS.get(vm_state, {}))
+POWER = {"pending": 0, **{word: row.number for word, row in POWERS.items()}}

@@ -12,7 +12,7 @@ import yaml
 
 from magnetar_agent.drivers.server import plan
 from magnetar_core.errors import MagnetarError
-from magnetar_core.kinds.server import POWERS
+from magnetar_core.power import WANTED
 
 CASES = yaml.safe_load((Path(__file__).parents[2] / "cases/plans/server.yml").read_text())
 BASE: dict[str, Any] = {
@@ -34,7 +34,7 @@ def test_plan(case: dict[str, Any]) -> None:
         assert [step.verb for step in plan(want, have)] == case["steps"]
 
 
-@pytest.mark.parametrize(("seen", "wanted"), list(itertools.product((*POWERS, "crashed", "missing"), POWERS)))
+@pytest.mark.parametrize(("seen", "wanted"), list(itertools.product((*WANTED, "crashed", "missing"), WANTED)))
 def test_every_power_state_is_reached(seen: str, wanted: str) -> None:
     verbs = [step.verb for step in plan({**BASE, "power": wanted}, {**BASE, **SEEN, "power": seen})]
     effect = {"start": "running", "start_paused": "paused", "stop": "off", "pause": "paused", "resume": "running",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional, Sequence
 from ..errors import Conflict, InvalidField, NotFound
 from ..kinds import Migration
 from ..plan import Step
+from ..power import LIVE
 
 if TYPE_CHECKING:
     from ..client import Client
@@ -153,7 +154,7 @@ class Migrate:
             raise InvalidField("type", "must be auto, live or cold", wished)
         if wished != "auto":
             return str(wished)
-        return "live" if server["power_state"] in ("running", "paused") else "cold"
+        return "live" if server["power_state"] in LIVE else "cold"
 
     def _ensure(self, side: Side, want: dict[str, Any]) -> None:
         answer = side.client.ensure("migration", str(self.id), want, timeout=self.timeout, progress=self.progress)

@@ -7,6 +7,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..fields import FIXED, READ, Field, Record
+from ..power import (
+    ACTIVE,
+    BUILDING,
+    CRASHED,
+    ERROR,
+    MISSING,
+    PAUSED,
+    RESCUED,
+    STOPPED,
+    SUSPENDED,
+    WANTED,
+    status,
+)
 from ..values import Base64, Boolean, Choices, Integer, ListOf, Mac, MapOf, Nullable, OneOf, Text, Uuid, Value
 from .common import REFERENCE, Resource
 from .flavor import sizes
@@ -18,9 +31,8 @@ from .volume import DEVICE as DISK
 USER_DATA_MAX = 65535
 #: The longest path that Linux takes, and files at once.
 PATH_MAX, FILES_MAX = 4095, 255
-POWERS = ("running", "off", "paused", "suspended")
 #: Nova's status words for what a host alone can see.
-STATUSES = ("BUILD", "ACTIVE", "SHUTOFF", "PAUSED", "SUSPENDED", "RESCUE", "ERROR")
+STATUSES = tuple(status(one) for one in (BUILDING, ACTIVE, STOPPED, PAUSED, SUSPENDED, RESCUED, ERROR))
 TAG = Text(1, 60, r"[^,/]+", "must not contain a comma or a slash")
 META = Text(0, 255)
 
@@ -111,7 +123,7 @@ class Server(Resource):
                               on=FIXED, sample="nova")
     config_drive = Field(Boolean(), "Whether the guest gets a config drive (MD-70).", default=True, on=FIXED,
                          sample=True)
-    power = Field(Choices(*POWERS), "Desired power state.", default="running", option=False, sample="running")
+    power = Field(Choices(*WANTED), "Desired power state.", default="running", option=False, sample="running")
     rescue = Field(
         Nullable(Record(image=Field(Nullable(REFERENCE), "Image to boot from; the server's own when omitted."))),
         "Boot from another image, with the root disk as second disk; null for none.", default=None, option=False,
@@ -130,7 +142,7 @@ class Server(Resource):
                              on=READ, sample=[{"id": "0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11", "name": "data",
                                                "device": "vdb", "delete_on_termination": False}])
     status = Field(Choices(*STATUSES), "Nova's status word.", on=READ, sample="ACTIVE")
-    power_state = Field(Choices("running", "off", "paused", "suspended", "crashed", "missing"), "What is seen.",
+    power_state = Field(Choices(*WANTED, CRASHED, MISSING), "What is seen.",
                         on=READ, sample="running")
     status_reason = Field(Text(0, 1024), "Why it is in this state, when the user did not ask for it.", on=READ,
                           sample="the guest shut itself down")

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The table of power states and vm_states, and the ways between power states."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from magnetar_core import power
+from magnetar_core.actions import ACTIONS
+from magnetar_core.power import (
+    ACTIVE,
+    CRASHED,
+    ERROR,
+    MISSING,
+    OFF,
+    PAUSED,
+    POWERS,
+    RESCUED,
+    RESIZED,
+    RUNNING,
+    STEPS,
+    STOPPED,
+    SUSPENDED,
+    VM_STATES,
+    WANTED,
+)
+
+
+def test_numbers_are_novas() -> None:
+    assert {word: power.number(word) for word in POWERS} == {
+        RUNNING: 1, PAUSED: 3, OFF: 4, CRASHED: 6, SUSPENDED: 7, MISSING: 0}
+    assert power.number("pending") == 0
+    assert [power.of_number(number) for number in (1, 3, 4, 6, 7, 0, 99)] == [
+        RUNNING, PAUSED, OFF, CRASHED, SUSPENDED, MISSING, MISSING]
+
+
+def test_power_state_and_vm_state_agree() -> None:
+    for word, row in POWERS.items():
+        assert row.vm_state is None or word in VM_STATES[row.vm_state].powers
+    assert POWERS[CRASHED].vm_state == STOPPED
+
+
+@pytest.mark.parametrize(("vm_state", "number", "word"), [
+    (ACTIVE, 4, RUNNING), (STOPPED, 6, OFF), (RESCUED, 4, RUNNING), (PAUSED, 3, PAUSED),
+    (ERROR, 6, OFF), (ERROR, 1, RUNNING), (ERROR, 0, OFF), (RESIZED, 7, SUSPENDED)])
+def test_power_that_is_wanted(vm_state: str, number: int, word: str) -> None:
+    assert power.wanted(vm_state, number) == word
+
+
+@pytest.mark.parametrize(("have", "want"), list(itertools.permutations(WANTED, 2)))
+def test_actions_lead_from_each_power_state_to_each_other(have: str, want: str) -> None:
+    at = have
+    for key, _verb in power.actions_between(have, want):
+        assert POWERS[at].vm_state in ACTIONS[key].states
+        at = (ACTIONS[key].want or {})["power"]
+        assert ACTIONS[key].after == POWERS[at].vm_state
+    assert at == want
+
+
+def test_agent_does_at_once_what_needs_two_actions() -> None:
+    assert power.verbs_between(OFF, PAUSED) == power.verbs_between(SUSPENDED, PAUSED) == ("start_paused",)
+    assert power.verbs_between(PAUSED, SUSPENDED) == ("save",)
+    assert power.verbs_between(OFF, SUSPENDED) == ("start", "save")
+    assert power.verbs_between(PAUSED, OFF) == ("resume", "stop")
+    assert all(power.verbs_between(word, word) == () for word in WANTED)
+
+
+def test_each_step_is_an_action_that_wants_its_power_state() -> None:
+    assert {key for key, row in ACTIONS.items() if row.want} == {key for key, _verb in STEPS.values()}
+
+
+def test_status_words() -> None:
+    assert power.status(ACTIVE, "rebooting_hard") == "HARD_REBOOT"
+    assert (power.status(PAUSED, "pausing"), power.status("strange")) == ("PAUSED", "UNKNOWN")
+    assert power.states_of("REBUILD") == [(state, ("rebuilding", "rebuild_spawning")) for state in (
+        ACTIVE, STOPPED, ERROR)]
+    assert power.states_of("SHUTOFF") == [(STOPPED, None)] and not power.states_of("STRANGE")
+    assert power.with_word(RESIZED) == ("resize_reverting",) and power.with_word(SUSPENDED) == ()
+
+
+def test_status_words_lead_back() -> None:
+    for vm_state, row in VM_STATES.items():
+        assert (vm_state, None) in power.states_of(row.status)
+        for task, word in row.tasks.items():
+            assert power.status(vm_state, task) == word
