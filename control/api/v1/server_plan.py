@@ -11,24 +11,9 @@ from typing import Any, NamedTuple
 
 from magnetar_core.errors import Conflict
 from magnetar_core.plan import Step
+from magnetar_core.power import OFF, PAUSED, RUNNING, STEPS, SUSPENDED, actions_between
 
 Document = dict[str, Any]
-RUNNING, OFF, PAUSED, SUSPENDED = "running", "off", "paused", "suspended"
-#: From what is seen to what is wanted: server actions, and what the host does for each.
-POWER: Mapping[tuple[str, str], tuple[tuple[str, str], ...]] = {
-    (RUNNING, OFF): (("os-stop", "stop"),),
-    (RUNNING, PAUSED): (("pause", "pause"),),
-    (RUNNING, SUSPENDED): (("suspend", "save"),),
-    (OFF, RUNNING): (("os-start", "start"),),
-    (OFF, PAUSED): (("os-start", "start"), ("pause", "pause")),
-    (OFF, SUSPENDED): (("os-start", "start"), ("suspend", "save")),
-    (PAUSED, RUNNING): (("unpause", "resume"),),
-    (PAUSED, OFF): (("unpause", "resume"), ("os-stop", "stop")),
-    (PAUSED, SUSPENDED): (("unpause", "resume"), ("suspend", "save")),
-    (SUSPENDED, RUNNING): (("resume", "start"),),
-    (SUSPENDED, OFF): (("resume", "start"), ("os-stop", "stop")),
-    (SUSPENDED, PAUSED): (("resume", "start"), ("pause", "pause")),
-}
 TEXT = {
     "record": "record server", "disks": "make the disks", "drive": "write the config drive",
     "define": "define the domain",
@@ -56,7 +41,7 @@ def steps(acts: list[Act]) -> list[Step]:
 
 def asked(keys: list[str]) -> list[Step]:
     """The steps of what a request has asked before: it is sent again, and everything is done."""
-    verbs = {key: verb for steps_ in POWER.values() for key, verb in steps_}
+    verbs = dict(STEPS.values())
     told = {"resize": ("stop", "define", "start"), "rebuild": ("wipe", "disks", "define", "rebuilt"),
             "confirmResize": (), "rescue": ("rescue", "define", "start"), "os-migrateLive": ("migrate",),
             "migrate": ("migrate",), "unrescue": ("define", "unrescue", "start"), "reboot-hard": ("start",)}
@@ -68,7 +53,7 @@ def making(want: Document) -> list[Step]:
     """The steps with which a server comes into being."""
     verbs = ["record", *(["volumes"] if want.get("block_device_mapping") else []), "disks",
              *(["drive"] if want.get("config_drive", True) else []), "define", "start"]
-    verbs += [verb for _key, verb in POWER.get((RUNNING, want.get("power", RUNNING)), ())]
+    verbs += [verb for _key, verb in actions_between(RUNNING, want.get("power", RUNNING))]
     return [Step(verb, TEXT[verb]) for verb in verbs]
 
 
@@ -123,7 +108,7 @@ def plan(want: Document, have: Document, allow_reboot: bool, rebuild: bool) -> I
 
 
 def _to(power: str, target: str) -> Iterator[Act]:
-    for key, verb in POWER.get((power, target), ()):
+    for key, verb in actions_between(power, target):
         yield Act(key, (verb,))
 
 

@@ -9,22 +9,14 @@ from typing import Any
 
 import orjson
 
-from magnetar_core.actions import POWER, status
+from magnetar_core.power import of_number, status, wanted
 
 from .asks import FURTHER, Document
 
-POWERS = {"active": "running", "stopped": "off", "paused": "paused", "suspended": "suspended", "rescued": "running"}
-NUMBERS = {POWER[word]: word for word in ("running", "paused", "off", "suspended", "crashed")}
 #: What a single host can be told and a cloud cannot.
 CONSTANT: Mapping[str, Any] = {"restart_on_crash": False, "resume_on_host_boot": True, "root_format": "qcow2",
                                "virt_type": "auto", "machine": "q35"}
 SIZES = ("name", "vcpus", "ram", "disk", "ephemeral", "swap")
-
-
-def power(row: Any) -> str:
-    """The power state that is wanted of it."""
-    word = POWERS.get(row.vm_state) or NUMBERS.get(row.power_state, "off")
-    return "off" if word == "crashed" else word
 
 
 def stamp(text: str | None) -> str | None:
@@ -43,11 +35,11 @@ def shown(row: Any, image_name: Callable[[str], str]) -> Document:
         "image": {"id": row.image_id, "name": image_name(row.image_id)} if row.image_id else None,
         "networks": [_nic(nic) for nic in nics], "block_device_mapping": [],
         "key_name": row.key_name, "metadata": orjson.loads(row.metadata), "tags": orjson.loads(row.tags),
-        "availability_zone": row.pinned_availability_zone, "config_drive": bool(row.config_drive), "power": power(row),
-        "rescue": {} if row.vm_state == "rescued" else None, **CONSTANT,
+        "availability_zone": row.pinned_availability_zone, "config_drive": bool(row.config_drive),
+        "power": wanted(row.vm_state, row.power_state), "rescue": {} if row.vm_state == "rescued" else None, **CONSTANT,
         "volumes_attached": [{"id": one["volume_id"], "name": "", "device": (one["device"] or "").rpartition("/")[2],
                               "delete_on_termination": one["delete_on_termination"]} for one in volumes],
-        "status": status(row.vm_state, row.task_state), "power_state": NUMBERS.get(row.power_state, "missing"),
+        "status": status(row.vm_state, row.task_state), "power_state": of_number(row.power_state),
         "status_reason": "", "fault": fault and {"code": fault["code"], "message": fault["message"],
                                                  "created": stamp(fault["created"])},
         "host": row.host, "addresses": _addresses(row), "instance_name": row.instance_name, "console_log": "",
