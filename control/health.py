@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How the cloud does, seen from one process: which databases answer, which conductors and hosts live, what waits."""
+"""The health of the cloud: which databases answer, which conductors and hosts are up, what waits in the queues."""
 
 from __future__ import annotations
 
@@ -21,20 +21,18 @@ from magnetar_control.store.scatter_gather import scatter_gather
 from magnetar_control.store.store import CELL0, Cell, Store
 from magnetar_control.store.tables import actions, allocations, conductors, host_states
 from magnetar_control.store.timeouts import statement_timeout
-from magnetar_control.web import Answer, Fault, Request
-from magnetar_core.errors import Forbidden, MagnetarError
 
-#: Seconds for which a look is believed, so that asking often costs little, and that a database has to answer.
+#: Seconds for which the health is kept, so that asking often costs little; seconds that a database has to answer.
 FRESH, PATIENCE = 2.0, 5.0
-#: Seconds of silence after which a conductor is counted no more.
+#: Seconds without a heartbeat after which a conductor is down.
 SILENT = 15.0
 WAITING = ("queued", "running")
 
 
 @dataclass
-class CellLook:
-    """One cell. ``queue``: actions by state; ``oldest``: seconds since the one that waits longest was asked for;
-    ``hosts``: their number by up, down and disabled; ``claimed`` and ``claimable`` by resource."""
+class CellHealth:
+    """One cell. ``queue``: actions by state; ``oldest``: age of the oldest queued action in s; ``hosts``: their
+    number by up, down and disabled; ``claimed`` and ``claimable`` by resource."""
 
     name: str
     up: bool = False
@@ -47,16 +45,17 @@ class CellLook:
 
 
 @dataclass
-class Look:
-    """What was seen. ``database``: whether the API database answers."""
+class CloudHealth:
+    """All cells. ``database``: whether the API database answers."""
 
     database: bool = False
-    cells: Sequence[CellLook] = ()
+    cells: Sequence[CellHealth] = ()
     claims: int = 0
 
 
-class Told(NamedTuple):
-    """What a cell tells: actions (state, number, since when), how many conductors live, hosts that were heard."""
+class CellAnswer(NamedTuple):
+    """What a cell answers: actions (state, number, oldest start), number of conductors that are up, names of hosts that
+    are up."""
 
     queue: Sequence[Any]
     conductors: int
@@ -64,47 +63,37 @@ class Told(NamedTuple):
 
 
 class Health:
-    """Looks, at most once in ``FRESH`` seconds, whoever asks. *down_after*: seconds of silence of a host."""
+    """Reads the health, at most once in ``FRESH`` seconds. *down_after*: seconds without a heartbeat of a host."""
 
     def __init__(self, store: Store, down_after: float) -> None:
         self.store, self.down_after = store, down_after
         self._lock = threading.Lock()
-        self._seen, self._at = Look(), float("-inf")
+        self._seen, self._at = CloudHealth(), float("-inf")
 
-    def look(self) -> Look:
-        """What is seen now, or was a moment ago."""
+    def read(self) -> CloudHealth:
+        """The health now, or a moment ago."""
         with self._lock:
             if time.monotonic() - self._at > FRESH:
-                self._seen, self._at = self._look(), time.monotonic()
+                self._seen, self._at = self._read(), time.monotonic()
             return self._seen
 
-    def handle(self, request: Request) -> Answer:
-        """``/healthz``: 200 while the API database answers, else 503. Numbers only: anybody may ask."""
-        if request.method not in ("GET", "HEAD"):
-            return Answer({"error": {"code": 405, "message": f"{request.method} is not possible here."}}, 405)
-        seen = self.look()
-        return Answer(document(seen), 200 if seen.database else 503)
-
-    def streams(self, _method: str, _path: str) -> bool:
-        """Nothing is sent here."""
-        return False
-
-    def _look(self) -> Look:
+    def _read(self) -> CloudHealth:
         try:
             with statement_timeout(PATIENCE):
                 rows, claims = self._api()
         except (DBAPIError, PoolTimeout):
-            return Look()
-        told = scatter_gather(self.store, self._cell, PATIENCE, cell0=True)
-        return Look(True, [_with_hosts(_queued(cell.name, told[cell.id]), cell, rows, told[cell.id]) for cell, _database
-                           in self.store.databases() if cell.id in told], claims)
+            return CloudHealth()
+        answers = scatter_gather(self.store, self._cell, PATIENCE, cell0=True)
+        found = [_with_hosts(_queued(cell.name, answers[cell.id]), cell, rows, answers[cell.id])
+                 for cell, _database in self.store.databases() if cell.id in answers]
+        return CloudHealth(True, found, claims)
 
     def _api(self) -> tuple[list[Any], int]:
         with self.store.api.read() as connection:
             return hosts.every(connection), connection.execute(
                 select(func.count()).select_from(allocations)).scalar_one()
 
-    def _cell(self, database: Database) -> Told:
+    def _cell(self, database: Database) -> CellAnswer:
         with database.read() as connection:
             queue = connection.execute(select(actions.c.state, func.count(), func.min(actions.c.start_time)).where(
                 actions.c.state.in_(WAITING)).group_by(actions.c.state)).all()
@@ -112,19 +101,19 @@ class Health:
                 conductors.c.seen_at > database.clock(-SILENT))).scalar_one()
             seen = set(connection.execute(select(host_states.c.host).where(
                 host_states.c.seen_at > database.clock(-self.down_after))).scalars())
-        return Told(queue, living, seen)
+        return CellAnswer(queue, living, seen)
 
 
-def _queued(name: str, told: Told | None) -> CellLook:
-    """A cell without its hosts; one that tells nothing is down."""
+def _queued(name: str, told: CellAnswer | None) -> CellHealth:
+    """The health of a cell without its hosts; a cell that does not answer is down."""
     if told is None:
-        return CellLook(name)
-    return CellLook(name, True, told.conductors, {state: number for state, number, _since in told.queue},
+        return CellHealth(name)
+    return CellHealth(name, True, told.conductors, {state: number for state, number, _since in told.queue},
                     max([_ago(since) for state, _number, since in told.queue if state == "queued"], default=0.0))
 
 
-def document(seen: Look) -> dict[str, Any]:
-    """What ``/healthz`` says."""
+def document(seen: CloudHealth) -> dict[str, Any]:
+    """The JSON document of ``/healthz``."""
     real = [cell for cell in seen.cells if cell.name != "cell0"]
     return {"status": "ok" if seen.database and all(cell.up for cell in seen.cells) else
             "degraded" if seen.database else "down",
@@ -134,7 +123,7 @@ def document(seen: Look) -> dict[str, Any]:
             "hosts": {word: sum(cell.hosts[word] for cell in real) for word in ("up", "down", "disabled")}}
 
 
-def _with_hosts(found: CellLook, cell: Cell, rows: list[Any], told: Told | None) -> CellLook:
+def _with_hosts(found: CellHealth, cell: Cell, rows: list[Any], told: CellAnswer | None) -> CellHealth:
     if cell.id == CELL0:
         return found
     mine, seen = [row for row in rows if row["cell_id"] == cell.id], told.seen if told else ()
@@ -149,26 +138,3 @@ def _with_hosts(found: CellLook, cell: Cell, rows: list[Any], told: Told | None)
 
 def _ago(since: str | None) -> float:
     return max((datetime.fromisoformat(now()) - datetime.fromisoformat(since)).total_seconds(), 0.0) if since else 0.0
-
-
-class Admins:
-    """Mounted at ``/metrics``: the figures, for who bears a token with the role admin."""
-
-    def __init__(self, text: Any, authenticate: Any) -> None:
-        self.text, self.authenticate = text, authenticate
-
-    def handle(self, request: Request) -> Answer:
-        """Answer; never raises."""
-        try:
-            self.authenticate(request)
-            if not request.context.is_admin:
-                raise Forbidden("The figures of the cloud are for administrators (role admin).")
-        except MagnetarError as error:
-            return Answer({"error": {"code": error.status, "message": error.message}}, error.status)
-        except Fault as fault:
-            return Answer({"error": {"code": fault.status, "message": fault.message}}, fault.status, fault.headers)
-        return Answer(self.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-    def streams(self, _method: str, _path: str) -> bool:
-        """Nothing is sent here."""
-        return False

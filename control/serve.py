@@ -15,6 +15,7 @@ import uvicorn
 from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.agents import Agents
+from magnetar_control.api.health import HealthServer, Healthz, MetricsForAdmins
 from magnetar_control.api.nova.app import ComputeApplication
 from magnetar_control.api.nova.operations import OPERATIONS
 from magnetar_control.api.v1 import Native
@@ -24,8 +25,8 @@ from magnetar_control.conductor.flows import FLOWS
 from magnetar_control.conductor.host_watch import HostWatch
 from magnetar_control.conductor.periodic import Periodic
 from magnetar_control.delivery import Delivery
-from magnetar_control.health import Admins, Health
-from magnetar_control.metrics import Beside, Metrics
+from magnetar_control.health import Health
+from magnetar_control.metrics import Metrics
 from magnetar_control.scheduler.rules import rules_of
 from magnetar_control.services import Images as ImagesService
 from magnetar_control.services import Services
@@ -71,7 +72,7 @@ class Parts:
                              settings.action_timeout)
         self.health = Health(self.store, settings.host_down_after)
         self.metrics = Metrics(self.health)
-        self.beside: Beside | None = None
+        self.health_server: HealthServer | None = None
 
     def services(self) -> Services:
         """The embedded services; or a real Keystone, in place of the embedded identity."""
@@ -160,7 +161,8 @@ class Parts:
                    "/image": self.images.application(authenticate),
                    "/network": self.networks.application(authenticate),
                    "/volume": self.volumes.application(authenticate),
-                   "/healthz": self.health, "/metrics": Admins(self.metrics.text, authenticate)}
+                   "/healthz": Healthz(self.health),
+                   "/metrics": MetricsForAdmins(self.metrics.text, authenticate)}
         return mounts
 
     def work(self, services: Services) -> None:
@@ -173,7 +175,7 @@ class Parts:
     def watched(self) -> None:
         """Offer health and figures on the address of the settings, where there is one."""
         if self.settings.health_listen:
-            self.beside = Beside(self.settings.health_listen, self.metrics, self.working)
+            self.health_server = HealthServer(self.settings.health_listen, self.metrics, self.working)
 
     def server(self, services: Services) -> Server:
         """The API."""
@@ -182,8 +184,8 @@ class Parts:
 
     def close(self) -> None:
         """End the work, and give everything back."""
-        if self.beside:
-            self.beside.close()
+        if self.health_server:
+            self.health_server.close()
         if self.working:
             self.working.stop()
             self.volumes.stop()

@@ -23,13 +23,9 @@ from magnetar_control.services import Services
 from magnetar_control.store import migrations
 from magnetar_control.store.allocations import RESOURCES
 from magnetar_control.store.store import CELL0, Store
-from magnetar_core.actions import BUILDING, ERROR, POWER, RESIZED
+from magnetar_core.power import BUILDING, ERROR, RESIZED, VM_STATES, number
 
 from .audit_state import AuditState, parts, read_state
-
-#: Power states that go with a vm_state; any, where it is not here.
-POWERS = {"active": ("running",), "paused": ("paused",), "suspended": ("suspended",), "stopped": ("off", "crashed"),
-          "rescued": ("running",)}
 
 
 @dataclass(frozen=True)
@@ -189,8 +185,8 @@ def absent(state: AuditState) -> Found:
             if noted != there:
                 yield Finding(kind, id, row.host, f"server {id} is to have the {kind} {sorted(noted)}, and has "
                               f"{sorted(there)}")
-        power, may = resource["power_state"], POWERS.get(row.vm_state)
-        if (may and power not in may) or POWER.get(power, 0) != row.power_state:
+        power, may = resource["power_state"], VM_STATES[row.vm_state].powers if row.vm_state in VM_STATES else ()
+        if (may and power not in may) or number(power) != row.power_state:
             yield Finding("power", id, row.host, f"server {id} is {row.vm_state} ({row.power_state}), not {power}")
 
 

@@ -22,8 +22,8 @@ from magnetar_control.store.database import Database
 from magnetar_control.store.servers import ACTIONS_BELL
 from magnetar_control.store.store import Store
 from magnetar_control.store.timeouts import statement_timeout
-from magnetar_core.actions import ERROR
 from magnetar_core.errors import Conflict
+from magnetar_core.power import ERROR
 
 from .environment import Environment
 from .lease import LeaseLost

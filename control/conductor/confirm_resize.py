@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 
 from magnetar_control.store import migrations, servers
 from magnetar_control.store.database import now
-from magnetar_core.actions import ACTIVE, POWER, RESIZED, STOPPED
 from magnetar_core.errors import Conflict, MagnetarError
+from magnetar_core.power import ACTIVE, CRASHED, OFF, RESIZED, STOPPED, number
 
 from .environment import Environment
 from .migration import Migration
@@ -32,7 +32,7 @@ def confirm(work: Work) -> None:
             move = Migration(work, row)
             move.release()
             move.ends("confirmed")
-    work.done(vm_state=STOPPED if power in (POWER["off"], POWER["crashed"]) else ACTIVE, power_state=power,
+    work.done(vm_state=STOPPED if power in (number(OFF), number(CRASHED)) else ACTIVE, power_state=power,
               old_flavor=None)
 
 
@@ -42,7 +42,7 @@ def _power(work: Work) -> int:
         return int(work.server.power_state)
     try:
         with work.client() as client:
-            return POWER.get(client.get("server", work.id)["power_state"], 0)
+            return number(client.get("server", work.id)["power_state"])
     except MagnetarError:
         return int(work.server.power_state)
 

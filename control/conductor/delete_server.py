@@ -10,8 +10,8 @@ from sqlalchemy import String, bindparam, delete, select, update
 from magnetar_control.store import allocations
 from magnetar_control.store.database import now
 from magnetar_control.store.tables import migrations, server_group_members, server_mappings
-from magnetar_core.actions import DELETED
 from magnetar_core.errors import Conflict, MagnetarError, NotFound
+from magnetar_core.power import DELETED
 
 from . import block_devices, migration_halves
 from .retry import retry_or_fail

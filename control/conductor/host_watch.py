@@ -24,9 +24,9 @@ from magnetar_control.store.scatter_gather import scatter_gather_cells
 from magnetar_control.store.servers import SERVERS_BELL
 from magnetar_control.store.store import CELL0
 from magnetar_control.store.tables import host_states, servers
-from magnetar_core.actions import ACTIVE, PAUSED, POWER, STOPPED, SUSPENDED
 from magnetar_core.client import Client
 from magnetar_core.errors import MagnetarError, NotFound
+from magnetar_core.power import ACTIVE, PAUSED, POWERS, STOPPED, SUSPENDED
 
 from .conductor import Conductor
 from .migration_halves import drop_halves
@@ -36,8 +36,6 @@ log = logging.getLogger(__name__)
 LEASE, LOOK, PAUSE = 12.0, 3.0, 1.0
 #: What of a host's resource is written down when it changes.
 KEPT = ("vcpus", "memory_mb", "disk_gb", "agent_version", "hypervisor_version")
-#: Power state seen, and the vm_state that a server then is in.
-FOLLOWS = {"off": STOPPED, "crashed": STOPPED, "running": ACTIVE, "paused": PAUSED, "suspended": SUSPENDED}
 #: vm_states that follow the guest.
 LIVELY = (ACTIVE, PAUSED, SUSPENDED, STOPPED)
 #: Servers of a host that nothing is done to, made once: it is asked with each event.
@@ -207,11 +205,11 @@ class HostWatch:
         """Servers of this host that nothing is done to are as their guests are."""
         database = self.conductor.database
         for row, word in self._unlike(name, found):
-            state = FOLLOWS[word]
+            power = POWERS[word]
             with database.write() as connection:
                 connection.execute(update(servers).where(
                     servers.c.id == row.id, servers.c.task_state.is_(None), servers.c.vm_state == row.vm_state,
-                    servers.c.host == name).values(vm_state=state, power_state=POWER[word], updated_at=now()))
+                    servers.c.host == name).values(vm_state=power.vm_state, power_state=power.number, updated_at=now()))
                 database.ring(connection, SERVERS_BELL)
             log.info("server %s is %s by itself", row.id, word, extra={"server": row.id, "host": name})
 
@@ -222,5 +220,6 @@ class HostWatch:
             return []
         with self.conductor.database.read() as connection:
             rows = connection.execute(IDLE, {"ids": list(power), "at": name}).all()
-        return [(row, word) for row in rows if (word := power[row.id]) in FOLLOWS and (
-            FOLLOWS[word], POWER[word]) != (row.vm_state, row.power_state)]
+        return [(row, word) for row in rows
+                if (seen := POWERS.get(word := power[row.id])) and seen.vm_state
+                and (seen.vm_state, seen.number) != (row.vm_state, row.power_state)]

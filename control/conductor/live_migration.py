@@ -4,16 +4,13 @@
 from __future__ import annotations
 
 from magnetar_control.store import migrations
-from magnetar_core.actions import ACTIVE, ERROR, PAUSED, STOPPED, SUSPENDED
 from magnetar_core.errors import Cancelled, MagnetarError
+from magnetar_core.power import ERROR, POWERS
 
 from .migration import Migration, NotMoved
 from .nics import nics_of, observed
 from .retry import retry
 from .work import HostDown, Work
-
-#: What the agent says of the guest, and the vm_state that it then has.
-FOLLOWS = {"running": ACTIVE, "paused": PAUSED, "suspended": SUSPENDED, "off": STOPPED, "crashed": STOPPED}
 
 
 def live_migrate(work: Work) -> None:
@@ -44,7 +41,8 @@ def live_migrate(work: Work) -> None:
     else:
         move.release()
         move.ends("completed")
-        state = FOLLOWS.get(found["power_state"], work.server.vm_state)
+        power = POWERS.get(found["power_state"])
+        state = (power and power.vm_state) or work.server.vm_state
         work.done(**observed(nics_of(work), found), progress=0, vm_state=state)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from magnetar_control.store import servers
-from magnetar_core.actions import POWER
+from magnetar_core.power import number
 
 from .work import Work
 
@@ -33,7 +33,7 @@ def allocate(work: Work) -> list[dict[str, Any]]:
 
 def observed(nics: Sequence[Mapping[str, Any]], resource: Mapping[str, Any]) -> dict[str, Any]:
     """Columns that the agent's resource says of a server with these NICs."""
-    return {"power_state": POWER.get(resource["power_state"], 0), "instance_name": resource["instance_name"],
+    return {"power_state": number(resource["power_state"]), "instance_name": resource["instance_name"],
             "addresses": servers.text(addresses(nics, resource.get("addresses") or {})),
             "fault": None}
 

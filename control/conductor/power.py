@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from magnetar_core.actions import ERROR, POWER, STOPPED
 from magnetar_core.client import Client
+from magnetar_core.power import ERROR, STOPPED, number
 
 from .retry import ask_host
 from .work import Work
@@ -17,7 +17,7 @@ def converge(work: Work) -> None:
     def ask(client: Client) -> dict[str, Any]:
         answer = client.ensure("server", work.id, dict(work.rule.want or {}),
                                timeout=work.conductor.settings.action_timeout)
-        return {"power_state": POWER.get(answer["resource"]["power_state"], 0), "fault": None}
+        return {"power_state": number(answer["resource"]["power_state"]), "fault": None}
 
     ask_host(work, ask, work.failed)
 
@@ -30,7 +30,7 @@ def reboot(work: Work) -> None:
         else:
             client.event("server", work.id, "reboot", {"type": work.args["type"]},
                          timeout=work.conductor.settings.action_timeout, request_id=work.once)
-        return {"power_state": POWER.get(client.get("server", work.id)["power_state"], 0), "fault": None}
+        return {"power_state": number(client.get("server", work.id)["power_state"]), "fault": None}
 
     ask_host(work, ask, work.failed)
 

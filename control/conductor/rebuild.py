@@ -9,8 +9,8 @@ import orjson
 
 from magnetar_control.store import servers
 from magnetar_control.store.database import now
-from magnetar_core.actions import POWER, STOPPED
 from magnetar_core.client import Client
+from magnetar_core.power import STOPPED, number
 
 from . import delivery
 from .retry import ask_host
@@ -28,7 +28,7 @@ def rebuild(work: Work) -> None:
         found = client.ensure("server", work.id, {"name": work.server.hostname or work.server.name,
                                                   "power": "off" if before == STOPPED else "running"})
         return {"vm_state": STOPPED if before == STOPPED else "active", "fault": None, "launched_at": now(),
-                "power_state": POWER.get(found["resource"]["power_state"], 0)}
+                "power_state": number(found["resource"]["power_state"])}
 
     ask_host(work, ask, work.error)
 

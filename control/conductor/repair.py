@@ -15,8 +15,8 @@ from magnetar_control.store import allocations, migrations
 from magnetar_control.store import servers as rows
 from magnetar_control.store.database import now
 from magnetar_control.store.tables import actions, servers
-from magnetar_core.actions import BUILDING, ERROR
 from magnetar_core.errors import Conflict, MagnetarError
+from magnetar_core.power import BUILDING, ERROR
 
 from .audit import Finding
 from .audit_state import AuditState, deleted_servers

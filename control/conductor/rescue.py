@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from magnetar_core.actions import POWER
 from magnetar_core.client import Client
+from magnetar_core.power import RUNNING, number
 
 from . import delivery
 from .retry import ask_host
@@ -34,4 +34,4 @@ def unrescue(work: Work) -> None:
 def _boot(work: Work, client: Client, rescue_: Mapping[str, Any] | None) -> dict[str, Any]:
     client.ensure("server", work.id, {"rescue": rescue_, "power": "running"},
                   timeout=work.conductor.settings.action_timeout)
-    return {"power_state": POWER["running"], "fault": None}
+    return {"power_state": number(RUNNING), "fault": None}

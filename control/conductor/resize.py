@@ -16,8 +16,8 @@ from magnetar_control.scheduler.request_spec import sizes
 from magnetar_control.store import allocations, migrations, servers
 from magnetar_control.store.allocations import Amounts
 from magnetar_control.store.database import now
-from magnetar_core.actions import ERROR, STOPPED
 from magnetar_core.errors import Conflict, MagnetarError
+from magnetar_core.power import ERROR, STOPPED
 
 from .migration import Migration, NotMoved
 from .nics import nics_of, observed

@@ -10,8 +10,8 @@ import orjson
 
 from magnetar_control.store import allocations, migrations, servers
 from magnetar_control.store.allocations import Amounts
-from magnetar_core.actions import ACTIVE, ERROR, RESIZED
 from magnetar_core.errors import Conflict, MagnetarError, NoSpace
+from magnetar_core.power import ACTIVE, ERROR, RESIZED
 
 from .migration import Migration, NotMoved
 from .nics import nics_of, observed

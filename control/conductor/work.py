@@ -17,9 +17,10 @@ from sqlalchemy import Connection
 from magnetar_control.services import Context
 from magnetar_control.store import actions, servers
 from magnetar_control.store.database import Database, now
-from magnetar_core.actions import ACTIONS, ERROR, POWER
+from magnetar_core.actions import ACTIONS
 from magnetar_core.client import Client
 from magnetar_core.errors import Cancelled, Conflict, MagnetarError, Unreachable
+from magnetar_core.power import ERROR, POWERS, number
 
 from .environment import Environment
 from .failures import admin_message, explanation, user_message
@@ -229,8 +230,8 @@ class Work:
 
     def left_as(self, resource: Mapping[str, Any]) -> bool:
         """Whether the action has ended with the server as its host says it is, or gone."""
-        power = self._left.get("power_state")
-        return self.rule.task == servers.DELETING or power == POWER.get(str(resource.get("power_state")), power)
+        word = str(resource.get("power_state"))
+        return self.rule.task == servers.DELETING or word not in POWERS or self._left.get("power_state") == number(word)
 
     def _end(self, state: str, message: str | None, values: dict[str, Any]) -> None:
         def once() -> None:

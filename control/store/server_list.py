@@ -27,7 +27,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from magnetar_core.actions import states_of, with_word
+from magnetar_core.power import states_of, with_word
 
 from .database import Database
 from .scatter_gather import scatter_gather

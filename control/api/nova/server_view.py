@@ -15,7 +15,7 @@ import orjson
 
 from magnetar_control.api.nova.operation import Call
 from magnetar_control.api.nova.versions import NEWEST
-from magnetar_core.actions import status
+from magnetar_core.power import status
 
 Row = Any
 Fragment = orjson.Fragment

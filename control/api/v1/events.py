@@ -10,11 +10,11 @@ from typing import Any
 import orjson
 
 from magnetar_control.store import instance_actions
-from magnetar_core.actions import STOPPED
 from magnetar_core.errors import InvalidField, NotFound
 from magnetar_core.fields import Field, Kind
 from magnetar_core.kinds import Image, Server
 from magnetar_core.kinds.common import NAME, REFERENCE
+from magnetar_core.power import STOPPED
 from magnetar_core.values import Boolean, Choices, MapOf, Nullable, Text, Value
 
 from . import server_do as do

@@ -22,11 +22,11 @@ from magnetar_control.store import instance_actions, server_list, servers
 from magnetar_control.store.locks import advisory_lock
 from magnetar_control.store.tables import servers as table
 from magnetar_control.web import Answer
-from magnetar_core.actions import RESCUED, status
 from magnetar_core.errors import Ambiguous, Conflict, InvalidField, MagnetarError, NotFound
 from magnetar_core.fields import CREATE as MAKING
 from magnetar_core.kinds import Server
 from magnetar_core.plan import Result, diff
+from magnetar_core.power import RESCUED, VM_STATES, status
 from magnetar_core.values import Text
 
 from . import server_do as do
@@ -35,7 +35,7 @@ from .asks import Asks, Document
 from .noun import EMPTY, Noun, immutable, is_uuid, merged
 from .operations import Operation
 from .server_anew import kept, rows_instead_of, without
-from .server_shown import CONSTANT, POWERS, plain, shown
+from .server_shown import CONSTANT, plain, shown
 from .server_want import BLOCK, Wanted
 
 #: The microversion in whose words servers are made.
@@ -391,7 +391,7 @@ class Ensuring:
 def _afterwards(want: Document) -> Document:
     """How a server is seen that is as *want* says; to be rescued with its own image is an empty object."""
     vm_state = RESCUED if want["rescue"] is not None else next(
-        state for state, power in POWERS.items() if power == want["power"])
+        state for state, row in VM_STATES.items() if row.powers and row.powers[0] == want["power"])
     return {"power_state": want["power"], "status": status(vm_state, None)}
 
 

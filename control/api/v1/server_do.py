@@ -11,8 +11,8 @@ from typing import Any
 import orjson
 
 from magnetar_control.store import instance_actions, servers
-from magnetar_core.actions import BUILDING
 from magnetar_core.errors import MagnetarError, NotFound, TimedOut
+from magnetar_core.power import BUILDING
 
 from .asks import Asks, Document
 from .operations import Operation

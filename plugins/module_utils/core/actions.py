@@ -24,30 +24,8 @@ from .power import (
     SOFT_DELETED,
     STOPPED,
     SUSPENDED,
-    states_of,
-    status,
-    with_word,
 )
 
-#: Words of ``power`` are here too until the control plane takes them from there.
-__all__ = [
-    "ACTIONS",
-    "ACTIVE",
-    "ANY",
-    "BUILDING",
-    "DELETED",
-    "ERROR",
-    "PAUSED",
-    "POWER",
-    "RESCUED",
-    "RESIZED",
-    "STOPPED",
-    "SUSPENDED",
-    "Action",
-    "states_of",
-    "status",
-    "with_word",
-]
 ANY = ("*",)
 
 
@@ -129,5 +107,3 @@ ACTIONS: dict[str, Action] = {
     "console": Action((ACTIVE, PAUSED, RESCUED, RESIZED, ERROR, STOPPED, SUSPENDED), None, None, locked=False,
                       busy=True),
 }
-
-POWER = {"pending": 0, **{word: row.number for word, row in POWERS.items()}}

@@ -9,7 +9,7 @@ import pytest
 
 from magnetar_control.conductor.host_watch import HostWatch
 from magnetar_control.store import servers
-from magnetar_core.actions import POWER
+from magnetar_core.power import number
 from tests.contract.place import eventually
 from tests.unit.control.cloud import Cloud
 
@@ -64,14 +64,14 @@ def state(cloud, id):
 
 def test_a_guest_that_powers_itself_off_is_shut_off(cloud, id):
     Host(cloud, id, "off").tells("off")
-    assert state(cloud, id) == ("stopped", POWER["off"])
+    assert state(cloud, id) == ("stopped", number("off"))
 
 
 def test_what_is_heard_late_is_not_believed(cloud, id):
     """An action's answer may come before what was told on the way to it."""
     host = Host(cloud, id)
     host.tells("off", "running")
-    assert state(cloud, id) == ("active", POWER["running"]) and host.asked == 1
+    assert state(cloud, id) == ("active", number("running")) and host.asked == 1
 
 
 def test_nothing_is_asked_while_an_action_is_in_hand(cloud, id, work, monkeypatch):
@@ -79,10 +79,10 @@ def test_nothing_is_asked_while_an_action_is_in_hand(cloud, id, work, monkeypatc
     with monkeypatch.context() as patched:
         patched.setattr(host.watch, "_unlike", lambda *_given: pytest.fail("a query"))
         host.tells("off", "running", "off")
-    assert not host.asked and state(cloud, id) == ("active", POWER["running"])
+    assert not host.asked and state(cloud, id) == ("active", number("running"))
     work()
     host.tells("off")
-    assert state(cloud, id) == ("stopped", POWER["off"])
+    assert state(cloud, id) == ("stopped", number("off"))
 
 
 def test_what_is_heard_at_the_end_of_an_action_is_believed_after_it(cloud, id, monkeypatch):
@@ -101,5 +101,5 @@ def test_what_is_heard_at_the_end_of_an_action_is_believed_after_it(cloud, id, m
     with monkeypatch.context() as patched:
         patched.setattr(conductor, "ended", off)
         cloud.admin.act(id, "reboot", {"type": "HARD"})
-        eventually(lambda: state(cloud, id) == ("stopped", POWER["off"]))
-    assert seen == [("active", POWER["running"])]
+        eventually(lambda: state(cloud, id) == ("stopped", number("off")))
+    assert seen == [("active", number("running"))]

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""``/healthz`` and ``/metrics`` over HTTP: on the API's port, and on an address of their own."""
+
+from __future__ import annotations
+
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import orjson
+
+from magnetar_control.health import Health, document
+from magnetar_control.metrics import Metrics
+from magnetar_control.web import Answer, Fault, Request
+from magnetar_core.errors import Forbidden, MagnetarError
+
+
+class NoAddress(MagnetarError):
+    """The address cannot be listened on."""
+
+    code = "invalid-settings"
+
+
+class Healthz:
+    """``/healthz`` on the API's port: 200 while the API database answers, else 503. Numbers only: anybody may ask."""
+
+    def __init__(self, health: Health) -> None:
+        self.health = health
+
+    def handle(self, request: Request) -> Answer:
+        """Answer; never raises."""
+        if request.method not in ("GET", "HEAD"):
+            return Answer({"error": {"code": 405, "message": f"{request.method} is not possible here."}}, 405)
+        found = self.health.read()
+        return Answer(document(found), 200 if found.database else 503)
+
+    def streams(self, _method: str, _path: str) -> bool:
+        """Whether a route reads its content itself: none."""
+        return False
+
+
+class MetricsForAdmins:
+    """``/metrics`` on the API's port, for tokens with the role admin."""
+
+    def __init__(self, text: Any, authenticate: Any) -> None:
+        self.text, self.authenticate = text, authenticate
+
+    def handle(self, request: Request) -> Answer:
+        """Answer; never raises."""
+        try:
+            self.authenticate(request)
+            if not request.context.is_admin:
+                raise Forbidden("The figures of the cloud are for administrators (role admin).")
+        except MagnetarError as error:
+            return Answer({"error": {"code": error.status, "message": error.message}}, error.status)
+        except Fault as fault:
+            return Answer({"error": {"code": fault.status, "message": fault.message}}, fault.status, fault.headers)
+        return Answer(self.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    def streams(self, _method: str, _path: str) -> bool:
+        """Whether a route reads its content itself: none."""
+        return False
+
+
+class HealthServer:
+    """Offers ``/healthz`` and ``/metrics`` on an address of their own, without authentication. *listen*: host:port.
+    *conductor*: that of the process, where it has one."""
+
+    def __init__(self, listen: str, metrics: Metrics, conductor: Any = None) -> None:
+        host, _colon, port = listen.rpartition(":")
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                status, kind, body = _answer(self.path, metrics, conductor)
+                self.send_response(status)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Scrapes are not logged."""
+
+        try:
+            self.server = ThreadingHTTPServer((host.strip("[]"), int(port)), Handler)
+        except (OSError, ValueError) as error:
+            raise NoAddress(f"health_listen is {listen}, which cannot be listened on: {error}. Give it as host:port "
+                            "of a free port of this machine.") from None
+        self.port = self.server.server_port
+        threading.Thread(target=self.server.serve_forever, name="health", daemon=True).start()
+
+    def close(self) -> None:
+        """Stop listening."""
+        self.server.shutdown()
+        self.server.server_close()
+
+
+def _answer(path: str, metrics: Metrics, conductor: Any) -> tuple[int, str, bytes]:
+    if path == "/metrics":
+        return 200, "text/plain; version=0.0.4; charset=utf-8", metrics.text().encode()
+    if path == "/healthz":
+        health = metrics.health.read()
+        body, good = document(health), health.database
+        if conductor is not None:
+            body["conductor"] = {"cell": conductor.cell.name, "works": conductor.works(),
+                                 "sees_hosts": conductor.hosts_up()}
+            good = good and conductor.works()
+        return 200 if good else 503, "application/json", orjson.dumps(body)
+    return 404, "text/plain", b"There are /healthz and /metrics here.\n"
