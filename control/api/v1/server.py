@@ -11,17 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from magnetar_control.api.nova.operation import Call
-from magnetar_control.api.nova.operation import Operation as Route
-from magnetar_control.api.nova.server_create import BODY, CREATE
-from magnetar_control.api.nova.server_create import prepared as rows_of
 from magnetar_control.compute import quotas as quota
-from magnetar_control.compute.cloud import Cloud
-from magnetar_control.store import listing, names, servers
-from magnetar_control.store.tables import servers as table
+from magnetar_control.compute import server_actions, server_create, volume_attachments
+from magnetar_control.compute import servers as compute
+from magnetar_control.compute.target import find
+from magnetar_control.store import names
 from magnetar_control.web import Answer
 from magnetar_core.actions import RESCUED, status
-from magnetar_core.errors import Ambiguous, Conflict, InvalidField, MagnetarError, NotFound
+from magnetar_core.errors import Ambiguous, Conflict, Failed, InvalidField, MagnetarError, NotFound
 from magnetar_core.fields import CREATE as MAKING
 from magnetar_core.kinds import Server
 from magnetar_core.plan import Result, diff
@@ -33,14 +30,9 @@ from .asks import Asks, Document
 from .noun import EMPTY, Noun, immutable, is_uuid, merged
 from .operations import Operation
 from .placing import host_for
-from .server_anew import kept, rows_instead_of, without
+from .server_anew import kept
 from .server_shown import CONSTANT, POWERS, plain, shown
 from .server_want import BLOCK, Wanted
-
-#: The microversion in whose words servers are made.
-MINOR = 96
-_ROUTE = Route(method="POST", path="/servers", handler=lambda _call: None, name="servers.create", rule=CREATE,
-               body=BODY)
 
 
 class Taken(Exception):
@@ -60,12 +52,7 @@ class Servers(Noun):
 
     def rows(self, asks: Asks) -> Sequence[Any]:
         """All of the project; one query for each cell."""
-        found = listing.page(asks.cloud.store, listing.Wanted(
-            tuple(table.c), 10000, [("created_at", True), ("id", True)],
-            [listing.plain("project_id", asks.project), listing.deleted(False)], project=asks.project,
-            timeout=asks.cloud.settings.cell_timeout))
-        asks.compute("GET", "/servers", None, None, limit=0)  # whether the caller may list at all
-        return found.rows
+        return compute.of_project(asks)
 
     def every(self, asks: Asks) -> list[Document]:
         """All of the project."""
@@ -88,7 +75,7 @@ class Servers(Noun):
         row = self.row(asks, key)
         if row is None:
             raise NotFound(f"There is no server {key!r} in your project.", kind="server", key=key)
-        asks.compute("GET", f"/servers/{row.id}")  # whether the caller may
+        asks.check(compute.SHOW, row)
         return plain(self.seen(asks, row))
 
     def seen(self, asks: Asks, row: Any) -> Document:
@@ -108,7 +95,7 @@ class Servers(Noun):
         lines = query.get("lines")
         if lines is not None and not lines.isdigit():
             raise InvalidField("lines", "must be a whole number", lines)
-        output = asks.act(row.id, "os-getConsoleOutput", {"length": int(lines)} if lines else {})["output"]
+        output = server_actions.console_output(asks, find(asks, row.id), int(lines) if lines else None)
         if query.get("format") == "json":
             return Answer({"output": output})
         return Answer(output, media_type="text/plain; charset=utf-8")
@@ -204,7 +191,7 @@ class Ensuring:
         if self.dry:
             resource = self._predicted(completed, self._checked(completed, wanted) if wanted.whole else None)
             return Result(steps, self._difference(self.given), resource, self.warnings)
-        row = self._insert(self._rows(wanted.body(completed), want))
+        row = self._insert(server_create.row_to_be(self.asks, wanted.new(completed)))
         row = do.settled(self.asks, row, self.operation)
         if row is None:
             raise Conflict(f"Server {want['name']!r} was removed by somebody while it was made.")
@@ -215,26 +202,9 @@ class Ensuring:
         return Result(steps, self._difference(self.given), plain(self.noun.seen(self.asks, again[1] if again else row)),
                       self.warnings)
 
-    def _rows(self, body: Document, want: Document, instead: Document | None = None) -> dict[str, Any]:
-        """The row to be, *instead* of a server that goes. Raises whatever the Compute API refuses."""
-        call = self._call(body, without(self.asks.cloud, instead["id"]) if instead else self.asks.cloud)
-        call.read()
-        call.check(CREATE)
-        row = rows_of(call)[0] if instead is None else rows_instead_of(call, instead["flavor"])[0]
-        if want.get("id"):
-            row["id"] = want["id"]
-        return row
-
-    def _call(self, body: Document, cloud: Cloud) -> Call:
-        request = self.asks.inner("POST", "/v2.1/servers", body)
-        request.extra["base"] = f"{request.root}/v2.1"
-        call = Call(cloud, request, _ROUTE, {}, MINOR)
-        call.body = body
-        return call
-
     def _checked(self, completed: Document, wanted: Wanted) -> str:
         """The host that it would get; refused is what would be refused."""
-        row = self._rows(wanted.body(completed), completed)
+        row = server_create.row_to_be(self.asks, wanted.new(completed))
         return host_for(self.asks.cloud, row, self.asks.context.is_admin)
 
     def _predicted(self, want: Document, host: str | None) -> Document:
@@ -245,33 +215,20 @@ class Ensuring:
 
     def _unused(self, id: str | None) -> None:
         """A uuid that is given for a new server was never another's. Raises ``Conflict``."""
-        store = self.asks.cloud.store
-        if not id:
-            return
-        with store.cell0.read() as connection:
-            held = servers.row(connection, id) is not None
-        if held or servers.mapping(store, id) is not None:
-            raise Conflict(f"The uuid {id} belongs to another server, or did before that was deleted. Use another.",
-                           uuids=[id])
+        if id:
+            server_create.check_unused(self.asks, id)
 
     def _insert(self, row: dict[str, Any]) -> str:
         """Write it down, unless there is one of its name or uuid by now. Returns the uuid."""
-        store = self.asks.cloud.store
-        with store.cell0.write() as connection:
-            names.alone(connection, self.asks.project, row["name"])
-            if names.named(store, self.asks.project, row["name"]):
-                raise Taken
-            if servers.find(store, row["id"]):
-                raise Conflict(f"The uuid {row['id']} belongs to another server. Use another.", uuids=[row["id"]])
-            servers.make(connection, [row], self.asks.request_id)
-            store.cell0.ring(connection, servers.ACTIONS_BELL)
+        if not server_create.create_named(self.asks, row):
+            raise Taken
         return str(row["id"])
 
     def _failed(self, row: Any) -> MagnetarError:
         """A making that failed leaves nothing."""
         why = do.fault(row)
         do.removed(self.asks, row.id, self.operation)
-        return do.Failed(f"Server {row.name!r} could not be made: {why}", server=row.id)
+        return Failed(f"Server {row.name!r} could not be made: {why}", server=row.id)
 
     def _power(self, row: Any, want: Document) -> None:
         """A new server runs; what else it is to be comes afterwards."""
@@ -296,7 +253,7 @@ class Ensuring:
         policy = self._policy(have, want, wish)
         rebuild = policy == "rebuild" and any(want.get(n) != have.get(n) for n in self.noun.kind.rebuilt)
         if policy == "recreate":
-            return self._anew(have, want)
+            return self._anew(row, have, want)
         acts = list(planning.plan(want, have, bool(self.permissions.get("allow_reboot")), rebuild))
         if not acts:
             return Result([], [], plain(have), self.warnings)
@@ -329,7 +286,7 @@ class Ensuring:
         wishes = [wish for wish in wishes if wish["uuid"]]  # others are networks that a dry run assumes
         if "resize" in does and want["flavor"]["disk"] is not None:
             planning.shrinks(have, want)
-            quota.check_flavor(self._call({}, cloud), have["flavor"], want["flavor"])
+            quota.check_flavor(self.asks, have["flavor"], want["flavor"])
         if wishes:
             cloud.services.network.check(self.asks.context, wishes)
 
@@ -339,7 +296,7 @@ class Ensuring:
                  and f.name != "id" and want.get(f.name) != have.get(f.name)]
         return immutable(self.noun.kind, have, want, fixed, self.permissions, self.warnings) if fixed else ""
 
-    def _anew(self, have: Document, want: Document) -> Result:
+    def _anew(self, row: Any, have: Document, want: Document) -> Result:
         """Remove it, and make it as wanted."""
         steps = [step for step in planning.removing(have) if step.verb != "forget"] + planning.making(want)
         names = self.noun.compared()
@@ -347,12 +304,11 @@ class Ensuring:
                        self.noun.kind.secrets())
         full = self._full(have, want)
         anew = Ensuring(self.noun, self.asks, full, self.permissions, self.dry, self.operation)
-        anew.possible(have)
+        anew.possible(row, have)
         if self.dry:
             return Result(steps, changes, plain({**have, **want}), self.warnings)
         for volume in kept(have, full):
-            self.asks.compute("PUT", f"/servers/{have['id']}/os-volume_attachments/{volume}", {"volumeAttachment": {
-                "volumeId": volume, "delete_on_termination": False}})
+            volume_attachments.update(self.asks, find(self.asks, have["id"]), volume, delete_on_termination=False)
         do.removed(self.asks, have["id"], self.operation)
         made = anew.run(None)
         return Result(steps, changes, made.resource, self.warnings + anew.warnings)
@@ -374,8 +330,9 @@ class Ensuring:
             full.update(self.noun.kind.giving_way({"block_device_mapping": blocks}, self.given))
         return full
 
-    def possible(self, have: Document) -> None:
-        """Whether the server can be made in the place of *have*, which goes before. Raises what would be refused."""
+    def possible(self, row: Any, have: Document) -> None:
+        """Whether the server can be made in the place of *row*, seen as *have*, which goes before. Raises what would be
+        refused."""
         kind = self.noun.kind
         kind.check({name: value for name, value in self.given.items() if name != "host"}, operation=MAKING)
         wanted = Wanted(self.asks, {**kind.defaults(), **self.given}, self.warnings, self.dry)
@@ -383,8 +340,8 @@ class Ensuring:
         if not wanted.whole:
             return
         own = {nic["address"] for nic in have["networks"]}
-        body = wanted.body(completed, own)
-        host_for(self.asks.cloud, self._rows(body, completed, have), self.asks.context.is_admin, have["flavor"])
+        new = server_create.row_to_be(self.asks, wanted.new(completed, own), row)
+        host_for(self.asks.cloud, new, self.asks.context.is_admin, have["flavor"])
 
 
 def _afterwards(want: Document) -> Document:

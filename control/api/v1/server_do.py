@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How acts on a server are asked of the Compute API, and how their end is waited for."""
+"""How what is to be done to a server is asked for, and how its end is waited for."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ from typing import Any
 
 import orjson
 
+from magnetar_control.compute import interfaces, metadata, server_actions, tags
+from magnetar_control.compute import servers as compute
+from magnetar_control.compute.caller import Caller
+from magnetar_control.compute.target import Target, find
+from magnetar_control.compute.values import METADATA
 from magnetar_control.store import names, servers
 from magnetar_core.actions import BUILDING
-from magnetar_core.errors import MagnetarError, NotFound, TimedOut
+from magnetar_core.errors import Failed, NotFound, TimedOut
 
 from .asks import Asks, Document
 from .operations import Operation
@@ -20,12 +25,6 @@ from .server_plan import Act
 
 #: Seconds between two looks when nobody rings, and after which waiting for a server ends.
 LOOK, LIMIT = 0.1, 3600.0
-
-
-class Failed(MagnetarError):
-    """What was asked of the server failed."""
-
-    code, status = "failed", 500
 
 
 def found(asks: Asks, id: str) -> tuple[Any, Any] | None:
@@ -80,12 +79,16 @@ class Doing:
             taken = names.asked(connection, self.id, self.asks.request_id, key)
         return f"req-{uuid.uuid4()}" if taken else self.asks.request_id
 
-    def ask(self, action: str, args: Any = None, key: str | None = None) -> Any:
-        """A server action, and its end."""
-        request_id = self.request(key or action)
-        answer = self.asks.act(self.id, action, args, request_id)
-        self.ended(request_id, key or action)
-        return answer
+    @property
+    def target(self) -> Target:
+        """The server as it is now. Raises ``NotFound``."""
+        return find(self.asks, self.id)
+
+    def run(self, key: str, use: Callable[[Caller, Target], object]) -> None:
+        """Ask for the action *key* with *use*, and wait for its end."""
+        request_id = self.request(key)
+        use(self.asks.under(request_id), self.target)
+        self.ended(request_id, key)
 
     def ended(self, request_id: str, key: str) -> Any:
         """Wait until the action has ended; the row then. Raises ``Failed``."""
@@ -104,62 +107,61 @@ class Doing:
             raise Failed(f"{key} of server {row.name!r} failed: {fault(row)}", server=self.id)
         return row
 
-    def plain(self, action: str) -> None:
-        """An action without arguments."""
-        self.ask(action)
+
+Deed = Callable[[Doing, Document, Mapping[str, Any]], None]
 
 
 def _update(doing: Doing, args: Document, _extra: Mapping[str, Any]) -> None:
-    body = {name: value or None if name == "description" else value for name, value in args.items()}
-    doing.asks.compute("PUT", f"/servers/{doing.id}", {"server": body})
+    compute.update(doing.asks, doing.target, {
+        name: value or None if name == "description" else value for name, value in args.items()})
 
 
-def _replace(name: str) -> Callable[[Doing, Document, Mapping[str, Any]], None]:
-    def replace(doing: Doing, args: Document, _extra: Mapping[str, Any]) -> None:
-        doing.asks.compute("PUT", f"/servers/{doing.id}/{name}", {name: args["value"]})
-
-    return replace
+def _metadata(doing: Doing, args: Document, _extra: Mapping[str, Any]) -> None:
+    metadata.replace(doing.asks, doing.target, METADATA.check(args["value"], "metadata"))
 
 
-def _plain(action: str) -> Callable[[Doing, Document, Mapping[str, Any]], None]:
-    return lambda doing, _args, _extra: doing.plain(action)
+def _tags(doing: Doing, args: Document, _extra: Mapping[str, Any]) -> None:
+    tags.replace(doing.asks, doing.target, args["value"])
+
+
+def _plain(key: str) -> Deed:
+    return lambda doing, _args, _extra: doing.run(key, server_actions.PLAIN[key])
 
 
 def _resize(doing: Doing, args: Document, _extra: Mapping[str, Any]) -> None:
     """To the flavor, and it stays."""
-    doing.ask("resize", {"flavorRef": args["flavor"]})
+    doing.run("resize", lambda caller, target: server_actions.resize(caller, target, args["flavor"]))
     _confirm(doing, {}, {})
 
 
 def _confirm(doing: Doing, _args: Document, _extra: Mapping[str, Any]) -> None:
     one = found(doing.asks, doing.id)
     if one and one[1].vm_state == "resized":
-        doing.ask("confirmResize")
+        doing.run("confirmResize", server_actions.PLAIN["confirmResize"])
 
 
 def _rebuild(doing: Doing, _args: Document, extra: Mapping[str, Any]) -> None:
-    doing.ask("rebuild", dict(extra["rebuild"]))
+    doing.run("rebuild", lambda caller, target: server_actions.rebuild(caller, target, extra["rebuild"]))
 
 
 def _rescue(doing: Doing, args: Document, _extra: Mapping[str, Any]) -> None:
-    doing.ask("rescue", {"rescue_image_ref": args["image"]} if args["image"] else None)
+    doing.run("rescue", lambda caller, target: server_actions.rescue(caller, target, args["image"]))
 
 
 def _reboot(doing: Doing, args: Document, _extra: Mapping[str, Any]) -> None:
-    doing.ask("reboot", args, f"reboot-{args['type'].lower()}")
+    type = args["type"].lower()
+    doing.run(f"reboot-{type}", lambda caller, target: server_actions.reboot(caller, target, type))
 
 
 def _attach(doing: Doing, args: Document, _extra: Mapping[str, Any]) -> None:
     wish = args["wish"]
-    request_id = f"req-{uuid.uuid4()}"
-    doing.asks.compute("POST", f"/servers/{doing.id}/os-interface", {"interfaceAttachment": {
-        "net_id": wish["_id"], **({"tag": wish["tag"]} if wish.get("tag") else {}),
-        **({"fixed_ips": [{"ip_address": wish["address"]}]} if wish.get("address") else {})}}, request_id)
+    interfaces.attach(doing.asks.under(f"req-{uuid.uuid4()}"), doing.target, wish["_id"], None,
+                      wish.get("address") or None, wish.get("tag") or None)
 
 
 def _detach(doing: Doing, args: Document, _extra: Mapping[str, Any]) -> None:
     request_id = f"req-{uuid.uuid4()}"
-    doing.asks.compute("DELETE", f"/servers/{doing.id}/os-interface/{args['port']}", None, request_id)
+    interfaces.detach(doing.asks.under(request_id), doing.target, args["port"])
     doing.ended(request_id, "detach_interface")
 
 
@@ -167,24 +169,23 @@ def _migrate(doing: Doing, args: Document, _extra: Mapping[str, Any]) -> None:
     """Live while the guest runs, else cold; it stays there."""
     host = args["host"]
     if args["power"] in ("running", "paused"):
-        doing.ask("os-migrateLive", {"host": host, "block_migration": "auto"})
+        doing.run("os-migrateLive", lambda caller, target: server_actions.migrate_live(caller, target, host))
     else:
-        doing.ask("migrate", {"host": host})
+        doing.run("migrate", lambda caller, target: server_actions.migrate(caller, target, host))
         _confirm(doing, {}, {})
 
 
-DO: Mapping[str, Callable[[Doing, Document, Mapping[str, Any]], None]] = {
-    "update": _update, "metadata": _replace("metadata"), "tags": _replace("tags"), "resize": _resize,
+DO: Mapping[str, Deed] = {
+    "update": _update, "metadata": _metadata, "tags": _tags, "resize": _resize,
     "confirmResize": _confirm, "rebuild": _rebuild, "rescue": _rescue, "reboot": _reboot, "migrate": _migrate,
     "attach_interface": _attach, "detach_interface": _detach,
-    **{action: _plain(action) for action in ("os-start", "os-stop", "pause", "unpause", "suspend", "resume",
-                                             "unrescue")}}
+    **{key: _plain(key) for key in ("os-start", "os-stop", "pause", "unpause", "suspend", "resume", "unrescue")}}
 
 
 def removed(asks: Asks, id: str, operation: Operation) -> None:
     """Delete a server, and wait until it is gone."""
     try:
-        asks.compute("DELETE", f"/servers/{id}", None, f"req-{uuid.uuid4()}")
+        compute.delete(asks.under(f"req-{uuid.uuid4()}"), find(asks, id))
     except NotFound:
         return
     deadline = time.monotonic() + LIMIT

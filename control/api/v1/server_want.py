@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is wanted of a server, with its references resolved, and the same in the words of POST /servers."""
+"""What is wanted of a server, with its references resolved, and the same as the use cases take it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
+from magnetar_control.compute.server_actions import Rebuild
+from magnetar_control.compute.server_create import NewServers
+from magnetar_control.compute.values import METADATA
 from magnetar_core.errors import InvalidField
 from magnetar_core.kinds.flavor import completed
 
@@ -120,37 +123,35 @@ class Wanted:
                 {key: value for key, value in one.items() if key in BLOCK and value is not None} for one in kept]
         return blocks
 
-    # In Nova's words
+    # As the use cases take it
 
-    def body(self, want: Document, freed: Collection[str] = ()) -> Document:
-        """The body of POST /servers. The addresses *freed* will be, so they are not named where it is only checked."""
-        blocks = [dict(block) for block in want["block_device_mapping"]]
+    def new(self, want: Document, freed: Collection[str] = ()) -> NewServers:
+        """A request for the server. The addresses *freed* will be, so they are not named where it is only checked."""
         nics = [self.nic(nic, at, freed) for at, nic in enumerate(want["networks"])]
-        server = {
-            "name": want["name"], "flavorRef": want["flavor"]["id"], "networks": nics or "none",
-            "metadata": want["metadata"], "tags": want["tags"], "config_drive": want["config_drive"],
-            "block_device_mapping_v2": blocks}
-        more = {"imageRef": (want["image"] or {}).get("id"), "host": want.get("host"), **{
-            name: want[name] for name in ("key_name", "user_data", "description", "availability_zone")}}
-        return {"server": {**server, **{name: value for name, value in more.items() if value}}}
+        return NewServers(
+            id=want.get("id"), name=want["name"], flavor_id=want["flavor"]["id"], networks=nics or "none",
+            image_id=(want["image"] or {}).get("id"), mapping=want["block_device_mapping"],
+            metadata=METADATA.check(want["metadata"], "metadata"), tags=want["tags"],
+            config_drive=want["config_drive"], host=want.get("host"), key_name=want["key_name"],
+            user_data=want["user_data"], description=want["description"] or None,
+            availability_zone=want["availability_zone"])
 
     def nic(self, nic: Mapping[str, Any], at: int, freed: Collection[str] = ()) -> Document:
-        """One of its networks."""
+        """One of its networks, as ``Networks.check`` takes it."""
         if nic.get("mac"):
             raise InvalidField(f"networks[{at}].mac", "cannot be chosen in a cloud; it is drawn by the network service")
         address = (nic.get("address") or "").partition("/")[0]
         return {"uuid": nic["_id"], **({"fixed_ip": address} if address and address not in freed else {}),
                 **({"tag": nic["tag"]} if nic.get("tag") else {})}
 
-    def rebuild(self, want: Document, have: Document, preserve: bool) -> Document:
+    def rebuild(self, want: Document, have: Document, preserve: bool) -> Rebuild:
         """The arguments of the action rebuild."""
-        rules: tuple[tuple[str, str, Callable[[Document], Any]], ...] = (
-            ("key_name", "key_name", lambda one: one["key_name"]),
-            ("user_data", "user_data", lambda one: one.get("user_data")),
-            ("metadata", "metadata", lambda one: one["metadata"]))
         if (want["image"] or {}).get("id") is None:
             raise InvalidField("image", "is required: a server without one cannot be rebuilt")
         if want.get("availability_zone") != have.get("availability_zone"):
             raise InvalidField("availability_zone", "does not change with a rebuild; recreate the server")
-        return {"imageRef": want["image"]["id"], "preserve_ephemeral": preserve,
-                **{name: value(want) for field, name, value in rules if want.get(field) != have.get(field)}}
+        metadata = want["metadata"] if want["metadata"] != have["metadata"] else None
+        return Rebuild(
+            image_id=want["image"]["id"], preserve_ephemeral=preserve,
+            columns={name: want.get(name) for name in ("key_name", "user_data") if want.get(name) != have.get(name)},
+            metadata=None if metadata is None else METADATA.check(metadata, "metadata"))
