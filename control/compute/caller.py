@@ -31,6 +31,10 @@ class Caller:
         """The project of the token; empty for a token without one."""
         return self.context.project_id or ""
 
+    def under(self, request_id: str) -> Caller:
+        """The same caller, whose actions are noted under another request id."""
+        return Caller(self.cloud, self.context, request_id)
+
     def allows(self, rule: str, target: Any = None) -> bool:
         """Whether the caller may do *rule* to *target*, a row with project_id and user_id; left out: to its own."""
         if target is None:

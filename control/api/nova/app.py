@@ -12,6 +12,7 @@ from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.api.nova import faults, versions
 from magnetar_control.api.nova.operation import Call, Operation
+from magnetar_control.compute import target
 from magnetar_control.compute.cloud import Cloud
 from magnetar_control.store import servers
 from magnetar_control.store.database import away
@@ -19,8 +20,7 @@ from magnetar_control.store.timeouts import statement_timeout
 from magnetar_control.web import Answer, Fault, Request, Router
 from magnetar_control.web.application import by_token
 from magnetar_control.web.quick import Way
-from magnetar_core.actions import ACTIONS
-from magnetar_core.errors import Conflict, InvalidRequest, MagnetarError, NotFound
+from magnetar_core.errors import InvalidRequest, MagnetarError, NotFound
 
 _PROJECT = re.compile(r"[0-9a-f-]{1,64}|[A-Za-z0-9_-]*[0-9][A-Za-z0-9_-]*")
 ROOTS = {"v2": "v2.0", "v2.1": "v2.1"}
@@ -116,8 +116,7 @@ class ComputeApplication:
         if word not in self.collections and (mine or _PROJECT.fullmatch(word)):
             if not mine:
                 raise InvalidRequest(f"Malformed request URL: URL's project_id '{word}' doesn't match Context's "
-                                     "project_id "
-                                     f"'{request.context.project_id}'")
+                                     f"project_id '{request.context.project_id}'")
             base, rest = f"{base}/{word}", more
             request.extra["project"] = word
         request.extra["base"] = base
@@ -153,33 +152,15 @@ class ComputeApplication:
         if "\x00" in call.request.path or "%00" in call.request.path:
             raise InvalidRequest("The path must not contain a NUL character.")
         call.read()
-        try:
-            answer = self._asked(call)
-        except servers.Moved:
-            answer = self._asked(call)
-        return answer if isinstance(answer, Answer) else Answer(answer, operation.success(call.version))
-
-    def _asked(self, call: Call) -> Any:
-        """What the handler answers, for whom it may."""
-        operation = call.operation
         if operation.target == "server":
             try:
-                self._server(call)
+                call.target = target.find(call, call.params["server_id"])
             except DBAPIError as error:
                 return self._away(call, error)
         if operation.rule:
             call.check(operation.rule)
-        if operation.act:
-            guard(call, operation.act)
-        return operation.handler(call)
-
-    def _server(self, call: Call) -> None:
-        """Look the server of the path up. Another project's does not exist, but for admins."""
-        id = call.params["server_id"]
-        found = servers.find(self.cloud.store, id) if len(id) == 36 else None
-        if found is None or (found[1].project_id != call.project and not call.context.is_admin):
-            raise NotFound(f"Instance {id[:80]} could not be found.")
-        call.database, call.server = found
+        answer = operation.handler(call)
+        return answer if isinstance(answer, Answer) else Answer(answer, operation.success(call.version))
 
     def _away(self, call: Call, error: DBAPIError) -> Answer:
         """The server's cell does not answer: what is known without it. Raises *error* where that is not enough, or
@@ -190,8 +171,8 @@ class ComputeApplication:
         known = call.operation.away
         if mapping is None or known is None or call.version < known[0]:
             raise error
-        if mapping.project_id != call.project and not call.context.is_admin:
-            raise NotFound(f"Instance {call.params['server_id'][:80]} could not be found.")
+        if not target.visible(call, mapping):
+            raise target.not_found(call.params["server_id"])
         return Answer(known[1](call, mapping))
 
 
@@ -199,19 +180,3 @@ def _action(body: Any) -> str:
     if not isinstance(body, dict) or len(body) != 1:
         raise InvalidRequest("There is no such action: the body must be an object with one key, the action's name.")
     return str(next(iter(body)))
-
-
-def guard(call: Call, key: str) -> None:
-    """Whether the server's lock, states and place let *key* be done. Raises ``Conflict`` that names what does not."""
-    action, server = ACTIONS[key], call.server
-    if action.locked and server.locked_by and not call.context.is_admin:
-        raise Conflict(f"Instance {server.id} is locked")
-    if servers.allowed(server, key):
-        return
-    word = action.label or key
-    if action.states != ("*",) and server.vm_state not in action.states:
-        raise Conflict(f"Cannot '{word}' instance {server.id} while it is in vm_state {server.vm_state}")
-    if not action.busy and server.task_state is not None:
-        raise Conflict(f"Cannot '{word}' instance {server.id} while it is in task_state {server.task_state}")
-    raise Conflict(f"Instance {server.id} is not ready: it has no host, so '{word}' is not possible. Delete it; its "
-                   "fault says why it got none.")

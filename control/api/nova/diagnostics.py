@@ -8,12 +8,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from magnetar_control.api.nova.operation import Call, Operation
-from magnetar_core.errors import Conflict, MagnetarError, NotFound, NotSupported
+from magnetar_control.compute import diagnostics
 
 PATH = "/servers/{server_id}/diagnostics"
 #: Gate: one form for all hypervisors.
 ONE_FORM = 48
-RUNNING = "running"
 #: Counters in the words of the new form and of the agent; ``None``: nobody counts it.
 NIC = {word: word for word in ("rx_octets", "rx_errors", "rx_drop", "rx_packets", "tx_octets", "tx_errors", "tx_drop",
                                "tx_packets")} | {"mac_address": "mac", "rx_rate": None, "tx_rate": None}
@@ -31,28 +30,8 @@ Told = Mapping[str, Any]
 
 def show(call: Call) -> dict[str, Any]:
     """GET …/diagnostics of a server that runs."""
-    told = _asked(call)
-    if told["power_state"] != RUNNING:
-        raise Conflict(f"Cannot 'get_diagnostics' instance {call.server.id} while it is in power state "
-                       f"{told['power_state']}")
+    told = diagnostics.show(call, call.target)
     return _new(told) if call.version >= ONE_FORM else dict(_old(told))
-
-
-def _asked(call: Call) -> Told:
-    """What the agent tells. Raises ``Conflict`` when nobody can tell now, 501 when its agent is too old to."""
-    found = call.cloud.hosts.get(call.server.host)
-    if found is None:
-        raise Conflict(f"Instance {call.server.id} is not ready: it is on no host.")
-    try:
-        with call.cloud.agents.client(found.endpoint) as client:
-            return client.diagnostics(call.server.id)
-    except NotFound as error:
-        if "kind" not in error.details:  # it is the route that is not there
-            raise NotSupported(f"The agent of host {found.name} is too old to tell. Update it.") from None
-        raise Conflict(f"Instance {call.server.id} is not ready: its host {found.name} does not have it.") from None
-    except MagnetarError as error:
-        raise Conflict(f"Instance {call.server.id} is not ready: its host {found.name} cannot tell: {error.message} "
-                       "Try again in a moment, or look at `openstack compute service list`.") from None
 
 
 def _new(told: Told) -> dict[str, Any]:
@@ -103,5 +82,5 @@ def _known(counters: Mapping[str, int | None]) -> Iterator[tuple[str, int]]:
 
 OPERATIONS = (
     Operation(method="GET", path=PATH, handler=show, name="servers.diagnostics.list",
-              rule="os_compute_api:os-server-diagnostics", target="server", strict=102),
+              use=diagnostics.show, target="server", strict=102),
 )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_control.api.nova.versions import NEWEST, VERSIONS
 from magnetar_control.compute.caller import Caller
-from magnetar_control.store.database import Database
+from magnetar_control.compute.target import ServerUseCase, Target
 from magnetar_control.web import Request, Route
 from magnetar_core.errors import InvalidField
 from magnetar_core.values import Value
@@ -35,18 +35,18 @@ class Query:
 
 @dataclass(frozen=True, kw_only=True)
 class Operation(Route):
-    """*name*: the operation's id in the conformance table. *rule*: policy. *target*: ``server`` has the server of
-    ``{server_id}`` looked up first. *strict*: the version from which unknown query parameters are refused. *act*: the
-    row of ``ACTIONS`` that guards it. *quick*: asks only databases, and little of them. *away*: since when, and what
-    answers (of the call and the server's mapping) while the server's cell does not. *status*: of success, or
-    (since, status) rows, newest last."""
+    """*name*: the operation's id in the conformance table. *use*: the use case that its handler calls, which checks
+    policy and states. *rule*: policy that is checked before the handler is called. *target*: ``server`` has the server
+    of ``{server_id}`` looked up first. *strict*: the version from which unknown query parameters are refused. *quick*:
+    asks only databases, and little of them. *away*: since when, and what answers (of the call and the server's mapping)
+    while the server's cell does not. *status*: of success, or (since, status) rows, newest last."""
 
     name: str
+    use: ServerUseCase[Any, Any] | None = None
     rule: str | None = None
     since: int = 1
     until: int = NEWEST
     action: str | None = None
-    act: str | None = None
     target: str | None = None
     body: Value | None = None
     bodiless: bool = False
@@ -55,6 +55,16 @@ class Operation(Route):
     quick: bool = False
     away: tuple[int, Callable[[Call, Any], Any]] | None = None
     status: int | Sequence[tuple[int, int]] = 200
+
+    @property
+    def policy(self) -> str | None:
+        """The policy rule that decides who may."""
+        return self.use.rule if self.use else self.rule
+
+    @property
+    def key(self) -> str | None:
+        """The row of ``ACTIONS`` that says in which states of the server it is possible."""
+        return self.use.key if self.use else None
 
     def success(self, version: int) -> int:
         """The status of success at a version."""
@@ -66,7 +76,7 @@ class Operation(Route):
 class Call(Caller):
     """What a handler works with: a caller, and what it asks for."""
 
-    __slots__ = ("body", "database", "operation", "params", "query", "request", "server", "version")
+    __slots__ = ("body", "operation", "params", "query", "request", "target", "version")
 
     def __init__(self, cloud: Cloud, request: Request, operation: Operation, params: dict[str, str],
                  version: int) -> None:
@@ -74,18 +84,13 @@ class Call(Caller):
         self.request, self.operation, self.params, self.version = request, operation, params, version
         self.query: dict[str, Any] = {}
         self.body: Any = None
-        #: The row of the server of the path, and the database that it is in.
-        self.server: Any = None
-        self.database: Database = None  # type: ignore[assignment]
+        #: The server of the path.
+        self.target: Target = None  # type: ignore[assignment]
 
     @property
     def base(self) -> str:
         """What links to resources begin with: with version and, where the client gave it, project."""
         return str(self.request.extra["base"])
-
-    def allows(self, rule: str, target: Any = None) -> bool:
-        """As ``Caller.allows``; without *target*: to the server of the path where there is one."""
-        return super().allows(rule, self.server if target is None else target)
 
     def read(self) -> None:
         """Check the query and the body. Raises ``InvalidField`` or ``InvalidRequest``."""

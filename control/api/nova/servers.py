@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""servers: list, show, update, delete. They are made in ``server_create``, acted on in ``server_actions``."""
+"""/servers: list, show, update, delete. They are made in ``server_create``, acted on in ``server_actions``."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import orjson
-from sqlalchemy import select
-
+from magnetar_control.api.nova import addresses
 from magnetar_control.api.nova.operation import Call, Operation, Query
 from magnetar_control.api.nova.paging import PAGE, next_link, size
 from magnetar_control.api.nova.server_view import BASIC, SHOWS_GROUPS, View
@@ -29,15 +27,14 @@ from magnetar_control.api.nova.values import (
     record,
     since,
 )
-from magnetar_control.store import actions, instance_actions, server_list, servers
-from magnetar_control.store.tables import server_group_members, server_groups
-from magnetar_control.store.tables import servers as table
+from magnetar_control.compute import servers
+from magnetar_control.compute.servers import ServerQuery
 from magnetar_control.web import Answer
-from magnetar_core.errors import Forbidden, InvalidField, InvalidRequest, NotFound
+from magnetar_core.errors import InvalidField, InvalidRequest
 from magnetar_core.kinds.common import NAME
+from magnetar_core.power import states_of
 from magnetar_core.values import Choices, Nullable, Text
 
-READ = "os_compute_api:servers:"
 #: Gates.
 STRICT, REFUSES_STATUS, SHOWS_MORE, FULL_UPDATE, CELL_DOWN = 75, 38, 83, 75, 69
 
@@ -48,8 +45,6 @@ COLUMNS = {"image": "image_id", "image_ref": "image_id", "flavor": "flavor_id", 
            "access_ip_v6": "access_ip_v6", "auto_disk_config": "disk_config", "launched_at": "launched_at",
            "terminated_at": "terminated_at", "created_at": "created_at", "launch_index": "launch_index",
            "power_state": "power_state", "progress": "progress", "task_state": "task_state"}
-#: What no list shows stays where it is: it is half of a row.
-SHOWN = tuple(column for column in table.c if column.name not in ("request", "interfaces", "old_flavor", "deleted_at"))
 REGEXP = {"name": "name", "display_name": "name", "hostname": "hostname", "description": "description",
           "display_description": "description"}
 ADDRESSES = {"ip": 4, "ip6": 6}
@@ -86,61 +81,53 @@ LIST_QUERY: Mapping[str, Query] = {
 
 def list_brief(call: Call) -> Answer:
     """GET /servers."""
-    return _listed(call, "/servers", (table.c.id, table.c.name), lambda view, row: view.brief(row))
+    return _listed(call, "/servers", View.brief, detail=False)
 
 
 def list_full(call: Call) -> Answer:
     """GET /servers/detail."""
-    return _listed(call, "/servers/detail", SHOWN, lambda view, row: view.full(row))
+    return _listed(call, "/servers/detail", View.full, detail=True)
 
 
-def _listed(call: Call, path: str, columns: Sequence[Any], show: Callable[[View, Any], Any]) -> Answer:
-    wanted = _wanted(call, columns)
-    if wanted is None:
-        return Answer({"servers": []})
+def _listed(call: Call, path: str, show: Callable[[View, Any], Any], *, detail: bool) -> Answer:
+    found = servers.page(call, _query(call), detail=detail)
     view = View(call)
-    found = server_list.page(call.cloud.store, wanted)
     shown = [show(view, row) for row in found.rows]
     if call.version >= CELL_DOWN:
-        shown += [_unknown(view, row, path) for row in found.missing]
+        shown += [_unknown(view, row, detail=detail) for row in found.missing]
     answer: dict[str, Any] = {"servers": shown}
     if found.more and shown:
         answer["servers_links"] = next_link(call, path, str(shown[-1]["id"]))
     return Answer(answer)
 
 
-def _unknown(view: View, row: Any, path: str) -> dict[str, Any]:
+def _unknown(view: View, row: Any, *, detail: bool = True) -> dict[str, Any]:
     """A server whose cell does not answer (Nova 2.69)."""
     shown = {"id": row.server_id, "status": "UNKNOWN", "links": view.links(row.server_id)}
-    if path != "/servers":
+    if detail:
         shown.update(tenant_id=row.project_id, created=(row.created_at or "")[:19] + "Z")
     return shown
 
 
-def _wanted(call: Call, columns: Sequence[Any]) -> server_list.ServerQuery | None:
-    """What the query asks for; ``None`` when nothing can fit."""
-    query = {name: value[-1] if isinstance(value, list) and name not in ("sort_key", "sort_dir", "status") else value
+def _query(call: Call) -> ServerQuery:
+    """What the query asks for. Raises ``InvalidField``, ``InvalidRequest``."""
+    given = {name: value[-1] if isinstance(value, list) and name not in ("sort_key", "sort_dir", "status") else value
              for name, value in call.query.items()}
-    everywhere = "all_tenants" in query and _truth(query, "all_tenants")
-    if everywhere:
-        call.check(f"{READ}{'detail' if call.operation.name.endswith('detail.list') else 'index'}:get_all_tenants")
-    if not call.cloud.policy.allows(f"{READ}allow_all_filters", call.context):
-        query = {name: value for name, value in query.items()
+    everywhere = "all_tenants" in given and _truth(given, "all_tenants")
+    if not call.allows(servers.ALL_FILTERS):
+        given = {name: value for name, value in given.items()
                  if name in OPEN or OPEN_SINCE.get(name, 999) <= call.version}
-    sort = _sort(call, query)
-    wanted = server_list.ServerQuery(columns, size(call), sort, timeout=call.settings.cell_timeout)
-    project = query.get("project_id") or query.get("tenant_id")
-    if not everywhere:
-        wanted.project = call.project
-        wanted.filters.append(server_list.plain("project_id", call.project))
-    elif project:
-        wanted.filters.append(server_list.plain("project_id", project))
-    if not _filters(call, query, wanted):
-        return None
-    wanted.columns = (*columns, *(table.c[name] for name, _d in sort if not any(c.name == name for c in columns)))
-    if "marker" in query:
-        wanted.after = _marker(call, str(query["marker"]), sort)
-    return wanted
+    query = ServerQuery(
+        limit=size(call), sort=_sort(call, given), marker=str(given["marker"]) if "marker" in given else None,
+        all_projects=everywhere, project=given.get("project_id") or given.get("tenant_id"),
+        locked=given.get("locked"), since=given.get("changes-since"), before=given.get("changes-before"),
+        zone=str(given["availability_zone"]) if "availability_zone" in given else None,
+        deleted="deleted" in given and _truth(given, "deleted"))
+    for name, value in given.items():
+        _add_filter(query, name, value)
+    if "status" in given:
+        query.statuses = _statuses(call, given["status"])
+    return query
 
 
 def _truth(query: Mapping[str, Any], name: str) -> bool:
@@ -148,67 +135,33 @@ def _truth(query: Mapping[str, Any], name: str) -> bool:
     return bool(Truth().check(text, name)) if text not in ("", None) else True
 
 
-def _filters(call: Call, query: Mapping[str, Any], wanted: server_list.ServerQuery) -> bool:
-    """Add the conditions; False when nothing can fit."""
-    add = wanted.filters.append
-    for name, value in query.items():
-        if name in COLUMNS:
-            add(server_list.plain(COLUMNS[name], None if value in ("None", "null") else NUMBER.check(value, name)
-                              if name in NUMBERS else value))
-        elif name in REGEXP:
-            add(server_list.matching(REGEXP[name], PATTERN.check(value, name)))
-        elif name in ADDRESSES:
-            add(server_list.with_address(ADDRESSES[name], PATTERN.check(value, name)))
-        elif name in TAG_FILTERS:
-            every, negated = TAG_FILTERS[name]
-            add(server_list.tagged(str(value).split(","), every, negated))
-    if "status" in query and not _status(call, query["status"], wanted):
-        return False
-    if "locked" in query:
-        locked = query["locked"]
-        add(lambda _kind: table.c.locked_by.is_not(None) if locked else table.c.locked_by.is_(None))
-    if "config_drive" in query:
-        add(server_list.plain("config_drive", Truth().check(query["config_drive"], "config_drive")))
-    if "metadata" in query:
-        add(server_list.with_metadata(_metadata(query["metadata"])))
-    if "availability_zone" in query:
-        add(_in_zone(call, str(query["availability_zone"])))
-    span = query.get("changes-since"), query.get("changes-before")
-    if all(span) and str(span[1]) < str(span[0]):
-        raise InvalidRequest("The value of changes-since must be less than or equal to changes-before.")
-    if any(span):
-        add(server_list.changed(*span))
-    gone = _only_deleted(call, query.get("status", ())) or ("deleted" in query and _truth(query, "deleted"))
-    if gone or not any(span):
-        add(server_list.deleted(gone))
-    return True
+def _add_filter(query: ServerQuery, name: str, value: Any) -> None:
+    """One parameter that filters."""
+    if name in COLUMNS:
+        query.equal[COLUMNS[name]] = None if value in ("None", "null") else (
+            NUMBER.check(value, name) if name in NUMBERS else value)
+    elif name in REGEXP:
+        query.matching.append((REGEXP[name], PATTERN.check(value, name)))
+    elif name in ADDRESSES:
+        query.addresses[ADDRESSES[name]] = PATTERN.check(value, name)
+    elif name in TAG_FILTERS:
+        query.tags.append((str(value).split(","), *TAG_FILTERS[name]))
+    elif name == "config_drive":
+        query.equal["config_drive"] = Truth().check(value, name)
+    elif name == "metadata":
+        query.metadata = _metadata(value)
 
 
 TAG_FILTERS = {"tags": (True, False), "tags-any": (False, False), "not-tags": (True, True),
                "not-tags-any": (False, True)}
 
 
-def _status(call: Call, words: Sequence[str], wanted: server_list.ServerQuery) -> bool:
-    conditions = [server_list.word(word) for word in words]
-    if any(condition is None for condition in conditions):
-        if call.version >= REFUSES_STATUS:
-            raise InvalidRequest(f"Invalid status: {', '.join(words)[:80]}")
-        conditions = [condition for condition in conditions if condition]
-        if not conditions:
-            return False
-    from sqlalchemy import or_
-
-    wanted.filters.append(lambda kind: or_(*(condition(kind) for condition in conditions if condition)))
-    return True
-
-
-def _only_deleted(call: Call, words: Sequence[str]) -> bool:
-    """Whether deleted servers are asked for by their status. Raises ``Forbidden`` when the caller may not."""
-    if {word.upper() for word in words} != {"DELETED"}:
-        return False
-    if not call.context.is_admin:
-        raise Forbidden("Only administrators may list deleted instances")
-    return True
+def _statuses(call: Call, words: Sequence[str]) -> list[str]:
+    """The words that are a server's status. Since 2.38 others are refused; before, nothing fits them."""
+    known = [word for word in words if states_of(word.upper())]
+    if len(known) < len(words) and call.version >= REFUSES_STATUS:
+        raise InvalidRequest(f"Invalid status: {', '.join(words)[:80]}")
+    return known
 
 
 def _metadata(text: str) -> dict[str, Any]:
@@ -219,13 +172,6 @@ def _metadata(text: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise InvalidField("metadata", "must be a JSON object of keys and values", text)
     return dict(METADATA.check({key: str(value) for key, value in found.items()}, "metadata"))
-
-
-def _in_zone(call: Call, zone: str) -> Callable[[str], Any]:
-    from sqlalchemy import and_, or_
-
-    names = [host.name for host in call.cloud.hosts.all().values() if host.zone == zone]
-    return lambda _kind: or_(table.c.host.in_(names), and_(table.c.host.is_(None), table.c.availability_zone == zone))
 
 
 def _sort(call: Call, query: Mapping[str, Any]) -> list[tuple[str, bool]]:
@@ -243,44 +189,27 @@ def _sort(call: Call, query: Mapping[str, Any]) -> list[tuple[str, bool]]:
     return found + [(name, True) for name in ("created_at", "id") if name not in names]
 
 
-def _marker(call: Call, id: str, sort: Sequence[tuple[str, bool]]) -> tuple[Any, ...]:
-    """Where a page begins: what the server *id* sorts by. It may have been deleted since the page before."""
-    found = instance_actions.server(call.cloud.store, id, deleted=True) if len(id) == 36 else None
-    if found is None or (found[1].project_id != call.project and not call.context.is_admin):
-        raise InvalidRequest(f"marker [{id[:80]}] not found")
-    return tuple(getattr(found[1], name) for name, _descending in sort)
-
-
 # One server -----------------------------------------------------------------------------------------------------
 def shown(call: Call, row: Any, everything: bool = True) -> dict[str, Any]:
     """``{"server": …}`` of a row; not *everything*: without extended attributes, as PUT had it before 2.75."""
     view = View(call, groups=True)
     if call.version >= SHOWS_GROUPS and '"group"' in row.hints:  # no other server is in one
-        view.groups = _groups(call, row.id)
+        view.groups = {row.id: servers.groups_of(call, row.id)}
     found = view.full(row)
     if not everything:
         found = {name: value for name, value in found.items() if name in BASIC}
-        found["addresses"] = {label: [{"version": one["version"], "addr": one["addr"]} for one in given]
-                              for label, given in orjson.loads(row.addresses).items()}
+        found["addresses"] = addresses.view(row.addresses)
     return {"server": found}
-
-
-def _groups(call: Call, id: str) -> dict[str, list[str]]:
-    with call.cloud.store.api.read() as connection:
-        rows = connection.execute(select(server_group_members.c.group_id).join(
-            server_groups, server_groups.c.id == server_group_members.c.group_id).where(
-            server_group_members.c.server_id == id)).scalars().all()
-    return {id: list(rows)}
 
 
 def show(call: Call) -> dict[str, Any]:
     """GET /servers/{id}."""
-    return shown(call, call.server)
+    return shown(call, servers.show(call, call.target))
 
 
 def away(call: Call, mapping: Any) -> dict[str, Any]:
     """GET /servers/{id} while its cell does not answer: what the API database knows of it (Nova 2.69)."""
-    return {"server": {**_unknown(View(call), mapping, "/servers/detail"), "OS-EXT-STS:power_state": 0}}
+    return {"server": {**_unknown(View(call), mapping), "OS-EXT-STS:power_state": 0}}
 
 
 UPDATE_BODY = Wrapped("server", record({
@@ -294,43 +223,26 @@ CHANGED = {"name": "name", "OS-DCF:diskConfig": "disk_config", "accessIPv4": "ac
 
 
 def update(call: Call) -> dict[str, Any]:
-    """PUT /servers/{id}: what a server is called. A running guest is not touched."""
-    values = {CHANGED[name]: value for name, value in call.body.items()}
-    if values:
-        with call.database.write() as connection:
-            servers.change(connection, call.server.id, **values)
-    found = servers.find(call.cloud.store, call.server.id)
-    if found is None:
-        raise NotFound(f"Instance {call.server.id} could not be found.")
-    return shown(call, found[1], everything=call.version >= FULL_UPDATE)
+    """PUT /servers/{id}: what a server is called."""
+    row = servers.update(call, call.target, {CHANGED[name]: value for name, value in call.body.items()})
+    return shown(call, row, everything=call.version >= FULL_UPDATE)
 
 
 def delete(call: Call) -> Answer:
-    """DELETE /servers/{id}; also forceDelete."""
-    server = call.server
-    with call.database.write() as connection:
-        actions.cancel(connection, server.id)
-        done = servers.ask(connection, server, "delete", call.request.id, call.context.user_id, call.project)
-        if done:
-            call.database.ring(connection, servers.ACTIONS_BELL)
-    if not done:
-        again = servers.find(call.cloud.store, server.id)
-        if again is None:
-            raise NotFound(f"Instance {server.id} could not be found.")
-        call.database, call.server = again
-        return delete(call)
+    """DELETE /servers/{id}."""
+    servers.delete(call, call.target)
     return Answer(None, 204)
 
 
 OPERATIONS = (
-    Operation(method="GET", path="/servers", handler=list_brief, name="servers.list", rule=f"{READ}index",
+    Operation(method="GET", path="/servers", handler=list_brief, name="servers.list", rule=servers.INDEX,
               query=LIST_QUERY, strict=STRICT, quick=True),
-    Operation(method="GET", path="/servers/detail", handler=list_full, name="servers.detail.list", rule=f"{READ}detail",
+    Operation(method="GET", path="/servers/detail", handler=list_full, name="servers.detail.list", rule=servers.DETAIL,
               query=LIST_QUERY, strict=STRICT, quick=True),
-    Operation(method="GET", path="/servers/{server_id}", handler=show, name="servers.show", rule=f"{READ}show",
+    Operation(method="GET", path="/servers/{server_id}", handler=show, name="servers.show", use=servers.show,
               target="server", strict=102, quick=True, away=(69, away)),
-    Operation(method="PUT", path="/servers/{server_id}", handler=update, name="servers.update", rule=f"{READ}update",
-              target="server", act="update", body=UPDATE_BODY),
-    Operation(method="DELETE", path="/servers/{server_id}", handler=delete, name="servers.delete", rule=f"{READ}delete",
-              target="server", act="delete", status=204),
+    Operation(method="PUT", path="/servers/{server_id}", handler=update, name="servers.update", use=servers.update,
+              target="server", body=UPDATE_BODY),
+    Operation(method="DELETE", path="/servers/{server_id}", handler=delete, name="servers.delete", use=servers.delete,
+              target="server", status=204),
 )

@@ -1,63 +1,21 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Value types of Nova's bodies and queries that the core's do not have: Nova takes numbers and truth as text too."""
+"""Value types of Nova's bodies and queries that stand in neither the core nor ``compute.values``."""
 
 from __future__ import annotations
 
 import re
-import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from ipaddress import ip_address
 from typing import Any
 
+from magnetar_control.compute.values import FALSE, KEY, METADATA, TAG, TAGS, TRUE, Anything, Id, Number, Truth
 from magnetar_control.store import regex
 from magnetar_core.errors import InvalidField
 from magnetar_core.fields import Field, Record
 from magnetar_core.kinds.common import NAME
-from magnetar_core.values import Base64, ListOf, MapOf, Nullable, Text, Value
+from magnetar_core.values import Base64, ListOf, Nullable, Text, Value
 from magnetar_core.versions import Range, Version
-
-TRUE = ("True", "TRUE", "true", "1", "ON", "On", "on", "YES", "Yes", "yes")
-FALSE = ("False", "FALSE", "false", "0", "OFF", "Off", "off", "NO", "No", "no")
-
-
-class Truth(Value):
-    """true or false, or one of the words that Nova takes for them."""
-
-    def check(self, value: Any, path: str, version: Version | None = None) -> Any:
-        """A bool."""
-        if isinstance(value, bool):
-            return value
-        if value in TRUE:
-            return True
-        if value in FALSE:
-            return False
-        raise InvalidField(path, "must be true or false", value)
-
-    def schema(self, version: Version | None = None) -> dict[str, Any]:
-        """The words."""
-        return {"enum": [True, False, *TRUE, *FALSE]}
-
-
-class Number(Value):
-    """A whole number, or text of digits, from *min* to *max*."""
-
-    def __init__(self, min: int = 0, max: int = 2**31 - 1) -> None:
-        self.min, self.max = min, max
-
-    def check(self, value: Any, path: str, version: Version | None = None) -> Any:
-        """An int."""
-        if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,19}", value):
-            value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise InvalidField(path, "must be a whole number", value)
-        if not self.min <= value <= self.max:
-            raise InvalidField(path, f"must be from {self.min} to {self.max}", value)
-        return value
-
-    def schema(self, version: Version | None = None) -> dict[str, Any]:
-        """Both forms."""
-        return {"type": ["integer", "string"], "pattern": "^-?[0-9]+$", "minimum": self.min, "maximum": self.max}
 
 
 class Decimal(Value):
@@ -95,10 +53,6 @@ class Pattern(Value):
     def schema(self, version: Version | None = None) -> dict[str, Any]:
         """A string with a format."""
         return {"type": "string", "format": "regex"}
-
-
-class Anything(Value):
-    """Anything: what Nova does not look at."""
 
 
 class Null(Value):
@@ -177,23 +131,6 @@ class Time(Value):
         return {"type": "string", "format": "date-time"}
 
 
-class Id(Value):
-    """A uuid as Nova takes it: any case, hyphens or none; kept as it was given, in lower case with hyphens."""
-
-    def check(self, value: Any, path: str, version: Version | None = None) -> Any:
-        """The uuid."""
-        try:
-            if not isinstance(value, str):
-                raise ValueError  # noqa: TRY004 - one answer for both
-            return str(uuid.UUID(value))
-        except ValueError:
-            raise InvalidField(path, "must be a uuid", value) from None
-
-    def schema(self, version: Version | None = None) -> dict[str, Any]:
-        """A string with a format."""
-        return {"type": "string", "format": "uuid"}
-
-
 def record(fields: Mapping[str, Field | Value], *required: str) -> Record:
     """An object with these keys and no others; *required* ones must be there."""
     made = {}
@@ -265,10 +202,6 @@ class OneKey(Value):
         return {**self.value.schema(version), "minProperties": 1, "maxProperties": 1}
 
 
-KEY = Text(1, 255, r"[a-zA-Z0-9\-_:. ]{1,255}", "may have letters, digits, blanks and - _ : . only")
-METADATA = MapOf(KEY, Text(0, 255), 100000)
-TAG = Text(1, 60, r"[^,/]*", "must have 1 to 60 characters, without comma and slash")
-TAGS = ListOf(TAG, 50, unique=True)
 DESCRIPTION = Nullable(Text(0, 255, r"[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*", "must be printable text"))
 HOSTNAME = Text(2, 63, r"[a-zA-Z0-9]+[a-zA-Z0-9-]*[a-zA-Z0-9]+", "must be a host name of 2 to 63 letters, digits and -")
 FQDN = Text(1, 255, r"[a-zA-Z0-9._-]*", "must be a host name of letters, digits and . _ -")
@@ -285,4 +218,4 @@ def device_tag(until: str) -> Field:
     return Field(Gapped(TAG, until, "2.42"), "", since="2.32", on="create")
 
 
-__all__ = ["NAME"]
+__all__ = ["FALSE", "KEY", "METADATA", "NAME", "TAG", "TAGS", "TRUE", "Anything", "Id", "Number", "Truth"]

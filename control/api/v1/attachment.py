@@ -9,6 +9,8 @@ from typing import Any
 
 import orjson
 
+from magnetar_control.compute import volume_attachments
+from magnetar_control.compute.target import find
 from magnetar_core.errors import Conflict, InvalidField, NotFound
 from magnetar_core.kinds import InterfaceAttachment, VolumeAttachment
 from magnetar_core.plan import Step
@@ -136,21 +138,21 @@ class VolumeAttachments(Attached):
         """Attach it, and wait until the server has it."""
         self.possible(asks, want, None)
         request_id = f"req-{uuid.uuid4()}"
-        asks.compute("POST", f"/servers/{want['server']}/os-volume_attachments", {"volumeAttachment": {
-            "volumeId": want["volume"], "delete_on_termination": want["delete_on_termination"],
-            **({"device": f"/dev/{want['device']}"} if want["device"] else {}),
-            **({"tag": want["tag"]} if want["tag"] else {})}}, request_id)
+        volume_attachments.attach(
+            asks.under(request_id), find(asks, want["server"]), want["volume"],
+            f"/dev/{want['device']}" if want["device"] else None, want["tag"],
+            delete_on_termination=want["delete_on_termination"])
         do.Doing(asks, want["server"], operation).ended(request_id, "attach_volume")
 
     def change(self, asks: Asks, have: Document, want: Document, names: list[str], operation: Operation) -> None:
         """Whether the volume goes with the server."""
-        asks.compute("PUT", f"/servers/{have['server']}/os-volume_attachments/{have['volume']}", {"volumeAttachment": {
-            "volumeId": have["volume"], "delete_on_termination": want["delete_on_termination"]}})
+        volume_attachments.update(asks, find(asks, have["server"]), have["volume"],
+                                  delete_on_termination=want["delete_on_termination"])
 
     def remove(self, asks: Asks, have: Document, operation: Operation) -> None:
         """Detach it, and wait until the guest has let go."""
         request_id = f"req-{uuid.uuid4()}"
-        asks.compute("DELETE", f"/servers/{have['server']}/os-volume_attachments/{have['volume']}", None, request_id)
+        volume_attachments.detach(asks.under(request_id), find(asks, have["server"]), have["volume"])
         do.Doing(asks, have["server"], operation).ended(request_id, "detach_volume")
 
 

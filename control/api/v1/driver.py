@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from typing import Any
 from weakref import WeakValueDictionary
 
+from magnetar_control.compute.caller import Caller
 from magnetar_core import reconcile
 from magnetar_core.errors import Ambiguous, InvalidField, MagnetarError, NotFound
 from magnetar_core.fields import Kind
 from magnetar_core.plan import Result, Step
 from magnetar_core.reconcile import Document, check_mode, compared, difference, forgotten, given_by, is_uuid, recorded
 
-from .asks import Asks
 from .operations import Operation
 
 #: One lock for each key that is being ensured, so that two requests at once do not make two resources of one name.
@@ -56,17 +56,17 @@ class Driver:
     removing: tuple[Step, ...] = ()
 
     # What there is
-    def every(self, asks: Asks) -> list[Document]:
+    def every(self, caller: Caller) -> list[Document]:
         """All that the caller may see, as answers show them. Keys that begin with ``_`` are the driver's own."""
         raise NotImplementedError
 
-    def filtered(self, asks: Asks, filters: dict[str, Any]) -> list[Document]:
+    def filtered(self, caller: Caller, filters: dict[str, Any]) -> list[Document]:
         """As ``every``, for a list with *filters*; those that the driver has applied it takes out of them."""
-        return self.every(asks)
+        return self.every(caller)
 
-    def find(self, asks: Asks, key: str) -> Document | None:
+    def find(self, caller: Caller, key: str) -> Document | None:
         """The one that *key*, its uuid or name, means. Raises ``Ambiguous``."""
-        found = self.every(asks)
+        found = self.every(caller)
         exact = [one for one in found if one.get("id") == (key.lower() if is_uuid(key) else key)]
         named = exact or [one for one in found if one.get("name") == key]
         if len(named) > 1:
@@ -74,9 +74,9 @@ class Driver:
                             uuids=[str(one["id"]) for one in named])
         return named[0] if named else None
 
-    def one(self, asks: Asks, key: str) -> Document:
+    def one(self, caller: Caller, key: str) -> Document:
         """As ``find``. Raises ``NotFound``."""
-        found = self.find(asks, key)
+        found = self.find(caller, key)
         if found is None:
             raise NotFound(f"There is no {self.kind.noun} {key!r} in this cloud that you may see.", kind=self.kind.noun,
                            key=key)
@@ -99,19 +99,19 @@ class Driver:
                 raise InvalidField(name, f"is a matter of single hosts; in a cloud it is {only!r}", found[name])
         return found
 
-    def complete(self, asks: Asks, want: Document, have: Document | None) -> Document:
+    def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
         """What is wanted with its references resolved, in place of *have* where there is one. Changes nothing. Raises
         what cannot be; ``reconcile.missing`` says which reference a dry run may assume."""
         return want
 
-    def possible(self, asks: Asks, want: Document, have: Document | None) -> None:
+    def possible(self, caller: Caller, want: Document, have: Document | None) -> None:
         """Whether *want* can be made, in the place of *have* where there is one, which is removed before. Raises what
         the service would refuse; changes nothing."""
 
-    def possible_change(self, asks: Asks, want: Document, have: Document) -> None:
+    def possible_change(self, caller: Caller, want: Document, have: Document) -> None:
         """Whether *have* can be changed into *want*. Raises what would be refused; changes nothing."""
 
-    def sound(self, asks: Asks, have: Document, operation: Operation | None) -> Document:
+    def sound(self, caller: Caller, have: Document, operation: Operation | None) -> Document:
         """*have*, when it can be relied on; what is being made is waited for (not in a dry run, without *operation*).
         Raises ``Conflict``."""
         return have
@@ -124,11 +124,11 @@ class Driver:
         elif have is None:
             yield from self.making
 
-    def predicted_plan(self, asks: Asks, want: Document, have: Document) -> list[Step]:
+    def predicted_plan(self, caller: Caller, want: Document, have: Document) -> list[Step]:
         """As ``plan`` of a change, for a dry run, in which others may be asked."""
         return list(self.plan(want, have))
 
-    def predicted(self, asks: Asks, want: Document, have: Document | None) -> Document:
+    def predicted(self, caller: Caller, want: Document, have: Document | None) -> Document:
         """What the resource will look like, as far as that is known. May raise what a making would."""
         if have is None:
             shown = {f.name for f in self.kind.fields if "show" in f.on}
@@ -137,50 +137,50 @@ class Driver:
         return {**have, **{name: want[name] for name in compared(self.kind) if name in want and name not in secrets}}
 
     # What is done
-    def make(self, asks: Asks, want: Document, operation: Operation) -> str | None:
+    def make(self, caller: Caller, want: Document, operation: Operation) -> str | None:
         """Make one. Returns its uuid where that says better than the name which one it is."""
         raise NotImplementedError
 
-    def change(self, asks: Asks, have: Document, want: Document, names: list[str], operation: Operation) -> None:
+    def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
         """Have the fields *names* be as in *want*."""
         raise NotImplementedError
 
-    def remove(self, asks: Asks, have: Document, operation: Operation) -> None:
+    def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
         """Remove it."""
         raise NotImplementedError
 
-    def recreate(self, asks: Asks, have: Document, want: Document, operation: Operation) -> str | None:
+    def recreate(self, caller: Caller, have: Document, want: Document, operation: Operation) -> str | None:
         """Remove it and make it as wanted. Where that fails, one that is ``plain`` is made again as it was."""
         defaults = self.kind.defaults()
-        self.remove(asks, have, operation)
+        self.remove(caller, have, operation)
         try:
-            return self.make(asks, {**defaults, **want}, operation)
+            return self.make(caller, {**defaults, **want}, operation)
         except MagnetarError as error:
             if not self.plain:
                 raise
             old = {**defaults, **have}
-            self.make(asks, old if self.takes_id else {n: v for n, v in old.items() if n != "id"}, operation)
+            self.make(caller, old if self.takes_id else {n: v for n, v in old.items() if n != "id"}, operation)
             error.message = f"{error.message.rstrip('.')}. {self.kind.noun} {have['name']!r} is there again as it was."
             raise
 
     # Ensure
-    def ensure(self, asks: Asks, key: str, want: Document | None, permissions: Mapping[str, Any], dry_run: bool,
+    def ensure(self, caller: Caller, key: str, want: Document | None, permissions: Mapping[str, Any], dry_run: bool,
                operation: Operation) -> Result:
         """Have it be as *want*; ``None``: absent."""
         if not self.makeable:
             raise InvalidField("kind", f"{self.kind.noun} is only reported here, and not made or changed")
-        with _alone(self.kind.noun, asks.project, key):
+        with _alone(self.kind.noun, caller.project, key):
             if want is None:
-                return self.removal(asks, self.find(asks, key), dry_run, operation)
-            change = Change(self, asks, self.given(key, want), permissions, dry_run, operation)
-            return change.run(self.find(asks, key))
+                return self.removal(caller, self.find(caller, key), dry_run, operation)
+            change = Change(self, caller, self.given(key, want), permissions, dry_run, operation)
+            return change.run(self.find(caller, key))
 
-    def removal(self, asks: Asks, have: Document | None, dry_run: bool, operation: Operation) -> Result:
+    def removal(self, caller: Caller, have: Document | None, dry_run: bool, operation: Operation) -> Result:
         """Remove *have*, if there is one."""
         if have is None:
             return Result([], [], None)
         if not dry_run:
-            self.remove(asks, have, operation)
+            self.remove(caller, have, operation)
         steps = [*self.plan(None, have), forgotten(self.kind, have["name"])]
         return Result(steps, difference(self.kind, self.comparable(have), None), self.public(have))
 
@@ -188,10 +188,10 @@ class Driver:
 class Change(reconcile.Change):
     """One ensure of something that is to be there, in a cloud."""
 
-    def __init__(self, driver: Driver, asks: Asks, given: Document, permissions: Mapping[str, Any], dry_run: bool,
+    def __init__(self, driver: Driver, caller: Caller, given: Document, permissions: Mapping[str, Any], dry_run: bool,
                  operation: Operation) -> None:
         super().__init__(driver.kind, given, permissions, dry_run)
-        self.driver, self.asks, self.operation = driver, asks, operation
+        self.driver, self.caller, self.operation = driver, caller, operation
 
     def run(self, have: Document | None) -> Result:
         """Plan it; then do it, or in a dry run stop there."""
@@ -206,10 +206,10 @@ class Change(reconcile.Change):
 
     def _complete(self, wanted: Document, have: Document | None) -> Document:
         with check_mode(self.dry_run, self.warnings):
-            return self.driver.complete(self.asks, wanted, have)
+            return self.driver.complete(self.caller, wanted, have)
 
     def _shown(self, key: str) -> Document:
-        return self.driver.public(self.driver.one(self.asks, key))
+        return self.driver.public(self.driver.one(self.caller, key))
 
     def _make(self) -> Result:
         driver, id = self.driver, self.given.get("id")
@@ -221,10 +221,10 @@ class Change(reconcile.Change):
         want = self._complete(wanted, None)
         steps = [recorded(self.kind, want.get("name", "")), *driver.plan(want, None)]
         if self.dry_run:
-            driver.possible(self.asks, want, None)
-            shown = driver.public(driver.predicted(self.asks, want, None))
+            driver.possible(self.caller, want, None)
+            shown = driver.public(driver.predicted(self.caller, want, None))
         else:
-            shown = self._shown(driver.make(self.asks, want, self.operation) or str(want.get("id") or want["name"]))
+            shown = self._shown(driver.make(self.caller, want, self.operation) or str(want.get("id") or want["name"]))
         return self.result(steps, self._difference(None, wanted), shown)
 
     def _difference(self, have: Document | None, want: Document) -> list[Document]:
@@ -233,31 +233,31 @@ class Change(reconcile.Change):
 
     def _change(self, have: Document, want: Document, *, rebuild: bool) -> Result:
         driver = self.driver
-        have = driver.sound(self.asks, have, None if self.dry_run else self.operation)
+        have = driver.sound(self.caller, have, None if self.dry_run else self.operation)
         names = [name for name in compared(self.kind) if name in want and want.get(name) != have.get(name)]
         allowed = {**have, **self.allowed(rebuild)}
         planned = list(driver.plan(want, allowed))
         if not names and not planned:
             return self.result([], [], driver.public(have))
-        driver.possible_change(self.asks, want, allowed)
+        driver.possible_change(self.caller, want, allowed)
         changes = self._difference(have, want)
         if self.dry_run:
             with check_mode(True, self.warnings):
-                planned = driver.predicted_plan(self.asks, want, allowed)
-            shown = driver.public(driver.predicted(self.asks, want, have))
+                planned = driver.predicted_plan(self.caller, want, allowed)
+            shown = driver.public(driver.predicted(self.caller, want, have))
         else:
-            driver.change(self.asks, allowed, want, names, self.operation)
+            driver.change(self.caller, allowed, want, names, self.operation)
             shown = self._shown(str(have["id"]))
         return self.result([recorded(self.kind, want.get("name", have["name"])), *planned], changes, shown)
 
     def _recreate(self, have: Document, want: Document) -> Result:
         driver = self.driver
-        driver.possible(self.asks, want, have)
+        driver.possible(self.caller, want, have)
         gone = list(driver.plan(None, have)) or [forgotten(self.kind, have["name"])]
         steps = [*gone, recorded(self.kind, want.get("name", have["name"])), *driver.plan(want, None)]
         changes = self._difference(have, want)
         if self.dry_run:
-            shown = driver.public(driver.predicted(self.asks, want, have))
+            shown = driver.public(driver.predicted(self.caller, want, have))
         else:
-            shown = self._shown(driver.recreate(self.asks, have, want, self.operation) or want["name"])
+            shown = self._shown(driver.recreate(self.caller, have, want, self.operation) or want["name"])
         return self.result(steps, changes, shown)

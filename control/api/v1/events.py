@@ -9,17 +9,19 @@ from typing import Any
 
 import orjson
 
-from magnetar_control.store import instance_actions
+from magnetar_control.compute import server_actions
+from magnetar_control.compute.values import METADATA
+from magnetar_control.store import names
+from magnetar_core.actions import STOPPED
 from magnetar_core.errors import InvalidField, NotFound
 from magnetar_core.fields import Field, Kind
 from magnetar_core.kinds import Image, Server
 from magnetar_core.kinds.common import NAME, REFERENCE
-from magnetar_core.power import STOPPED
 from magnetar_core.values import Boolean, Choices, MapOf, Nullable, Text, Value
 
 from . import server_do as do
 from .asks import FURTHER, Asks, Document
-from .driver import Driver
+from .noun import Noun
 from .operations import Operation
 from .server import Servers
 from .server_want import IMAGES
@@ -71,27 +73,29 @@ class ChangePassword(Kind):
     password = Field(Text(1, 255), "The password.", required=True, secret=True)
 
 
-def _reboot(doing: do.Doing, row: Any, args: Document) -> Document:
-    doing.asks.act(row.id, "reboot", {"type": args["type"].upper()}, doing.asks.request_id)
+def _reboot(doing: do.Doing, _row: Any, args: Document) -> Document:
+    server_actions.reboot(doing.asks, doing.target, args["type"])
     doing.ended(doing.asks.request_id, f"reboot-{args['type']}")
     return {}
 
 
 def _rebuild(doing: do.Doing, row: Any, args: Document) -> Document:
     image = IMAGES.one(doing.asks, args["image"])["id"] if args.get("image") else row.image_id
-    given: Document = {name: args[name] for name in ("key_name", "user_data", "metadata") if name in args}
-    body = {"imageRef": image, "preserve_ephemeral": args["preserve_ephemeral"], **given}
-    doing.asks.act(row.id, "rebuild", body, doing.asks.request_id)
+    if image is None:
+        raise InvalidField("image", "is required: a server without one cannot be rebuilt")
+    metadata = args.get("metadata")
+    server_actions.rebuild(doing.asks, doing.target, server_actions.Rebuild(
+        image_id=image, preserve_ephemeral=args["preserve_ephemeral"],
+        columns={name: args[name] for name in ("key_name", "user_data") if name in args},
+        metadata=None if metadata is None else METADATA.check(metadata, "metadata")))
     doing.ended(doing.asks.request_id, "rebuild")
     return {}
 
 
 def _create_image(doing: do.Doing, row: Any, args: Document) -> Document:
-    metadata: Document = {**args["metadata"]}
-    if args["description"]:
-        metadata["description"] = args["description"]
-    id = doing.asks.act(row.id, "createImage", {"name": args["name"], "metadata": metadata},
-                        doing.asks.request_id)["image_id"]
+    properties = {**args["metadata"], **({"description": args["description"]} if args["description"] else {})}
+    id = server_actions.create_image(doing.asks, doing.target, args["name"],
+                                     METADATA.check(properties, "metadata"))
     doing.ended(doing.asks.request_id, "createImage")
     return {"image": {"id": id, "name": args["name"]}, "consistency": _consistency(row)}
 
@@ -101,14 +105,14 @@ def _consistency(row: Any) -> str:
     return "stopped" if row.vm_state == STOPPED else "crash-consistent"
 
 
-def _crash_dump(doing: do.Doing, row: Any, _args: Document) -> Document:
-    doing.asks.act(row.id, "trigger_crash_dump", None, doing.asks.request_id)
+def _crash_dump(doing: do.Doing, _row: Any, _args: Document) -> Document:
+    server_actions.PLAIN["trigger_crash_dump"](doing.asks, doing.target)
     doing.ended(doing.asks.request_id, "trigger_crash_dump")
     return {}
 
 
-def _change_password(doing: do.Doing, row: Any, args: Document) -> Document:
-    doing.asks.act(row.id, "changePassword", {"adminPass": args["password"]}, doing.asks.request_id)
+def _change_password(doing: do.Doing, _row: Any, args: Document) -> Document:
+    server_actions.change_password(doing.asks, doing.target, args["password"])
     return {}
 
 
@@ -120,7 +124,7 @@ EVENTS: Mapping[str, tuple[type[Kind], str, Callable[[do.Doing, Any, Document], 
     "change_password": (ChangePassword, "changePassword", _change_password)}
 
 
-def event(asks: Asks, noun: Driver, key: str, sent: Mapping[str, Any], operation: Operation) -> Document:
+def event(asks: Asks, noun: Noun, key: str, sent: Mapping[str, Any], operation: Operation) -> Document:
     """Do it, unless this request id has done it before."""
     name = str(sent["event"])
     if not isinstance(noun, Servers) or name not in EVENTS:
@@ -139,7 +143,7 @@ def event(asks: Asks, noun: Driver, key: str, sent: Mapping[str, Any], operation
     if database is None:
         raise NotFound(f"Server {key!r} was removed in the meantime.", kind="server", key=key)
     with database.read() as connection:
-        before = instance_actions.of_request(connection, row.id, asks.request_id, action.format(**args))
+        before = names.asked(connection, row.id, asks.request_id, action.format(**args))
     if before is None:
         found = function(doing, row, args)
     else:

@@ -1,417 +1,291 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""server: found by name or uuid in the caller's project, and made be as wanted, step by step.
+"""server: found by name or uuid in the caller's project, and made be as wanted, action by action.
 
-What is wanted is compared with what is, and the next thing asked for, until nothing differs: so a request that is sent
+What is wanted is compared with what is, and the next action asked for, until nothing differs: so a request that is sent
 again, or goes on in another process, ends as the first would have. A name is looked up once more in the transaction
 that writes a new server, so the same request never makes two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from magnetar_control.api.nova.operation import Call
-from magnetar_control.api.nova.operation import Operation as Route
-from magnetar_control.api.nova.server_create import BODY, CREATE
-from magnetar_control.api.nova.server_create import prepared as rows_of
-from magnetar_control.compute import quotas as quota
-from magnetar_control.compute.cloud import Cloud
+from magnetar_control.compute import quotas, server_actions, server_create, volume_attachments
+from magnetar_control.compute import servers as compute
+from magnetar_control.compute.caller import Caller
 from magnetar_control.compute.scheduling import predicted_host
-from magnetar_control.store import instance_actions, server_list, servers
-from magnetar_control.store.locks import advisory_lock
-from magnetar_control.store.tables import servers as table
+from magnetar_control.compute.target import find
+from magnetar_control.store import instance_actions, servers
 from magnetar_control.web import Answer
-from magnetar_core.errors import Ambiguous, Conflict, InvalidField, MagnetarError, NotFound
-from magnetar_core.fields import CREATE as MAKING
+from magnetar_core import power
+from magnetar_core.errors import Ambiguous, Conflict, Failed, InvalidField, MagnetarError, NotFound
 from magnetar_core.kinds import Server
-from magnetar_core.plan import Result, diff
-from magnetar_core.power import RESCUED, VM_STATES, status
+from magnetar_core.plan import Result, Step
+from magnetar_core.reconcile import Document, is_uuid, recorded
 from magnetar_core.values import Text
 
-from . import server_do as do
-from . import server_plan as planning
-from .asks import Asks, Document
-from .noun import EMPTY, Noun, immutable, is_uuid, merged
+from . import server_dry_run, server_plan, server_view
+from .driver import Change, Driver
 from .operations import Operation
-from .server_anew import kept, rows_instead_of, without
-from .server_shown import CONSTANT, plain, shown
-from .server_want import BLOCK, Wanted
-
-#: The microversion in whose words servers are made.
-MINOR = 96
-_ROUTE = Route(method="POST", path="/servers", handler=lambda _call: None, name="servers.create", rule=CREATE,
-               body=BODY)
+from .server_actions import ServerActions, found, removed, settled, why_failed
+from .server_request import complete, network_of, new_server, rebuild_of
 
 
 class Taken(Exception):
     """There is a server of that name by now."""
 
 
-class Servers(Noun):
+class Servers(Driver):
     """Servers of the project."""
 
     kind = Server
-    absent = {**CONSTANT, "personality": None}
+    absent = {**server_view.CONSTANT, "personality": None}
 
     def __init__(self) -> None:
         self.more = {"console": {"GET": self.console}}
 
-    # Reading
-
-    def rows(self, asks: Asks) -> Sequence[Any]:
+    # What there is
+    def rows(self, caller: Caller) -> Sequence[Any]:
         """All of the project; one query for each cell."""
-        found = server_list.page(asks.cloud.store, server_list.ServerQuery(
-            tuple(table.c), 10000, [("created_at", True), ("id", True)],
-            [server_list.plain("project_id", asks.project), server_list.deleted(False)], project=asks.project,
-            timeout=asks.cloud.settings.cell_timeout))
-        asks.compute("GET", "/servers", None, None, limit=0)  # whether the caller may list at all
-        return found.rows
+        return compute.of_project(caller)
 
-    def every(self, asks: Asks) -> list[Document]:
+    def every(self, caller: Caller) -> list[Document]:
         """All of the project."""
-        known = _Names(asks)
-        return [plain(shown(row, known)) for row in self.rows(asks)]
+        names = _ImageNames(caller)
+        return [server_view.shown(row, names) for row in self.rows(caller)]
 
-    def row(self, asks: Asks, key: str) -> Any:
+    def row(self, caller: Caller, key: str) -> Any:
         """The row; ``None`` when there is none. Raises ``Ambiguous``."""
         if is_uuid(key):
-            one = do.found(asks, key.lower())
+            one = found(caller, key.lower())
             return one[1] if one else None
-        named = servers.by_name(asks.cloud.store, asks.project, key)
+        named = servers.by_name(caller.cloud.store, caller.project, key)
         if len(named) > 1:
             raise Ambiguous(f"{len(named)} servers have the name {key!r}; use a uuid.",
                             uuids=[row.id for _database, row in named])
         return named[0][1] if named else None
 
-    def one(self, asks: Asks, key: str) -> Document:
-        """As answers show it."""
-        row = self.row(asks, key)
+    def find(self, caller: Caller, key: str) -> Document | None:
+        """By uuid, or by name."""
+        row = self.row(caller, key)
+        return None if row is None else self.seen(caller, row)
+
+    def one(self, caller: Caller, key: str) -> Document:
+        """As ``find``. Raises ``NotFound``, ``Forbidden``."""
+        row = self._existing(caller, key)
+        return self.seen(caller, compute.show(caller, find(caller, row.id)))
+
+    def _existing(self, caller: Caller, key: str) -> Any:
+        row = self.row(caller, key)
         if row is None:
             raise NotFound(f"There is no server {key!r} in your project.", kind="server", key=key)
-        asks.compute("GET", f"/servers/{row.id}")  # whether the caller may
-        return plain(self.seen(asks, row))
+        return row
 
-    def seen(self, asks: Asks, row: Any) -> Document:
+    def seen(self, caller: Caller, row: Any) -> Document:
         """The row as the plan sees it, names of volumes too."""
-        found = shown(row, _Names(asks))
-        for one in found["volumes_attached"]:
-            volume = asks.cloud.services.volume.show(asks.context, one["id"])
+        seen = server_view.shown(row, _ImageNames(caller))
+        for one in seen["volumes_attached"]:
+            volume = caller.cloud.services.volume.show(caller.context, one["id"])
             one["name"] = volume["name"] if volume else ""
-        return found
+        return seen
 
-    def console(self, request: Any, asks: Asks, _noun: Noun, key: str) -> Answer:
+    def public(self, resource: Document) -> Document:
+        """Without what is for the plan, inside of NICs too."""
+        return server_view.public(resource)
+
+    def comparable(self, resource: Document) -> Document:
+        """Without what is for the plan; the image by its uuid."""
+        return server_view.comparable(resource)
+
+    def console(self, request: Any, caller: Caller, _driver: Driver, key: str) -> Answer:
         """The end of the console log."""
         query = dict(request.query)
-        row = self.row(asks, key)
-        if row is None:
-            raise NotFound(f"There is no server {key!r} in your project.", kind="server", key=key)
-        lines = query.get("lines")
+        row, lines = self._existing(caller, key), query.get("lines")
         if lines is not None and not lines.isdigit():
             raise InvalidField("lines", "must be a whole number", lines)
-        output = asks.act(row.id, "os-getConsoleOutput", {"length": int(lines)} if lines else {})["output"]
+        output = server_actions.console_output(caller, find(caller, row.id), int(lines) if lines else None)
         if query.get("format") == "json":
             return Answer({"output": output})
         return Answer(output, media_type="text/plain; charset=utf-8")
 
-    # Changing
-
+    # What is wanted
     def given(self, key: str, want: Document) -> Document:
-        """``host`` is a wish here, and no part of the kind's settable fields."""
+        """``host`` may be given here, though the kind only reports it."""
         host = want.get("host")
-        found = super().given(key, {name: value for name, value in want.items() if name != "host"})
-        return found if host is None else {**found, "host": Text(1, 255).check(host, "host")}
+        given = super().given(key, {name: value for name, value in want.items() if name != "host"})
+        return given if host is None else {**given, "host": Text(1, 255).check(host, "host")}
 
-    def ensure(self, asks: Asks, key: str, want: Document | None, permissions: Mapping[str, Any], dry: bool,
+    def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
+        """References become what they refer to, as ``server_view`` shows it."""
+        return complete(caller, want, have)
+
+    def plan(self, want: Document | None, have: Document | None) -> Iterator[Step]:
+        """What the host does for each of the actions; see ``server_plan``."""
+        if want is None:
+            yield from server_plan.removing(have or {})
+        elif have is None:
+            yield from server_plan.making(want)
+        else:
+            yield from server_plan.steps(list(server_plan.plan(want, have)))
+
+    def predicted_plan(self, caller: Caller, want: Document, have: Document) -> list[Step]:
+        """The host's agent is asked; see ``server_dry_run``."""
+        return server_dry_run.predicted(caller, list(server_plan.plan(want, have)), want, have)
+
+    def possible(self, caller: Caller, want: Document, have: Document | None) -> None:
+        """A new server is checked when its host is predicted; one in the place of *have* here."""
+        if have is not None and not want["_assumed"]:
+            freed = {nic["address"] for nic in have["networks"]}
+            wanted = new_server({**_recreated(want, have), "id": None}, freed)
+            row = server_create.row_to_be(caller, wanted, find(caller, have["id"]).row)
+            predicted_host(caller, row, have["flavor"])
+
+    def possible_change(self, caller: Caller, want: Document, have: Document) -> None:
+        """Raises what one of the actions would be refused for, before the first of them is asked for."""
+        acts = list(server_plan.plan(want, have))
+        asked = {act.do for act in acts}
+        if have.get("rebuild"):
+            rebuild_of(want, have)
+        if "migrate" in asked and caller.cloud.hosts.get(want["host"]) is None:
+            raise Conflict(f"There is no host {want['host']!r} in this cloud. Hosts are listed by hypervisor_info.")
+        own = {nic["address"] for nic in have["networks"]}
+        nics = [network_of(act.args["wish"], act.args["at"], own) for act in acts if act.do == "attach_interface"]
+        nics = [nic for nic in nics if nic["uuid"]]  # others are networks that a dry run assumes
+        if "resize" in asked and want["flavor"]["vcpus"]:  # else a dry run assumes the flavor
+            server_plan.shrinks(have, want)
+            quotas.check_flavor(caller, have["flavor"], want["flavor"])
+        if nics:
+            caller.cloud.services.network.check(caller.context, nics)
+
+    def predicted(self, caller: Caller, want: Document, have: Document | None) -> Document:
+        """With the host that it would get, or the status that it would have."""
+        shown = super().predicted(caller, want, have)
+        if have is None:
+            if want.get("id"):
+                server_create.check_unused(caller, want["id"])
+            return {**shown, "host": None if want["_assumed"] else predicted_host(
+                caller, server_create.row_to_be(caller, new_server(want)))}
+        if (shown["power"], shown["rescue"]) != (have["power"], have["rescue"]):
+            state = power.RESCUED if shown["rescue"] is not None else power.POWERS[shown["power"]].vm_state
+            shown.update(power_state=shown["power"], status=power.status(str(state)))
+        return shown
+
+    # What is done
+    def ensure(self, caller: Caller, key: str, want: Document | None, permissions: Mapping[str, Any], dry_run: bool,
                operation: Operation) -> Result:
         """See the module."""
         while True:
-            row = self.row(asks, key)
-            if row is not None and not dry:
-                row = do.settled(asks, row.id, operation)
+            row = self.row(caller, key)
+            if row is not None and not dry_run:
+                row = settled(caller, row.id, operation)
+            have = None if row is None else self.seen(caller, row)
             if want is None:
-                return self._gone(asks, row, dry, operation)
+                return self.removal(caller, have, dry_run, operation)
             try:
-                return Ensuring(self, asks, self.given(key, want), permissions, dry, operation).run(row)
+                return _ServerChange(self, caller, self.given(key, want), permissions, dry_run, operation).run(have)
             except Taken:
                 continue
 
-    def _gone(self, asks: Asks, row: Any, dry: bool, operation: Operation) -> Result:
+    def make(self, caller: Caller, want: Document, operation: Operation) -> str:
+        """Write it down, and wait until it is as wanted. Raises ``Taken``; one that could not be made is removed."""
+        if want.get("id"):
+            server_create.check_unused(caller, want["id"])
+        new = server_create.row_to_be(caller, new_server(want))
+        if not server_create.create_named(caller, new):
+            raise Taken
+        row = settled(caller, new["id"], operation)
         if row is None:
-            return Result([], [], None)
-        have = self.seen(asks, row)
-        if not dry:
-            do.removed(asks, row.id, operation)
-        named = {name: have.get(name) for name in self.compared() if have.get(name) not in EMPTY}
-        if have["image"]:
-            named["image"] = have["image"]["id"]
-        return Result(planning.removing(have), diff(plain(named), {}, self.kind.secrets()), plain(have))
+            raise Conflict(f"Server {want['name']!r} was removed by somebody while it was made.")
+        if row.vm_state == power.ERROR:
+            raise self.unmade(caller, row, operation)
+        have = self.seen(caller, row)
+        actions = ServerActions(caller, row.id, operation)
+        for act in server_plan.powers(want, have, have["power"]):  # a new server runs
+            actions.do(act)
+        return str(row.id)
+
+    def unmade(self, caller: Caller, row: Any, operation: Operation) -> MagnetarError:
+        """Remove a server that could not be made; returns why it could not."""
+        why = why_failed(row)
+        removed(caller, row.id, operation)
+        return Failed(f"Server {row.name!r} could not be made: {why}", server=row.id)
+
+    def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
+        """One action after the other, each to its end."""
+        actions = ServerActions(caller, have["id"], operation)
+        rebuild = rebuild_of(want, have) if have.get("rebuild") else None
+        for act in server_plan.plan(want, have):
+            actions.do(act._replace(args={"rebuild": rebuild}) if act.do == "rebuild" else act)
+        if settled(caller, have["id"], operation) is None:
+            raise NotFound(f"Server {have['name']!r} was removed in the meantime.", kind="server", key=have["id"])
+
+    def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
+        """Delete it, and wait until it is gone."""
+        removed(caller, have["id"], operation)
+
+    def recreate(self, caller: Caller, have: Document, want: Document, operation: Operation) -> str:
+        """Volumes that the new one is to have too do not go with the old one."""
+        new = _recreated(want, have)
+        for volume in _kept_volumes(have, new):
+            volume_attachments.update(caller, find(caller, have["id"]), volume, delete_on_termination=False)
+        removed(caller, have["id"], operation)
+        return self.make(caller, new, operation)
 
 
-class Ensuring:
-    """One ensure of a server that is to be there."""
+class _ServerChange(Change):
+    """One ensure of a server. A request that is sent again is told what it has done."""
 
-    def __init__(self, noun: Servers, asks: Asks, given: Document, permissions: Mapping[str, Any], dry: bool,
-                 operation: Operation) -> None:
-        self.noun, self.asks, self.given, self.permissions = noun, asks, given, permissions
-        self.dry, self.operation = dry, operation
-        self.warnings: list[str] = []
+    driver: Servers
 
-    def run(self, row: Any) -> Result:
-        """Make it, or change it."""
-        if row is None:
-            return self._made()
-        mine = self._mine(row)
-        if mine and row.vm_state == "error" and not row.launched_at:
-            raise self._failed(row)
-        result = self._changed(row)
-        if result.changed or self.dry:
+    def run(self, have: Document | None) -> Result:
+        """As it was the first time, where this request has made or changed the server already."""
+        if have is None:
+            return super().run(None)
+        keys = [] if self.dry_run else self._asked(have["id"])
+        if "create" in keys and have["_vm_state"] == power.ERROR and not have["_launched"]:
+            raise self.driver.unmade(self.caller, self.driver.row(self.caller, have["id"]), self.operation)
+        result = super().run(have)
+        if result.changed or not keys:
             return result
-        if mine:
-            return Result(planning.making(self.given), self._difference(self.given), result.resource, result.warnings)
-        return Result(planning.asked(self._asked(row)), [], result.resource, result.warnings)
+        if "create" in keys:
+            wanted = self.wanted(None)
+            steps = [recorded(self.kind, have["name"]), *server_plan.making(wanted)]
+            return self.result(steps, self._difference(None, wanted), result.resource)
+        return Result(server_plan.asked(keys, have["name"]), [], result.resource, result.warnings)
 
-    def _asked(self, row: Any) -> list[str]:
+    def _asked(self, id: str) -> list[str]:
         """What this very request has asked of the server before it was sent again."""
-        one = do.found(self.asks, row.id)
+        one = found(self.caller, id)
         if one is None:
             return []
         with one[0].read() as connection:
-            return instance_actions.keys_of_request(connection, row.id, self.asks.request_id)
-
-    def _mine(self, row: Any) -> bool:
-        """Whether this very request has made the server, and is sent again."""
-        one = do.found(self.asks, row.id)
-        if one is None:
-            return False
-        with one[0].read() as connection:
-            return instance_actions.of_request(connection, row.id, self.asks.request_id, "create") is not None
-
-    # Making
-
-    def _difference(self, want: Document) -> list[Document]:
-        full = {**self.noun.kind.defaults(), **want}
-        return diff({}, {name: full.get(name) for name in self.noun.compared() if full.get(name) not in EMPTY},
-                    self.noun.kind.secrets())
-
-    def _made(self) -> Result:
-        kind = self.noun.kind
-        kind.check({name: value for name, value in self.given.items() if name != "host"}, operation=MAKING)
-        want = {**kind.defaults(), **self.given}
-        wanted = Wanted(self.asks, want, self.warnings, self.dry)
-        completed = wanted.complete(None)
-        steps = planning.making(want)
-        self._unused(want.get("id"))
-        if self.dry:
-            resource = self._predicted(completed, self._checked(completed, wanted) if wanted.whole else None)
-            return Result(steps, self._difference(self.given), resource, self.warnings)
-        row = self._insert(self._rows(wanted.body(completed), want))
-        row = do.settled(self.asks, row, self.operation)
-        if row is None:
-            raise Conflict(f"Server {want['name']!r} was removed by somebody while it was made.")
-        if row.vm_state == "error":
-            raise self._failed(row)
-        self._power(row, completed)
-        again = do.found(self.asks, row.id)
-        return Result(steps, self._difference(self.given), plain(self.noun.seen(self.asks, again[1] if again else row)),
-                      self.warnings)
-
-    def _rows(self, body: Document, want: Document, instead: Document | None = None) -> dict[str, Any]:
-        """The row to be, *instead* of a server that goes. Raises whatever the Compute API refuses."""
-        call = self._call(body, without(self.asks.cloud, instead["id"]) if instead else self.asks.cloud)
-        call.read()
-        call.check(CREATE)
-        row = rows_of(call)[0] if instead is None else rows_instead_of(call, instead["flavor"])[0]
-        if want.get("id"):
-            row["id"] = want["id"]
-        return row
-
-    def _call(self, body: Document, cloud: Cloud) -> Call:
-        request = self.asks.inner("POST", "/v2.1/servers", body)
-        request.extra["base"] = f"{request.root}/v2.1"
-        call = Call(cloud, request, _ROUTE, {}, MINOR)
-        call.body = body
-        return call
-
-    def _checked(self, completed: Document, wanted: Wanted) -> str:
-        """The host that it would get; refused is what would be refused."""
-        row = self._rows(wanted.body(completed), completed)
-        return predicted_host(self.asks, row)
-
-    def _predicted(self, want: Document, host: str | None) -> Document:
-        names = {f.name for f in self.noun.kind.fields if "show" in f.on}
-        found = {name: value for name, value in want.items() if name in names}
-        found["networks"] = [{k: v for k, v in nic.items() if not k.startswith("_")} for nic in want["networks"]]
-        return {**plain(found), "host": host}
-
-    def _unused(self, id: str | None) -> None:
-        """A uuid that is given for a new server was never another's. Raises ``Conflict``."""
-        store = self.asks.cloud.store
-        if not id:
-            return
-        with store.cell0.read() as connection:
-            held = servers.row(connection, id) is not None
-        if held or servers.mapping(store, id) is not None:
-            raise Conflict(f"The uuid {id} belongs to another server, or did before that was deleted. Use another.",
-                           uuids=[id])
-
-    def _insert(self, row: dict[str, Any]) -> str:
-        """Write it down, unless there is one of its name or uuid by now. Returns the uuid."""
-        store = self.asks.cloud.store
-        with store.cell0.write() as connection:
-            advisory_lock(connection, self.asks.project, row["name"])
-            if servers.by_name(store, self.asks.project, row["name"]):
-                raise Taken
-            if servers.find(store, row["id"]):
-                raise Conflict(f"The uuid {row['id']} belongs to another server. Use another.", uuids=[row["id"]])
-            servers.make(connection, [row], self.asks.request_id)
-            store.cell0.ring(connection, servers.ACTIONS_BELL)
-        return str(row["id"])
-
-    def _failed(self, row: Any) -> MagnetarError:
-        """A making that failed leaves nothing."""
-        why = do.fault(row)
-        do.removed(self.asks, row.id, self.operation)
-        return do.Failed(f"Server {row.name!r} could not be made: {why}", server=row.id)
-
-    def _power(self, row: Any, want: Document) -> None:
-        """A new server runs; what else it is to be comes afterwards."""
-        have = self.noun.seen(self.asks, row)
-        doing = do.Doing(self.asks, row.id, self.operation)
-        for act in planning._powers(want, have, have["power"]):  # noqa: SLF001 - the plan's last part
-            doing.do(act, {})
-
-    # Changing
-
-    def _changed(self, row: Any) -> Result:
-        have = self.noun.seen(self.asks, row)
-        if self.given.get("id", row.id) != row.id:
-            raise Conflict(f"server {row.name!r} exists with uuid {row.id}, not {self.given['id']}. Use that uuid, or "
-                           "another name.", uuids=[row.id])
-        names = self.noun.compared()
-        wish = merged(self.given, have, self.permissions["merge"])
-        known = self.noun.kind.giving_way({n: have.get(n) for n in names}, self.given)
-        wanted = Wanted(self.asks, {**known, **wish}, self.warnings, self.dry)
-        want = wanted.complete(have)
-        have["_power_wanted"] = "power" in self.given
-        policy = self._policy(have, want, wish)
-        rebuild = policy == "rebuild" and any(want.get(n) != have.get(n) for n in self.noun.kind.rebuilt)
-        if policy == "recreate":
-            return self._anew(have, want)
-        acts = list(planning.plan(want, have, bool(self.permissions.get("allow_reboot")), rebuild))
-        if not acts:
-            return Result([], [], plain(have), self.warnings)
-        changes = diff(plain({n: have.get(n) for n in names}), plain({n: _told(n, want, have) for n in names}),
-                       self.noun.kind.secrets())
-        steps = planning.steps(acts)
-        preserve = bool(self.permissions.get("preserve_ephemeral"))
-        extra = {"rebuild": wanted.rebuild(want, have, preserve)} if rebuild else {}
-        self._refused(acts, have, want, wanted)
-        if self.dry:
-            after = {**have, **{n: _told(n, want, have) for n in names}}
-            if (after["power"], after["rescue"]) != (have["power"], have["rescue"]):
-                after.update(_afterwards(after))
-            return Result(steps, changes, plain(after), self.warnings)
-        doing = do.Doing(self.asks, row.id, self.operation)
-        for act in acts:
-            doing.do(act, extra)
-        again = do.settled(self.asks, row.id, self.operation)
-        if again is None:
-            raise NotFound(f"Server {row.name!r} was removed in the meantime.", kind="server", key=row.id)
-        return Result(steps, changes, plain(self.noun.seen(self.asks, again)), self.warnings)
-
-    def _refused(self, acts: list[planning.Act], have: Document, want: Document, wanted: Wanted) -> None:
-        """Raises what one of the *acts* would be refused for, before the first of them is done."""
-        cloud, does = self.asks.cloud, {act.do for act in acts}
-        if "migrate" in does and cloud.hosts.get(want["host"]) is None:
-            raise Conflict(f"There is no host {want['host']!r} in this cloud. Hosts are listed by hypervisor_info.")
-        own = {nic["address"] for nic in have["networks"]}
-        wishes = [wanted.nic(act.args["wish"], act.args["at"], own) for act in acts if act.do == "attach_interface"]
-        wishes = [wish for wish in wishes if wish["uuid"]]  # others are networks that a dry run assumes
-        if "resize" in does and want["flavor"]["disk"] is not None:
-            planning.shrinks(have, want)
-            quota.check_flavor(self._call({}, cloud), have["flavor"], want["flavor"])
-        if wishes:
-            cloud.services.network.check(self.asks.context, wishes)
-
-    def _policy(self, have: Document, want: Document, wish: Document) -> str:
-        """What is to be done about fixed fields that differ."""
-        fixed = [f.name for f in self.noun.kind.settable() if f.fixed and f.compared and f.name in wish
-                 and f.name != "id" and want.get(f.name) != have.get(f.name)]
-        return immutable(self.noun.kind, have, want, fixed, self.permissions, self.warnings) if fixed else ""
-
-    def _anew(self, have: Document, want: Document) -> Result:
-        """Remove it, and make it as wanted."""
-        steps = [step for step in planning.removing(have) if step.verb != "forget"] + planning.making(want)
-        names = self.noun.compared()
-        changes = diff(plain({n: have.get(n) for n in names}), plain({n: want.get(n) for n in names}),
-                       self.noun.kind.secrets())
-        full = self._full(have, want)
-        anew = Ensuring(self.noun, self.asks, full, self.permissions, self.dry, self.operation)
-        anew.possible(have)
-        if self.dry:
-            return Result(steps, changes, plain({**have, **want}), self.warnings)
-        for volume in kept(have, full):
-            self.asks.compute("PUT", f"/servers/{have['id']}/os-volume_attachments/{volume}", {"volumeAttachment": {
-                "volumeId": volume, "delete_on_termination": False}})
-        do.removed(self.asks, have["id"], self.operation)
-        made = anew.run(None)
-        return Result(steps, changes, made.resource, self.warnings + anew.warnings)
-
-    def _full(self, have: Document, want: Document) -> Document:
-        """What the server is made of anew: what was left out stays as it was, what is not shown of it too."""
-        full = {name: want.get(name) for name in self.noun.compared() if want.get(name) is not None}
-        full.update(name=want["name"], image=want["image"]["id"] or want["image"]["name"] if want["image"] else None,
-                    flavor=want["flavor"]["name"] or {n: want["flavor"][n] for n in want["flavor"] if n != "name"},
-                    networks=[{k: v for k, v in nic.items() if k in ("network", "tag", "address") and v}
-                              for nic in want["networks"]])
-        if "host" in self.given:
-            full["host"] = self.given["host"]
-        if "user_data" not in self.given and have["_user_data"]:
-            full["user_data"] = have["_user_data"]
-        if "block_device_mapping" not in self.given:
-            blocks = [{key: value for key, value in one.items() if key in BLOCK and value is not None}
-                      for one in have["_blocks"] if not one.get("uuid") or one["uuid"] not in have["_of_image"]]
-            full.update(self.noun.kind.giving_way({"block_device_mapping": blocks}, self.given))
-        return full
-
-    def possible(self, have: Document) -> None:
-        """Whether the server can be made in the place of *have*, which goes before. Raises what would be refused."""
-        kind = self.noun.kind
-        kind.check({name: value for name, value in self.given.items() if name != "host"}, operation=MAKING)
-        wanted = Wanted(self.asks, {**kind.defaults(), **self.given}, self.warnings, self.dry)
-        completed = wanted.complete(None)
-        if not wanted.whole:
-            return
-        own = {nic["address"] for nic in have["networks"]}
-        body = wanted.body(completed, own)
-        predicted_host(self.asks, self._rows(body, completed, have), have["flavor"])
+            return instance_actions.keys_of_request(connection, id, self.caller.request_id)
 
 
-def _afterwards(want: Document) -> Document:
-    """How a server is seen that is as *want* says; to be rescued with its own image is an empty object."""
-    vm_state = RESCUED if want["rescue"] is not None else next(
-        state for state, row in VM_STATES.items() if row.powers and row.powers[0] == want["power"])
-    return {"power_state": want["power"], "status": status(vm_state, None)}
+def _recreated(want: Document, have: Document) -> Document:
+    """What a server is made of anew. NICs that stay keep their addresses, and get new MAC addresses."""
+    if want["networks"] is not have["networks"]:
+        return want
+    return {**want, "networks": [{name: nic[name] for name in ("network", "_id", "tag", "address") if nic.get(name)}
+                                 for nic in want["networks"]]}
 
 
-def _told(name: str, want: Document, have: Document) -> Any:
-    """The value for the difference: NICs that stay show what they have."""
-    if name == "networks" and len(want[name]) == len(have[name]) and not planning._plugs(want, have):  # noqa: SLF001
-        return have[name]
-    if name == "flavor":
-        return {key: value for key, value in want[name].items() if key != "id"}
-    return want.get(name)
+def _kept_volumes(have: Document, want: Document) -> list[str]:
+    """Volumes that are deleted with the server, but that the one in its place is to have too."""
+    named = {one.get("uuid") for one in want["block_device_mapping"] if one["source_type"] == "volume"}
+    return [one["id"] for one in have["volumes_attached"]
+            if one["delete_on_termination"] and not named.isdisjoint((one["id"], one["name"]))]
 
 
-class _Names:
+class _ImageNames:
     """Names of images, each looked up once."""
 
-    def __init__(self, asks: Asks) -> None:
-        self.asks, self.known = asks, dict[str, str]()
+    def __init__(self, caller: Caller) -> None:
+        self.caller, self.known = caller, dict[str, str]()
 
     def __call__(self, id: str) -> str:
         if id not in self.known:
-            image = self.asks.cloud.services.image.show(self.asks.context, id)
+            image = self.caller.cloud.services.image.show(self.caller.context, id)
             self.known[id] = (image and image["name"]) or ""
         return self.known[id]

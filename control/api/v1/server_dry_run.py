@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from magnetar_control.agents import plain
+from magnetar_control.compute.caller import Caller
 from magnetar_core.actions import ACTIONS
 from magnetar_core.client import Client
 from magnetar_core.errors import HypervisorDown, NotFound, TimedOut, Unreachable
 from magnetar_core.plan import Step
 from magnetar_core.reconcile import Document, warn
 
-from .asks import Asks
 from .server_plan import Act, steps
 
 #: Seconds that the agent has to answer.
@@ -21,18 +21,18 @@ LIMIT = 10.0
 LAST_KNOWN = "The steps are predicted from what was last known of the server."
 
 
-def predicted(asks: Asks, acts: Sequence[Act], want: Document, have: Document) -> list[Step]:
+def predicted(caller: Caller, acts: Sequence[Act], want: Document, have: Document) -> list[Step]:
     """The steps of *acts* on the server's host. The agent says them up to the first act that is more than another power
     state; what comes after that starts from a state that the host is not in yet. Raises what the agent refuses; where
     it does not answer, warns of it."""
-    host = asks.cloud.hosts.get(have["_host"])
+    host = caller.cloud.hosts.get(have["_host"])
     if host is None or not any(_wish(act, want, have) for act in acts):
         return steps(acts)
     if not host.up:
         warn(f"{plain(Unreachable())} {LAST_KNOWN}")
         return steps(acts)
     try:
-        with asks.cloud.agents.client(host.endpoint) as client:
+        with caller.cloud.agents.client(host.endpoint) as client:
             client.get("server", have["id"])
             return list(_planned(client, acts, want, have))
     except (Unreachable, TimedOut, HypervisorDown) as error:

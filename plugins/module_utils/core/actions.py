@@ -34,7 +34,8 @@ class Action(NamedTuple):
     has succeeded (``None``: as it was). *locked*: whether a lock keeps it from others than admins. *busy*: whether it
     may be asked for while something else is done. *want*: what the agent's server is then asked to be. *label*: what
     os-instance-actions calls it. *event*: the name of its event. *kind*: which limit of the host it counts against.
-    *placed*: whether a server that never got a host is refused (Nova's "is not ready")."""
+    *placed*: whether a server that never got a host is refused (Nova's "is not ready"). *rule*: who may, below
+    ``os_compute_api:``. *plain*: it has no arguments, so the API only writes it down for the conductors."""
 
     states: tuple[str, ...]
     task: Optional[str]
@@ -46,64 +47,82 @@ class Action(NamedTuple):
     event: str = ""
     kind: str = "act"
     placed: bool = True
+    rule: str = ""
+    plain: bool = False
 
 
-def _power(states: tuple[str, ...], task: str, power: str, label: str) -> Action:
+def _power(states: tuple[str, ...], task: str, power: str, label: str, rule: str) -> Action:
     return Action(states, task, POWERS[power].vm_state, want={"power": power}, label=label,
-                  event=f"compute_{label}_instance")
+                  event=f"compute_{label}_instance", rule=rule, plain=True)
 
 
 ACTIONS: dict[str, Action] = {
     "create": Action((BUILDING,), "scheduling", ACTIVE, locked=False, busy=True, label="create",
-                     event="compute__do_build_and_run_instance", kind="build", placed=False),
+                     event="compute__do_build_and_run_instance", kind="build", placed=False, rule="servers:create"),
     "delete": Action(ANY, "deleting", DELETED, busy=True, label="delete", event="compute_terminate_instance",
-                     placed=False),
+                     placed=False, rule="servers:delete"),
     "forceDelete": Action(ANY, "deleting", DELETED, busy=True, label="delete", event="compute_terminate_instance",
-                          placed=False),
-    "os-start": _power((STOPPED,), "powering-on", RUNNING, "start"),
-    "os-stop": _power((ACTIVE, ERROR), "powering-off", OFF, "stop"),
-    "pause": _power((ACTIVE,), "pausing", PAUSED, "pause"),
-    "unpause": _power((PAUSED,), "unpausing", RUNNING, "unpause"),
-    "suspend": _power((ACTIVE,), "suspending", SUSPENDED, "suspend"),
-    "resume": _power((SUSPENDED,), "resuming", RUNNING, "resume"),
-    "reboot-soft": Action((ACTIVE,), "rebooting", ACTIVE, label="reboot", event="compute_reboot_instance"),
+                          placed=False, rule="os-deferred-delete:force"),
+    "os-start": _power((STOPPED,), "powering-on", RUNNING, "start", "servers:start"),
+    "os-stop": _power((ACTIVE, ERROR), "powering-off", OFF, "stop", "servers:stop"),
+    "pause": _power((ACTIVE,), "pausing", PAUSED, "pause", "os-pause-server:pause"),
+    "unpause": _power((PAUSED,), "unpausing", RUNNING, "unpause", "os-pause-server:unpause"),
+    "suspend": _power((ACTIVE,), "suspending", SUSPENDED, "suspend", "os-suspend-server:suspend"),
+    "resume": _power((SUSPENDED,), "resuming", RUNNING, "resume", "os-suspend-server:resume"),
+    "reboot-soft": Action((ACTIVE,), "rebooting", ACTIVE, label="reboot", event="compute_reboot_instance",
+                          rule="servers:reboot"),
     "reboot-hard": Action((ACTIVE, STOPPED, PAUSED, SUSPENDED, ERROR), "rebooting_hard", ACTIVE, label="reboot",
-                          event="compute_reboot_instance"),
+                          event="compute_reboot_instance", rule="servers:reboot"),
     "rebuild": Action((ACTIVE, STOPPED, ERROR), "rebuilding", None, label="rebuild",
-                      event="compute_rebuild_instance", kind="build"),
-    "rescue": Action((ACTIVE, STOPPED, ERROR), "rescuing", RESCUED, label="rescue", event="compute_rescue_instance"),
-    "unrescue": Action((RESCUED,), "unrescuing", ACTIVE, label="unrescue", event="compute_unrescue_instance"),
+                      event="compute_rebuild_instance", kind="build", rule="servers:rebuild"),
+    "rescue": Action((ACTIVE, STOPPED, ERROR), "rescuing", RESCUED, label="rescue", event="compute_rescue_instance",
+                     rule="os-rescue"),
+    "unrescue": Action((RESCUED,), "unrescuing", ACTIVE, label="unrescue", event="compute_unrescue_instance",
+                       rule="os-unrescue", plain=True),
     "resize": Action((ACTIVE, STOPPED), "resize_prep", RESIZED, label="resize", event="compute_prep_resize",
-                     kind="build"),
+                     kind="build", rule="servers:resize"),
     "migrate": Action((ACTIVE, STOPPED), "resize_prep", RESIZED, label="migrate", event="compute_prep_resize",
-                      kind="build"),
-    "confirmResize": Action((RESIZED,), None, None, label="confirmResize", event="compute_confirm_resize"),
-    "revertResize": Action((RESIZED,), "resize_reverting", None, label="revertResize", event="compute_revert_resize"),
+                      kind="build", rule="os-migrate-server:migrate"),
+    "confirmResize": Action((RESIZED,), None, None, label="confirmResize", event="compute_confirm_resize",
+                            rule="servers:confirm_resize", plain=True),
+    "revertResize": Action((RESIZED,), "resize_reverting", None, label="revertResize", event="compute_revert_resize",
+                           rule="servers:revert_resize", plain=True),
     "os-migrateLive": Action((ACTIVE, PAUSED), "migrating", None, label="live-migration",
-                             event="compute_live_migration", kind="live"),
+                             event="compute_live_migration", kind="live", rule="os-migrate-server:migrate_live"),
     "createImage": Action((ACTIVE, STOPPED, PAUSED, SUSPENDED), "image_snapshot", None, locked=False,
-                          label="createImage", event="compute_snapshot_instance"),
+                          label="createImage", event="compute_snapshot_instance", rule="servers:create_image"),
     "changePassword": Action((ACTIVE,), "updating_password", None, label="changePassword",
-                             event="compute_set_admin_password"),
+                             event="compute_set_admin_password", rule="os-admin-password"),
     "trigger_crash_dump": Action((ACTIVE, PAUSED, RESCUED, RESIZED, ERROR), None, None, label="trigger_crash_dump",
-                                 event="compute_trigger_crash_dump"),
+                                 event="compute_trigger_crash_dump", rule="servers:trigger_crash_dump", plain=True),
     "attach_volume": Action((ACTIVE, PAUSED, STOPPED, RESIZED, SOFT_DELETED, SHELVED, OFFLOADED), None, None,
-                            busy=True, label="attach_volume", event="compute_attach_volume"),
+                            busy=True, label="attach_volume", event="compute_attach_volume",
+                            rule="os-volumes-attachments:create"),
     "detach_volume": Action((ACTIVE, PAUSED, STOPPED, RESIZED, SOFT_DELETED, SHELVED, OFFLOADED), None, None,
-                            busy=True, label="detach_volume", event="compute_detach_volume"),
+                            busy=True, label="detach_volume", event="compute_detach_volume",
+                            rule="os-volumes-attachments:delete"),
     "attach_interface": Action((ACTIVE, PAUSED, STOPPED), None, None, busy=True, label="attach_interface",
-                               event="compute_attach_interface"),
+                               event="compute_attach_interface", rule="os-attach-interfaces:create"),
     "detach_interface": Action((ACTIVE, PAUSED, STOPPED), None, None, busy=True, label="detach_interface",
-                               event="compute_detach_interface"),
-    "live_migration_cancel": Action(ANY, None, None, busy=True, label="live_migration_cancel"),
-    "live_migration_force_complete": Action(ANY, None, None, busy=True, label="live_migration_force_complete"),
+                               event="compute_detach_interface", rule="os-attach-interfaces:delete"),
+    "live_migration_cancel": Action(ANY, None, None, busy=True, label="live_migration_cancel",
+                                    rule="servers:migrations:delete"),
+    "live_migration_force_complete": Action(ANY, None, None, busy=True, label="live_migration_force_complete",
+                                            rule="servers:migrations:force_complete"),
     # Done by the API at once; they appear among the instance actions only where Nova shows them.
-    "lock": Action(ANY, None, None, locked=False, busy=True, label="lock", placed=False),
-    "unlock": Action(ANY, None, None, locked=False, busy=True, label="unlock", placed=False),
-    "os-resetState": Action(ANY, None, None, locked=False, busy=True, placed=False),
+    "lock": Action(ANY, None, None, locked=False, busy=True, label="lock", placed=False, rule="os-lock-server:lock"),
+    "unlock": Action(ANY, None, None, locked=False, busy=True, label="unlock", placed=False,
+                     rule="os-lock-server:unlock"),
+    "os-resetState": Action(ANY, None, None, locked=False, busy=True, placed=False,
+                            rule="os-admin-actions:reset_state"),
     "metadata": Action((ACTIVE, PAUSED, SUSPENDED, STOPPED), None, None, busy=True, placed=False),
     "tags": Action((ACTIVE, PAUSED, SUSPENDED, STOPPED), None, None, locked=False, busy=True, placed=False),
-    "update": Action(ANY, None, None, locked=False, busy=True, placed=False),
+    "update": Action(ANY, None, None, locked=False, busy=True, placed=False, rule="servers:update"),
     "console": Action((ACTIVE, PAUSED, RESCUED, RESIZED, ERROR, STOPPED, SUSPENDED), None, None, locked=False,
-                      busy=True),
+                      busy=True, rule="os-console-output"),
 }
+
+
+def rule_of(key: str) -> str:
+    """The policy rule of an action."""
+    return "os_compute_api:" + ACTIONS[key].rule

@@ -63,7 +63,7 @@ def test_names_are_operations_of_the_table_and_unique_where_versions_overlap():
         for other in OPERATIONS[at + 1:]:
             same = (one.method, one.path, one.action) == (other.method, other.path, other.action)
             assert not same or one.until < other.since or other.until < one.since, (one.name, other.name)
-        assert one.act is None or one.act in ACTIONS
+        assert one.key is None or one.key in ACTIONS
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=ids(OPERATIONS))
@@ -120,53 +120,53 @@ def test_a_reader_changes_nothing(small, operation):
     id = small.server(project="red")
     answer = send(small, operation, body, version, token="rita", server=id)
     assert answer.status == 403, answer.content
-    assert operation.rule in fault(answer)[1]
+    assert operation.policy in fault(answer)[1]
 
 
-GUARDED = [one for one in OF_SERVERS if one.act and ACTIONS[one.act].states != ("*",)]
+GUARDED = [one for one in OF_SERVERS if one.key and ACTIONS[one.key].states != ("*",)]
 
 
 @pytest.mark.parametrize("operation", GUARDED, ids=ids(GUARDED))
 def test_a_wrong_state_is_409_and_named(small, operation):
     version, body = BODIES[operation.name]
     states = {"active", "stopped", "paused", "suspended", "rescued", "resized", "error", "shelved"}
-    for state in sorted(states - set(ACTIONS[operation.act].states)):
+    for state in sorted(states - set(ACTIONS[operation.key].states)):
         answer = send(small, operation, body, version, server=small.server(project="red", vm_state=state))
         assert answer.status == 409 and state in fault(answer)[1], (state, answer.content)
 
 
-BUSY = [one for one in OF_SERVERS if one.act and not ACTIONS[one.act].busy]
+BUSY = [one for one in OF_SERVERS if one.key and not ACTIONS[one.key].busy]
 
 
 @pytest.mark.parametrize("operation", BUSY, ids=ids(BUSY))
 def test_what_is_busy_is_409_and_the_task_is_named(small, operation):
     version, body = BODIES[operation.name]
-    id = small.server(project="red", vm_state=ACTIONS[operation.act].states[0], task_state="rebooting")
+    id = small.server(project="red", vm_state=ACTIONS[operation.key].states[0], task_state="rebooting")
     answer = send(small, operation, body, version, server=id)
     assert answer.status == 409 and "rebooting" in fault(answer)[1]
 
 
-PLACED = [one for one in OF_SERVERS if one.act and ACTIONS[one.act].placed]
+PLACED = [one for one in OF_SERVERS if one.key and ACTIONS[one.key].placed]
 
 
 @pytest.mark.parametrize("operation", PLACED, ids=ids(PLACED))
 @pytest.mark.parametrize("cell", ["cell0", "cell1"])
 def test_a_server_without_a_host_is_409(small, operation, cell):
     version, body = BODIES[operation.name]
-    states = ACTIONS[operation.act].states
+    states = ACTIONS[operation.key].states
     state = "error" if "error" in states else states[0].replace("*", "active")
     id = small.server(project="red", vm_state=state, cell=cell)
     answer = send(small, operation, body, version, server=id)
     assert answer.status == 409 and "has no host" in fault(answer)[1], answer.content
 
 
-LOCKED = [one for one in OF_SERVERS if one.act and ACTIONS[one.act].locked]
+LOCKED = [one for one in OF_SERVERS if one.key and ACTIONS[one.key].locked]
 
 
 @pytest.mark.parametrize("operation", LOCKED, ids=ids(LOCKED))
 def test_a_lock_keeps_everybody_but_admins(small, operation):
     version, body = BODIES[operation.name]
-    id = small.server(project="red", vm_state=(ACTIONS[operation.act].states[0]).replace("*", "active"),
+    id = small.server(project="red", vm_state=(ACTIONS[operation.key].states[0]).replace("*", "active"),
                       locked_by="admin")
     answer = send(small, operation, body, version, token="alice", server=id)
     assert answer.status in (403, 409), answer.content

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from magnetar_control.compute import hold
+from magnetar_control.compute import held_action
 
 from .asking import Owner, until
 from .dying import Fuse
@@ -75,7 +75,7 @@ def test_building_with_volumes(owner: Owner, fuse: Fuse) -> None:
 
 def test_an_api_that_dies_leaves_nothing_behind(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     server, volume = owner.server()["id"], owner.volume()
-    monkeypatch.setattr(hold, "HELD", 0.05)
+    monkeypatch.setattr(held_action, "HELD", 0.05)
     reserve, tries = owner.cloud.services.volume.reserve, []
 
     def dies(*args: Any, **more: Any) -> Any:

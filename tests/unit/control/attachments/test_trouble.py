@@ -75,7 +75,7 @@ def test_a_server_goes_while_its_host_is_down(owner: Owner, monkeypatch: pytest.
 
 def test_a_server_goes_while_a_volume_comes(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     server, volume = owner.server()["id"], owner.volume()
-    monkeypatch.setattr("magnetar_control.api.hold.HELD", 30.0)
+    monkeypatch.setattr("magnetar_control.compute.held_action.HELD", 30.0)
     reserve = owner.cloud.services.volume.reserve
 
     def deleted_meanwhile(*args: Any, **more: Any) -> Any:

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is wanted of a server, with its references resolved, and the same as the use cases take it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from magnetar_control.compute.caller import Caller
+from magnetar_control.compute.server_actions import Rebuild
+from magnetar_control.compute.server_create import NewServers
+from magnetar_control.compute.values import METADATA
+from magnetar_core.errors import InvalidField
+from magnetar_core.kinds.flavor import completed
+from magnetar_core.reconcile import Document, is_uuid, missing
+
+from .driver import Driver
+from .flavor import Flavors
+from .image import Images
+from .keypair import Keypairs
+from .network import Networks
+from .server_plan import nics_fit
+from .server_view import BLOCK, SIZES
+
+FLAVORS, IMAGES, KEYPAIRS, NETWORKS = Flavors(), Images(), Keypairs(), Networks()
+
+
+def complete(caller: Caller, want: Document, have: Document | None) -> Document:
+    """*want*, a whole document, with references as ``server_view`` shows them. What differs from *have* in words only
+    is as it is there. ``_flavor`` is the flavor's id, ``_assumed`` whether a dry run assumes that something is made
+    before. Raises ``InvalidField``."""
+    references = _References(caller, have)
+    flavor, flavor_id = references.flavor(want["flavor"])
+    found = {**want, "flavor": flavor, "_flavor": flavor_id, "image": references.image(want.get("image")),
+             "networks": references.networks(want["networks"]),
+             "block_device_mapping": references.blocks(want.get("block_device_mapping") or [])}
+    if want.get("key_name") and not (have and have["key_name"] == want["key_name"]):
+        references.resolve(KEYPAIRS, want["key_name"], "key_name")
+    return {**found, "rescue": references.rescue(want.get("rescue")), "_assumed": references.assumed}
+
+
+class _References:
+    """What a server refers to. *have*: the server, where there is one."""
+
+    def __init__(self, caller: Caller, have: Document | None) -> None:
+        self.caller, self.have = caller, have
+        self.assumed = False
+
+    def resolve(self, driver: Driver, name: str, field: str) -> Document | None:
+        """The resource, or ``None`` where a dry run may assume it. Raises ``InvalidField``."""
+        found = driver.find(self.caller, name)
+        if found is None:
+            self.assumed = True
+            noun = driver.kind.noun
+            missing(InvalidField(field, f"there is no {noun} {name!r} in this cloud that you may use"), noun, name)
+        return found
+
+    def flavor(self, given: Any) -> tuple[Document, str]:
+        """Name and sizes of the flavor, and its id."""
+        mine: Document = self.have["flavor"] if self.have else {}
+        if isinstance(given, dict):
+            sizes = {**dict.fromkeys(SIZES[3:], 0), **{
+                name: n for name, n in completed(given, mine).items() if name in SIZES[1:]}}
+            if self.have and all(mine.get(name) == value for name, value in sizes.items()):
+                return mine, str(self.have["_flavor"])
+            fits = [one for one in FLAVORS.every(self.caller) if all(one[name] == n for name, n in sizes.items())]
+            if not fits:
+                raise InvalidField("flavor", "no flavor of this cloud has these sizes; ask an administrator for one, "
+                                             "or name one", sizes)
+            found: Document | None = fits[0]
+        else:
+            found = self.resolve(FLAVORS, str(given), "flavor")
+        if found is None:
+            return {**dict.fromkeys(SIZES, 0), **mine, "name": given}, str(given)
+        return {name: found[name] for name in SIZES}, str(found["id"])
+
+    def image(self, given: Any) -> Document | None:
+        """Name and uuid of the image."""
+        if not given or isinstance(given, dict):
+            return given or None
+        mine: Document | None = self.have and self.have["image"]
+        if mine and given in (mine["id"], mine["name"]):
+            return mine
+        found = self.resolve(IMAGES, given, "image")
+        return {"id": found["id"], "name": found["name"]} if found else {"id": None, "name": given}
+
+    def networks(self, given: list[Document]) -> list[Document]:
+        """The NICs; those that the server has where these fit what is wanted."""
+        have: list[Document] | None = self.have and self.have["networks"]
+        if have is not None and given is have:
+            return have
+        wishes = [self._nic(nic, at) for at, nic in enumerate(given)]
+        return have if have is not None and nics_fit(wishes, have) == ([], []) else wishes
+
+    def _nic(self, given: Mapping[str, Any], at: int) -> Document:
+        where = f"networks[{at}]"
+        if given.get("bridge"):
+            raise InvalidField(f"{where}.bridge", "is for a single host; in a cloud, name a network (mode bridge makes "
+                                                  "one of a bridge)", given["bridge"])
+        if not given.get("network"):
+            raise InvalidField(f"{where}.network", "is required")
+        if given.get("model", "virtio") != "virtio":
+            raise InvalidField(f"{where}.model", "must be virtio in a cloud", given["model"])
+        found = self.resolve(NETWORKS, given["network"], where)
+        name, id = (found["name"], found["id"]) if found else (given["network"], None)
+        return {"network": name, "model": "virtio", "_id": id,
+                **{key: given[key] for key in ("mac", "tag", "address") if given.get(key)}}
+
+    def blocks(self, given: list[Document]) -> list[Document]:
+        """With uuids in place of names. What a server was made with is compared by what is said now."""
+        from .drivers import DRIVERS
+
+        blocks = []
+        for at, one in enumerate(given):
+            driver = DRIVERS.get("volume_snapshot" if one["source_type"] == "snapshot" else str(one["source_type"]))
+            block = {key: value for key, value in one.items() if key in BLOCK and value is not None}
+            name = block.get("uuid")
+            if name and driver and not is_uuid(name):
+                found = self.resolve(driver, name, f"block_device_mapping[{at}].uuid")
+                block["uuid"] = found["id"] if found else None
+            blocks.append(block)
+        kept: list[Document] = self.have["block_device_mapping"] if self.have else []
+        same = len(kept) == len(blocks) and all(
+            old.get(key) == value for old, new in zip(kept, blocks, strict=True) for key, value in new.items())
+        return kept if same else blocks
+
+    def rescue(self, given: Document | None) -> Document | None:
+        """A server that is rescued stays as it is, whatever it is rescued with."""
+        if given and given.get("image"):
+            image = self.resolve(IMAGES, given["image"], "rescue.image")
+            given = {**given, "image": image["id"] if image else given["image"]}
+        rescued: Document | None = self.have and self.have["rescue"]
+        return given if given is None or rescued is None else rescued
+
+
+def new_server(want: Document, freed: Collection[str] = ()) -> NewServers:
+    """A request for the server. The addresses *freed* will be, so they are not named where it is only checked."""
+    nics = [network_of(nic, at, freed) for at, nic in enumerate(want["networks"])]
+    return NewServers(
+        id=want.get("id"), name=want["name"], flavor_id=want["_flavor"], networks=nics or "none",
+        image_id=(want["image"] or {}).get("id"), mapping=want["block_device_mapping"],
+        metadata=METADATA.check(want["metadata"], "metadata"), tags=want["tags"],
+        config_drive=want["config_drive"], host=want.get("host"), key_name=want["key_name"],
+        user_data=want["user_data"], description=want["description"] or None,
+        availability_zone=want["availability_zone"])
+
+
+def network_of(nic: Mapping[str, Any], at: int, freed: Collection[str] = ()) -> Document:
+    """One of its networks, as ``Networks.check`` takes it."""
+    if nic.get("mac"):
+        raise InvalidField(f"networks[{at}].mac", "cannot be chosen in a cloud; it is drawn by the network service")
+    address = (nic.get("address") or "").partition("/")[0]
+    return {"uuid": nic["_id"], **({"fixed_ip": address} if address and address not in freed else {}),
+            **({"tag": nic["tag"]} if nic.get("tag") else {})}
+
+
+def rebuild_of(want: Document, have: Document) -> Rebuild:
+    """The arguments of the action rebuild. Raises ``InvalidField`` for what it cannot do."""
+    if (want["image"] or {}).get("id") is None:
+        raise InvalidField("image", "is required: a server without one cannot be rebuilt")
+    if want["availability_zone"] != have["availability_zone"]:
+        raise InvalidField("availability_zone", "does not change with a rebuild; recreate the server")
+    metadata = want["metadata"] if want["metadata"] != have["metadata"] else None
+    return Rebuild(
+        image_id=want["image"]["id"], preserve_ephemeral=have["rebuild"]["preserve_ephemeral"],
+        columns={name: want[name] for name in ("key_name", "user_data") if want[name] != have[name]},
+        metadata=None if metadata is None else METADATA.check(metadata, "metadata"))

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Interface attachments: the ports that a server has. A new one is returned when the server has it, as in Nova."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from magnetar_core.errors import Conflict, Failed, InvalidRequest, MagnetarError, NotFound
+
+from .caller import Caller
+from .held_action import hold
+from .target import Target, enqueue, of_server
+
+RULE = "os_compute_api:os-attach-interfaces:"
+#: Seconds that who attaches an interface waits for the host.
+LIMIT = 60.0
+Document = dict[str, Any]
+
+
+@of_server(rule=f"{RULE}list")
+def index(caller: Caller, target: Target) -> list[Document]:
+    """All of them, as ``Networks.ports`` returns them."""
+    return caller.cloud.services.network.ports(target.row.id)
+
+
+@of_server(rule=f"{RULE}show")
+def show(caller: Caller, target: Target, port_id: str) -> Document:
+    """One of them. Raises ``NotFound``."""
+    return _port(caller, target, port_id)
+
+
+def _port(caller: Caller, target: Target, id: str) -> Document:
+    for one in caller.cloud.services.network.ports(target.row.id):
+        if one["port_id"] == id:
+            return one
+    raise NotFound(f"Instance {target.row.id} does not have a port with id {id[:80]}")
+
+
+@of_server("attach_interface")
+def attach(caller: Caller, target: Target, network_id: str | None = None, port_id: str | None = None,
+           address: str | None = None, tag: str | None = None) -> Document:
+    """Make a port, on *network_id* or the project's only network, or take the port *port_id*; give the server its NIC;
+    wait until it has it, and return the port. Raises ``InvalidRequest``, ``NotFound``, ``Conflict``, ``Failed``."""
+    network, id = caller.cloud.services.network, target.row.id
+    wish = _wish(caller, network_id, port_id, address, tag)
+    action = hold(caller, target, "attach_interface", {"wish": wish})
+    try:
+        nic = network.allocate(caller.context, id, [wish])[0]
+    except MagnetarError:
+        action.withdraw()
+        raise
+    if not action.release():
+        network.release(id, nic["port_id"])
+        raise Conflict(f"Cannot 'attach_interface' instance {id} while it is being deleted.")
+    state = action.wait(LIMIT)
+    if state == "failed":
+        raise Failed(f"Failed to attach network adapter device to {id}: {action.failure()}")
+    if state is None:
+        raise Failed(f"The host of instance {id} has not attached port {nic['port_id']} within "
+                     f"{LIMIT:.0f} s; it is still being tried. Look with GET os-interface in a moment.")
+    return _port(caller, target, nic["port_id"])
+
+
+def _wish(caller: Caller, network_id: str | None, port_id: str | None, address: str | None,
+          tag: str | None) -> Document:
+    """What is asked for, in the network service's normal form. Raises ``InvalidRequest``, ``NotFound``, ``Conflict``.
+    """
+    if network_id and port_id:
+        raise InvalidRequest("Must not input both network_id and port_id")
+    if address and not network_id:
+        raise InvalidRequest("Must input network_id when request IP address")
+    given = {"uuid": network_id, "port": port_id, "tag": tag, "fixed_ip": address}
+    try:
+        found = caller.cloud.services.network.check(caller.context, [given] if network_id or port_id else [])
+    except MagnetarError as error:
+        if error.details.get("type") in ("PortNotFound", "NetworkNotFound"):
+            raise NotFound(error.message) from None
+        if isinstance(error, Conflict) and not port_id:  # several networks: Nova says 400 here
+            raise InvalidRequest(error.message) from None
+        raise
+    if not found:
+        raise InvalidRequest("No valid network found to attach an interface to: the project has no network. Make one.")
+    return {**found[0], "tag": tag}
+
+
+@of_server("detach_interface")
+def detach(caller: Caller, target: Target, port_id: str) -> None:
+    """Have the guest let go of the port, afterwards. Raises ``NotFound``."""
+    port = _port(caller, target, port_id)
+    enqueue(caller, target, "detach_interface", {"port_id": port["port_id"], "mac": port["mac"]})

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Metadata of servers: keys and values that their owners and their guests read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+from magnetar_control.store import servers
+from magnetar_core.errors import NotFound
+
+from . import quotas
+from .caller import Caller
+from .target import Target, guard, not_found, of_server
+
+RULE = "os_compute_api:server-metadata:"
+Metadata = dict[str, str]
+
+
+def change_document(caller: Caller, target: Target, column: str, change: Callable[[Any], Any]) -> Any:
+    """Set a JSON column of a server (*column* is also its row of ``ACTIONS``) to what *change* makes of it, in one
+    transaction that looks at the server's state again. Returns the new document."""
+    with target.database.write() as connection:
+        row = servers.row(connection, target.row.id, lock=True)
+        if row is None:
+            raise servers.Moved
+        if row.deleted_at:
+            raise not_found(row.id)
+        guard(caller, Target(target.database, row), column)
+        found = change(orjson.loads(getattr(row, column)))
+        servers.change(connection, row.id, **{column: servers.text(found)})
+    return found
+
+
+@of_server(rule=f"{RULE}index")
+def index(_caller: Caller, target: Target) -> str:
+    """All of it, as JSON text."""
+    return str(target.row.metadata)
+
+
+@of_server(rule=f"{RULE}show")
+def show(_caller: Caller, target: Target, key: str) -> str:
+    """One value. Raises ``NotFound``."""
+    found: Metadata = orjson.loads(target.row.metadata)
+    if key not in found:
+        raise _missing()
+    return found[key]
+
+
+def _missing() -> NotFound:
+    return NotFound("Metadata item was not found")
+
+
+def _most(caller: Caller, target: Target) -> int:
+    """How many items the quota of the server's project lets be."""
+    return quotas.limits(caller, target.row.project_id)["metadata_items"]
+
+
+def _add(caller: Caller, target: Target, more: Metadata) -> Metadata:
+    most = _most(caller, target)
+
+    def added(old: Metadata) -> Metadata:
+        new = {**old, **more}
+        quotas.check_metadata(most, new)
+        return new
+
+    found: Metadata = change_document(caller, target, "metadata", added)
+    return found
+
+
+@of_server("metadata", f"{RULE}create")
+def create(caller: Caller, target: Target, metadata: Metadata) -> Metadata:
+    """Add items to those that are there, and return all."""
+    return _add(caller, target, metadata)
+
+
+@of_server("metadata", f"{RULE}update")
+def update(caller: Caller, target: Target, metadata: Metadata) -> None:
+    """Set items, and leave the others as they are."""
+    _add(caller, target, metadata)
+
+
+@of_server("metadata", f"{RULE}update_all")
+def replace(caller: Caller, target: Target, metadata: Metadata) -> Metadata:
+    """These items in place of those that are there."""
+    quotas.check_metadata(_most(caller, target), metadata)
+    found: Metadata = change_document(caller, target, "metadata", lambda _old: metadata)
+    return found
+
+
+@of_server("metadata", f"{RULE}delete")
+def delete(caller: Caller, target: Target, key: str) -> None:
+    """Remove an item. Raises ``NotFound``."""
+    def without(old: Metadata) -> Metadata:
+        if key not in old:
+            raise _missing()
+        return {name: value for name, value in old.items() if name != key}
+
+    change_document(caller, target, "metadata", without)

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is done to one server. Most actions are only written down for the conductors, with the server's task_state."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from magnetar_control.agents import plain
+from magnetar_control.store import actions, migrations, servers
+from magnetar_core.actions import ACTIONS, rule_of
+from magnetar_core.errors import Conflict, InvalidRequest, MagnetarError
+
+from . import quotas
+from .block_devices import snapshots
+from .caller import Caller
+from .server_create import find_flavor, find_image, find_public_key, kept_of_image
+from .target import ServerUseCase, Target, enqueue, guard, note_done, of_server
+
+#: Seconds for a guest to set a password.
+PASSWORD_LIMIT = 30
+
+
+def _plain(key: str) -> ServerUseCase[[], None]:
+    @of_server(key)
+    def action(caller: Caller, target: Target) -> None:
+        enqueue(caller, target, key)
+
+    return action
+
+
+#: The actions without arguments, by their keys: all that is said of one stands in its row of ``ACTIONS``.
+PLAIN: Mapping[str, ServerUseCase[[], None]] = {key: _plain(key) for key, one in ACTIONS.items() if one.plain}
+
+
+@of_server(rule=rule_of("reboot-soft"))
+def reboot(caller: Caller, target: Target, type: str) -> None:
+    """*type*: ``soft`` or ``hard``."""
+    key = f"reboot-{type}"
+    guard(caller, target, key)
+    enqueue(caller, target, key, {"type": type})
+
+
+@of_server("resize")
+def resize(caller: Caller, target: Target, flavor_id: str, disk_config: str | None = None) -> None:
+    """To another flavor, on the same host or another."""
+    flavor, old = find_flavor(caller, flavor_id), orjson.loads(target.row.flavor)
+    if flavor["id"] == old["id"]:
+        raise InvalidRequest("When resizing, instances must change flavor!")
+    if flavor["disk"] < old["disk"] and not _on_volume(target.row):
+        raise InvalidRequest("Resize error: the disk of the new flavor is smaller than that of the old one."
+                             if flavor["disk"] else "Resize to zero disk flavor is not allowed.")
+    quotas.check_flavor(caller, old, flavor)
+    enqueue(caller, target, "resize", {"flavor": flavor, "disk_config": disk_config})
+
+
+def _on_volume(server: servers.Found) -> bool:
+    """Whether its root disk is a volume, which has its own size whatever the flavor says."""
+    return not server.image_id or any(one["boot_index"] == 0 for one in orjson.loads(server.volumes))
+
+
+@of_server("migrate")
+def migrate(caller: Caller, target: Target, host: str | None = None) -> None:
+    """Cold migration, to *host* where it is named."""
+    if host:
+        _check_destination(caller, target, "migrate", host)
+    enqueue(caller, target, "migrate", {"host": host})
+
+
+@of_server("os-migrateLive")
+def migrate_live(caller: Caller, target: Target, host: str | None = None, *, ask_for_hosts: bool = False) -> None:
+    """Live migration, to *host* where it is named. *ask_for_hosts*: refuse at once when there is no other host."""
+    if host:
+        _check_destination(caller, target, "os-migrateLive", host)
+    if ask_for_hosts and not host and len(caller.cloud.hosts.all()) < 2:
+        raise InvalidRequest("No valid host was found. There are not enough hosts available.")
+    drawn = str(uuid.uuid4())
+    enqueue(caller, target, "os-migrateLive", {"host": host, "migration": drawn}, lambda connection: migrations.make(
+        connection, target.row, drawn, user_id=caller.context.user_id, type=migrations.LIVE, status="queued"))
+
+
+def _check_destination(caller: Caller, target: Target, key: str, host: str) -> None:
+    """Whether the caller may name the host of a move, and whether that can be it."""
+    caller.check(f"{rule_of(key)}:host", target.row)
+    if caller.cloud.hosts.get(host) is None:
+        raise InvalidRequest(f"Compute host {host} could not be found.")
+    if host == target.row.host:
+        raise InvalidRequest(f"The instance is already on the host {host}; migrate it to another.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rebuild:
+    """A root disk anew, of an image. *files*: {path, contents in base64} each; ``None`` for those of before.
+    *columns*: what changes of the server with it, of name, description, hostname, access_ip_v4, access_ip_v6,
+    disk_config, user_data, key_name. *metadata*: in place of that of before."""
+
+    image_id: str
+    preserve_ephemeral: bool = False
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, str] | None = None
+    files: Sequence[Mapping[str, str]] | None = None
+
+
+@of_server("rebuild")
+def rebuild(caller: Caller, target: Target, wanted: Rebuild) -> servers.Found:
+    """Make the root disk anew, from the same or another image. Returns the row afterwards."""
+    server = target.row
+    image = find_image(caller, wanted.image_id, orjson.loads(server.flavor))
+    if not server.image_id:
+        raise InvalidRequest("A server that boots from a volume cannot be rebuilt here: its disk is the volume. Make a "
+                             "volume of the image, and a new server of it.")
+    limits = quotas.limits(caller)
+    quotas.check_metadata(limits["metadata_items"], wanted.metadata)
+    quotas.check_files(limits, wanted.files or ())
+    columns = {**wanted.columns, "image_id": wanted.image_id, "image": servers.text(kept_of_image(image))}
+    if wanted.metadata is not None:
+        columns["metadata"] = servers.text(wanted.metadata)
+    args: dict[str, Any] = {"preserve_ephemeral": wanted.preserve_ephemeral, "image": wanted.image_id}
+    if wanted.files is not None:
+        args["personality"] = wanted.files
+    if "key_name" in wanted.columns:
+        args["public_key"] = find_public_key(caller, wanted.columns["key_name"])
+    enqueue(caller, target, "rebuild", args, **columns)
+    found = servers.find(caller.cloud.store, server.id)
+    return found[1] if found else server
+
+
+@of_server("rescue")
+def rescue(caller: Caller, target: Target, image_id: str | None = None, *, volume_backed: bool = True) -> None:
+    """Boot from another image, or from the server's own. *volume_backed*: whether a server whose root disk is a volume
+    may be rescued."""
+    own = target.row.image_id
+    if not own and not volume_backed:
+        raise InvalidRequest("Cannot rescue a volume-backed instance (since microversion 2.87 with a "
+                             "rescue_image_ref).")
+    if not image_id and not own:
+        raise InvalidRequest("rescue.rescue_image_ref: is required: the server boots from a volume, so there is no "
+                             "image that would be taken")
+    if image_id and caller.cloud.services.image.show(caller.context, image_id) is None:
+        raise InvalidRequest(f"Image {image_id} could not be found.")
+    enqueue(caller, target, "rescue", {"image": image_id or own})
+
+
+@of_server("createImage")
+def create_image(caller: Caller, target: Target, name: str, properties: Mapping[str, str] | None = None) -> str:
+    """An image of the server's root disk: it is there at once, queued, and active when the copy is done. Returns its
+    uuid."""
+    server, id = target.row, str(uuid.uuid4())
+    own = orjson.loads(server.image).get("properties") or {}
+    found = {**{key: value for key, value in own.items() if not key.startswith("os_hidden")}, **(properties or {}),
+             "image_type": "snapshot", "instance_uuid": server.id, "user_id": caller.context.user_id,
+             "base_image_ref": server.image_id or ""}
+    mapping, taken = snapshots(caller, server, id)
+    if taken:
+        caller.check(f"{rule_of('createImage')}:allow_volume_backed", server)
+        found.update(block_device_mapping=servers.text(mapping), bdm_v2=True, root_device_name=server.root_device_name)
+    images = caller.cloud.services.image
+    image = images.create(
+        caller.context, name, disk_format="raw" if taken else "qcow2", container_format="bare", visibility="private",
+        properties={key: str(value) for key, value in found.items()}, id=id,
+        min_disk=0 if taken else orjson.loads(server.flavor)["disk"])
+    try:
+        enqueue(caller, target, "createImage", {"image": image["id"], "name": name, "snapshots": taken})
+    except MagnetarError:
+        images.delete(caller.context, image["id"])
+        raise
+    return str(image["id"])
+
+
+@of_server("lock")
+def lock(caller: Caller, target: Target, reason: str | None = None) -> None:
+    """Keep others than admins from changing it."""
+    server = target.row
+    by = "owner" if server.project_id == caller.project and not caller.context.is_admin else "admin"
+    with target.database.write() as connection:
+        servers.change(connection, server.id, locked_by=server.locked_by or by, locked_reason=reason)
+        note_done(caller, target, connection, "lock")
+
+
+@of_server("unlock")
+def unlock(caller: Caller, target: Target) -> None:
+    """Take the lock away; that of an admin by an admin only."""
+    if target.row.locked_by == "admin":
+        caller.check(f"{rule_of('unlock')}:unlock_override", target.row)
+    with target.database.write() as connection:
+        servers.change(connection, target.row.id, locked_by=None, locked_reason=None)
+        note_done(caller, target, connection, "unlock")
+
+
+@of_server("os-resetState")
+def reset_state(_caller: Caller, target: Target, state: str) -> None:
+    """Say that a server is *state*, ``active`` or ``error``, and that nothing is done to it, unless it is being
+    deleted."""
+    with target.database.write() as connection:
+        going = actions.reset(connection, target.row.id)
+        servers.change(connection, target.row.id, vm_state=state, task_state=servers.DELETING if going else None)
+
+
+@of_server("changePassword")
+def change_password(caller: Caller, target: Target, password: str) -> None:
+    """In the guest, by its agent. The password goes to the host at once and is kept nowhere, so this waits for it."""
+    id = target.row.id
+    host = caller.cloud.hosts.get(target.row.host)
+    if host is None or not host.up:
+        raise Conflict(f"The host of instance {id} does not answer.")
+    try:
+        with caller.cloud.agents.client(host.endpoint) as client:
+            client.event("server", id, "change_password", {"password": password}, timeout=PASSWORD_LIMIT,
+                         request_id=caller.request_id)
+    except MagnetarError as error:
+        raise Conflict(f"Failed to set admin password on {id}: {_words_for(caller, error)}") from None
+    with target.database.write() as connection:
+        note_done(caller, target, connection, "changePassword")
+
+
+def _words_for(caller: Caller, error: MagnetarError) -> str:
+    """What a failure at the server's host says to the caller: admins read which host, and why."""
+    return error.message if caller.context.is_admin else plain(error)
+
+
+@of_server("console")
+def console_output(caller: Caller, target: Target, lines: int | None = None) -> str:
+    """The last *lines* of the console log; all that is kept when left out."""
+    id = target.row.id
+    host = caller.cloud.hosts.get(target.row.host)
+    if host is None:
+        raise Conflict(f"Instance {id} is not ready")
+    try:
+        with caller.cloud.agents.client(host.endpoint) as client:
+            return "" if lines == 0 else client.console(id, lines)
+    except MagnetarError as error:
+        raise Conflict(f"Unable to get console log of {id}: {_words_for(caller, error)}") from None

@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Making servers. Everything that can be refused is refused here; the rest is the conductors' work."""
+
+from __future__ import annotations
+
+import random
+import re
+import string
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import orjson
+from sqlalchemy import bindparam, select
+
+from magnetar_control.store import servers
+from magnetar_control.store.database import now
+from magnetar_control.store.locks import advisory_lock
+from magnetar_control.store.tables import flavor_projects, flavors, keypairs, server_groups
+from magnetar_core.actions import rule_of
+from magnetar_core.errors import Conflict, InvalidField, InvalidRequest
+
+from . import block_devices, quotas
+from .caller import Caller
+from .target import visible
+
+CREATE = rule_of("create")
+#: Statements that each new server needs, made once.
+FLAVOR = select(flavors).where(flavors.c.id == bindparam("id"))
+KEYPAIR = select(keypairs.c.public_key, keypairs.c.type).where(
+    keypairs.c.user_id == bindparam("user"), keypairs.c.name == bindparam("name"))
+#: What a server's row keeps of its image.
+KEPT_OF_IMAGE = ("properties", "min_disk", "min_ram", "disk_format", "container_format")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewServers:
+    """A request for servers, all alike. *networks*: ``none``, ``auto``, or what ``Networks.check`` takes. *mapping*:
+    items of the block device mapping, see ``block_devices.FIELDS``; errors call them *mapping_field*. *hints*: of the
+    scheduler. *files*: {path, contents in base64} each. *user_data*: base64. *count*: how many at least, *most*: at
+    most, where the quota lets them be (*count* when left out). *disk_config*: ``AUTO``, ``MANUAL``, or what the image
+    says. *described_by_name*: the description is the name. *multiattach*: whether volumes for several servers may be
+    named. *id*: the uuid of a single server; drawn when left out."""
+
+    name: str
+    flavor_id: str
+    image_id: str | None = None
+    networks: Any = ()
+    mapping: Sequence[Mapping[str, Any]] = ()
+    mapping_field: str = "block_device_mapping"
+    hints: Mapping[str, Any] = field(default_factory=dict)
+    availability_zone: str | None = None
+    host: str | None = None
+    hypervisor_hostname: str | None = None
+    hostname: str | None = None
+    description: str | None = None
+    described_by_name: bool = False
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    tags: Sequence[str] = ()
+    key_name: str | None = None
+    user_data: str | None = None
+    files: Sequence[Mapping[str, str]] = ()
+    security_groups: Sequence[str] = ()
+    config_drive: bool = False
+    access_ip_v4: str | None = None
+    access_ip_v6: str | None = None
+    disk_config: str | None = None
+    trusted_certs: Sequence[str] | None = None
+    multiattach: bool = True
+    count: int = 1
+    most: int | None = None
+    id: str | None = None
+
+    @property
+    def limit(self) -> int:
+        """How many servers are asked for at most."""
+        return self.count if self.most is None else self.most
+
+
+class Place(NamedTuple):
+    """Where new servers are to be: a zone and hosts, each where one was asked for."""
+
+    zone: str | None
+    host: str | None
+    hypervisor_hostname: str | None
+
+
+class Prepared(NamedTuple):
+    """A request that can be fulfilled, but for the quota of servers, with what it refers to."""
+
+    wanted: NewServers
+    flavor: dict[str, Any]
+    image: dict[str, Any] | None
+    place: Place
+    public_key: str | None
+    blocks: list[dict[str, Any]]
+    networks: Sequence[Mapping[str, Any]]
+    security_groups: list[str]
+
+
+def create(caller: Caller, wanted: NewServers) -> list[dict[str, Any]]:
+    """Write new servers down with their ``create`` actions, and return their rows: as many as the quota lets be. They
+    come into being afterwards. Raises what can be refused beforehand."""
+    caller.check(CREATE)
+    prepared, bounds = prepare(caller, wanted), quotas.bounds(caller)
+    with caller.cloud.store.cell0.write() as connection:
+        count = quotas.check_servers(caller, prepared.flavor, wanted.count, wanted.limit, bounds, connection)
+        rows = rows_of(caller, prepared, count)
+        servers.make(connection, rows, caller.request_id)
+        caller.cloud.store.cell0.ring(connection, servers.ACTIONS_BELL)
+    return rows
+
+
+def row_to_be(caller: Caller, wanted: NewServers, instead_of: servers.Found | None = None) -> dict[str, Any]:
+    """The row of the one server that ``create`` would write; nothing changes. *instead_of*: the row of a server that
+    is deleted before, so that its share of the quota and its volumes are free. Raises what ``create`` would raise."""
+    caller.check(CREATE)
+    prepared = prepare(caller, wanted, instead_of.id if instead_of else None)
+    if instead_of is None:
+        quotas.check_servers(caller, prepared.flavor, 1, 1)
+    else:
+        quotas.check_flavor(caller, orjson.loads(instead_of.flavor), prepared.flavor)
+    return rows_of(caller, prepared, 1)[0]
+
+
+def create_named(caller: Caller, row: dict[str, Any]) -> bool:
+    """Write a *row* of ``row_to_be`` down. False, and nothing is written, when the project has a server of that name
+    by now. Raises ``Conflict`` when another server has the uuid."""
+    store = caller.cloud.store
+    with store.cell0.write() as connection:
+        advisory_lock(connection, caller.project, row["name"])
+        if servers.by_name(store, caller.project, row["name"]):
+            return False
+        if servers.find(store, row["id"]):
+            raise Conflict(f"The uuid {row['id']} belongs to another server. Use another.", uuids=[row["id"]])
+        servers.make(connection, [row], caller.request_id)
+        store.cell0.ring(connection, servers.ACTIONS_BELL)
+    return True
+
+
+def check_unused(caller: Caller, id: str) -> None:
+    """Raises ``Conflict`` when a server has the uuid *id*, or had it before it was deleted."""
+    store = caller.cloud.store
+    with store.cell0.read() as connection:
+        held = servers.row(connection, id) is not None
+    if held or servers.mapping(store, id) is not None:
+        raise Conflict(f"The uuid {id} belongs to another server, or did before that was deleted. Use another.",
+                       uuids=[id])
+
+
+def prepare(caller: Caller, wanted: NewServers, instead_of: str | None = None) -> Prepared:
+    """Look everything up that the request refers to, and refuse what can be refused beforehand, but for the quota of
+    servers. *instead_of*: the uuid of a server that is deleted before."""
+    if wanted.count > wanted.limit:
+        raise InvalidRequest("min_count must be <= max_count")
+    flavor = find_flavor(caller, wanted.flavor_id)
+    image = find_image(caller, wanted.image_id, flavor)
+    place = _place(caller, wanted)
+    _check_group(caller, wanted.hints.get("group"))
+    public_key = find_public_key(caller, wanted.key_name)
+    blocks = block_devices.complete(caller, block_devices.BlockDeviceRequest(
+        wanted.mapping, image, flavor, wanted.mapping_field, wanted.limit > 1, wanted.multiattach, instead_of))
+    network = caller.cloud.services.network
+    nics = network.check(caller.context, wanted.networks)
+    if wanted.limit > 1:
+        _check_nics_of_many(nics)
+    groups = network.groups(caller.context, list(wanted.security_groups) or ["default"])
+    if wanted.files or wanted.metadata:
+        limits = quotas.limits(caller)
+        quotas.check_metadata(limits["metadata_items"], wanted.metadata)
+        quotas.check_files(limits, wanted.files)
+    return Prepared(wanted, flavor, image, place, public_key, blocks, nics, groups)
+
+
+def _check_nics_of_many(networks: Sequence[Mapping[str, Any]]) -> None:
+    """Raises ``InvalidRequest`` for NICs that only one server can have."""
+    if any(wish["port_id"] for wish in networks):
+        raise InvalidRequest("Unable to launch multiple instances with a single configured port ID. Please launch your "
+                             "instance one by one with different ports.")
+    if any(wish["fixed_ip"] for wish in networks):
+        raise InvalidRequest("max_count cannot be greater than 1 if an fixed_ip is specified.")
+
+
+def _check_count(caller: Caller, wanted: NewServers, count: int) -> None:
+    """Raises ``InvalidField`` for more servers than one request may make. Nova bounds them by the quota only; but that
+    may be unlimited, and all rows are made at once."""
+    most = caller.settings.max_servers_at_once
+    if count > most:
+        name, value = ("min_count", wanted.count) if wanted.count > most else ("max_count", wanted.limit)
+        raise InvalidField(f"server.{name}", f"must be {most} or less, whatever the quota; ask for more servers with "
+                                             "more requests", value)
+
+
+def find_flavor(caller: Caller, id: str) -> dict[str, Any]:
+    """The flavor as servers keep it. Raises ``InvalidRequest`` where the caller may not use it."""
+    with caller.cloud.store.api.read() as connection:
+        row = connection.execute(FLAVOR, {"id": id}).one_or_none()
+        if row is not None and not row.is_public and not caller.context.is_admin:
+            mine = connection.execute(select(flavor_projects.c.project_id).where(
+                flavor_projects.c.flavor_number == row.number,
+                flavor_projects.c.project_id == caller.project)).first()
+            row = row if mine else None
+    if row is None:
+        raise InvalidRequest(f"Flavor {id[:255]} could not be found.")
+    return {"id": row.id, "name": row.name, "vcpus": row.vcpus, "ram": row.ram, "disk": row.disk,
+            "ephemeral": row.ephemeral, "swap": row.swap, "extra_specs": orjson.loads(row.extra_specs)}
+
+
+def find_image(caller: Caller, id: str | None, flavor: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The image, usable and not too large for the flavor; ``None`` without *id*. Raises ``InvalidRequest``."""
+    if not id:
+        return None
+    image = caller.cloud.services.image.show(caller.context, id)
+    if image is None:
+        raise InvalidRequest(f"Image {id} could not be found.")
+    if image["status"] != "active":
+        raise InvalidRequest(f"Image {id} is not active.")
+    if int(image.get("min_ram") or 0) > flavor["ram"]:
+        raise InvalidRequest("Flavor's memory is too small for requested image.")
+    if flavor["disk"]:
+        need = max(int(image.get("size") or 0), int(image.get("virtual_size") or 0))
+        if need > flavor["disk"] << 30:
+            raise InvalidRequest("Flavor's disk is too small for requested image. Flavor disk is "
+                                 f"{flavor['disk'] << 30} bytes, image is {need} bytes.")
+        if int(image.get("min_disk") or 0) > flavor["disk"]:
+            raise InvalidRequest("Flavor's disk is smaller than the minimum size specified in image metadata. Flavor "
+                                 f"disk is {flavor['disk'] << 30} bytes, minimum size is "
+                                 f"{int(image['min_disk']) << 30} bytes.")
+    return image
+
+
+def find_public_key(caller: Caller, name: str | None) -> str | None:
+    """The public key of the caller's key pair, for the guest; none for a certificate (x509), which no guest here
+    reads. Raises ``InvalidRequest``."""
+    if not name:
+        return None
+    with caller.cloud.store.api.read() as connection:
+        found = connection.execute(KEYPAIR, {"user": caller.context.user_id, "name": name}).one_or_none()
+    if found is None:
+        raise InvalidRequest(f"Invalid key_name provided. Keypair {name} not found for user {caller.context.user_id}")
+    return str(found.public_key) if found.type == "ssh" else None
+
+
+def _place(caller: Caller, wanted: NewServers) -> Place:
+    """Zone and hosts that are asked for, where they exist and may be asked for. ``ZONE:HOST`` forces a host."""
+    known = caller.cloud.hosts.all()
+    zone, place = wanted.availability_zone, Place(wanted.availability_zone, wanted.host, wanted.hypervisor_hostname)
+    if zone and ":" in zone:
+        caller.check(f"{CREATE}:forced_host")
+        zone, _colon, host = zone.partition(":")
+        host = host.partition(":")[2] or host.partition(":")[0]
+        place = place._replace(zone=zone or None, host=host or None)
+    elif place.host or place.hypervisor_hostname:
+        caller.check(f"{CREATE}:requested_destination")
+    for name in (place.host, place.hypervisor_hostname):
+        if name and name not in known:
+            raise InvalidRequest(f"Compute host {name} could not be found.")
+    if zone and zone not in {host.zone for host in known.values()} | {caller.settings.default_availability_zone}:
+        raise InvalidRequest("The requested availability zone is not available")
+    return place
+
+
+def _check_group(caller: Caller, id: str | None) -> None:
+    """The server group of the hints is there, and has room."""
+    if not id:
+        return
+    with caller.cloud.store.api.read() as connection:
+        group = connection.execute(select(server_groups).where(server_groups.c.id == id)).one_or_none()
+    if group is None or not visible(caller, group):
+        raise InvalidRequest(f"Instance group {id} could not be found.")
+    quotas.check_group(caller, group.id)
+
+
+def hostname(name: str, id: str) -> str:
+    """A host name made of a server's name, as Nova makes it."""
+    found = re.sub(r"[^\w.-]+", "", re.sub(r"[ _]", "-", name.encode("ascii", "ignore").decode())).lower().strip(".-")
+    found = found.replace(".", "-")[:63].strip("-")
+    return found or f"server-{id}"
+
+
+def rows_of(caller: Caller, prepared: Prepared, count: int) -> list[dict[str, Any]]:
+    """The rows of *count* new servers. Raises ``InvalidField`` when these are more than one request may make."""
+    wanted = prepared.wanted
+    _check_count(caller, wanted, count)
+    shared, rows = _shared(caller, prepared), []
+    for at in range(count):
+        id = wanted.id or str(uuid.uuid4())
+        name, host = wanted.name, wanted.hostname
+        if count > 1:
+            name, host = f"{name}-{at + 1}", f"{host}-{at + 1}" if host else None
+        rows.append({**shared, "id": id, "name": name, "launch_index": at, "hostname": host or hostname(name, id)})
+        if wanted.described_by_name:
+            rows[-1]["description"] = name
+    return rows
+
+
+def _shared(caller: Caller, prepared: Prepared) -> dict[str, Any]:
+    """The columns that all servers of a request have alike."""
+    wanted, flavor, image, place = prepared.wanted, prepared.flavor, prepared.image, prepared.place
+    moment = now()
+    reservation = "r-" + "".join(random.choices(string.ascii_lowercase + string.digits, k=8))  # noqa: S311 - a name
+    request = {"networks": prepared.networks, "blocks": prepared.blocks, "public_key": prepared.public_key,
+               "host": place.host, "hypervisor_hostname": place.hypervisor_hostname, "image": image and image["id"],
+               **({"personality": wanted.files} if wanted.files else {})}
+    return {
+        "project_id": caller.project, "user_id": caller.context.user_id, "vm_state": "building",
+        "task_state": "scheduling", "power_state": 0, "progress": 0, "description": wanted.description,
+        "availability_zone": place.zone or caller.settings.default_schedule_zone,
+        "pinned_availability_zone": place.zone, "flavor_id": flavor["id"], "flavor": servers.text(flavor),
+        "image_id": image["id"] if image else None, "image": servers.text(kept_of_image(image)),
+        "key_name": wanted.key_name, "metadata": servers.text(wanted.metadata), "tags": servers.text(wanted.tags),
+        "user_data": wanted.user_data, "config_drive": wanted.config_drive, "access_ip_v4": wanted.access_ip_v4,
+        "access_ip_v6": wanted.access_ip_v6, "disk_config": wanted.disk_config or _disk_config(image),
+        "root_device_name": "/dev/vda", "reservation_id": reservation,
+        "security_groups": servers.text([{"name": name} for name in prepared.security_groups]),
+        "request": servers.text(request), "hints": servers.text(wanted.hints),
+        "trusted_certs": servers.text(wanted.trusted_certs) if wanted.trusted_certs else None,
+        "created_at": moment, "updated_at": moment, "interfaces": "[]", "addresses": "{}", "volumes": "[]"}
+
+
+def kept_of_image(image: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What a server's row keeps of its image; nothing for a server without one."""
+    return {name: image.get(name) for name in KEPT_OF_IMAGE} if image else {}
+
+
+def _disk_config(image: Mapping[str, Any] | None) -> str:
+    """What is meant when nothing is said: the image says whether its root partition grows."""
+    said = ((image or {}).get("properties") or {}).get("auto_disk_config")
+    return "AUTO" if str(said).lower() in ("true", "1", "yes") else "MANUAL"

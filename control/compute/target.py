@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The server that a use case is about, and what every such use case does first: policy, lock and state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
+
+from sqlalchemy import Connection
+
+from magnetar_control.store import servers
+from magnetar_control.store.database import Database
+from magnetar_core.actions import ACTIONS, ANY, rule_of
+from magnetar_core.errors import Conflict, NotFound
+
+from .caller import Caller
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Target(NamedTuple):
+    """A server's row, and the database that has it."""
+
+    database: Database
+    row: servers.Found
+
+
+def find(caller: Caller, id: str) -> Target:
+    """The server. Raises ``NotFound``, also for the server of another project unless the caller is an admin."""
+    found = servers.find(caller.cloud.store, id) if len(id) == 36 else None
+    if found is None or not visible(caller, found[1]):
+        raise not_found(id)
+    return Target(*found)
+
+
+def visible(caller: Caller, row: Any) -> bool:
+    """Whether the caller may know that a server exists: it is one of its project, or the caller is an admin."""
+    return bool(row.project_id == caller.project or caller.context.is_admin)
+
+
+def not_found(id: str) -> NotFound:
+    """There is no such server, in Nova's words."""
+    return NotFound(f"Instance {id[:80]} could not be found.")
+
+
+def guard(caller: Caller, target: Target, key: str) -> None:
+    """Raises ``Conflict`` when the server's lock, states or missing host do not let the action *key* be done."""
+    action, server = ACTIONS[key], target.row
+    if action.locked:
+        check_unlocked(caller, server)
+    if servers.allowed(server, key):
+        return
+    word = action.label or key
+    if action.states != ANY and server.vm_state not in action.states:
+        raise Conflict(f"Cannot '{word}' instance {server.id} while it is in vm_state {server.vm_state}")
+    if not action.busy and server.task_state is not None:
+        raise Conflict(f"Cannot '{word}' instance {server.id} while it is in task_state {server.task_state}")
+    raise Conflict(f"Instance {server.id} is not ready: it has no host, so '{word}' is not possible. Delete it; its "
+                   "fault says why it got none.")
+
+
+def check_unlocked(caller: Caller, server: servers.Found) -> None:
+    """Raises ``Conflict`` when the server is locked and the caller is no admin."""
+    if server.locked_by and not caller.context.is_admin:
+        raise Conflict(f"Instance {server.id} is locked")
+
+
+def enqueue(caller: Caller, target: Target, key: str, args: Mapping[str, Any] | None = None,
+            also: Callable[[Connection], None] | None = None, **values: Any) -> None:
+    """Put the action *key* into the queue of the conductors; set the server's columns *values*, and write what *also*
+    writes, in the same transaction. Raises ``Conflict`` when the server has changed since it was read."""
+    with target.database.write() as connection:
+        done = servers.ask(connection, target.row, key, caller.request_id, caller.context.user_id, caller.project,
+                           args, **values)
+        if done:
+            if also:
+                also(connection)
+            target.database.ring(connection, servers.ACTIONS_BELL)
+    if not done:
+        raise changed_meanwhile(target, key)
+
+
+def changed_meanwhile(target: Target, key: str) -> Conflict:
+    """The server has changed since it was read."""
+    return Conflict(f"Cannot '{ACTIONS[key].label}' instance {target.row.id}: something else is being done to it. Try "
+                    "again in a moment.")
+
+
+def note_done(caller: Caller, target: Target, connection: Connection, key: str) -> None:
+    """Note an action that is done already among the server's actions."""
+    servers.enqueue(connection, target.row.id, key, caller.request_id, caller.context.user_id, caller.project,
+                    host=target.row.host, state="done")
+
+
+class ServerUseCase(Generic[P, R]):
+    """A function of caller, target and more. A call checks the policy *rule* and, with *key*, that row of ``ACTIONS``
+    first. A server that goes from cell0 into its cell meanwhile is looked up again."""
+
+    def __init__(self, function: Callable[Concatenate[Caller, Target, P], R], rule: str, key: str | None) -> None:
+        self.function, self.rule, self.key = function, rule, key
+        self.__doc__ = function.__doc__
+
+    def __call__(self, caller: Caller, target: Target, *args: P.args, **named: P.kwargs) -> R:
+        """Raises ``Forbidden``, ``Conflict``, and what the function raises."""
+        try:
+            return self._checked(caller, target, *args, **named)
+        except servers.Moved:
+            return self._checked(caller, find(caller, target.row.id), *args, **named)
+
+    def _checked(self, caller: Caller, target: Target, *args: P.args, **named: P.kwargs) -> R:
+        caller.check(self.rule, target.row)
+        if self.key:
+            guard(caller, target, self.key)
+        return self.function(caller, target, *args, **named)
+
+
+def of_server(key: str | None = None, rule: str | None = None) -> Callable[
+        [Callable[Concatenate[Caller, Target, P], R]], ServerUseCase[P, R]]:
+    """Make a function a use case of one server. *key*: its row of ``ACTIONS``. *rule*: its policy rule, when that is
+    not the row's."""
+    named = rule or rule_of(str(key))
+
+    def made(function: Callable[Concatenate[Caller, Target, P], R]) -> ServerUseCase[P, R]:
+        return ServerUseCase(function, named, key)
+
+    return made

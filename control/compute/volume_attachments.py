@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Volume attachments: the volumes that a server has. A conductor attaches and detaches them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from sqlalchemy import select
+
+from magnetar_control.store import servers
+from magnetar_control.store.tables import actions
+from magnetar_core.errors import Conflict, Forbidden, InvalidRequest, MagnetarError, NotFound
+
+from .caller import Caller
+from .held_action import hold
+from .target import Target, enqueue, of_server
+
+RULE = "os_compute_api:os-volumes-attachments:"
+#: Device names that the host gives: vda is the root disk, vdz the config drive.
+LETTERS = "bcdefghijklmnopqrstuvwxy"
+Document = dict[str, Any]
+
+
+def attachments(server: servers.Found) -> list[Document]:
+    """The attachments that a server has, or is being given: volume_id, attachment_id, bdm_uuid, device, tag,
+    boot_index, delete_on_termination."""
+    found: list[Document] = orjson.loads(server.volumes)
+    return found
+
+
+def _attachment(target: Target, volume_id: str) -> Document:
+    for one in attachments(target.row):
+        if one["volume_id"] == volume_id:
+            return one
+    raise NotFound(f"Instance {target.row.id} is not attached to volume {volume_id[:80]}")
+
+
+@of_server(rule=f"{RULE}index")
+def index(_caller: Caller, target: Target) -> list[Document]:
+    """All of them."""
+    return attachments(target.row)
+
+
+@of_server(rule=f"{RULE}show")
+def show(_caller: Caller, target: Target, volume_id: str) -> Document:
+    """One of them. Raises ``NotFound``."""
+    return _attachment(target, volume_id)
+
+
+@of_server("attach_volume")
+def attach(caller: Caller, target: Target, volume_id: str, device: str | None = None, tag: str | None = None, *,
+           delete_on_termination: bool = False, multiattach: bool = True) -> Document:
+    """Reserve the volume and name its device; it is attached afterwards. *device*: the name wished for. *multiattach*:
+    whether a volume for several servers may be named. Returns the attachment."""
+    id = target.row.id
+    _check_attachable(caller, target, volume_id, multiattach=multiattach)
+    entry: Document = {"volume_id": volume_id, "attachment_id": str(uuid.uuid4()), "bdm_uuid": str(uuid.uuid4()),
+                       "device": None, "tag": tag, "boot_index": None, "delete_on_termination": delete_on_termination}
+
+    def added(kept: list[Document]) -> list[Document]:
+        if any(one["volume_id"] == volume_id for one in kept):
+            raise InvalidRequest(f"Invalid volume: volume {volume_id} already attached")
+        entry["device"] = _free_device(target.row, kept, device)
+        return [*kept, entry]
+
+    def removed(kept: list[Document]) -> list[Document]:
+        return [one for one in kept if one["attachment_id"] != entry["attachment_id"]]
+
+    action = hold(caller, target, "attach_volume",
+                  {"attachment_id": entry["attachment_id"], "volume_id": volume_id}, "volumes", added)
+    volumes = caller.cloud.services.volume
+    try:
+        volumes.reserve(caller.context, volume_id, id, attachment_id=entry["attachment_id"])
+    except MagnetarError:
+        action.withdraw(removed)
+        raise
+    if not action.release():
+        volumes.detached(str(entry["attachment_id"]))
+        with target.database.write() as connection:
+            servers.revise(connection, id, "volumes", removed)
+        raise Conflict(f"Cannot 'attach_volume' instance {id} while it is being deleted.")
+    return entry
+
+
+def _check_attachable(caller: Caller, target: Target, volume_id: str, *, multiattach: bool) -> None:
+    """Whether the volume may be attached now. Raises ``NotFound`` or ``InvalidRequest``."""
+    volume = caller.cloud.services.volume.show(caller.context, volume_id)
+    if volume is None:
+        raise NotFound(f"Volume {volume_id} could not be found.")
+    if volume["multiattach"] and not multiattach:
+        raise InvalidRequest("Multiattach volumes are only supported starting with compute API version 2.60.")
+    states = ("available", "in-use") if volume["multiattach"] else ("available",)
+    if volume["status"] not in states and not any(
+            one["volume_id"] == volume_id for one in attachments(target.row)):
+        raise InvalidRequest(f"Invalid volume: volume {volume_id} status must be {' or '.join(states)}. Currently in "
+                             f"'{volume['status']}'")
+
+
+def _free_device(server: servers.Found, kept: list[Document], wished: str | None) -> str:
+    """The name that the disk will have: the one that is wished for when it is free and the host can give it, as Nova's
+    libvirt driver names disks itself (BDM-08). Raises ``Forbidden`` when there is no room."""
+    flavor = orjson.loads(server.flavor)
+    taken = {one["device"] for one in kept}
+    taken |= {"/dev/vdb"} if flavor["ephemeral"] else set()
+    taken |= {"/dev/vdc"} if flavor["swap"] else set()
+    free = [name for letter in LETTERS if (name := f"/dev/vd{letter}") not in taken]
+    if not free:
+        raise Forbidden("The maximum allowed number of disk devices to attach to a single instance has been exceeded.")
+    return wished if wished in free else free[0]
+
+
+@of_server("update", f"{RULE}update")
+def update(_caller: Caller, target: Target, volume_id: str, new_volume_id: str | None = None, *,
+           same: Mapping[str, Any] | None = None, delete_on_termination: bool | None = None) -> None:
+    """Set whether the volume is deleted with the server. A *new_volume_id* (a swap) is refused, as Nova does unless the
+    volume service asks. *same*: what the caller repeats of device, tag, serverId, id (the volume's); it cannot
+    change."""
+    entry = _attachment(target, volume_id)
+    fixed = {"device": entry["device"], "tag": entry["tag"], "serverId": target.row.id, "id": volume_id}
+    if new_volume_id is not None:
+        raise Conflict(f"Volume {volume_id} cannot be swapped: it is not being migrated by the volume service. Detach "
+                       "it and attach the other one.")
+    for name, value in (same or {}).items():
+        if value != fixed[name]:
+            raise InvalidRequest(f"Invalid input for field/attribute volumeAttachment.{name}: it is {fixed[name]} and "
+                                 "stays so.")
+    if delete_on_termination is not None:
+        with target.database.write() as connection:
+            servers.revise(connection, target.row.id, "volumes", lambda kept: [
+                {**one, "delete_on_termination": delete_on_termination} if one["volume_id"] == volume_id else one
+                for one in kept])
+
+
+@of_server("detach_volume")
+def detach(caller: Caller, target: Target, volume_id: str) -> None:
+    """Have the guest let go of the volume, afterwards. Raises ``NotFound``, ``InvalidRequest``."""
+    entry = _attachment(target, volume_id)
+    if entry["boot_index"] == 0:
+        raise InvalidRequest("Cannot detach a root device volume")
+    args = {"attachment_id": entry["attachment_id"], "volume_id": volume_id}
+    with target.database.read() as connection:
+        going = connection.execute(select(actions.c.id).where(
+            actions.c.server_id == target.row.id, actions.c.action == "detach_volume",
+            actions.c.state.in_(("queued", "running")), actions.c.args == servers.text(args)).limit(1)).first()
+    if going:
+        raise InvalidRequest(f"Invalid volume: volume {volume_id} status must be 'in-use'. Currently in 'detaching'")
+    enqueue(caller, target, "detach_volume", args)
