@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from magnetar_control.services import Context
 from magnetar_control.settings import Settings
@@ -11,6 +11,13 @@ from magnetar_core.errors import Forbidden
 
 if TYPE_CHECKING:
     from .cloud import Cloud
+
+
+class Target(NamedTuple):
+    """Whose something is that a rule is asked about; what is left out is the caller's."""
+
+    project_id: str | None = None
+    user_id: str | None = None
 
 
 class Caller:

@@ -9,10 +9,10 @@ from uuid import UUID, uuid5
 
 import orjson
 
+from magnetar_control.api.nova.fields import ApiField
 from magnetar_control.api.nova.operation import Call
 from magnetar_control.api.nova.values import Anything, Id, Number, Truth, device_tag, record, since
 from magnetar_core.errors import InvalidField, InvalidRequest, MagnetarError
-from magnetar_core.fields import Field
 from magnetar_core.values import Choices, ListOf, Nullable, Text, Value
 
 SIZE = Number(0, 2**20)
@@ -32,7 +32,7 @@ class BootIndex(Value):
         return Number(-1, 1000).check(value, path, version)
 
 
-_FIELDS: dict[str, Field | Value] = {
+_FIELDS: dict[str, ApiField | Value] = {
     "uuid": Nullable(Id()), "image_id": Id(), "source_type": Choices(*SOURCES),
     "destination_type": Choices("local", "volume"), "boot_index": BootIndex(), "volume_size": Nullable(SIZE),
     "delete_on_termination": Truth(), "guest_format": Nullable(Text(0, 255)), "device_name": Nullable(DEVICE),

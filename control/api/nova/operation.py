@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from magnetar_control.api.nova.history import Gate
 from magnetar_control.api.nova.versions import NEWEST, VERSIONS
 from magnetar_control.compute.caller import Caller
 from magnetar_control.store.database import Database
@@ -82,6 +83,10 @@ class Call(Caller):
     def base(self) -> str:
         """What links to resources begin with: with version and, where the client gave it, project."""
         return str(self.request.extra["base"])
+
+    def at(self, gate: Gate) -> bool:
+        """Whether the version asked for is that of *gate*, or a later one."""
+        return self.version >= gate.version
 
     def allows(self, rule: str, target: Any = None) -> bool:
         """As ``Caller.allows``; without *target*: to the server of the path where there is one."""

@@ -44,7 +44,6 @@ from magnetar_control.store.database import now
 from magnetar_control.store.tables import flavor_projects, flavors, keypairs, server_groups
 from magnetar_control.web import Answer
 from magnetar_core.errors import InvalidField, InvalidRequest
-from magnetar_core.fields import Field
 from magnetar_core.kinds.common import NAME
 from magnetar_core.values import Choices, Const, Integer, ListOf, Nullable, OneOf, Text, Value
 
@@ -88,7 +87,7 @@ COUNT = Number(1)
 BODY = Wrapped("server", record({
     "name": NAME, "imageRef": OneOf(Const(""), Id()), "flavorRef": OneOf(Text(1, 255), Integer()),
     "adminPass": PASSWORD, "metadata": METADATA,
-    "networks": Field(NETWORKS, "", on="create"), "OS-DCF:diskConfig": Choices("AUTO", "MANUAL"),
+    "networks": NETWORKS, "OS-DCF:diskConfig": Choices("AUTO", "MANUAL"),
     "accessIPv4": Address(4, empty=True), "accessIPv6": Address(6, empty=True),
     "personality": since("2.1", PERSONALITY, until="2.56"),
     "availability_zone": Nullable(Text(1, 255)), "block_device_mapping": OLD_BLOCK_DEVICES,
