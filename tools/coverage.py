@@ -43,7 +43,8 @@ def served(operations: Sequence[Operation] = OPERATIONS) -> str:
     for one in sorted(operations, key=lambda one: (one.path, one.method, one.action or "", one.since)):
         action = f" `{one.action}`" if one.action else ""
         until = "" if one.until >= NEWEST else f"2.{one.until}"
-        rows.append(f"| {one.name} | {one.method} `{one.path}`{action} | 2.{one.since} | {until} | {one.rule or ''} |")
+        rows.append(f"| {one.name} | {one.method} `{one.path}`{action} | 2.{one.since} | {until} | {one.policy or ''} "
+                    "|")
     return HEAD + "\n".join(rows) + "\n"
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from magnetar_control.compute.caller import Caller
+from magnetar_control.compute.caller import Caller, use_case
 from magnetar_control.store import aggregates, hosts, services
 from magnetar_control.store.aggregates import ZONE, Aggregate
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, MagnetarError, NotFound
@@ -16,16 +16,16 @@ RULE = "os_compute_api:os-aggregates:"
 Id = str | int
 
 
+@use_case(f"{RULE}index")
 def every(caller: Caller) -> list[Aggregate]:
     """All."""
-    caller.check(f"{RULE}index")
     with caller.cloud.store.api.read() as connection:
         return aggregates.every(connection)
 
 
+@use_case(f"{RULE}show")
 def show(caller: Caller, id: Id) -> Aggregate:
     """One. Raises ``NotFound``, ``InvalidField`` for what is no id."""
-    caller.check(f"{RULE}show")
     with caller.cloud.store.api.read() as connection:
         return _found(connection, id)
 
@@ -44,9 +44,9 @@ def _exists(name: str) -> MagnetarError:
     return Conflict(f"Aggregate {name} already exists.")
 
 
+@use_case(f"{RULE}create")
 def create(caller: Caller, name: str, zone: str | None = None) -> Aggregate:
     """Make one without hosts. Raises ``Conflict``."""
-    caller.check(f"{RULE}create")
     with caller.cloud.store.api.write() as connection:
         id = aggregates.make(connection, name, {ZONE: zone} if zone else {})
         if id is None:
@@ -64,9 +64,9 @@ def _changed(caller: Caller, id: Id, change: Callable[[Any, Aggregate], None]) -
     return found
 
 
+@use_case(f"{RULE}update")
 def update(caller: Caller, id: Id, want: Mapping[str, Any]) -> Aggregate:
     """Set what *want* has of name and availability_zone (``None``: none). Raises ``Conflict``, ``InvalidRequest``."""
-    caller.check(f"{RULE}update")
 
     def change(connection: Any, row: Aggregate) -> None:
         values: dict[str, Any] = {}
@@ -107,9 +107,9 @@ def _refused(row: Aggregate, word: str, error: type[MagnetarError], reason: str)
     return error(f"Cannot perform action '{word}' on aggregate {row.id}. Reason: {reason}.")
 
 
+@use_case(f"{RULE}delete")
 def delete(caller: Caller, id: Id) -> None:
     """Delete an empty one. Raises ``InvalidRequest`` for one with hosts."""
-    caller.check(f"{RULE}delete")
     with caller.cloud.store.api.write() as connection:
         row = _found(connection, id, lock=True)
         if row.hosts:
@@ -117,9 +117,9 @@ def delete(caller: Caller, id: Id) -> None:
         aggregates.remove(connection, row.id)
 
 
+@use_case(f"{RULE}add_host")
 def add_host(caller: Caller, id: Id, host: str) -> Aggregate:
     """Put *host* into it. Raises ``NotFound``, ``Conflict``."""
-    caller.check(f"{RULE}add_host")
 
     def change(connection: Any, row: Aggregate) -> None:
         if hosts.show(connection, host) is None:
@@ -133,9 +133,9 @@ def add_host(caller: Caller, id: Id, host: str) -> Aggregate:
     return _changed(caller, id, change)
 
 
+@use_case(f"{RULE}remove_host")
 def remove_host(caller: Caller, id: Id, host: str) -> Aggregate:
     """Take *host* out of it. Raises ``NotFound``, ``Conflict``."""
-    caller.check(f"{RULE}remove_host")
 
     def change(connection: Any, row: Aggregate) -> None:
         if host not in row.hosts:
@@ -147,9 +147,9 @@ def remove_host(caller: Caller, id: Id, host: str) -> Aggregate:
     return _changed(caller, id, change)
 
 
+@use_case(f"{RULE}set_metadata")
 def set_metadata(caller: Caller, id: Id, metadata: Mapping[str, str | None]) -> Aggregate:
     """Add and change keys; ``None`` takes one away. Raises ``InvalidRequest``."""
-    caller.check(f"{RULE}set_metadata")
 
     def change(connection: Any, row: Aggregate) -> None:
         merged = _merged(caller, connection, row, metadata, "update_aggregate_metadata")

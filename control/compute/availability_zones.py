@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from magnetar_control.compute import services
-from magnetar_control.compute.caller import Caller
+from magnetar_control.compute.caller import Caller, use_case
 from magnetar_control.store.services import COMPUTE, INTERNAL, Service
 
 RULE = "os_compute_api:os-availability-zone:"
@@ -21,18 +21,18 @@ class Zone(NamedTuple):
     services: Sequence[Service] = ()
 
 
+@use_case(f"{RULE}list")
 def every(caller: Caller) -> list[Zone]:
     """All zones of hosts by name, first those that are available: one of their hosts is not disabled."""
-    caller.check(f"{RULE}list")
     hosts = caller.cloud.hosts.all().values()
     good = {host.zone for host in hosts if not host.disabled}
     bad = {host.zone for host in hosts} - good
     return [*(Zone(name, True) for name in sorted(good)), *(Zone(name, False) for name in sorted(bad))]
 
 
+@use_case(f"{RULE}detail")
 def detail(caller: Caller) -> list[Zone]:
     """All zones, that of the conductors first; the available ones with their services, without disabled hosts."""
-    caller.check(f"{RULE}detail")
     zones: dict[str, list[Service]] = {}
     for service in services.found(caller):
         zones.setdefault(service.zone, []).append(service)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from magnetar_control.compute import flavors
-from magnetar_control.compute.caller import Caller
+from magnetar_control.compute.caller import Caller, use_case
 from magnetar_control.store import flavors as store
 from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 
@@ -21,9 +21,9 @@ class Access(NamedTuple):
     projects: Sequence[str]
 
 
+@use_case(RULE)
 def show(caller: Caller, id: str) -> Access:
     """Who may use the flavor *id*. Raises ``NotFound`` for a public one: everybody may."""
-    caller.check(RULE)
     flavor = flavors.show(caller, id)
     if flavor.is_public:
         raise NotFound("Access list not available for public flavors.")
@@ -35,10 +35,10 @@ def _of(caller: Caller, flavor: Any) -> Access:
         return Access(flavor.id, store.projects(connection, flavor.number))
 
 
+@use_case(f"{RULE}:add_tenant_access")
 def add(caller: Caller, id: str, project: str, *, public: bool = False) -> Access:
     """Let *project* use the flavor *id*. *public*: also one that is public, to no effect. Raises ``InvalidRequest`` for
     a project that does not exist, ``Conflict`` for a public flavor or a project that has access."""
-    caller.check(f"{RULE}:add_tenant_access")
     if not caller.cloud.services.identity.project_exists(caller.context, project):
         raise InvalidRequest(f"Project ID {project} is not a valid project.")
     flavor = flavors.show(caller, id)
@@ -51,10 +51,10 @@ def add(caller: Caller, id: str, project: str, *, public: bool = False) -> Acces
     return _of(caller, flavor)
 
 
+@use_case(f"{RULE}:remove_tenant_access")
 def remove(caller: Caller, id: str, project: str) -> Access:
     """Let *project*, which need not exist any more, not use the flavor *id*. Raises ``NotFound`` when it may not
     anyway."""
-    caller.check(f"{RULE}:remove_tenant_access")
     flavor = flavors.show(caller, id)
     with caller.cloud.store.api.write() as connection:
         gone = store.withdraw(connection, flavor.number, project)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 import orjson
 
 from magnetar_control.compute import flavors
-from magnetar_control.compute.caller import Caller
+from magnetar_control.compute.caller import Caller, use_case
 from magnetar_control.store import flavors as store
 from magnetar_control.store.servers import text
 from magnetar_core.errors import InvalidField, NotFound
@@ -86,15 +86,15 @@ def _check(name: str, value: str) -> None:
                                               "extra spec. Another namespace is free to use")
 
 
+@use_case(f"{RULE}index")
 def show(caller: Caller, id: str) -> str:
     """All of the flavor *id*, as JSON text."""
-    caller.check(f"{RULE}index")
     return str(flavors.show(caller, id).extra_specs)
 
 
+@use_case(f"{RULE}show")
 def show_one(caller: Caller, id: str, name: str) -> str:
     """The value of one. Raises ``NotFound``."""
-    caller.check(f"{RULE}show")
     specs = orjson.loads(flavors.show(caller, id).extra_specs)
     if name not in specs:
         raise _missing(id, name)
@@ -105,15 +105,15 @@ def _missing(id: str, name: str) -> NotFound:
     return NotFound(f"Flavor {id} has no extra specs with key {name[:255]}.")
 
 
+@use_case(f"{RULE}create")
 def create(caller: Caller, id: str, specs: Mapping[str, str], *, checked: bool = True) -> None:
     """Add *specs* to those of the flavor. *checked*: by ``check``."""
-    caller.check(f"{RULE}create")
     _merge(caller, id, specs, checked=checked)
 
 
+@use_case(f"{RULE}update")
 def update(caller: Caller, id: str, specs: Mapping[str, str], *, checked: bool = True) -> None:
     """Set *specs*; as ``create``, under a rule of its own."""
-    caller.check(f"{RULE}update")
     _merge(caller, id, specs, checked=checked)
 
 
@@ -133,9 +133,9 @@ def _change(caller: Caller, id: str, changed: Callable[[dict[str, str]], dict[st
         store.change(connection, row.number, extra_specs=text(changed(orjson.loads(now["extra_specs"]))))
 
 
+@use_case(f"{RULE}delete")
 def delete(caller: Caller, id: str, name: str) -> None:
     """Remove one. Raises ``NotFound``."""
-    caller.check(f"{RULE}delete")
 
     def without(specs: dict[str, str]) -> dict[str, str]:
         if name not in specs:

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy.exc import IntegrityError
 
-from magnetar_control.compute.caller import Caller
+from magnetar_control.compute.caller import Caller, use_case
 from magnetar_control.store import flavors
 from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 
@@ -46,12 +46,12 @@ def missing(id: str) -> NotFound:
     return NotFound(f"Flavor {id[:255]} could not be found.")
 
 
+@use_case(f"{MANAGE}create")
 def create(caller: Caller, name: str, ram: int, vcpus: int, disk: int, *, id: str | int | None = None,
            ephemeral: int = 0, swap: int = 0, is_public: bool = True, rxtx_factor: float = 1.0,
            description: str | None = None) -> Any:
     """Make a flavor; the row. *ram* and *swap* in MiB, *disk* and *ephemeral* in GiB. *id*: ``None`` or ``auto`` for
     one that is drawn. Raises ``Conflict`` when another has the id or the name."""
-    caller.check(f"{MANAGE}create")
     id = str(uuid.uuid4()) if id in (None, "auto") else str(id)
     try:
         with caller.cloud.store.api.write() as connection:
@@ -69,18 +69,18 @@ def _check_free(taken: str | None, id: str, name: str) -> None:
         raise Conflict(f"Flavor with {f'ID {id}' if taken == 'id' else f'name {name}'} already exists.")
 
 
+@use_case(f"{MANAGE}update")
 def update(caller: Caller, id: str, description: str | None) -> Any:
     """Set the description; the row. Nothing else of a flavor changes."""
-    caller.check(f"{MANAGE}update")
     row = show(caller, id)
     with caller.cloud.store.api.write() as connection:
         flavors.change(connection, row.number, description=description)
     return show(caller, row.id)
 
 
+@use_case(f"{MANAGE}delete")
 def delete(caller: Caller, id: str) -> None:
     """Delete it; servers keep the sizes that they were made with. Raises ``NotFound``."""
-    caller.check(f"{MANAGE}delete")
     with caller.cloud.store.api.write() as connection:
         gone = flavors.remove(connection, id)
     if not gone:

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from magnetar_control.agents import Agents
-from magnetar_control.compute.caller import Caller
+from magnetar_control.compute.caller import Caller, use_case
 from magnetar_control.compute.services import found as every_service
 from magnetar_control.compute.services import uuid_of
 from magnetar_control.store import hosts, services
@@ -37,12 +37,25 @@ SUMMED = ("vcpus", "vcpus_used", "memory_mb", "memory_mb_used", "free_ram_mb", "
           "free_disk_gb", "disk_available_least", "running_vms", "current_workload")
 
 
-def page(caller: Caller, limit: int | None = None, marker: str | None = None, *, by_uuid: bool = True,
-         detail: bool = False) -> list[Service]:
-    """The compute services in the order of their numbers, after the one that *marker* names by uuid or number.
-    *detail*: under the rule of the detailed list. Raises ``InvalidRequest`` when there is no such marker."""
-    caller.check(RULE + ("list-detail" if detail else "list"))
-    found = _every(caller)
+@use_case(f"{RULE}list")
+def page(caller: Caller, limit: int | None = None, marker: str | None = None, *, pattern: str | None = None,
+         by_uuid: bool = True) -> list[Service]:
+    """The compute services in the order of their numbers, after the one that *marker* names by uuid or number; or
+    those with *pattern* in their names. Raises ``InvalidRequest`` when there is no such marker, ``NotFound`` when no
+    name has the pattern."""
+    return _page(caller, limit, marker, pattern, by_uuid=by_uuid)
+
+
+@use_case(f"{RULE}list-detail")
+def page_detail(caller: Caller, limit: int | None = None, marker: str | None = None, *, pattern: str | None = None,
+                by_uuid: bool = True) -> list[Service]:
+    """As ``page``, for those who may see all of them."""
+    return _page(caller, limit, marker, pattern, by_uuid=by_uuid)
+
+
+def _page(caller: Caller, limit: int | None, marker: str | None, pattern: str | None, *, by_uuid: bool) -> \
+        list[Service]:
+    found = _every(caller) if pattern is None else _matching(caller, pattern)
     if marker is None:
         return found[:limit]
     for at, one in enumerate(found):
@@ -59,22 +72,32 @@ def _id(one: Service, *, by_uuid: bool) -> str:
     return one.id if by_uuid else str(one.number)
 
 
-def matching(caller: Caller, text: str, rule: str) -> list[Service]:
-    """Those with *text* in their names. *rule*: list, list-detail, search or servers. Raises ``NotFound``."""
-    caller.check(RULE + rule)
+def _matching(caller: Caller, text: str) -> list[Service]:
     found = [one for one in _every(caller) if text.lower() in one.host.lower()]
     if not found:
         raise NotFound(f"No hypervisor matching '{text[:255]}' could be found.")
     return found
 
 
+@use_case(f"{RULE}search")
+def search(caller: Caller, text: str) -> list[Service]:
+    """Those with *text* in their names. Raises ``NotFound``."""
+    return _matching(caller, text)
+
+
+@use_case(f"{RULE}servers")
+def search_servers(caller: Caller, text: str) -> list[Service]:
+    """As ``search``, for those who may see what is on them."""
+    return _matching(caller, text)
+
+
+@use_case(f"{RULE}show")
 def show(caller: Caller, id: str, *, by_uuid: bool = True) -> Service:
     """The compute service of that uuid or number. Raises ``InvalidRequest`` for what is no uuid, ``NotFound``."""
-    return _show(caller, id, "show", by_uuid=by_uuid)
+    return _one(caller, id, by_uuid=by_uuid)
 
 
-def _show(caller: Caller, id: str, rule: str, *, by_uuid: bool) -> Service:
-    caller.check(RULE + rule)
+def _one(caller: Caller, id: str, *, by_uuid: bool) -> Service:
     wanted = uuid_of(id) if by_uuid else id
     for one in _every(caller):
         if wanted == _id(one, by_uuid=by_uuid):
@@ -82,9 +105,9 @@ def _show(caller: Caller, id: str, rule: str, *, by_uuid: bool) -> Service:
     raise NotFound(f"Hypervisor with ID '{wanted[:80]}' could not be found.")
 
 
+@use_case(f"{RULE}list")
 def rows(caller: Caller) -> list[Mapping[Any, Any]]:
     """The rows of all hosts."""
-    caller.check(f"{RULE}list")
     with caller.cloud.store.api.read() as connection:
         return list(hosts.every(connection))
 
@@ -99,9 +122,9 @@ def workloads(caller: Caller, found: Sequence[Service]) -> Mapping[str, Workload
     return services.workloads(caller.cloud.store, [one.host for one in found])
 
 
+@use_case(f"{RULE}statistics")
 def statistics(caller: Caller) -> dict[str, int]:
     """Sums over the hosts that are not disabled, and their count."""
-    caller.check(f"{RULE}statistics")
     found = [one for one in _every(caller) if not one.disabled]
     loads = workloads(caller, found)
     total = {"count": len(found), **dict.fromkeys(SUMMED, 0)}
@@ -149,10 +172,11 @@ def _resolved(name: str, _period: int) -> str | None:
 
 
 # For how long they are up -----------------------------------------------------------------------------------------
+@use_case(f"{RULE}uptime")
 def uptime(caller: Caller, id: str, *, by_uuid: bool = True) -> tuple[Service, str]:
     """The compute service of that uuid or number, and for how long its host is up. Raises ``NotFound``,
     ``InvalidRequest`` when the host does not answer, ``NotSupported`` when its agent is too old to know."""
-    one = _show(caller, id, "uptime", by_uuid=by_uuid)
+    one = _one(caller, id, by_uuid=by_uuid)
     away = InvalidRequest(f"Compute service of {one.host} is unavailable at this time.")
     if not one.up or one.row is None:
         raise away

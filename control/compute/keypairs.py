@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
 
 from magnetar_control.compute import quotas
-from magnetar_control.compute.caller import Caller, Target
+from magnetar_control.compute.caller import Caller, Owner
 from magnetar_control.store import keypairs
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, NotFound
 
@@ -57,7 +57,7 @@ def page(caller: Caller, user: str | None = None, limit: int | None = None, mark
 def _user(caller: Caller, what: str, user: str | None) -> str:
     """Whose key pairs are meant. Raises ``Forbidden`` when these are another's and the caller is no administrator."""
     user = user or caller.context.user_id
-    caller.check(RULE + what, Target(caller.project, user))
+    caller.check(RULE + what, Owner(caller.project, user))
     return user
 
 

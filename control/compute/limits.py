@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 from magnetar_control.compute import quotas
-from magnetar_control.compute.caller import Caller
+from magnetar_control.compute.caller import Caller, use_case
 
 RULE = "os_compute_api:limits"
 
 
+@use_case(RULE)
 def show(caller: Caller, project: str | None = None) -> quotas.Detail:
     """Of the caller's project; of another one for administrators."""
-    caller.check(RULE)
     if project is not None:
         caller.check(f"{RULE}:other_project")
     return quotas.Detail(quotas.limits(caller, project), {

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Integer, Select, bindparam, cast, func, select
 
-from magnetar_control.compute.caller import Caller, Target
+from magnetar_control.compute.caller import Caller, Owner, use_case
 from magnetar_control.store import keypairs, quotas, server_groups
 from magnetar_control.store.database import Database
 from magnetar_control.store.everywhere import asked
@@ -216,14 +216,14 @@ def show(caller: Caller, project: str, user: str | None = None) -> Limits:
 def _check_project(caller: Caller, project: str, what: str | None) -> None:
     """Whether the caller may do *what* to the quotas of *project*, and whether there is one."""
     if what is not None:
-        caller.check(RULE + what, Target(project))
+        caller.check(RULE + what, Owner(project))
     if not caller.cloud.services.identity.project_exists(caller.context, project):
         raise InvalidRequest(f"Project ID {project[:255]} is not a valid project.")
 
 
+@use_case(f"{RULE}defaults")
 def show_defaults(caller: Caller, project: str) -> Limits:
     """What *project* would have if nothing were set for it."""
-    caller.check(f"{RULE}defaults")
     _check_project(caller, project, None)
     return class_limits(caller, quotas.DEFAULT)
 
@@ -263,20 +263,20 @@ def _check_limits(want: Mapping[str, int], used: Mapping[str, int], most: Mappin
 
 def reset(caller: Caller, project: str, user: str | None = None) -> None:
     """Let the defaults count again for *project* with all of its users, or for *user* in it."""
-    caller.check(f"{RULE}delete", Target(project))
+    caller.check(f"{RULE}delete", Owner(project))
     with caller.cloud.store.api.write() as connection:
         quotas.reset(connection, project, user)
 
 
+@use_case(f"{CLASS_RULE}show")
 def show_class(caller: Caller, name: str) -> Limits:
     """Limits of a quota class; the class ``default`` has the defaults of all projects."""
-    caller.check(f"{CLASS_RULE}show")
     return class_limits(caller, name)
 
 
+@use_case(f"{CLASS_RULE}update")
 def update_class(caller: Caller, name: str, want: Mapping[str, int]) -> Limits:
     """Set limits of a quota class; all of its limits."""
-    caller.check(f"{CLASS_RULE}update")
     name = Text(1, 250).check(name, "id")
     with caller.cloud.store.api.write() as connection:
         quotas.put(connection, quotas.of_class(name), want)

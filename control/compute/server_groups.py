@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from magnetar_control.compute import quotas
-from magnetar_control.compute.caller import Caller, Target
+from magnetar_control.compute.caller import Caller, Owner, use_case
 from magnetar_control.store import server_groups
 from magnetar_control.store.servers import text
 from magnetar_core.errors import InvalidRequest, NotFound
@@ -25,9 +25,9 @@ class ServerGroup(NamedTuple):
     members: Sequence[str]
 
 
+@use_case(f"{RULE}index")
 def page(caller: Caller, limit: int, offset: int = 0, *, all_projects: bool = False) -> list[ServerGroup]:
     """Groups of the project. *all_projects*: of all; only administrators' wish for it counts."""
-    caller.check(f"{RULE}index")
     everywhere = all_projects and caller.context.is_admin
     if everywhere:
         caller.check(f"{RULE}index:all_projects")
@@ -37,9 +37,9 @@ def page(caller: Caller, limit: int, offset: int = 0, *, all_projects: bool = Fa
     return [ServerGroup(row, members.get(row.id, [])) for row in rows]
 
 
+@use_case(f"{RULE}show")
 def show(caller: Caller, id: str) -> ServerGroup:
     """One. Raises ``NotFound``."""
-    caller.check(f"{RULE}show")
     row = _found(caller, id, "show")
     with caller.cloud.store.api.read() as connection:
         return ServerGroup(row, server_groups.members(connection, [row.id]).get(row.id, []))
@@ -51,7 +51,7 @@ def _found(caller: Caller, id: str, what: str) -> Any:
         row = server_groups.find(connection, id) if len(id) == 36 else None
     if row is None or (row.project_id != caller.project and not caller.context.is_admin):
         raise _missing(id)
-    caller.check(RULE + what, Target(row.project_id))
+    caller.check(RULE + what, Owner(row.project_id))
     return row
 
 
@@ -59,10 +59,10 @@ def _missing(id: str) -> NotFound:
     return NotFound(f"Instance group {id[:80]} could not be found.")
 
 
+@use_case(f"{RULE}create")
 def create(caller: Caller, name: str, policy: str, rules: Mapping[str, int] | None = None) -> ServerGroup:
     """Make a group. *rules*: max_server_per_host, of the policy anti-affinity. Raises ``InvalidRequest``,
     ``Forbidden``."""
-    caller.check(f"{RULE}create")
     if rules and policy != RULED:
         raise InvalidRequest(f"Only {RULED} policy supports rules.")
     most, id = quotas.limits(caller, user=caller.context.user_id)["server_groups"], str(uuid.uuid4())
@@ -73,9 +73,9 @@ def create(caller: Caller, name: str, policy: str, rules: Mapping[str, int] | No
         return ServerGroup(server_groups.find(connection, id), [])
 
 
+@use_case(f"{RULE}delete")
 def delete(caller: Caller, id: str) -> None:
     """Delete it; its servers stay. Raises ``NotFound``."""
-    caller.check(f"{RULE}delete")
     row = _found(caller, id, "delete")
     with caller.cloud.store.api.write() as connection:
         gone = server_groups.remove(connection, row.id)

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, func, select
 
-from magnetar_control.compute.caller import Caller
+from magnetar_control.compute.caller import Caller, use_case
 from magnetar_control.store import aggregates, conductors, hosts, services
 from magnetar_control.store.allocations import Ratios
 from magnetar_control.store.services import COMPUTE, CONDUCTOR, Service
@@ -21,9 +21,9 @@ RULE = "os_compute_api:os-services:"
 ENABLED, DISABLED = "enabled", "disabled"
 
 
+@use_case(f"{RULE}list")
 def every(caller: Caller, host: str | None = None, binary: str | None = None) -> list[Service]:
     """All, or those of a host or a binary; those of a cell that does not answer are not ``reachable``."""
-    caller.check(f"{RULE}list")
     return [one for one in found(caller) if host in (None, one.host) and binary in (None, one.binary)]
 
 
@@ -62,11 +62,11 @@ def _check_compute(binary: str) -> None:
         raise InvalidRequest(f"Updating a {binary} service is not supported. Only {COMPUTE} services can be updated.")
 
 
+@use_case(f"{RULE}update")
 def update(caller: Caller, id: str, *, status: str | None = None, disabled_reason: str | None = None,
            forced_down: bool | None = None) -> Service:
     """Enable or disable a compute host (*status*: enabled, disabled), and count it as down whatever its agent says
     (*forced_down*); what is ``None`` stays. Raises ``InvalidRequest``, ``NotFound``."""
-    caller.check(f"{RULE}update")
     wanted = uuid_of(id)
     if disabled_reason is not None and status != DISABLED:
         raise InvalidRequest("Specifying disabled_reason requires that status is 'disabled'.")
@@ -76,10 +76,10 @@ def update(caller: Caller, id: str, *, status: str | None = None, disabled_reaso
     return _one(caller, wanted, by_uuid=True)
 
 
+@use_case(f"{RULE}update")
 def update_by_host(caller: Caller, host: str, binary: str, *, status: str | None = None,
                    disabled_reason: str | None = None, forced_down: bool | None = None) -> None:
     """As ``update``, of the service *binary* of *host*."""
-    caller.check(f"{RULE}update")
     _check_compute(binary)
     _set(caller, host, status, disabled_reason, forced_down)
 
@@ -110,10 +110,10 @@ def _check_evacuated(caller: Caller, name: str) -> None:
                              "what is left of the servers that were evacuated from it.")
 
 
+@use_case(f"{RULE}delete")
 def remove(caller: Caller, id: str, *, by_uuid: bool = True) -> None:
     """Remove a host that nothing is on, or a conductor that is no more. *id*: its uuid, or its number. Raises
     ``Conflict``, ``NotFound``."""
-    caller.check(f"{RULE}delete")
     service = _one(caller, id, by_uuid=by_uuid)
     cell = caller.cloud.store.cell(service.cell_id)
     if service.binary == CONDUCTOR:

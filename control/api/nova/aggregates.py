@@ -10,6 +10,7 @@ from magnetar_control.api.nova.fields import ApiField, Fields, View
 from magnetar_control.api.nova.operation import Call, Operation
 from magnetar_control.api.nova.values import KEY, Wrapped, record
 from magnetar_control.compute import aggregates
+from magnetar_control.compute.caller import UseCase
 from magnetar_control.store.aggregates import Aggregate
 from magnetar_control.web import Answer
 from magnetar_core.errors import InvalidField
@@ -81,21 +82,23 @@ def set_metadata(call: Call) -> dict[str, Any]:
     return _shown(call, aggregates.set_metadata(call, call.params["id"], call.body["metadata"]))
 
 
-def _row(method: str, path: str, handler: Callable[[Call], Any], name: str, **more: Any) -> Operation:
-    return Operation(method=method, path=path, handler=handler, name=f"os-aggregates.{name}", **more)
+def _row(method: str, path: str, handler: Callable[[Call], Any], name: str, use: UseCase[..., Any],
+         **more: Any) -> Operation:
+    return Operation(method=method, path=path, handler=handler, name=f"os-aggregates.{name}", use=use, **more)
 
 
-def _action(handler: Callable[[Call], Any], name: str, body: Any) -> Operation:
-    return _row("POST", PATH + "/{id}/action", handler, f"action.{name}", action=name, body=Wrapped(name, body))
+def _action(handler: Callable[[Call], Any], name: str, use: UseCase[..., Any], body: Any) -> Operation:
+    return _row("POST", PATH + "/{id}/action", handler, f"action.{name}", use, action=name, body=Wrapped(name, body))
 
 
 OPERATIONS = (
-    _row("GET", PATH, index, "list", strict=102),
-    _row("POST", PATH, create, "create", body=Wrapped("aggregate", FIELDS.body("create"))),
-    _row("GET", PATH + "/{id}", show, "show", strict=102),
-    _row("PUT", PATH + "/{id}", update, "update", body=Wrapped("aggregate", FIELDS.body("update"))),
-    _row("DELETE", PATH + "/{id}", delete, "delete"),
-    _action(add_host, "add_host", record({"host": HOST}, "host")),
-    _action(remove_host, "remove_host", record({"host": HOST}, "host")),
-    _action(set_metadata, "set_metadata", record({"metadata": MapOf(KEY, Nullable(Text(0, 255)), 1000)}, "metadata")),
+    _row("GET", PATH, index, "list", aggregates.every, strict=102),
+    _row("POST", PATH, create, "create", aggregates.create, body=Wrapped("aggregate", FIELDS.body("create"))),
+    _row("GET", PATH + "/{id}", show, "show", aggregates.show, strict=102),
+    _row("PUT", PATH + "/{id}", update, "update", aggregates.update, body=Wrapped("aggregate", FIELDS.body("update"))),
+    _row("DELETE", PATH + "/{id}", delete, "delete", aggregates.delete),
+    _action(add_host, "add_host", aggregates.add_host, record({"host": HOST}, "host")),
+    _action(remove_host, "remove_host", aggregates.remove_host, record({"host": HOST}, "host")),
+    _action(set_metadata, "set_metadata", aggregates.set_metadata, record(
+        {"metadata": MapOf(KEY, Nullable(Text(0, 255)), 1000)}, "metadata")),
 )

@@ -38,6 +38,8 @@ def _services(found: Sequence[Service]) -> dict[str, Any]:
 
 
 OPERATIONS = (
-    Operation(method="GET", path=PATH, handler=index, name="os-availability-zone.list", strict=102),
-    Operation(method="GET", path=PATH + "/detail", handler=detail, name="os-availability-zone.detail.list", strict=102),
+    Operation(method="GET", path=PATH, handler=index, use=availability_zones.every,
+              name="os-availability-zone.list", strict=102),
+    Operation(method="GET", path=PATH + "/detail", handler=detail, use=availability_zones.detail,
+              name="os-availability-zone.detail.list", strict=102),
 )

@@ -36,9 +36,11 @@ def remove(call: Call) -> dict[str, Any]:
 
 OPERATIONS = (
     Operation(method="GET", path="/flavors/{flavor_id}/os-flavor-access", handler=index,
-              name="flavors.os-flavor-access.list", strict=102),
-    Operation(method="POST", path="/flavors/{id}/action", handler=add, name="flavors.action.addTenantAccess",
-              action="addTenantAccess", body=Wrapped("addTenantAccess", record({"tenant": PROJECT}, "tenant"))),
-    Operation(method="POST", path="/flavors/{id}/action", handler=remove, name="flavors.action.removeTenantAccess",
-              action="removeTenantAccess", body=Wrapped("removeTenantAccess", record({"tenant": PROJECT}, "tenant"))),
+              use=flavor_access.show, name="flavors.os-flavor-access.list", strict=102),
+    Operation(method="POST", path="/flavors/{id}/action", handler=add, use=flavor_access.add,
+              name="flavors.action.addTenantAccess", action="addTenantAccess",
+              body=Wrapped("addTenantAccess", record({"tenant": PROJECT}, "tenant"))),
+    Operation(method="POST", path="/flavors/{id}/action", handler=remove, use=flavor_access.remove,
+              name="flavors.action.removeTenantAccess", action="removeTenantAccess",
+              body=Wrapped("removeTenantAccess", record({"tenant": PROJECT}, "tenant"))),
 )

@@ -50,11 +50,14 @@ def delete(call: Call) -> Answer:
 
 
 OPERATIONS = (
-    Operation(method="GET", path=PATH, handler=index, name="flavors.os-extra_specs.list", strict=102),
-    Operation(method="POST", path=PATH, handler=create, name="flavors.os-extra_specs.create",
-              body=Wrapped("extra_specs", SPECS)),
-    Operation(method="GET", path=PATH + "/{id}", handler=show, name="flavors.os-extra_specs.show", strict=102),
-    Operation(method="PUT", path=PATH + "/{id}", handler=update, name="flavors.os-extra_specs.update",
-              body=OneKey(SPECS)),
-    Operation(method="DELETE", path=PATH + "/{id}", handler=delete, name="flavors.os-extra_specs.delete"),
+    Operation(method="GET", path=PATH, handler=index, use=flavor_extra_specs.show,
+              name="flavors.os-extra_specs.list", strict=102),
+    Operation(method="POST", path=PATH, handler=create, use=flavor_extra_specs.create,
+              name="flavors.os-extra_specs.create", body=Wrapped("extra_specs", SPECS)),
+    Operation(method="GET", path=PATH + "/{id}", handler=show, use=flavor_extra_specs.show_one,
+              name="flavors.os-extra_specs.show", strict=102),
+    Operation(method="PUT", path=PATH + "/{id}", handler=update, use=flavor_extra_specs.update,
+              name="flavors.os-extra_specs.update", body=OneKey(SPECS)),
+    Operation(method="DELETE", path=PATH + "/{id}", handler=delete, use=flavor_extra_specs.delete,
+              name="flavors.os-extra_specs.delete"),
 )

@@ -14,6 +14,7 @@ from magnetar_control.api.nova.operation import Call, Operation, Query
 from magnetar_control.api.nova.paging import PAGE, next_link, size
 from magnetar_control.api.nova.values import Anything, Id, Truth
 from magnetar_control.compute import hypervisors
+from magnetar_control.compute.caller import UseCase
 from magnetar_control.compute.hypervisors import SUMMED
 from magnetar_control.store.services import Service
 from magnetar_core.errors import InvalidRequest
@@ -90,18 +91,17 @@ def version_number(version: str) -> int:
 
 def _listed(call: Call, path: str, *, brief: bool) -> dict[str, Any]:
     query, by_uuid = call.query, call.at(Gate.HOST_UUIDS)
-    pattern, limit = query.get("hypervisor_hostname_pattern"), None
+    pattern, marker, limit = query.get("hypervisor_hostname_pattern"), query.get("marker"), None
     if pattern is not None:
         if "limit" in query or "marker" in query:
             raise InvalidRequest("Paging over hypervisors with the hypervisor_hostname_pattern query parameter is not "
                                  "supported.")
-        found = hypervisors.matching(call, pattern, "list" if brief else "list-detail")
-    else:
-        limit = size(call) if call.at(Gate.HYPERVISOR_PAGES) else None
-        marker = query.get("marker")
-        if marker is not None and by_uuid:
-            marker = Id().check(marker, "marker")
-        found = hypervisors.page(call, limit, marker, by_uuid=by_uuid, detail=not brief)
+    elif call.at(Gate.HYPERVISOR_PAGES):
+        limit = size(call)
+    if marker is not None and by_uuid:
+        marker = Id().check(marker, "marker")
+    page = hypervisors.page if brief else hypervisors.page_detail
+    found = page(call, limit, marker, pattern=pattern, by_uuid=by_uuid)
     answer: dict[str, Any] = {"hypervisors": _shown(call, found, servers=query.get("with_servers", False), brief=brief)}
     if limit is not None and len(found) >= limit > 0:
         answer["hypervisors_links"] = next_link(call, path, found[-1].id if by_uuid else str(found[-1].number))
@@ -137,18 +137,16 @@ def statistics(call: Call) -> dict[str, Any]:
 
 def search(call: Call) -> dict[str, Any]:
     """GET …/{id}/search, until 2.52; the id is a part of the host's name."""
-    return {"hypervisors": _shown(call, hypervisors.matching(call, call.params["id"], "search"), servers=False,
-                                  brief=True)}
+    return {"hypervisors": _shown(call, hypervisors.search(call, call.params["id"]), servers=False, brief=True)}
 
 
 def servers_of(call: Call) -> dict[str, Any]:
     """GET …/{id}/servers, until 2.52; the id is a part of the host's name."""
-    return {"hypervisors": _shown(call, hypervisors.matching(call, call.params["id"], "servers"), servers=True,
-                                  brief=True)}
+    return {"hypervisors": _shown(call, hypervisors.search_servers(call, call.params["id"]), servers=True, brief=True)}
 
 
-def _row(path: str, handler: Callable[[Call], Any], name: str, **more: Any) -> Operation:
-    return Operation(method="GET", path=PATH + path, handler=handler, name=f"os-hypervisors.{name}",
+def _row(path: str, handler: Callable[[Call], Any], name: str, use: UseCase[..., Any], **more: Any) -> Operation:
+    return Operation(method="GET", path=PATH + path, handler=handler, name=f"os-hypervisors.{name}", use=use,
                      **{"strict": 53, **more})
 
 
@@ -158,11 +156,11 @@ LIST_QUERY = {
     **_WITH, "hypervisor_hostname_pattern": Query(value=Text(1, 255), since=53),
     "limit": Query(value=PAGE["limit"].value, since=_PAGED), "marker": Query(value=Anything(), since=_PAGED)}
 OPERATIONS = (
-    _row("", list_brief, "list", query=LIST_QUERY),
-    _row("/detail", list_full, "detail.list", query=LIST_QUERY),
-    _row("/statistics", statistics, "statistics.list", until=87),
-    _row("/{id}", show, "show", query=_WITH),
-    _row("/{id}/search", search, "search.list", until=52),
-    _row("/{id}/servers", servers_of, "servers.list", until=52),
-    _row("/{id}/uptime", uptime, "uptime.list", until=87),
+    _row("", list_brief, "list", hypervisors.page, query=LIST_QUERY),
+    _row("/detail", list_full, "detail.list", hypervisors.page_detail, query=LIST_QUERY),
+    _row("/statistics", statistics, "statistics.list", hypervisors.statistics, until=87),
+    _row("/{id}", show, "show", hypervisors.show, query=_WITH),
+    _row("/{id}/search", search, "search.list", hypervisors.search, until=52),
+    _row("/{id}/servers", servers_of, "servers.list", hypervisors.search_servers, until=52),
+    _row("/{id}/uptime", uptime, "uptime.list", hypervisors.uptime, until=87),
 )

@@ -37,6 +37,6 @@ def show(call: Call) -> dict[str, Any]:
 
 
 OPERATIONS = (
-    Operation(method="GET", path="/limits", handler=show, name="limits.list", strict=75,
+    Operation(method="GET", path="/limits", handler=show, use=limits.show, name="limits.list", strict=75,
               query={"tenant_id": Query(value=Text(1, 255))}),
 )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_control.api.nova.history import Gate
 from magnetar_control.api.nova.versions import NEWEST, VERSIONS
-from magnetar_control.compute.caller import Caller
+from magnetar_control.compute.caller import Caller, UseCase
 from magnetar_control.store.database import Database
 from magnetar_control.web import Request, Route
 from magnetar_core.errors import InvalidField
@@ -36,13 +36,15 @@ class Query:
 
 @dataclass(frozen=True, kw_only=True)
 class Operation(Route):
-    """*name*: the operation's id in the conformance table. *rule*: policy. *target*: ``server`` has the server of
+    """*name*: the operation's id in the conformance table. *use*: the use case that its handler calls, which checks the
+    policy. *rule*: policy that is checked before the handler is called. *target*: ``server`` has the server of
     ``{server_id}`` looked up first. *strict*: the version from which unknown query parameters are refused. *act*: the
     row of ``ACTIONS`` that guards it. *quick*: asks only databases, and little of them. *away*: since when, and what
     answers (of the call and the server's mapping) while the server's cell does not. *status*: of success, or
     (since, status) rows, newest last."""
 
     name: str
+    use: UseCase[..., Any] | None = None
     rule: str | None = None
     since: int = 1
     until: int = NEWEST
@@ -56,6 +58,11 @@ class Operation(Route):
     quick: bool = False
     away: tuple[int, Callable[[Call, Any], Any]] | None = None
     status: int | Sequence[tuple[int, int]] = 200
+
+    @property
+    def policy(self) -> str | None:
+        """The policy rule that decides who may."""
+        return self.use.rule if self.use else self.rule
 
     def success(self, version: int) -> int:
         """The status of success at a version."""

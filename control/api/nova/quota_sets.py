@@ -89,11 +89,11 @@ _USER = {"user_id": Query(value=Text(1, 255))}
 OPERATIONS = (
     _row("GET", PATH, show, "os-quota-sets.show", query=_USER, strict=75),
     _row("GET", PATH + "/detail", detail, "os-quota-sets.detail.list", query=_USER, strict=75),
-    _row("GET", PATH + "/defaults", defaults, "os-quota-sets.defaults.list"),
+    _row("GET", PATH + "/defaults", defaults, "os-quota-sets.defaults.list", use=quotas.show_defaults),
     _row("PUT", PATH, update, "os-quota-sets.update", query=_USER, strict=75,
          body=Wrapped("quota_set", FIELDS.body("update"))),
     _row("DELETE", PATH, reset, "os-quota-sets.delete", query=_USER, strict=75, status=202),
-    _row("GET", CLASS_PATH, show_class, "os-quota-class-sets.show", strict=102),
-    _row("PUT", CLASS_PATH, update_class, "os-quota-class-sets.update",
+    _row("GET", CLASS_PATH, show_class, "os-quota-class-sets.show", use=quotas.show_class, strict=102),
+    _row("PUT", CLASS_PATH, update_class, "os-quota-class-sets.update", use=quotas.update_class,
          body=Wrapped("quota_class_set", FIELDS.body("update_class"))),
 )

@@ -67,11 +67,13 @@ def delete(call: Call) -> Answer:
 
 
 OPERATIONS = (
-    Operation(method="GET", path=PATH, handler=index, name="os-server-groups.list", strict=75,
-              query={"all_projects": Query(value=Anything()), "limit": Query(value=Limit()),
-                     "offset": Query(value=Limit())}),
-    Operation(method="POST", path=PATH, handler=create, name="os-server-groups.create",
-              body=Wrapped("server_group", FIELDS.body("create"))),
-    Operation(method="GET", path=PATH + "/{id}", handler=show, name="os-server-groups.show", strict=102),
-    Operation(method="DELETE", path=PATH + "/{id}", handler=delete, name="os-server-groups.delete", status=204),
+    Operation(method="GET", path=PATH, handler=index, use=server_groups.page, name="os-server-groups.list",
+              strict=75, query={"all_projects": Query(value=Anything()), "limit": Query(value=Limit()),
+                                "offset": Query(value=Limit())}),
+    Operation(method="POST", path=PATH, handler=create, use=server_groups.create,
+              name="os-server-groups.create", body=Wrapped("server_group", FIELDS.body("create"))),
+    Operation(method="GET", path=PATH + "/{id}", handler=show, use=server_groups.show,
+              name="os-server-groups.show", strict=102),
+    Operation(method="DELETE", path=PATH + "/{id}", handler=delete, use=server_groups.delete,
+              name="os-server-groups.delete", status=204),
 )

@@ -86,18 +86,19 @@ _NAMED = {"host": HOST, "binary": Text(1, 255)}
 
 def _word(word: str, handler: Callable[[Call], Any], since: int = 1, **more: Any) -> Operation:
     body = record({**_NAMED, **more}, *_NAMED, *more)
-    return Operation(method="PUT", path=f"{PATH}/{word}", handler=handler, name=f"os-services.{word}", since=since,
-                     until=52, body=body)
+    return Operation(method="PUT", path=f"{PATH}/{word}", handler=handler, use=services.update_by_host,
+                     name=f"os-services.{word}", since=since, until=52, body=body)
 
 
 _TEXT = Query(value=Anything())
 OPERATIONS = (
-    Operation(method="GET", path=PATH, handler=index, name="os-services.list", strict=75,
-              query={"host": _TEXT, "binary": _TEXT}),
+    Operation(method="GET", path=PATH, handler=index, use=services.every, name="os-services.list",
+              strict=75, query={"host": _TEXT, "binary": _TEXT}),
     _word("enable", enable), _word("disable", disable),
     _word("disable-log-reason", disable, disabled_reason=REASON),
     _word("force-down", force_down, 11, forced_down=Truth()),
-    Operation(method="PUT", path=PATH + "/{id}", handler=update, name="os-services.update",
-              since=Gate.HOST_UUIDS.version, body=FIELDS.body("update")),
-    Operation(method="DELETE", path=PATH + "/{id}", handler=remove, name="os-services.delete", status=204),
+    Operation(method="PUT", path=PATH + "/{id}", handler=update, use=services.update,
+              name="os-services.update", since=Gate.HOST_UUIDS.version, body=FIELDS.body("update")),
+    Operation(method="DELETE", path=PATH + "/{id}", handler=remove, use=services.remove,
+              name="os-services.delete", status=204),
 )

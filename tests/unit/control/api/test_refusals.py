@@ -120,7 +120,7 @@ def test_a_reader_changes_nothing(small, operation):
     id = small.server(project="red")
     answer = send(small, operation, body, version, token="rita", server=id)
     assert answer.status == 403, answer.content
-    assert operation.rule in fault(answer)[1]
+    assert operation.policy in fault(answer)[1]
 
 
 GUARDED = [one for one in OF_SERVERS if one.act and ACTIONS[one.act].states != ("*",)]
