@@ -145,7 +145,7 @@ class Resources:
 
     def __init__(self, agent: Agent, kind: type[Kind]) -> None:
         self.agent, self.kind = agent, kind
-        self.shown = {field.name: field for field in kind.fields if field.at(None, SHOW)}
+        self.shown = {field.name: field for field in kind.fields if SHOW in field.on}
         self.filters = {name: read for name, field in self.shown.items() if (read := reader(field.value))}
 
     async def list(self, request: Request) -> Json:

@@ -117,7 +117,7 @@ class AttachmentDriver(DocumentDriver):
                  "serial": document.want["volume"][:20],
                  "status": "attached" if there else "attaching" if state.get("unfinished") else "error",
                  "created_at": document.created_at, "updated_at": document.updated_at}
-        return {f.name: known.get(f.name) for f in self.kind.fields if f.at(None, SHOW)}
+        return {f.name: known.get(f.name) for f in self.kind.fields if SHOW in f.on}
 
 
 def plan(want: Fields | None, have: Fields | None) -> Iterator[Step]:

@@ -62,4 +62,4 @@ class DocumentDriver:
         """All fields that are for show and known from the document."""
         known = {**document.want, **document.state, "id": document.id, "name": document.name,
                  "created_at": document.created_at, "updated_at": document.updated_at}
-        return {f.name: known.get(f.name) for f in self.kind.fields if f.at(None, SHOW)}
+        return {f.name: known.get(f.name) for f in self.kind.fields if SHOW in f.on}

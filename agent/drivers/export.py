@@ -74,7 +74,7 @@ class ExportDriver(DocumentDriver):
                  "origin": exports.origin(agent, volume) if volume else None,
                  "status": "open" if (have or {}).get("open") else "closed",
                  "created_at": document.created_at, "updated_at": document.updated_at}
-        return {f.name: known.get(f.name) for f in self.kind.fields if f.at(None, SHOW)}
+        return {f.name: known.get(f.name) for f in self.kind.fields if SHOW in f.on}
 
 
 def plan(want: Fields | None, have: Fields | None) -> Iterator[Step]:

@@ -106,7 +106,7 @@ class ImageDriver(DocumentDriver):
         known = {**document.want, **{key: state.get(key) for key in ("size", "virtual_size")},
                  "status": "active" if _stored(document) else absent, "id": document.id, "name": document.name,
                  "created_at": document.created_at, "updated_at": document.updated_at}
-        return {f.name: known.get(f.name) for f in self.kind.fields if f.at(None, SHOW)}
+        return {f.name: known.get(f.name) for f in self.kind.fields if SHOW in f.on}
 
     def sweep(self, agent: Agent) -> None:
         """Remove content that no document knows and parts that a crash left."""

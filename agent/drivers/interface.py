@@ -118,7 +118,7 @@ class InterfaceDriver(DocumentDriver):
         known = {**nic, "id": identity(server.id, mac) if server else None, "server": server.id if server else None,
                  "server_name": server.name if server else "", "addresses": addresses,
                  "model": nic.get("model", "virtio")}
-        return {f.name: known.get(f.name) for f in self.kind.fields if f.at(None, SHOW)}
+        return {f.name: known.get(f.name) for f in self.kind.fields if SHOW in f.on}
 
 
 def identity(server: str, mac: str) -> str:

@@ -117,7 +117,7 @@ class MigrationDriver:
                  "created_at": document.created_at, "updated_at": document.updated_at,
                  "fault": document.state.get("fault"), "progress": progress, "status": _status(document, progress),
                  NATIVE: document.state.get(NATIVE)}
-        return {f.name: known.get(f.name) for f in Migration.fields if f.at(None, SHOW)}
+        return {f.name: known.get(f.name) for f in Migration.fields if SHOW in f.on}
 
 
 def _ended(document: Document) -> bool:

@@ -225,7 +225,7 @@ class ServerDriver:
             "console_log": str(servers.folder(agent, document.id) / "console.log"),
             "created_at": document.created_at, "updated_at": document.updated_at,
         }
-        return {f.name: known.get(f.name) for f in Server.fields if f.at(None, SHOW)}
+        return {f.name: known.get(f.name) for f in Server.fields if SHOW in f.on}
 
     def sweep(self, agent: Agent) -> None:
         """Leaves nothing that may be removed."""

@@ -102,7 +102,7 @@ class VolumeDriver(DocumentDriver):
                  "attachments": [{"id": one.id, "server": one.want["server"], "device": one.want.get("device"),
                                   "server_name": attaching.server_name(agent, one)} for one in used],
                  "created_at": document.created_at, "updated_at": document.updated_at}
-        return {f.name: known.get(f.name) for f in self.kind.fields if f.at(None, SHOW)}
+        return {f.name: known.get(f.name) for f in self.kind.fields if SHOW in f.on}
 
     def left(self, agent: Agent) -> list[str]:
         """Files in pools."""
@@ -147,7 +147,7 @@ class SnapshotDriver(DocumentDriver):
         known = {**document.want, **seen, **state, "id": document.id, "name": document.name,
                  "status": status(document, have, False) if state or document.want["volume"] else "creating",
                  "host": agent.host_name, "created_at": document.created_at, "updated_at": document.updated_at}
-        return {f.name: known.get(f.name) for f in self.kind.fields if f.at(None, SHOW)}
+        return {f.name: known.get(f.name) for f in self.kind.fields if SHOW in f.on}
 
 
 def plan(want: Fields | None, have: Fields | None) -> Iterator[Step]:

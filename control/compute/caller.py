@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
 
 from magnetar_control.services import Context
 from magnetar_control.settings import Settings
@@ -11,6 +12,16 @@ from magnetar_core.errors import Forbidden
 
 if TYPE_CHECKING:
     from .cloud import Cloud
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Owner(NamedTuple):
+    """Whose the thing is that a rule is asked about; what is left out is the caller's."""
+
+    project_id: str | None = None
+    user_id: str | None = None
 
 
 class Caller:
@@ -45,3 +56,24 @@ class Caller:
         """Raises ``Forbidden``, in Nova's words."""
         if not self.allows(rule, target):
             raise Forbidden(f"Policy doesn't allow {rule} to be performed.")
+
+
+class UseCase(Generic[P, R]):
+    """A function of caller and more. A call checks the policy *rule* first, to what is the caller's."""
+
+    def __init__(self, function: Callable[Concatenate[Caller, P], R], rule: str) -> None:
+        self.function, self.rule = function, rule
+        self.__doc__ = function.__doc__
+
+    def __call__(self, caller: Caller, *args: P.args, **named: P.kwargs) -> R:
+        """Raises ``Forbidden``, and what the function raises."""
+        caller.check(self.rule)
+        return self.function(caller, *args, **named)
+
+
+def use_case(rule: str) -> Callable[[Callable[Concatenate[Caller, P], R]], UseCase[P, R]]:
+    """Make a function a use case under a policy rule."""
+    def made(function: Callable[Concatenate[Caller, P], R]) -> UseCase[P, R]:
+        return UseCase(function, rule)
+
+    return made

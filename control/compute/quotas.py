@@ -1,21 +1,26 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Quotas: limits of projects, and what they use, counted where the servers are. Over quota is 403."""
+"""Quotas: limits of projects, of users in projects and of quota classes, and what is used of them, counted where the
+servers are. What is over quota is ``Forbidden``."""
 
 from __future__ import annotations
 
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Integer, Select, bindparam, cast, func, select
 
-from magnetar_control.compute.caller import Caller
-from magnetar_control.store import quotas
+from magnetar_control.compute.caller import Caller, Owner, use_case
+from magnetar_control.store import keypairs, quotas, server_groups
 from magnetar_control.store.database import Database
 from magnetar_control.store.scatter_gather import scatter_gather
-from magnetar_control.store.tables import server_group_members, server_groups, servers
-from magnetar_core.errors import Forbidden
+from magnetar_control.store.tables import server_group_members, servers
+from magnetar_core.errors import Forbidden, InvalidRequest
+from magnetar_core.values import Text
+
+RULE = "os_compute_api:os-quota-sets:"
+CLASS_RULE = "os_compute_api:os-quota-class-sets:"
 
 #: Resource to the setting of its default.
 RESOURCES = {"instances": "quota_instances", "cores": "quota_cores", "ram": "quota_ram",
@@ -162,9 +167,12 @@ def check_files(limit: Limits, personality: Sequence[Mapping[str, str]]) -> None
                             f"{limit[name]} at most.")
 
 
-def check_keypairs(most: int, have: int) -> None:
-    """Whether a user who has so many key pairs may have one more. Raises ``Forbidden``."""
-    if 0 <= most <= have:
+def check_keypairs(connection: Connection, user: str, most: int, *, alone: bool = False) -> None:
+    """Whether a user who may have *most* key pairs may have one more. *alone*: the answer is true until the transaction
+    ends. Raises ``Forbidden``."""
+    if alone and most >= 0:
+        quotas.turn(connection, f"key pairs {user}")
+    if 0 <= most <= keypairs.count(connection, user):
         raise Forbidden("Quota exceeded, too many key pairs.")
 
 
@@ -177,16 +185,100 @@ def check_group(caller: Caller, group: str) -> None:
         raise Forbidden("Quota exceeded, too many servers in group")
 
 
-def check_groups(most: int, have: int) -> None:
-    """Whether a project that has so many server groups may have one more. Raises ``Forbidden``."""
-    if 0 <= most <= have:
+def check_groups(connection: Connection, project: str, most: int) -> None:
+    """Whether a project that may have *most* server groups may have one more: true until the transaction ends. Raises
+    ``Forbidden``."""
+    if most >= 0:
+        quotas.turn(connection, f"server groups {project}")
+    if 0 <= most <= server_groups.count(connection, project):
         raise Forbidden("Quota exceeded, too many server groups.")
 
 
 def groups_used(caller: Caller, project: str | None = None, user: str | None = None) -> int:
     """How many server groups a project (one user in it) has."""
-    where = [server_groups.c.project_id == (project or caller.project)]
-    if user:
-        where.append(server_groups.c.user_id == user)
     with caller.cloud.store.api.read() as connection:
-        return int(connection.execute(select(func.count()).select_from(server_groups).where(*where)).scalar() or 0)
+        return server_groups.count(connection, project or caller.project, user)
+
+
+# What administrators see and set --------------------------------------------------------------------------------
+class Detail(NamedTuple):
+    """Limits, and what is used of those of which something is counted."""
+
+    limits: Limits
+    used: Limits
+
+
+def show(caller: Caller, project: str, user: str | None = None) -> Limits:
+    """Limits of *project*, or of *user* in it. Raises ``InvalidRequest`` when there is no such project."""
+    _check_project(caller, project, "show")
+    return limits(caller, project, user)
+
+
+def _check_project(caller: Caller, project: str, what: str | None) -> None:
+    """Whether the caller may do *what* to the quotas of *project*, and whether there is one."""
+    if what is not None:
+        caller.check(RULE + what, Owner(project))
+    if not caller.cloud.services.identity.project_exists(caller.context, project):
+        raise InvalidRequest(f"Project ID {project[:255]} is not a valid project.")
+
+
+@use_case(f"{RULE}defaults")
+def show_defaults(caller: Caller, project: str) -> Limits:
+    """What *project* would have if nothing were set for it."""
+    _check_project(caller, project, None)
+    return class_limits(caller, quotas.DEFAULT)
+
+
+def show_detail(caller: Caller, project: str, user: str | None = None) -> Detail:
+    """Limits with what is used."""
+    _check_project(caller, project, "detail")
+    return Detail(limits(caller, project, user), _all_used(caller, project, user))
+
+
+def _all_used(caller: Caller, project: str, user: str | None) -> Limits:
+    return {**used(caller, project, user), "server_groups": groups_used(caller, project, user)}
+
+
+def update(caller: Caller, project: str, want: Mapping[str, int], user: str | None = None, *,
+           force: bool = False) -> Limits:
+    """Set limits (-1 for none) of *project*, or of *user* in it; all of its limits. *force*: also to less than is used.
+    Raises ``InvalidRequest``."""
+    _check_project(caller, project, "update")
+    if not force:
+        _check_limits(want, _all_used(caller, project, user), limits(caller, project) if user else {})
+    with caller.cloud.store.api.write() as connection:
+        quotas.put(connection, quotas.of_user(project, user) if user else project, want)
+    return limits(caller, project, user)
+
+
+def _check_limits(want: Mapping[str, int], used: Mapping[str, int], most: Mapping[str, int]) -> None:
+    """New limits are no lower than what is used, and a user's no higher than the project's."""
+    for name, limit in want.items():
+        if 0 <= limit < used.get(name, 0):
+            raise InvalidRequest(f"Quota limit {limit} for {name} must be greater than or equal to already used and "
+                                 f"reserved {used[name]}. Say force to set it all the same.")
+        if most.get(name, -1) >= 0 and (limit < 0 or limit > most[name]):
+            raise InvalidRequest(f"Quota limit {limit} for {name} must be less than or equal to {most[name]}, the "
+                                 "limit of the project.")
+
+
+def reset(caller: Caller, project: str, user: str | None = None) -> None:
+    """Let the defaults count again for *project* with all of its users, or for *user* in it."""
+    caller.check(f"{RULE}delete", Owner(project))
+    with caller.cloud.store.api.write() as connection:
+        quotas.reset(connection, project, user)
+
+
+@use_case(f"{CLASS_RULE}show")
+def show_class(caller: Caller, name: str) -> Limits:
+    """Limits of a quota class; the class ``default`` has the defaults of all projects."""
+    return class_limits(caller, name)
+
+
+@use_case(f"{CLASS_RULE}update")
+def update_class(caller: Caller, name: str, want: Mapping[str, int]) -> Limits:
+    """Set limits of a quota class; all of its limits."""
+    name = Text(1, 250).check(name, "id")
+    with caller.cloud.store.api.write() as connection:
+        quotas.put(connection, quotas.of_class(name), want)
+    return class_limits(caller, name)

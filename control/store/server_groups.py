@@ -35,9 +35,11 @@ def members(connection: Connection, groups: Iterable[str]) -> dict[str, list[str
     return found
 
 
-def count(connection: Connection, project: str) -> int:
-    """How many groups a project has."""
+def count(connection: Connection, project: str, user: str | None = None) -> int:
+    """How many groups a project (one user in it) has."""
     question = select(func.count()).select_from(server_groups).where(server_groups.c.project_id == project)
+    if user is not None:
+        question = question.where(server_groups.c.user_id == user)
     return int(connection.execute(question).scalar_one())
 
 

@@ -8,168 +8,159 @@ from typing import Any
 
 import orjson
 
-from magnetar_control.api.nova import hypervisor_view as view
+from magnetar_control.api.nova.fields import ApiField, Fields, View
+from magnetar_control.api.nova.history import Gate
 from magnetar_control.api.nova.operation import Call, Operation, Query
 from magnetar_control.api.nova.paging import PAGE, next_link, size
 from magnetar_control.api.nova.values import Anything, Id, Truth
-from magnetar_control.compute import uptimes
-from magnetar_control.store import services
-from magnetar_control.store.services import COMPUTE, Service
-from magnetar_core.errors import InvalidField, InvalidRequest, MagnetarError, NotFound, NotSupported
+from magnetar_control.compute import hypervisors
+from magnetar_control.compute.caller import UseCase
+from magnetar_control.compute.hypervisors import SUMMED
+from magnetar_control.store.services import Service
+from magnetar_core.errors import InvalidRequest
 from magnetar_core.values import Text
 
-RULE = "os_compute_api:os-hypervisors:"
 PATH = "/os-hypervisors"
-#: Gates.
-PAGED, BY_UUID, PLAIN, STRICT = 33, 53, 88, 53
 
 
-def _every(call: Call) -> list[Service]:
-    found = services.every(call.cloud.store, call.settings.default_availability_zone, call.settings.host_down_after)
-    return [one for one in found if one.binary == COMPUTE]
+def _service(id: str) -> Callable[[View, Mapping[str, Any]], dict[str, Any]]:
+    return lambda _view, row: {"id": row[id], "host": row["host"], "disabled_reason": row["disabled_reason"]}
 
 
-def _servers(call: Call, found: Sequence[Service], *, wanted: bool) -> Mapping[str, Any] | None:
-    return services.on_hosts(call.cloud.store, [one.host for one in found]) if wanted else None
+#: list: GET /os-hypervisors; show: the others.
+FIELDS = Fields(
+    ApiField("id", name="number", shows="list show", until=52),
+    ApiField("id", shows="list show", since=53),
+    ApiField("hypervisor_hostname", name="host", shows="list show"),
+    ApiField("state", shows="list show"),
+    ApiField("status", shows="list show"),
+    ApiField("host_ip", shows="show"),
+    ApiField("hypervisor_type", shows="show"),
+    ApiField("hypervisor_version", shows="show"),
+    ApiField("service", shows="show", until=52, show=_service("number")),
+    ApiField("service", shows="show", since=53, show=_service("id")),
+    ApiField("uptime", shows="show", since=88),
+    *(ApiField(name, shows="show", until=87) for name in SUMMED),
+    ApiField("cpu_info", shows="show", until=27, show=lambda _view, row: orjson.dumps(row["cpu_info"]).decode()),
+    ApiField("cpu_info", shows="show", since=28, until=87),
+    mapping=True)
 
 
-def _workloads(call: Call, found: Sequence[Service]) -> Mapping[str, tuple[int, int]]:
-    return services.workloads(call.cloud.store, [one.host for one in found]) if call.version < PLAIN else {}
+def _brief_row(one: Service) -> dict[str, Any]:
+    return {"id": one.id, "number": one.number, "host": one.host, "state": "up" if one.up else "down",
+            "status": "disabled" if one.disabled else "enabled"}
 
 
-def _uptimes(call: Call, found: Sequence[Service]) -> Mapping[str, str]:
-    return uptimes.of_hosts(call.cloud.agents, found) if call.version >= PLAIN else {}
+def _shown(call: Call, found: Sequence[Service], *, servers: bool, brief: bool = False) -> list[dict[str, Any]]:
+    """The documents. *servers*: whether these are asked for."""
+    view = View(call, FIELDS, "list" if brief else "show")
+    rows = [*map(_brief_row, found)] if brief else _full_rows(call, found)
+    shown = [view.document(row) for row in rows]
+    if servers:
+        on = hypervisors.servers_on(call, found)
+        for one, document in zip(found, shown, strict=True):
+            if on.get(one.host) or call.at(Gate.HYPERVISOR_SERVERS):
+                document["servers"] = [{"uuid": row.id, "name": row.name} for row in on.get(one.host) or ()]
+    return shown
 
 
-def _listed(call: Call, path: str, show: Callable[[Sequence[Service], Mapping[str, Any] | None], list[Any]]) -> \
-        dict[str, Any]:
-    found, query = _every(call), call.query
-    pattern, limit = query.get("hypervisor_hostname_pattern"), None
+def _full_rows(call: Call, found: Sequence[Service]) -> list[dict[str, Any]]:
+    """With what the hosts say of themselves, and what is known of them at the version."""
+    up = hypervisors.uptimes(call, found) if call.at(Gate.HYPERVISOR_UPTIME) else {}
+    loads = {} if call.at(Gate.HYPERVISOR_UPTIME) else hypervisors.workloads(call, found)
+    rows = []
+    for one in found:
+        row: Any = one.row
+        info = orjson.loads(row["info"])
+        shown = {**_brief_row(one), "host_ip": hypervisors.address(row["endpoint"]),
+                 "hypervisor_type": info.get("hypervisor_type") or "unknown",
+                 "hypervisor_version": version_number(str(info.get("hypervisor_version") or "")),
+                 "disabled_reason": one.disabled_reason, "uptime": up.get(one.host)}
+        if not call.at(Gate.HYPERVISOR_UPTIME):
+            shown.update(hypervisors.sizes(row, info, loads.get(one.host, (0, 0))),
+                         cpu_info=hypervisors.processor(row["vcpus"], info))
+        rows.append(shown)
+    return rows
+
+
+def version_number(version: str) -> int:
+    """7.2.22 as Nova has it: 7002022."""
+    words = [int(word) if word.isdigit() else 0 for word in version.split(".")[:3]] + [0, 0, 0]
+    return words[0] * 1000000 + words[1] * 1000 + words[2]
+
+
+def _listed(call: Call, path: str, *, brief: bool) -> dict[str, Any]:
+    query, by_uuid = call.query, call.at(Gate.HOST_UUIDS)
+    pattern, marker, limit = query.get("hypervisor_hostname_pattern"), query.get("marker"), None
     if pattern is not None:
         if "limit" in query or "marker" in query:
             raise InvalidRequest("Paging over hypervisors with the hypervisor_hostname_pattern query parameter is not "
                                  "supported.")
-        found = _matching(found, pattern)
-    elif call.version >= PAGED:
+    elif call.at(Gate.HYPERVISOR_PAGES):
         limit = size(call)
-        found = _after(call, found, query.get("marker"))[:limit]
-    servers = _servers(call, found, wanted=query.get("with_servers", False))
-    answer: dict[str, Any] = {"hypervisors": show(found, servers)}
+    if marker is not None and by_uuid:
+        marker = Id().check(marker, "marker")
+    page = hypervisors.page if brief else hypervisors.page_detail
+    found = page(call, limit, marker, pattern=pattern, by_uuid=by_uuid)
+    answer: dict[str, Any] = {"hypervisors": _shown(call, found, servers=query.get("with_servers", False), brief=brief)}
     if limit is not None and len(found) >= limit > 0:
-        last = found[-1]
-        answer["hypervisors_links"] = next_link(call, path, last.id if call.version >= BY_UUID else str(last.number))
+        answer["hypervisors_links"] = next_link(call, path, found[-1].id if by_uuid else str(found[-1].number))
     return answer
-
-
-def _matching(found: Sequence[Service], pattern: str) -> list[Service]:
-    fitting = [one for one in found if pattern.lower() in one.host.lower()]
-    if not fitting:
-        raise NotFound(f"No hypervisor matching '{pattern[:255]}' could be found.")
-    return fitting
-
-
-def _after(call: Call, found: list[Service], marker: str | None) -> list[Service]:
-    if marker is None:
-        return found
-    wanted = Id().check(marker, "marker") if call.version >= BY_UUID else marker
-    for at, one in enumerate(found):
-        if wanted == (one.id if call.version >= BY_UUID else str(one.number)):
-            return found[at + 1:]
-    raise InvalidRequest(f"marker [{marker[:80]}] not found")
 
 
 def list_brief(call: Call) -> dict[str, Any]:
     """GET /os-hypervisors."""
-    return _listed(call, PATH, lambda found, servers: [view.brief(one, call.version, servers) for one in found])
+    return _listed(call, PATH, brief=True)
 
 
 def list_full(call: Call) -> dict[str, Any]:
     """GET /os-hypervisors/detail."""
-    def show(found: Sequence[Service], servers: Mapping[str, Any] | None) -> list[Any]:
-        loads, told = _workloads(call, found), _uptimes(call, found)
-        return [view.full(one, call.version, servers, loads.get(one.host, (0, 0)), told.get(one.host)) for one in found]
-
-    return _listed(call, PATH + "/detail", show)
-
-
-def _found(call: Call) -> Service:
-    """The host of the path. Raises ``InvalidRequest`` for what is no uuid since 2.53, 404 when there is none."""
-    id = call.params["id"]
-    if call.version >= BY_UUID:
-        try:
-            id = Id().check(id, "id")
-        except InvalidField:
-            raise InvalidRequest(f"Invalid uuid {id[:80]}") from None
-    for one in _every(call):
-        if id == (one.id if call.version >= BY_UUID else str(one.number)):
-            return one
-    raise NotFound(f"Hypervisor with ID '{id[:80]}' could not be found.")
+    return _listed(call, PATH + "/detail", brief=False)
 
 
 def show(call: Call) -> dict[str, Any]:
     """GET /os-hypervisors/{id}."""
-    one = _found(call)
-    servers = _servers(call, [one], wanted=call.query.get("with_servers", False))
-    load = _workloads(call, [one]).get(one.host, (0, 0))
-    return {"hypervisor": view.full(one, call.version, servers, load, _uptimes(call, [one]).get(one.host))}
+    one = hypervisors.show(call, call.params["id"], by_uuid=call.at(Gate.HOST_UUIDS))
+    return {"hypervisor": _shown(call, [one], servers=call.query.get("with_servers", False))[0]}
 
 
 def uptime(call: Call) -> dict[str, Any]:
     """GET …/uptime, until 2.87."""
-    one = _found(call)
-    away = InvalidRequest(f"Compute service of {one.host} is unavailable at this time.")
-    if not one.up or one.row is None:
-        raise away
-    try:
-        told = uptimes.ask(call.cloud.agents, one.row["endpoint"])
-    except NotFound:
-        raise NotSupported(f"The agent of host {one.host} is too old to tell for how long the host is up. "
-                           "Update it.") from None
-    except MagnetarError:
-        raise away from None
-    return {"hypervisor": {**view.brief(one, call.version), "uptime": told}}
+    one, told = hypervisors.uptime(call, call.params["id"], by_uuid=call.at(Gate.HOST_UUIDS))
+    return {"hypervisor": {**_shown(call, [one], servers=False, brief=True)[0], "uptime": told}}
 
 
 def statistics(call: Call) -> dict[str, Any]:
-    """GET …/statistics, until 2.87: sums over the hosts that are not disabled."""
-    found = [one for one in _every(call) if not one.disabled]
-    loads = _workloads(call, found)
-    total = {"count": len(found), **dict.fromkeys(view.SUMMED, 0)}
-    for one in found:
-        if one.row is not None:
-            sizes = view.sizes(one.row, orjson.loads(one.row["info"]), loads.get(one.host, (0, 0)))
-            for name in view.SUMMED:
-                total[name] += sizes[name] or 0
-    return {"hypervisor_statistics": total}
+    """GET …/statistics, until 2.87."""
+    return {"hypervisor_statistics": hypervisors.statistics(call)}
 
 
 def search(call: Call) -> dict[str, Any]:
     """GET …/{id}/search, until 2.52; the id is a part of the host's name."""
-    return {"hypervisors": [view.brief(one, call.version) for one in _matching(_every(call), call.params["id"])]}
+    return {"hypervisors": _shown(call, hypervisors.search(call, call.params["id"]), servers=False, brief=True)}
 
 
 def servers_of(call: Call) -> dict[str, Any]:
     """GET …/{id}/servers, until 2.52; the id is a part of the host's name."""
-    found = _matching(_every(call), call.params["id"])
-    on = _servers(call, found, wanted=True)
-    return {"hypervisors": [view.brief(one, call.version, on) for one in found]}
+    return {"hypervisors": _shown(call, hypervisors.search_servers(call, call.params["id"]), servers=True, brief=True)}
 
 
-def _row(path: str, handler: Callable[[Call], Any], name: str, rule: str, **more: Any) -> Operation:
-    return Operation(method="GET", path=PATH + path, handler=handler, name=f"os-hypervisors.{name}", rule=RULE + rule,
-                     **{"strict": STRICT, **more})
+def _row(path: str, handler: Callable[[Call], Any], name: str, use: UseCase[..., Any], **more: Any) -> Operation:
+    return Operation(method="GET", path=PATH + path, handler=handler, name=f"os-hypervisors.{name}", use=use,
+                     **{"strict": 53, **more})
 
 
-_WITH = {"with_servers": Query(value=Truth(), since=BY_UUID)}
+_PAGED = Gate.HYPERVISOR_PAGES.version
+_WITH = {"with_servers": Query(value=Truth(), since=53)}
 LIST_QUERY = {
-    **_WITH, "hypervisor_hostname_pattern": Query(value=Text(1, 255), since=BY_UUID),
-    "limit": Query(value=PAGE["limit"].value, since=PAGED), "marker": Query(value=Anything(), since=PAGED)}
+    **_WITH, "hypervisor_hostname_pattern": Query(value=Text(1, 255), since=53),
+    "limit": Query(value=PAGE["limit"].value, since=_PAGED), "marker": Query(value=Anything(), since=_PAGED)}
 OPERATIONS = (
-    _row("", list_brief, "list", "list", query=LIST_QUERY),
-    _row("/detail", list_full, "detail.list", "list-detail", query=LIST_QUERY),
-    _row("/statistics", statistics, "statistics.list", "statistics", until=PLAIN - 1),
-    _row("/{id}", show, "show", "show", query=_WITH),
-    _row("/{id}/search", search, "search.list", "search", until=BY_UUID - 1),
-    _row("/{id}/servers", servers_of, "servers.list", "servers", until=BY_UUID - 1),
-    _row("/{id}/uptime", uptime, "uptime.list", "uptime", until=PLAIN - 1),
+    _row("", list_brief, "list", hypervisors.page, query=LIST_QUERY),
+    _row("/detail", list_full, "detail.list", hypervisors.page_detail, query=LIST_QUERY),
+    _row("/statistics", statistics, "statistics.list", hypervisors.statistics, until=87),
+    _row("/{id}", show, "show", hypervisors.show, query=_WITH),
+    _row("/{id}/search", search, "search.list", hypervisors.search, until=52),
+    _row("/{id}/servers", servers_of, "servers.list", hypervisors.search_servers, until=52),
+    _row("/{id}/uptime", uptime, "uptime.list", hypervisors.uptime, until=87),
 )

@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from magnetar_control.api.nova.history import Gate
 from magnetar_control.api.nova.versions import NEWEST, VERSIONS
-from magnetar_control.compute.caller import Caller
+from magnetar_control.compute.caller import Caller, UseCase
 from magnetar_control.compute.target import ServerUseCase, Target
 from magnetar_control.web import Request, Route
 from magnetar_core.errors import InvalidField
@@ -42,7 +43,7 @@ class Operation(Route):
     while the server's cell does not. *status*: of success, or (since, status) rows, newest last."""
 
     name: str
-    use: ServerUseCase[Any, Any] | None = None
+    use: UseCase[..., Any] | ServerUseCase[Any, Any] | None = None
     rule: str | None = None
     since: int = 1
     until: int = NEWEST
@@ -64,7 +65,7 @@ class Operation(Route):
     @property
     def key(self) -> str | None:
         """The row of ``ACTIONS`` that says in which states of the server it is possible."""
-        return self.use.key if self.use else None
+        return self.use.key if isinstance(self.use, ServerUseCase) else None
 
     def success(self, version: int) -> int:
         """The status of success at a version."""
@@ -91,6 +92,10 @@ class Call(Caller):
     def base(self) -> str:
         """What links to resources begin with: with version and, where the client gave it, project."""
         return str(self.request.extra["base"])
+
+    def at(self, gate: Gate) -> bool:
+        """Whether the version asked for is that of *gate*, or a later one."""
+        return self.version >= gate.version
 
     def read(self) -> None:
         """Check the query and the body. Raises ``InvalidField`` or ``InvalidRequest``."""

@@ -3,209 +3,102 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, select
-
+from magnetar_control.api.nova.fields import ApiField, Fields, View
+from magnetar_control.api.nova.history import Gate
 from magnetar_control.api.nova.operation import Call, Operation, Query
-from magnetar_control.api.nova.values import Anything, Id, Truth, record
-from magnetar_control.store import aggregates, conductors, hosts, services
-from magnetar_control.store.allocations import Ratios
-from magnetar_control.store.services import COMPUTE, CONDUCTOR, Service
-from magnetar_control.store.tables import allocations, host_states
-from magnetar_control.store.tables import hosts as table
+from magnetar_control.api.nova.values import Anything, Truth, record
+from magnetar_control.compute import services
+from magnetar_control.compute.services import DISABLED, ENABLED
+from magnetar_control.store.services import Service
 from magnetar_control.web import Answer
-from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, NotFound
+from magnetar_core.errors import InvalidField
 from magnetar_core.values import Choices, Text
 
-RULE = "os_compute_api:os-services:"
 PATH = "/os-services"
-#: Gates.
-FORCED_DOWN, BY_UUID, CELL_DOWN, STRICT = 11, 53, 69, 75
-
-
-def _every(call: Call) -> list[Service]:
-    return services.every(call.cloud.store, call.settings.default_availability_zone, call.settings.host_down_after)
-
-
-def _shown(call: Call, one: Service) -> dict[str, Any]:
-    if not one.reachable:
-        return {"binary": one.binary, "host": one.host, "status": "UNKNOWN"}
-    shown = {"id": one.id if call.version >= BY_UUID else one.number, "binary": one.binary, "host": one.host,
-             "zone": one.zone, "status": "disabled" if one.disabled else "enabled", "state": "up" if one.up else "down",
-             "updated_at": one.seen_at, "disabled_reason": one.disabled_reason}
-    if call.version >= FORCED_DOWN:
-        shown["forced_down"] = one.forced_down
-    return shown
+HOST = Text(1, 255, r"[a-zA-Z0-9._-]+", "must be the name of a host")
+REASON = Text(1, 255)
+#: unreachable: what is shown of a service whose cell does not answer.
+FIELDS = Fields(
+    ApiField("id", name="number", shows="show", until=52),
+    ApiField("id", shows="show", since=53),
+    ApiField("binary", shows="show unreachable"),
+    ApiField("host", shows="show unreachable"),
+    ApiField("zone", shows="show"),
+    ApiField("status", Choices(ENABLED, DISABLED), takes="update"),
+    ApiField("status", shows="show", show=lambda _view, one: DISABLED if one.disabled else ENABLED),
+    ApiField("status", shows="unreachable", show=lambda _view, _one: "UNKNOWN"),
+    ApiField("state", shows="show", show=lambda _view, one: "up" if one.up else "down"),
+    ApiField("updated_at", name="seen_at", shows="show"),
+    ApiField("disabled_reason", REASON, takes="update", shows="show"),
+    ApiField("forced_down", Truth(), takes="update", shows="show", since=11))
 
 
 def index(call: Call) -> dict[str, Any]:
-    """GET /os-services. Services of a cell that does not answer are named since 2.69, and left out before."""
-    host, binary = call.query.get("host"), call.query.get("binary")
-    return {"services": [_shown(call, one) for one in _every(call) if (one.reachable or call.version >= CELL_DOWN)
-                         and host in (None, one.host) and binary in (None, one.binary)]}
+    """GET /os-services."""
+    found = services.every(call, call.query.get("host"), call.query.get("binary"))
+    known, lost = View(call, FIELDS), View(call, FIELDS, "unreachable")
+    return {"services": [(known if one.reachable else lost).document(one) for one in found
+                         if one.reachable or call.at(Gate.DOWN_CELLS)]}
 
 
-def _uuid(call: Call) -> str:
-    try:
-        found: str = Id().check(call.params["id"], "id")
-    except InvalidField:
-        raise InvalidRequest(f"Invalid uuid {call.params['id'][:80]}") from None
-    return found
-
-
-def _compute_only(binary: str) -> None:
-    if binary != COMPUTE:
-        raise InvalidRequest(f"Updating a {binary} service is not supported. Only {COMPUTE} services can be updated.")
-
-
-def _set(call: Call, name: str, values: Mapping[str, Any]) -> None:
-    """Set columns of a host; the scheduler's conductors see it within a few seconds. Raises ``NotFound``."""
-    settings = call.settings
-    ratios = Ratios(settings.cpu_allocation_ratio, settings.ram_allocation_ratio, settings.disk_allocation_ratio)
-    with call.cloud.store.api.write() as connection:
-        known = hosts.set_host(connection, name, ratios, **values)
-    if not known:
-        raise NotFound(f"Host {name} could not be found.")
-    call.cloud.hosts.all(fresh=True)
+def _shown(call: Call, one: Service) -> dict[str, Any]:
+    return View(call, FIELDS, "show" if one.reachable else "unreachable").document(one)
 
 
 # Until 2.52: by words and the names of hosts ----------------------------------------------------------------------
-HOST = Text(1, 255, r"[a-zA-Z0-9._-]+", "must be the name of a host")
-REASON = Text(1, 255)
-_NAMED = {"host": HOST, "binary": Text(1, 255)}
-
-
-def _named(call: Call, values: Mapping[str, Any], **shown: Any) -> dict[str, Any]:
-    host, binary = call.body["host"], call.body["binary"]
-    _compute_only(binary)
-    _set(call, host, values)
-    return {"service": {"host": host, "binary": binary, **shown}}
-
-
 def enable(call: Call) -> dict[str, Any]:
     """PUT …/enable."""
-    return _named(call, {"disabled": False, "disabled_reason": None}, status="enabled")
+    services.update_by_host(call, **call.body, status=ENABLED)
+    return {"service": {**call.body, "status": ENABLED}}
 
 
 def disable(call: Call) -> dict[str, Any]:
-    """PUT …/disable: no new servers there."""
-    return _named(call, {"disabled": True, "disabled_reason": None}, status="disabled")
-
-
-def disable_with_reason(call: Call) -> dict[str, Any]:
-    """PUT …/disable-log-reason."""
-    reason = call.body["disabled_reason"]
-    return _named(call, {"disabled": True, "disabled_reason": reason}, status="disabled", disabled_reason=reason)
+    """PUT …/disable and …/disable-log-reason: no new servers there."""
+    services.update_by_host(call, **call.body, status=DISABLED)
+    return {"service": {**call.body, "status": DISABLED}}
 
 
 def force_down(call: Call) -> dict[str, Any]:
     """PUT …/force-down: the host counts as down, whatever its agent says."""
-    down = call.body["forced_down"]
-    if not down:
-        _check_evacuated(call, call.body["host"])
-    return _named(call, {"forced_down": down}, forced_down=down)
+    services.update_by_host(call, **call.body)
+    return {"service": call.body}
 
 
 # Since 2.53: by uuid ----------------------------------------------------------------------------------------------
-UPDATE_BODY = record({"status": Choices("enabled", "disabled"), "disabled_reason": REASON, "forced_down": Truth()})
-
-
 def update(call: Call) -> dict[str, Any]:
     """PUT /os-services/{id}: status, disabled_reason, forced_down."""
-    id, want = _uuid(call), call.body
-    if not want:
+    if not call.body:
         raise InvalidField("body", "must have status, disabled_reason or forced_down")
-    if "disabled_reason" in want and want.get("status") != "disabled":
-        raise InvalidRequest("Specifying disabled_reason requires that status is 'disabled'.")
-    service = _found(call, lambda one: one.id == id)
-    _compute_only(service.binary)
-    values: dict[str, Any] = {}
-    if "status" in want:
-        values = {"disabled": want["status"] == "disabled", "disabled_reason": want.get("disabled_reason")}
-    if "forced_down" in want:
-        if not want["forced_down"]:
-            _check_evacuated(call, service.host)
-        values["forced_down"] = want["forced_down"]
-    _set(call, service.host, values)
-    return {"service": _shown(call, _found(call, lambda one: one.id == id))}
-
-
-def _found(call: Call, fits: Callable[[Service], bool]) -> Service:
-    for one in _every(call):
-        if fits(one):
-            return one
-    raise NotFound(f"Service {call.params['id'][:80]} not found.")
-
-
-def _check_evacuated(call: Call, name: str) -> None:
-    """A host whose servers were evacuated may be up again when it has removed what is left of them."""
-    with call.cloud.store.api.read() as connection:
-        row = hosts.show(connection, name)
-    if row is not None and row["forced_down"] and services.moving(
-            call.cloud.store.cell(row["cell_id"]), name, only=("evacuation",)):
-        raise InvalidRequest(f"Service host {name} cannot be updated: unset forced_down when the agent has removed "
-                             "what is "
-                             "left of the servers that were evacuated from it.")
+    return {"service": _shown(call, services.update(call, call.params["id"], **call.body))}
 
 
 def remove(call: Call) -> Answer:
     """DELETE /os-services/{id}: a host that nothing is on, or a conductor that is no more."""
-    if call.version >= BY_UUID:
-        id = _uuid(call)
-        service = _found(call, lambda one: one.id == id)
-    else:
-        text = call.params["id"]
-        if not (text.isascii() and text.isdigit() and len(text) < 19):
-            raise InvalidField("id", "must be a whole number, the id of a service", text)
-        service = _found(call, lambda one: one.number == int(text))
-    cell = call.cloud.store.cell(service.cell_id)
-    if service.binary == CONDUCTOR:
-        with cell.write() as connection:
-            conductors.forget(connection, service.host)
-        return Answer(None, 204)
-    if services.occupied(call.cloud.store, [service.host]):
-        raise Conflict("Unable to delete compute service that is hosting instances. Migrate or delete the instances "
-                       "first.")
-    if services.moving(cell, service.host):
-        raise Conflict("Unable to delete compute service that has in-progress migrations. Complete the migrations or "
-                       "delete the instances first.")
-    with call.cloud.store.api.write() as connection:
-        _forget(connection, service)
-    with cell.write() as connection:
-        connection.execute(delete(host_states).where(host_states.c.host == service.host))
-    call.cloud.hosts.all(fresh=True)
+    services.remove(call, call.params["id"], by_uuid=call.at(Gate.HOST_UUIDS))
     return Answer(None, 204)
 
 
-def _forget(connection: Connection, service: Service) -> None:
-    """Remove the host, with the row locked so that no claim comes in between. Raises ``Conflict``."""
-    connection.execute(select(table.c.id).where(table.c.id == service.id).with_for_update()).all()
-    held = connection.execute(select(func.count()).select_from(allocations).where(
-        allocations.c.host_id == service.id)).scalar_one()
-    if held:
-        raise Conflict("Unable to delete compute service: servers that are being built or moved hold resources of "
-                       "the host. Wait until they are done, or delete them first.")
-    aggregates.take(connection, None, service.host)
-    connection.execute(delete(table).where(table.c.id == service.id))
+_NAMED = {"host": HOST, "binary": Text(1, 255)}
 
 
 def _word(word: str, handler: Callable[[Call], Any], since: int = 1, **more: Any) -> Operation:
     body = record({**_NAMED, **more}, *_NAMED, *more)
-    return Operation(method="PUT", path=f"{PATH}/{word}", handler=handler, name=f"os-services.{word}",
-                     rule=f"{RULE}update", since=since, until=BY_UUID - 1, body=body)
+    return Operation(method="PUT", path=f"{PATH}/{word}", handler=handler, use=services.update_by_host,
+                     name=f"os-services.{word}", since=since, until=52, body=body)
 
 
 _TEXT = Query(value=Anything())
 OPERATIONS = (
-    Operation(method="GET", path=PATH, handler=index, name="os-services.list", rule=f"{RULE}list", strict=STRICT,
-              query={"host": _TEXT, "binary": _TEXT}),
+    Operation(method="GET", path=PATH, handler=index, use=services.every, name="os-services.list",
+              strict=75, query={"host": _TEXT, "binary": _TEXT}),
     _word("enable", enable), _word("disable", disable),
-    _word("disable-log-reason", disable_with_reason, disabled_reason=REASON),
-    _word("force-down", force_down, FORCED_DOWN, forced_down=Truth()),
-    Operation(method="PUT", path=PATH + "/{id}", handler=update, name="os-services.update", rule=f"{RULE}update",
-              since=BY_UUID, body=UPDATE_BODY),
-    Operation(method="DELETE", path=PATH + "/{id}", handler=remove, name="os-services.delete", rule=f"{RULE}delete",
-              status=204),
+    _word("disable-log-reason", disable, disabled_reason=REASON),
+    _word("force-down", force_down, 11, forced_down=Truth()),
+    Operation(method="PUT", path=PATH + "/{id}", handler=update, use=services.update,
+              name="os-services.update", since=Gate.HOST_UUIDS.version, body=FIELDS.body("update")),
+    Operation(method="DELETE", path=PATH + "/{id}", handler=remove, use=services.remove,
+              name="os-services.delete", status=204),
 )

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from ipaddress import ip_address
 from typing import Any
 
+from magnetar_control.api.nova.fields import ApiField, Body
+from magnetar_control.api.nova.versions import NEWEST
 from magnetar_control.compute.values import FALSE, KEY, METADATA, TAG, TAGS, TRUE, Anything, Id, Number, Truth
 from magnetar_control.store import regex
 from magnetar_core.errors import InvalidField
-from magnetar_core.fields import Field, Record
 from magnetar_core.kinds.common import NAME
 from magnetar_core.values import Base64, ListOf, Nullable, Text, Value
 from magnetar_core.versions import Range, Version
@@ -131,17 +133,17 @@ class Time(Value):
         return {"type": "string", "format": "date-time"}
 
 
-def record(fields: Mapping[str, Field | Value], *required: str) -> Record:
+def record(fields: Mapping[str, ApiField | Value], *required: str) -> Body:
     """An object with these keys and no others; *required* ones must be there."""
-    made = {}
-    for name, value in fields.items():
-        made[name] = value if isinstance(value, Field) else Field(value, name, required=name in required, on="create")
-    return Record(**made)
+    made = [value if isinstance(value, ApiField) else ApiField(name, value) for name, value in fields.items()]
+    made = [replace(field, wire=name) for field, name in zip(made, fields, strict=True)]
+    return Body(made, [field for field in made if field.required or field.wire in required])
 
 
-def since(version: str, value: Value, until: str | None = None, required: bool = False) -> Field:
+def since(version: str, value: Value, until: str | None = None, required: bool = False) -> ApiField:
     """A key that exists from a version on."""
-    return Field(value, "", since=version, until=until, on="create", required=required)
+    return ApiField("", value, since=int(version[2:]), until=int(until[2:]) if until else NEWEST,
+                    required="create" if required else "")
 
 
 class Gapped(Value):
@@ -213,9 +215,9 @@ CERTIFICATES = Nullable(ListOf(Text(1, 255), 50, unique=True))
 PASSWORD = Text(0, 255)
 
 
-def device_tag(until: str) -> Field:
+def device_tag(until: str) -> ApiField:
     """The tag of a NIC or disk: there since 2.32, lost by a mistake after *until*, and back since 2.42."""
-    return Field(Gapped(TAG, until, "2.42"), "", since="2.32", on="create")
+    return since("2.32", Gapped(TAG, until, "2.42"))
 
 
 __all__ = ["FALSE", "KEY", "METADATA", "NAME", "TAG", "TAGS", "TRUE", "Anything", "Id", "Number", "Truth"]

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .attachment import InterfaceAttachments, VolumeAttachments
+from .driver import Driver
 from .flavor import Flavors
 from .image import Images
 from .keypair import Keypairs
 from .network import Networks
-from .driver import Driver
 from .operators import (
     AvailabilityZones,
     Cells,

@@ -7,15 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import orjson
-from sqlalchemy import func, select
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import SQLAlchemyError
 
-from magnetar_control.store import hosts, schema
-from magnetar_control.store.store import CELL0, RESTART
-from magnetar_control.store.tables import CELL
-from magnetar_control.store.tables import hosts as table
-from magnetar_core.errors import Conflict, Forbidden, InvalidField, NotFound
+from magnetar_control.compute import availability_zones, cells, hypervisors, limits, services
+from magnetar_control.store.services import COMPUTE, Service
+from magnetar_control.store.store import RESTART
+from magnetar_core.errors import InvalidField, NotFound
 from magnetar_core.kinds import (
     AvailabilityZone,
     Cell,
@@ -43,11 +40,7 @@ class ComputeServices(Driver):
 
     def every(self, asks: Asks) -> list[Document]:
         """All compute services; for administrators."""
-        found = asks.compute("GET", "/os-services", binary="nova-compute")["services"]
-        return [{"id": one.get("id"), "name": one["host"], "binary": one["binary"], "status": one["status"],
-                 "disabled_reason": one.get("disabled_reason"), "forced_down": one.get("forced_down"),
-                 "state": one.get("state"), "zone": one.get("zone"), "updated_at": stamp(one.get("updated_at"))}
-                for one in found]
+        return [_service(one) for one in services.every(asks, binary=COMPUTE)]
 
     def given(self, key: str, want: Document) -> Document:
         """The key is the host's name, or the uuid."""
@@ -65,24 +58,28 @@ class ComputeServices(Driver):
         return {**want, "name": have["name"]}
 
     def change(self, asks: Asks, have: Document, want: Document, names: list[str], operation: Operation) -> None:
-        """PUT os-services."""
-        body = {name: want[name] for name in names if name in ("status", "forced_down")}
-        if "disabled_reason" in names or body.get("status") == "disabled":
-            body["status"] = want["status"]
+        """Status, reason and whether it is forced down."""
+        told = {name: want[name] for name in names if name in ("status", "forced_down")}
+        if "disabled_reason" in names or told.get("status") == "disabled":
+            told["status"] = want["status"]
             if want["status"] == "disabled" and want["disabled_reason"]:
-                body["disabled_reason"] = want["disabled_reason"]
-        asks.compute("PUT", f"/os-services/{have['id']}", body)
+                told["disabled_reason"] = want["disabled_reason"]
+        services.update(asks, str(have["id"]), **told)
 
     def remove(self, asks: Asks, have: Document, operation: Operation) -> None:
         """A host that nothing is on leaves the cloud."""
-        asks.compute("DELETE", f"/os-services/{have['id']}")
+        services.remove(asks, str(have["id"]))
 
 
-def _rows(asks: Asks) -> list[Mapping[Any, Any]]:
-    """All hosts. Raises ``Forbidden``."""
-    asks.compute("GET", "/os-hypervisors")
-    with asks.cloud.store.api.read() as connection:
-        return list(hosts.every(connection))
+def _service(one: Service) -> Document:
+    """The service; of one whose cell does not answer, its name."""
+    shown: Document = {"id": None, "name": one.host, "binary": one.binary, "status": "UNKNOWN", "disabled_reason": None,
+                       "forced_down": None, "state": None, "zone": None, "updated_at": None}
+    if one.reachable:
+        shown.update(id=one.id, status="disabled" if one.disabled else "enabled", disabled_reason=one.disabled_reason,
+                     forced_down=one.forced_down, state="up" if one.up else "down", zone=one.zone,
+                     updated_at=stamp(one.seen_at))
+    return shown
 
 
 class Hypervisors(Driver):
@@ -92,8 +89,8 @@ class Hypervisors(Driver):
 
     def every(self, asks: Asks) -> list[Document]:
         """All; for administrators."""
-        rows, views = _rows(asks), asks.cloud.hosts.all(fresh=True)
-        cells = {cell.id: cell.name for cell in asks.cloud.store.cells()}
+        rows, views = hypervisors.rows(asks), asks.cloud.hosts.all(fresh=True)
+        names = {cell.id: cell.name for cell in asks.cloud.store.cells()}
         found = []
         for row in rows:
             info, view = orjson.loads(row["info"]), views.get(row["name"])
@@ -102,7 +99,7 @@ class Hypervisors(Driver):
                     "id", "name", "disabled", "disabled_reason", "forced_down", "servers", *(
                         f"{resource}{what}" for resource in ("vcpus", "memory_mb", "disk_gb")
                         for what in ("", "_used", "_limit")))},
-                "cell": cells.get(row["cell_id"], ""), "zone": view.zone if view else "", "up": bool(view and view.up),
+                "cell": names.get(row["cell_id"], ""), "zone": view.zone if view else "", "up": bool(view and view.up),
                 "type": info.get("hypervisor_type"), "version": info.get("hypervisor_version"),
                 "virt_types": info.get("virt_types") or []})
         return found
@@ -115,7 +112,7 @@ class Hosts(Driver):
 
     def every(self, asks: Asks) -> list[Document]:
         """All; for administrators."""
-        return [{**orjson.loads(row["info"]), "name": row["name"]} for row in _rows(asks)]
+        return [{**orjson.loads(row["info"]), "name": row["name"]} for row in hypervisors.rows(asks)]
 
 
 class Cells(Driver):
@@ -126,15 +123,8 @@ class Cells(Driver):
 
     def every(self, asks: Asks) -> list[Document]:
         """All but cell0."""
-        if not asks.context.is_admin:
-            raise Forbidden("Cells are for administrators of the cloud.")
-        store = asks.cloud.store
-        with store.api.read() as connection:
-            rows = connection.execute(select(table.c.cell_id, func.count()).group_by(table.c.cell_id)).all()
-        count: dict[str, int] = {row[0]: row[1] for row in rows}
         return [{"id": cell.id, "name": cell.name, "disabled": cell.disabled, "database": _told(cell.database_url),
-                 "hosts": int(count.get(cell.id, 0)), "_url": cell.database_url}
-                for cell in store.cells(fresh=True) if cell.id != CELL0]
+                 "hosts": count, "_url": cell.database_url} for cell, count in cells.every(asks)]
 
     def given(self, key: str, want: Document) -> Document:
         """The key is the name."""
@@ -152,37 +142,15 @@ class Cells(Driver):
 
     def make(self, asks: Asks, want: Document, operation: Operation) -> None:
         """Its tables, and then its row."""
-        store = asks.cloud.store
-        self._tables(want["database_url"])
-        store.add_cell(want["name"], want["database_url"])
-        if want["disabled"]:
-            store.set_cell(want["name"], disabled=True)
-        store.cells(fresh=True)
-
-    def _tables(self, url: str) -> None:
-        from magnetar_control.store.database import Database
-
-        try:
-            database = Database(url, "new cell", 1)
-            try:
-                schema.upgrade(database, CELL)
-            finally:
-                database.close()
-        except (SQLAlchemyError, ValueError, OSError) as error:
-            raise Conflict(f"The database of the cell does not answer, or refuses ({type(error).__name__}). Check "
-                           "database_url from the machine of the API; nothing was changed.") from None
+        cells.create(asks, want["name"], want["database_url"], disabled=want["disabled"])
 
     def change(self, asks: Asks, have: Document, want: Document, names: list[str], operation: Operation) -> None:
         """Disabled or not; another database."""
-        if "database_url" in names:
-            self._tables(want["database_url"])
-            asks.cloud.store.add_cell(have["name"], want["database_url"])
-        if "disabled" in names:
-            asks.cloud.store.set_cell(have["name"], disabled=want["disabled"])
+        cells.update(asks, have["name"], **{name: want[name] for name in ("database_url", "disabled") if name in names})
 
     def remove(self, asks: Asks, have: Document, operation: Operation) -> None:
         """Its row; the database stays."""
-        asks.cloud.store.remove_cell(have["name"])
+        cells.delete(asks, have["name"])
 
 
 def _told(url: str) -> str:
@@ -222,16 +190,14 @@ class LimitsOf(Driver):
     """Of the caller's project."""
 
     kind, makeable = Limits, False
-    NAMES = {"instances": "maxTotalInstances", "instances_used": "totalInstancesUsed", "cores": "maxTotalCores",
-             "cores_used": "totalCoresUsed", "ram": "maxTotalRAMSize", "ram_used": "totalRAMUsed",
-             "metadata_items": "maxServerMeta", "key_pairs": "maxTotalKeypairs", "server_groups": "maxServerGroups",
-             "server_groups_used": "totalServerGroupsUsed", "server_group_members": "maxServerGroupMembers"}
+    MOST = ("instances", "cores", "ram", "metadata_items", "key_pairs", "server_groups", "server_group_members")
+    USED = ("instances", "cores", "ram", "server_groups")
 
     def every(self, asks: Asks) -> list[Document]:
         """The one."""
-        found = asks.compute("GET", "/limits")["limits"]["absolute"]
-        return [{"name": asks.context.project_name or asks.project,
-                 **{name: found.get(word) for name, word in self.NAMES.items()}}]
+        most, used = limits.show(asks)
+        return [{"name": asks.context.project_name or asks.project, **{name: most[name] for name in self.MOST},
+                 **{f"{name}_used": used[name] for name in self.USED}}]
 
 
 class AvailabilityZones(Driver):
@@ -245,6 +211,5 @@ class AvailabilityZones(Driver):
         if asks.context.is_admin:
             for host in asks.cloud.hosts.all().values():
                 where.setdefault(host.zone, []).append(host.name)
-        return [{"name": one["zoneName"], "available": one["zoneState"]["available"],
-                 "hosts": sorted(where.get(one["zoneName"], ()))}
-                for one in asks.compute("GET", "/os-availability-zone")["availabilityZoneInfo"]]
+        return [{"name": zone.name, "available": zone.available, "hosts": sorted(where.get(zone.name, ()))}
+                for zone in availability_zones.every(asks)]

@@ -15,8 +15,8 @@ from magnetar_core.plan import Step
 from magnetar_core.reconcile import is_uuid, missing
 
 from .asks import Asks, Document, paged
-from .image import Images
 from .driver import Driver
+from .image import Images
 from .operations import Operation
 
 STATUS = {"available": "available", "in-use": "in-use", "creating": "creating", "downloading": "creating"}

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Optional, Union
 
 from .errors import InvalidField
 from .values import Value
-from .versions import Range, Version
+from .versions import Version
 
 CREATE, UPDATE, SHOW, LIST = "create", "update", "show", "list"
 SETTABLE = frozenset((CREATE, UPDATE))
@@ -32,36 +32,29 @@ UNSET = _Unset()
 
 
 class Field:
-    """One property of a kind: its value type, what it means, and where and since when it is used.
+    """One property of a kind: its value type, what it means, and where it is used.
 
-    *on* names the operations (create, update, show, list). *wire* is the name in Nova's bodies where it differs.
-    *option* is the name in Ansible where it differs, *aliases* further names there; ``option=False`` hides the field
-    from modules. *secret* keeps the value out of logs, diffs and Ansible output. *default* is what an omitted field
-    means when the resource is made. *required* asks for it then. ``compared=False``: the field says how to make the
-    resource, not what it is, so a difference in it is none.
+    *on* names the operations (create, update, show, list). *option* is the name in Ansible where it differs, *aliases*
+    further names there; ``option=False`` hides the field from modules. *secret* keeps the value out of logs, diffs and
+    Ansible output. *default* is what an omitted field means when the resource is made. *required* asks for it then.
+    ``compared=False``: the field says how to make the resource, not what it is, so a difference in it is none.
     """
 
-    def __init__(self, value: Value, doc: str, wire: Optional[str] = None, since: Optional[str] = None,
-                 until: Optional[str] = None, on: str = ALWAYS, required: bool = False, default: Any = UNSET,
+    def __init__(self, value: Value, doc: str, on: str = ALWAYS, required: bool = False, default: Any = UNSET,
                  secret: bool = False, option: Union[str, bool, None] = None, aliases: Iterable[str] = (),
                  sample: Any = None, compared: bool = True) -> None:
         self.value, self.doc, self.on = value, doc, frozenset(on.split())
-        self.range = Range(since, until)
         self.required, self.default, self.secret = required, default, secret
         self.option, self.aliases, self.sample = option, tuple(aliases), sample
         self.compared = compared
-        self.name, self.wire = "", wire or ""
+        self.name = ""
 
     def named(self, name: str) -> Field:
         """Give the field the name under which it was declared."""
-        self.name, self.wire = name, self.wire or name
+        self.name = name
         if self.option is None:
             self.option = name
         return self
-
-    def at(self, version: Optional[Version], operation: str) -> bool:
-        """True when the field is part of *operation* at *version* (``None``: newest)."""
-        return operation in self.on and self.range.holds(version)
 
     @property
     def settable(self) -> bool:
@@ -73,37 +66,23 @@ class Field:
         return CREATE in self.on and UPDATE not in self.on
 
 
-def overlaps(fields: Sequence[Field]) -> list[tuple[str, str]]:
-    """Pairs of fields that claim one wire name in one version and operation: a mistake in the declaration."""
-    return [
-        (one.name, two.name)
-        for at, one in enumerate(fields)
-        for two in fields[at + 1:]
-        if one.wire == two.wire and one.on & two.on and one.range.overlaps(two.range)
-    ]
-
-
 class _Fields:
     """A list of fields that checks a document; shared by ``Kind`` and ``Record``."""
 
     @staticmethod
     def collect(namespace: Mapping[str, Any]) -> tuple[Field, ...]:
-        fields = tuple(value.named(name) for name, value in namespace.items() if isinstance(value, Field))
-        clash = overlaps(fields)
-        if clash:
-            raise TypeError("fields overlap in version and name: %s" % clash)
-        return fields
+        return tuple(value.named(name) for name, value in namespace.items() if isinstance(value, Field))
 
     @staticmethod
     def check(fields: Sequence[Field], document: Any, path: str, version: Optional[Version], operation: str,
               partial: bool = False) -> dict[str, Any]:
         if not isinstance(document, dict):
             raise InvalidField(path or "document", "must be an object with fields", document)
-        known = {f.name: f for f in fields if f.at(version, operation)}
+        known = {f.name: f for f in fields if operation in f.on}
         prefix = path + "." if path else ""
         for name in document:
             if name not in known:
-                raise InvalidField(prefix + str(name), _unknown(name, known, fields))
+                raise InvalidField(prefix + str(name), unknown(name, known, [f.name for f in fields]))
         for name, field in known.items():
             if field.required and operation == CREATE and not partial and name not in document:
                 raise InvalidField(prefix + name, "is required")
@@ -111,7 +90,7 @@ class _Fields:
 
     @staticmethod
     def schema(fields: Sequence[Field], version: Optional[Version], operation: str) -> dict[str, Any]:
-        used = [f for f in fields if f.at(version, operation)]
+        used = [f for f in fields if operation in f.on]
         found: dict[str, Any] = {
             "type": "object",
             "properties": {f.name: dict(f.value.schema(version), description=f.doc) for f in used},
@@ -121,8 +100,10 @@ class _Fields:
         return dict(found, required=required) if required else found
 
 
-def _unknown(name: Any, known: Mapping[str, Field], fields: Sequence[Field]) -> str:
-    if any(f.name == name for f in fields):
+def unknown(name: Any, known: Iterable[str], fields: Iterable[str]) -> str:
+    """The rule that a document breaks which has *name*: *known* are the names that it may have, *fields* all that there
+    are."""
+    if name in fields:
         return "cannot be set here; it is reported only, or fixed when the resource is made"
     near = difflib.get_close_matches(str(name), list(known), 1)
     return "is not a known field" + ("; did you mean %s?" % near[0] if near else "; known are %s" % ", ".join(known))
@@ -167,35 +148,32 @@ class Kind:
         cls.own = _Fields.collect(vars(cls))
         merged.update((f.name, f) for f in cls.own)
         cls.fields = tuple(merged.values())
-        if overlaps(cls.fields):
-            raise TypeError("%s: fields overlap: %s" % (cls.__name__, overlaps(cls.fields)))
 
     @classmethod
-    def check(cls, document: Any, operation: str = CREATE, version: Optional[Version] = None,
-              partial: bool = False) -> dict[str, Any]:
+    def check(cls, document: Any, operation: str = CREATE, partial: bool = False) -> dict[str, Any]:
         """Return *document* in normal form; raise ``InvalidField`` naming the field and the rule.
 
         *partial* lets required fields be missing: the document says only what is to differ.
         """
-        return _Fields.check(cls.fields, document, "", version, operation, partial)
+        return _Fields.check(cls.fields, document, "", None, operation, partial)
 
     @classmethod
-    def schema(cls, operation: str = CREATE, version: Optional[Version] = None) -> dict[str, Any]:
+    def schema(cls, operation: str = CREATE) -> dict[str, Any]:
         """JSON Schema of a document of this kind for *operation*."""
-        return _Fields.schema(cls.fields, version, operation)
+        return _Fields.schema(cls.fields, None, operation)
 
     @classmethod
     def field(cls, name: str) -> Field:
-        """The newest field called *name*; ``KeyError`` when there is none."""
-        for field in reversed(cls.fields):
+        """The field called *name*; ``KeyError`` when there is none."""
+        for field in cls.fields:
             if field.name == name:
                 return field
         raise KeyError(name)
 
     @classmethod
     def settable(cls) -> tuple[Field, ...]:
-        """The fields a user may set, newest shape."""
-        return tuple(f for f in cls.fields if f.settable and f.range.until is None)
+        """The fields a user may set."""
+        return tuple(f for f in cls.fields if f.settable)
 
     @classmethod
     def defaults(cls) -> dict[str, Any]:

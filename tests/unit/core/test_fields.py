@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Declarations: ranges, overlap, documents, and that every kind is declared well."""
+"""Declarations: ranges, documents, and that every kind is declared well."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import jsonschema
 import pytest
 
 from magnetar_core.errors import InvalidField
-from magnetar_core.fields import CREATE, SHOW, UNSET, UPDATE, Field, Kind
+from magnetar_core.fields import CREATE, SHOW, UNSET, UPDATE, Kind
 from magnetar_core.kinds import BY_NOUN, KINDS, Server
-from magnetar_core.values import Const, Integer, OneOf, Text
 from magnetar_core.versions import Range, Version
 
 
@@ -31,31 +30,9 @@ def test_a_range_holds_both_ends(since: str, until: str, inside: str, outside: s
     assert found.holds(None) is (until is None)
 
 
-class Swapped(Kind):
-    """A shape that changed, as Nova's flavor did at 2.75."""
-
-    swap_text = Field(OneOf(Integer(), Const("")), "Swap in MiB; empty for none.", wire="swap", until="2.74")
-    swap = Field(Integer(), "Swap in MiB.", since="2.75")
-
-
-def test_two_shapes_of_one_wire_name() -> None:
-    assert Swapped.check({"swap_text": ""}, version=Version("2.74")) == {"swap_text": ""}
-    assert Swapped.check({"swap": 0}, version=Version("2.75")) == {"swap": 0}
-    with pytest.raises(InvalidField):
-        Swapped.check({"swap_text": ""}, version=Version("2.75"))
-
-
-def test_overlap_does_not_import() -> None:
-    with pytest.raises(TypeError, match="overlap"):
-        type("Bad", (Kind,), {
-            "one": Field(Text(), "One.", wire="swap", until="2.75"),
-            "two": Field(Text(), "Two.", wire="swap", since="2.75"),
-        })
-
-
 def test_a_range_does_not_end_before_it_begins() -> None:
     with pytest.raises(ValueError, match="cannot end"):
-        Field(Text(), "X.", since="2.5", until="2.4")
+        Range("2.5", "2.4")
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.noun)

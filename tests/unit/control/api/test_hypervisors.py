@@ -8,8 +8,9 @@ import uuid
 
 import pytest
 
-from magnetar_control.api.nova.hypervisor_view import address, number
-from magnetar_control.compute import uptimes
+from magnetar_control.api.nova.hypervisors import version_number
+from magnetar_control.compute import hypervisors
+from magnetar_control.compute.hypervisors import address
 from magnetar_control.store import allocations, hosts
 from magnetar_core.errors import NotFound, Unreachable
 
@@ -172,7 +173,7 @@ def test_uptime_of_a_host_that_does_not_tell(small, why, status):
 
 
 def test_a_list_does_not_wait_for_an_agent_that_hangs(small, monkeypatch):
-    monkeypatch.setattr(uptimes, "PATIENCE", 0.1)
+    monkeypatch.setattr(hypervisors, "PATIENCE", 0.1)
     end = threading.Event()
 
     class Hangs:
@@ -194,7 +195,7 @@ def test_a_list_does_not_wait_for_an_agent_that_hangs(small, monkeypatch):
     (8101500, 12, "up 93 days, 18:25, 12 users,"), (86400 + 3900, 1, "up 1 day,  1:05,  1 user,"),
     (172800, 0, "up 2 days, 0 min,  0 users,"), (3540, 2, "up 59 min,  2 users,"), (0, 0, "up 0 min,  0 users,")])
 def test_words_of_uptime(seconds, users, words):
-    found = uptimes.text({**UP, "uptime": seconds, "users": users})
+    found = hypervisors.uptime_text({**UP, "uptime": seconds, "users": users})
     assert found == f" 08:32:11 {words}  load average: 0.20, 0.12, 0.14"
     # How OpenStack's command-line client takes it apart.
     assert re.match(r"\s*(.+)\sup\s+(.+),\s+(.+)\susers?,\s+load average:\s(.+)", found)
@@ -210,7 +211,7 @@ def test_hypervisors_are_for_administrators(small):
 
 
 def test_versions_and_addresses():
-    assert [number(text) for text in ("7.2.22", "10.0", "", "8.2.0-rc1")] == [7002022, 10000000, 0, 8002000]
+    assert [version_number(text) for text in ("7.2.22", "10.0", "", "8.2.0-rc1")] == [7002022, 10000000, 0, 8002000]
     assert address("unix:/run/magnetar/agent.sock") == "127.0.0.1"
     assert address("https://192.0.2.7:6553") == "192.0.2.7"
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from magnetar_control.compute import quotas as quota
+from magnetar_control.compute import quotas
 from magnetar_core.errors import MagnetarError
 
 from .compute import WHO
@@ -115,7 +115,7 @@ def test_a_user_may_have_limits_of_its_own(compute):
 def test_limits_bind_projects_and_users(compute):
     def room(who):
         call = SimpleNamespace(cloud=compute.cloud, settings=compute.cloud.settings, project="red", context=WHO[who])
-        return quota.check_servers(call, {"vcpus": 2, "ram": 512}, 1, 100)
+        return quotas.check_servers(call, {"vcpus": 2, "ram": 512}, 1, 100)
 
     compute.server(user="alice")
     assert (room("alice"), room("rita")) == (9, 9)

@@ -1,15 +1,28 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which extra specs there are in the namespaces that Nova knows, and what they may say: checked since 2.86.
+"""Extra specs of flavors: what they ask of hosts and give to guests besides sizes.
 
-Specs of other namespaces are free. Source: Nova's extra spec reference.
+``KNOWN_SPECS`` says which there are in the namespaces that Nova knows, and what they may say. Specs of other namespaces
+are free. Source: Nova's extra spec reference.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 
-from magnetar_core.errors import InvalidField
+import orjson
 
+from magnetar_control.compute import flavors
+from magnetar_control.compute.caller import Caller, use_case
+from magnetar_control.store import flavors as store
+from magnetar_control.store.servers import text
+from magnetar_core.errors import InvalidField, NotFound
+from magnetar_core.values import MapOf, Text
+
+RULE = "os_compute_api:os-flavor-extra-specs:"
+#: What a document of extra specs looks like.
+SPECS = MapOf(Text(1, 255, r"[a-zA-Z0-9\-_:. ]{1,255}", "may have letters, digits, blanks and - _ : . only"),
+              Text(0, 255), 10000)
 _BOOL = r"(?i:1|t|true|on|y|yes|0|f|false|off|n|no)"
 _NUMBER, _SOME, _ANY = r"[0-9]+", r"[1-9][0-9]*", r"(?s:.*)"
 _UNITS = ("bytes_sec", "iops_sec", "bytes_sec_max", "iops_sec_max")
@@ -21,7 +34,7 @@ _QUOTA = (
     *(f"vif_{way}_{what}" for way in ("inbound", "outbound") for what in ("average", "burst", "peak")))
 _LEVEL = "custom|high|normal|low"
 #: Name of the spec to what its value must be, both regular expressions of the whole text.
-SPECS: tuple[tuple[str, str], ...] = (
+KNOWN_SPECS: tuple[tuple[str, str], ...] = (
     (r"accel:device_profile", _ANY), (r"aggregate_instance_extra_specs:.+", _ANY), (r"capabilities:.+", _ANY),
     (r"hw:(boot_menu|cpu_realtime|hide_hypervisor_id|locked_memory|mem_encryption|pmu|vif_multiqueue_enabled|"
      r"virtio_packed_ring|ephemeral_encryption)", _BOOL),
@@ -50,14 +63,19 @@ SPECS: tuple[tuple[str, str], ...] = (
     (r"trait\w*:[A-Z0-9_]+", "required|forbidden"), (r"group_policy", "none|isolate"),
 )
 #: Namespaces in which nothing else exists.
-KNOWN = re.compile(r"(accel|aggregate_instance_extra_specs|capabilities|hw|hw_rng|hw_video|os|pci_passthrough|quota|"
-                   r"resources\w*|trait\w*):|group_policy$")
-_TABLE = [(re.compile(name), re.compile(value)) for name, value in SPECS]
+NAMESPACES = re.compile(r"(accel|aggregate_instance_extra_specs|capabilities|hw|hw_rng|hw_video|os|pci_passthrough|"
+                        r"quota|resources\w*|trait\w*):|group_policy$")
+_TABLE = [(re.compile(name), re.compile(value)) for name, value in KNOWN_SPECS]
 
 
-def check(name: str, value: str) -> None:
-    """Raises ``InvalidField`` when Nova knows the namespace, and not the spec, or not the value."""
-    if not KNOWN.match(name):
+def check(specs: Mapping[str, str]) -> None:
+    """Raises ``InvalidField`` for a spec in a namespace that Nova knows, where it does not know spec or value."""
+    for name, value in specs.items():
+        _check(name, value)
+
+
+def _check(name: str, value: str) -> None:
+    if not NAMESPACES.match(name):
         return
     for known, rule in _TABLE:
         if known.fullmatch(name):
@@ -66,3 +84,62 @@ def check(name: str, value: str) -> None:
             return
     raise InvalidField(f"extra_specs.{name}", f"Validation failed; extra spec '{name}' does not appear to be a valid "
                                               "extra spec. Another namespace is free to use")
+
+
+@use_case(f"{RULE}index")
+def show(caller: Caller, id: str) -> str:
+    """All of the flavor *id*, as JSON text."""
+    return str(flavors.show(caller, id).extra_specs)
+
+
+@use_case(f"{RULE}show")
+def show_one(caller: Caller, id: str, name: str) -> str:
+    """The value of one. Raises ``NotFound``."""
+    specs = orjson.loads(flavors.show(caller, id).extra_specs)
+    if name not in specs:
+        raise _missing(id, name)
+    return str(specs[name])
+
+
+def _missing(id: str, name: str) -> NotFound:
+    return NotFound(f"Flavor {id} has no extra specs with key {name[:255]}.")
+
+
+@use_case(f"{RULE}create")
+def create(caller: Caller, id: str, specs: Mapping[str, str], *, checked: bool = True) -> None:
+    """Add *specs* to those of the flavor. *checked*: by ``check``."""
+    _merge(caller, id, specs, checked=checked)
+
+
+@use_case(f"{RULE}update")
+def update(caller: Caller, id: str, specs: Mapping[str, str], *, checked: bool = True) -> None:
+    """Set *specs*; as ``create``, under a rule of its own."""
+    _merge(caller, id, specs, checked=checked)
+
+
+def _merge(caller: Caller, id: str, more: Mapping[str, str], *, checked: bool) -> None:
+    if checked:
+        check(more)
+    _change(caller, id, lambda specs: {**specs, **more})
+
+
+def _change(caller: Caller, id: str, changed: Callable[[dict[str, str]], dict[str, str]]) -> None:
+    """Set the specs to what *changed* makes of them, in one transaction."""
+    row = flavors.show(caller, id)
+    with caller.cloud.store.api.write() as connection:
+        now = store.locked(connection, row.number)
+        if now is None:
+            raise flavors.missing(row.id)
+        store.change(connection, row.number, extra_specs=text(changed(orjson.loads(now["extra_specs"]))))
+
+
+@use_case(f"{RULE}delete")
+def delete(caller: Caller, id: str, name: str) -> None:
+    """Remove one. Raises ``NotFound``."""
+
+    def without(specs: dict[str, str]) -> dict[str, str]:
+        if name not in specs:
+            raise _missing(id, name)
+        return {key: value for key, value in specs.items() if key != name}
+
+    _change(caller, id, without)

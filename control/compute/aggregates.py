@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Aggregates: hosts put together by administrators, and the availability zones that come of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from magnetar_control.compute.caller import Caller, use_case
+from magnetar_control.store import aggregates, hosts, services
+from magnetar_control.store.aggregates import ZONE, Aggregate
+from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, MagnetarError, NotFound
+
+RULE = "os_compute_api:os-aggregates:"
+#: An aggregate's id, as the client gave it.
+Id = str | int
+
+
+@use_case(f"{RULE}index")
+def every(caller: Caller) -> list[Aggregate]:
+    """All."""
+    with caller.cloud.store.api.read() as connection:
+        return aggregates.every(connection)
+
+
+@use_case(f"{RULE}show")
+def show(caller: Caller, id: Id) -> Aggregate:
+    """One. Raises ``NotFound``, ``InvalidField`` for what is no id."""
+    with caller.cloud.store.api.read() as connection:
+        return _found(connection, id)
+
+
+def _found(connection: Any, id: Id, *, lock: bool = False) -> Aggregate:
+    text = str(id)
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise InvalidField("id", "must be a whole number, the id of an aggregate", text)
+    found = aggregates.find(connection, int(text), lock=lock)
+    if found is None:
+        raise NotFound(f"Aggregate {int(text)} could not be found.")
+    return found
+
+
+def _exists(name: str) -> MagnetarError:
+    return Conflict(f"Aggregate {name} already exists.")
+
+
+@use_case(f"{RULE}create")
+def create(caller: Caller, name: str, zone: str | None = None) -> Aggregate:
+    """Make one without hosts. Raises ``Conflict``."""
+    with caller.cloud.store.api.write() as connection:
+        id = aggregates.make(connection, name, {ZONE: zone} if zone else {})
+        if id is None:
+            raise _exists(name)
+        return _found(connection, id)
+
+
+def _changed(caller: Caller, id: Id, change: Callable[[Any, Aggregate], None]) -> Aggregate:
+    """Do *change* in one transaction; the aggregate as it is then."""
+    with caller.cloud.store.api.write() as connection:
+        row = _found(connection, id, lock=True)
+        change(connection, row)
+        found = _found(connection, row.id)
+    caller.cloud.hosts.all(fresh=True)
+    return found
+
+
+@use_case(f"{RULE}update")
+def update(caller: Caller, id: Id, want: Mapping[str, Any]) -> Aggregate:
+    """Set what *want* has of name and availability_zone (``None``: none). Raises ``Conflict``, ``InvalidRequest``."""
+
+    def change(connection: Any, row: Aggregate) -> None:
+        values: dict[str, Any] = {}
+        if "name" in want:
+            if aggregates.named(connection, want["name"]) not in (None, row.id):
+                raise _exists(want["name"])
+            values["name"] = want["name"]
+        if ZONE in want:
+            values["metadata"] = _merged(caller, connection, row, {ZONE: want[ZONE]}, "update")
+        aggregates.change(connection, row.id, **values)
+
+    return _changed(caller, id, change)
+
+
+def _merged(caller: Caller, connection: Any, row: Aggregate, more: Mapping[str, str | None],
+            word: str) -> dict[str, str]:
+    """The metadata with *more*, where ``None`` takes a key away. Refuses a zone that the hosts cannot change to."""
+    merged = {name: value for name, value in {**row.metadata, **more}.items() if value is not None}
+    if ZONE in more and merged.get(ZONE) != row.zone:
+        _check_zone(caller, connection, row, row.hosts, (row.zone, merged.get(ZONE)), word, InvalidRequest)
+    return merged
+
+
+def _check_zone(caller: Caller, connection: Any, row: Aggregate, names: Iterable[str],
+                zones: tuple[str | None, str | None], word: str, error: type[MagnetarError]) -> None:
+    """Whether hosts may go from one zone to another: they must be in no other one, and have no servers."""
+    names, (old, new) = list(names), zones
+    others = set(aggregates.zones(connection, names, but=row.id).values())
+    if new and others - {new}:
+        raise _refused(row, word, error, "One or more hosts already in availability zone(s) "
+                       + ", ".join(sorted(others)))
+    usual = caller.settings.default_availability_zone
+    if (old or usual) != (new or usual) and not others and services.occupied(caller.cloud.store, names):
+        raise _refused(row, word, error, "One or more hosts contain instances in this zone")
+
+
+def _refused(row: Aggregate, word: str, error: type[MagnetarError], reason: str) -> MagnetarError:
+    return error(f"Cannot perform action '{word}' on aggregate {row.id}. Reason: {reason}.")
+
+
+@use_case(f"{RULE}delete")
+def delete(caller: Caller, id: Id) -> None:
+    """Delete an empty one. Raises ``InvalidRequest`` for one with hosts."""
+    with caller.cloud.store.api.write() as connection:
+        row = _found(connection, id, lock=True)
+        if row.hosts:
+            raise _refused(row, "delete", InvalidRequest, "Host aggregate is not empty")
+        aggregates.remove(connection, row.id)
+
+
+@use_case(f"{RULE}add_host")
+def add_host(caller: Caller, id: Id, host: str) -> Aggregate:
+    """Put *host* into it. Raises ``NotFound``, ``Conflict``."""
+
+    def change(connection: Any, row: Aggregate) -> None:
+        if hosts.show(connection, host) is None:
+            raise NotFound(f"Compute host {host} could not be found.")
+        if host in row.hosts:
+            raise Conflict(f"Aggregate {row.id} already has host {host}.")
+        if row.zone:
+            _check_zone(caller, connection, row, [host], (None, row.zone), "add_host_to_aggregate", Conflict)
+        aggregates.put(connection, row.id, host)
+
+    return _changed(caller, id, change)
+
+
+@use_case(f"{RULE}remove_host")
+def remove_host(caller: Caller, id: Id, host: str) -> Aggregate:
+    """Take *host* out of it. Raises ``NotFound``, ``Conflict``."""
+
+    def change(connection: Any, row: Aggregate) -> None:
+        if host not in row.hosts:
+            raise NotFound(f"Aggregate {row.id} has no host {host}.")
+        if row.zone:
+            _check_zone(caller, connection, row, [host], (row.zone, None), "remove_host_from_aggregate", Conflict)
+        aggregates.take(connection, row.id, host)
+
+    return _changed(caller, id, change)
+
+
+@use_case(f"{RULE}set_metadata")
+def set_metadata(caller: Caller, id: Id, metadata: Mapping[str, str | None]) -> Aggregate:
+    """Add and change keys; ``None`` takes one away. Raises ``InvalidRequest``."""
+
+    def change(connection: Any, row: Aggregate) -> None:
+        merged = _merged(caller, connection, row, metadata, "update_aggregate_metadata")
+        aggregates.change(connection, row.id, metadata=merged)
+
+    return _changed(caller, id, change)

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Flavors: sizes of servers. Everybody sees the public ones; administrators make and remove them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy.exc import IntegrityError
+
+from magnetar_control.compute.caller import Caller, use_case
+from magnetar_control.store import flavors
+from magnetar_core.errors import Conflict, InvalidRequest, NotFound
+
+MANAGE = "os_compute_api:os-flavor-manage:"
+#: More rows than there are flavors.
+ALL = 2**31 - 1
+
+
+def page(caller: Caller, limit: int = ALL, *, public: bool | None = True, **more: Any) -> Sequence[Any]:
+    """Rows of at most *limit* flavors. *public*: which ones administrators see: the public ones (True), the private
+    ones (False), or all (``None``); others see the public ones and those that their project has access to. *more*:
+    sort, descending, least_ram, least_disk, name, marker, as in ``store.flavors.Wanted``. Raises ``InvalidRequest``
+    when there is no flavor *marker*."""
+    wanted = flavors.FlavorQuery(limit=limit, project=caller.project, public=public if caller.context.is_admin else True,
+                            **more)
+    with caller.cloud.store.api.read() as connection:
+        rows = flavors.page(connection, wanted)
+    if rows is None:
+        raise InvalidRequest(f"marker [{str(wanted.marker)[:255]}] not found")
+    return rows
+
+
+def show(caller: Caller, id: str) -> Any:
+    """The flavor's row. Raises ``NotFound`` when there is none that the caller may see."""
+    with caller.cloud.store.api.read() as connection:
+        row = flavors.find(connection, id, caller.project, everything=caller.context.is_admin)
+    if row is None:
+        raise missing(id)
+    return row
+
+
+def missing(id: str) -> NotFound:
+    """There is no such flavor, in Nova's words."""
+    return NotFound(f"Flavor {id[:255]} could not be found.")
+
+
+@use_case(f"{MANAGE}create")
+def create(caller: Caller, name: str, ram: int, vcpus: int, disk: int, *, id: str | int | None = None,
+           ephemeral: int = 0, swap: int = 0, is_public: bool = True, rxtx_factor: float = 1.0,
+           description: str | None = None) -> Any:
+    """Make a flavor; the row. *ram* and *swap* in MiB, *disk* and *ephemeral* in GiB. *id*: ``None`` or ``auto`` for
+    one that is drawn. Raises ``Conflict`` when another has the id or the name."""
+    id = str(uuid.uuid4()) if id in (None, "auto") else str(id)
+    try:
+        with caller.cloud.store.api.write() as connection:
+            _check_free(flavors.taken(connection, id, name), id, name)
+            return flavors.make(connection, id=id, name=name, ram=ram, vcpus=vcpus, disk=disk, ephemeral=ephemeral,
+                                swap=swap, is_public=is_public, rxtx_factor=rxtx_factor, description=description)
+    except IntegrityError:  # somebody else made one of that id or name meanwhile
+        with caller.cloud.store.api.read() as connection:
+            _check_free(flavors.taken(connection, id, name), id, name)
+        raise
+
+
+def _check_free(taken: str | None, id: str, name: str) -> None:
+    if taken:
+        raise Conflict(f"Flavor with {f'ID {id}' if taken == 'id' else f'name {name}'} already exists.")
+
+
+@use_case(f"{MANAGE}update")
+def update(caller: Caller, id: str, description: str | None) -> Any:
+    """Set the description; the row. Nothing else of a flavor changes."""
+    row = show(caller, id)
+    with caller.cloud.store.api.write() as connection:
+        flavors.change(connection, row.number, description=description)
+    return show(caller, row.id)
+
+
+@use_case(f"{MANAGE}delete")
+def delete(caller: Caller, id: str) -> None:
+    """Delete it; servers keep the sizes that they were made with. Raises ``NotFound``."""
+    with caller.cloud.store.api.write() as connection:
+        gone = flavors.remove(connection, id)
+    if not gone:
+        raise missing(id)
