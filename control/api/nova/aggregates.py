@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from magnetar_control.api.nova.operation import Call, Operation
-from magnetar_control.api.nova.values import KEY, Wrapped, record
+from magnetar_control.api.nova.values import KEY
+from magnetar_control.api.values import Wrapped, record
 from magnetar_control.store import aggregates, hosts, services
 from magnetar_control.store.aggregates import ZONE, Aggregate
 from magnetar_control.web import Answer

@@ -10,7 +10,8 @@ from uuid import UUID, uuid5
 import orjson
 
 from magnetar_control.api.nova.operation import Call
-from magnetar_control.api.nova.values import Anything, Id, Number, Truth, device_tag, record, since
+from magnetar_control.api.nova.values import TRUTH, device_tag
+from magnetar_control.api.values import Anything, Id, Number, record, since
 from magnetar_core.errors import InvalidField, InvalidRequest, MagnetarError
 from magnetar_core.fields import Field
 from magnetar_core.values import Choices, ListOf, Nullable, Text, Value
@@ -35,7 +36,7 @@ class BootIndex(Value):
 _FIELDS: dict[str, Field | Value] = {
     "uuid": Nullable(Id()), "image_id": Id(), "source_type": Choices(*SOURCES),
     "destination_type": Choices("local", "volume"), "boot_index": BootIndex(), "volume_size": Nullable(SIZE),
-    "delete_on_termination": Truth(), "guest_format": Nullable(Text(0, 255)), "device_name": Nullable(DEVICE),
+    "delete_on_termination": TRUTH, "guest_format": Nullable(Text(0, 255)), "device_name": Nullable(DEVICE),
     "device_type": Nullable(Text(0, 255)), "disk_bus": Nullable(Text(0, 255)), "no_device": Anything(),
     "volume_id": Id(), "snapshot_id": Id(), "virtual_name": Text(0, 255), "connection_info": Anything(),
     "tag": device_tag("2.32"), "volume_type": since("2.67", Nullable(Text(0, 255)))}

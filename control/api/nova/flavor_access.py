@@ -7,7 +7,7 @@ from typing import Any
 
 from magnetar_control.api.nova.flavors import found
 from magnetar_control.api.nova.operation import Call, Operation
-from magnetar_control.api.nova.values import Wrapped, record
+from magnetar_control.api.values import Wrapped, record
 from magnetar_control.store import flavors
 from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 from magnetar_core.values import Text

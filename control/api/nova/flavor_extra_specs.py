@@ -11,7 +11,8 @@ import orjson
 from magnetar_control.api.nova.faults import not_found
 from magnetar_control.api.nova.flavors import found
 from magnetar_control.api.nova.operation import Call, Operation
-from magnetar_control.api.nova.values import KEY, OneKey, Wrapped
+from magnetar_control.api.nova.values import KEY
+from magnetar_control.api.values import OneKey, Wrapped
 from magnetar_control.compute import extra_specs
 from magnetar_control.store import flavors
 from magnetar_control.store.servers import text

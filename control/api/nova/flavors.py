@@ -14,18 +14,8 @@ from sqlalchemy.exc import IntegrityError
 from magnetar_control.api.nova.faults import not_found
 from magnetar_control.api.nova.operation import Call, Operation, Query
 from magnetar_control.api.nova.paging import PAGE, next_link, size
-from magnetar_control.api.nova.values import (
-    FALSE,
-    TRUE,
-    Anything,
-    Decimal,
-    Number,
-    Pattern,
-    Truth,
-    Wrapped,
-    record,
-    since,
-)
+from magnetar_control.api.nova.values import FALSE, TRUE, TRUTH
+from magnetar_control.api.values import Anything, Decimal, Number, Pattern, Wrapped, record, since
 from magnetar_control.store import flavors
 from magnetar_control.web import Answer
 from magnetar_core.errors import Conflict, InvalidRequest
@@ -139,7 +129,7 @@ def show(call: Call) -> dict[str, Any]:
 SIZE, SOME = Number(0), Number(1)
 CREATE_BODY = Wrapped("flavor", record({
     "name": NAME, "id": Nullable(OneOf(ID, Integer())), "ram": SOME, "vcpus": SOME, "disk": SIZE,
-    "OS-FLV-EXT-DATA:ephemeral": SIZE, "swap": SIZE, "os-flavor-access:is_public": Truth(),
+    "OS-FLV-EXT-DATA:ephemeral": SIZE, "swap": SIZE, "os-flavor-access:is_public": TRUTH,
     "rxtx_factor": since("2.1", Decimal(3.40282e38), until="2.101"), "description": since("2.55", TEXT),
 }, "name", "ram", "vcpus", "disk"))
 

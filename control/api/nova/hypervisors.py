@@ -11,7 +11,8 @@ import orjson
 from magnetar_control.api.nova import hypervisor_view as view
 from magnetar_control.api.nova.operation import Call, Operation, Query
 from magnetar_control.api.nova.paging import PAGE, next_link, size
-from magnetar_control.api.nova.values import Anything, Id, Truth
+from magnetar_control.api.nova.values import TRUTH
+from magnetar_control.api.values import Anything, Id
 from magnetar_control.compute import uptimes
 from magnetar_control.store import services
 from magnetar_control.store.services import COMPUTE, Service
@@ -160,7 +161,7 @@ def _row(path: str, handler: Callable[[Call], Any], name: str, rule: str, **more
                      **{"strict": STRICT, **more})
 
 
-_WITH = {"with_servers": Query(value=Truth(), since=BY_UUID)}
+_WITH = {"with_servers": Query(value=TRUTH, since=BY_UUID)}
 LIST_QUERY = {
     **_WITH, "hypervisor_hostname_pattern": Query(value=Text(1, 255), since=BY_UUID),
     "limit": Query(value=PAGE["limit"].value, since=PAGED), "marker": Query(value=Anything(), since=PAGED)}

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from magnetar_control.api.nova.operation import Call, Operation
-from magnetar_control.api.nova.values import TAG, Address, Id, record, since
+from magnetar_control.api.nova.values import TAG
+from magnetar_control.api.values import Address, Id, record, since
 from magnetar_control.compute import hold
 from magnetar_control.store import servers
 from magnetar_control.web import Answer

@@ -8,7 +8,7 @@ from typing import Any
 
 from magnetar_control.api.nova.operation import Call, Operation, Query
 from magnetar_control.api.nova.paging import PAGE, next_link, size
-from magnetar_control.api.nova.values import Anything, ByVersion, Wrapped, record, since
+from magnetar_control.api.values import Anything, ByVersion, Wrapped, record, since
 from magnetar_control.compute import keys
 from magnetar_control.compute import quotas as quota
 from magnetar_control.store import keypairs, quotas

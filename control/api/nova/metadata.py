@@ -10,7 +10,8 @@ import orjson
 
 from magnetar_control.api.nova.app import guard
 from magnetar_control.api.nova.operation import Call, Operation
-from magnetar_control.api.nova.values import METADATA, OneKey, Wrapped
+from magnetar_control.api.nova.values import METADATA
+from magnetar_control.api.values import OneKey, Wrapped
 from magnetar_control.compute import quotas as quota
 from magnetar_control.store import servers
 from magnetar_control.web import Answer

@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from magnetar_control.api.nova.operation import Call, Operation, Query
 from magnetar_control.api.nova.paging import PAGE, next_link, size
-from magnetar_control.api.nova.values import Anything, Null, Time, Wrapped
+from magnetar_control.api.values import Anything, Null, Time, Wrapped
 from magnetar_control.store import migrations, servers
 from magnetar_control.store.tables import flavors
 from magnetar_control.web import Answer

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from magnetar_control.api.nova.operation import Call, Operation, Query
-from magnetar_control.api.nova.values import Number, Truth, Wrapped, record, since
+from magnetar_control.api.nova.values import TRUTH
+from magnetar_control.api.values import Number, Wrapped, record, since
 from magnetar_control.compute import quotas as quota
 from magnetar_control.compute.quotas import INJECTED, NETWORK, RESOURCES
 from magnetar_control.store import quotas
@@ -77,7 +78,7 @@ def _fields(network_until: int) -> dict[str, Any]:
             **{name: since("2.1", LIMIT, until=f"2.{INJECTED_UNTIL}") for name in INJECTED}}
 
 
-UPDATE_BODY = Wrapped("quota_set", record({**_fields(NETWORK_UNTIL), "force": Truth()}))
+UPDATE_BODY = Wrapped("quota_set", record({**_fields(NETWORK_UNTIL), "force": TRUTH}))
 CLASS_BODY = Wrapped("quota_class_set", record(_fields(CLASS_NETWORK_UNTIL)))
 
 

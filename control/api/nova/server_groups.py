@@ -10,7 +10,7 @@ import orjson
 
 from magnetar_control.api.nova.operation import Call, Operation, Query
 from magnetar_control.api.nova.paging import Limit, size
-from magnetar_control.api.nova.values import Anything, Number, Wrapped, record, since
+from magnetar_control.api.values import Anything, Number, Wrapped, record, since
 from magnetar_control.compute import quotas as quota
 from magnetar_control.store import quotas, server_groups
 from magnetar_control.store.servers import text

@@ -13,22 +13,8 @@ from sqlalchemy import select
 from magnetar_control.api.nova.operation import Call, Operation, Query
 from magnetar_control.api.nova.paging import PAGE, next_link, size
 from magnetar_control.api.nova.server_view import BASIC, SHOWS_GROUPS, View
-from magnetar_control.api.nova.values import (
-    DESCRIPTION,
-    FQDN,
-    HOSTNAME,
-    METADATA,
-    Address,
-    Anything,
-    ByVersion,
-    Number,
-    Pattern,
-    Time,
-    Truth,
-    Wrapped,
-    record,
-    since,
-)
+from magnetar_control.api.nova.values import DESCRIPTION, FQDN, HOSTNAME, METADATA, TRUTH
+from magnetar_control.api.values import Address, Anything, ByVersion, Number, Pattern, Time, Wrapped, record, since
 from magnetar_control.store import actions, history, listing, servers
 from magnetar_control.store.tables import server_group_members, server_groups
 from magnetar_control.store.tables import servers as table
@@ -80,7 +66,7 @@ LIST_QUERY: Mapping[str, Query] = {
                      "kernel_id", "ramdisk_id", "block_device_mapping", "services", "info_cache", "pci_devices",
                      "security_groups", "system_metadata", "locked_by"), _WORD),
     "changes-since": Query(value=Time()), "changes-before": Query(value=Time(), since=66),
-    "locked": Query(value=Truth(), since=73),
+    "locked": Query(value=TRUTH, since=73),
     **dict.fromkeys(("tags", "tags-any", "not-tags", "not-tags-any"), Query(value=Anything(), since=26)), **PAGE}
 
 
@@ -145,7 +131,7 @@ def _wanted(call: Call, columns: Sequence[Any]) -> listing.Wanted | None:
 
 def _truth(query: Mapping[str, Any], name: str) -> bool:
     text = query[name]
-    return bool(Truth().check(text, name)) if text not in ("", None) else True
+    return bool(TRUTH.check(text, name)) if text not in ("", None) else True
 
 
 def _filters(call: Call, query: Mapping[str, Any], wanted: listing.Wanted) -> bool:
@@ -168,7 +154,7 @@ def _filters(call: Call, query: Mapping[str, Any], wanted: listing.Wanted) -> bo
         locked = query["locked"]
         add(lambda _kind: table.c.locked_by.is_not(None) if locked else table.c.locked_by.is_(None))
     if "config_drive" in query:
-        add(listing.plain("config_drive", Truth().check(query["config_drive"], "config_drive")))
+        add(listing.plain("config_drive", TRUTH.check(query["config_drive"], "config_drive")))
     if "metadata" in query:
         add(listing.with_metadata(_metadata(query["metadata"])))
     if "availability_zone" in query:

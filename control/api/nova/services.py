@@ -9,7 +9,8 @@ from typing import Any
 from sqlalchemy import Connection, delete, func, select
 
 from magnetar_control.api.nova.operation import Call, Operation, Query
-from magnetar_control.api.nova.values import Anything, Id, Truth, record
+from magnetar_control.api.nova.values import TRUTH
+from magnetar_control.api.values import Anything, Id, record
 from magnetar_control.store import aggregates, conductors, hosts, services
 from magnetar_control.store.allocations import Ratios
 from magnetar_control.store.services import COMPUTE, CONDUCTOR, Service
@@ -109,7 +110,7 @@ def force_down(call: Call) -> dict[str, Any]:
 
 
 # Since 2.53: by uuid ----------------------------------------------------------------------------------------------
-UPDATE_BODY = record({"status": Choices("enabled", "disabled"), "disabled_reason": REASON, "forced_down": Truth()})
+UPDATE_BODY = record({"status": Choices("enabled", "disabled"), "disabled_reason": REASON, "forced_down": TRUTH})
 
 
 def update(call: Call) -> dict[str, Any]:
@@ -203,7 +204,7 @@ OPERATIONS = (
               query={"host": _TEXT, "binary": _TEXT}),
     _word("enable", enable), _word("disable", disable),
     _word("disable-log-reason", disable_with_reason, disabled_reason=REASON),
-    _word("force-down", force_down, FORCED_DOWN, forced_down=Truth()),
+    _word("force-down", force_down, FORCED_DOWN, forced_down=TRUTH),
     Operation(method="PUT", path=PATH + "/{id}", handler=update, name="os-services.update", rule=f"{RULE}update",
               since=BY_UUID, body=UPDATE_BODY),
     Operation(method="DELETE", path=PATH + "/{id}", handler=remove, name="os-services.delete", rule=f"{RULE}delete",

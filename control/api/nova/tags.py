@@ -10,7 +10,8 @@ import orjson
 
 from magnetar_control.api.nova.metadata import changed
 from magnetar_control.api.nova.operation import Call, Operation
-from magnetar_control.api.nova.values import TAG, TAGS, Wrapped
+from magnetar_control.api.nova.values import TAG, TAGS
+from magnetar_control.api.values import Wrapped
 from magnetar_control.web import Answer
 from magnetar_core.errors import InvalidRequest, MagnetarError, NotFound
 

@@ -13,7 +13,8 @@ from sqlalchemy import select
 from magnetar_control.api.nova.app import guard
 from magnetar_control.api.nova.operation import Call, Operation, Query
 from magnetar_control.api.nova.paging import Limit
-from magnetar_control.api.nova.values import TAG, Id, Truth, Wrapped, record, since
+from magnetar_control.api.nova.values import TAG, TRUTH
+from magnetar_control.api.values import Id, Wrapped, record, since
 from magnetar_control.compute import hold
 from magnetar_control.store import servers
 from magnetar_control.store.tables import actions
@@ -179,9 +180,9 @@ def delete(call: Call) -> Answer:
 
 
 CREATE = record({"volumeId": Id(), "device": Nullable(DEVICE), "tag": since("2.49", TAG),
-                 "delete_on_termination": since("2.79", Truth())}, "volumeId")
+                 "delete_on_termination": since("2.79", TRUTH)}, "volumeId")
 UPDATE = record({"volumeId": Id(), "device": since("2.85", Nullable(DEVICE)), "tag": since("2.85", Nullable(TAG)),
-                 "delete_on_termination": since("2.85", Truth()), "serverId": since("2.85", Id()),
+                 "delete_on_termination": since("2.85", TRUTH), "serverId": since("2.85", Id()),
                  "id": since("2.85", Id())}, "volumeId")
 _PAGE = {"limit": Query(value=Limit()), "offset": Query(value=Limit())}
 
