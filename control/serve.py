@@ -15,6 +15,7 @@ import uvicorn
 from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.agents import Agents
+from magnetar_control.api.network import Application as NetworkApplication
 from magnetar_control.api.nova.app import ComputeApplication
 from magnetar_control.api.nova.operations import OPERATIONS
 from magnetar_control.api.v1 import Native
@@ -158,7 +159,7 @@ class Parts:
         mounts |= {"": ComputeApplication(cloud, OPERATIONS, Native(cloud, mounts)),
                    "/identity": self.identity.application(),
                    "/image": self.images.application(authenticate),
-                   "/network": self.networks.application(authenticate),
+                   "/network": NetworkApplication(self.networks, authenticate),
                    "/volume": self.volumes.application(authenticate),
                    "/healthz": self.health, "/metrics": Admins(self.metrics.text, authenticate)}
         return mounts
