@@ -4,7 +4,7 @@ here; the interfaces say what Nova asks of Keystone, Glance, Neutron and Cinder,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -70,10 +70,17 @@ class Images(Protocol):
     def show(self, context: Context, id: str) -> Document | None:
         """The image, if *context* may see it."""
 
+    def list(self, context: Context, name: str | None = None) -> Documents:
+        """All images that a list of *context* shows; those of a *name* where it is given."""
+
+    def update(self, context: Context, id: str, change: Callable[[Document], Document]) -> Document:
+        """Change an image: *change* gives the new values of its fields and properties, ``None`` for a property that
+        goes."""
+
     def content(self, id: str) -> tuple[Iterator[bytes], int]:
         """The content piece by piece, and its size in bytes."""
 
-    def create(self, context: Context, name: str, **fields: Any) -> Document:
+    def create(self, context: Context, name: str | None, **fields: Any) -> Document:
         """A queued image; *fields*: disk_format, container_format, min_disk, min_ram, visibility, properties, id."""
 
     def upload(self, id: str, chunks: Iterable[bytes]) -> Document:

@@ -9,7 +9,7 @@ from typing import Any
 from magnetar_control.api.times import to_second
 from magnetar_control.services import Document
 
-Row = Mapping[str, Any]
+Row = Mapping[Any, Any]
 PORT = ("name", "network_id", "mac_address", "admin_state_up", "status", "device_id", "device_owner",
         "port_security_enabled", "fixed_ips", "security_groups")
 RULE = ("security_group_id", "direction", "ethertype", "protocol", "port_range_min", "port_range_max",
