@@ -15,6 +15,7 @@ import uvicorn
 from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.agents import Agents
+from magnetar_control.api import image, network
 from magnetar_control.api.health import HealthServer, Healthz, MetricsForAdmins
 from magnetar_control.api.nova.app import ComputeApplication
 from magnetar_control.api.nova.operations import OPERATIONS
@@ -97,12 +98,12 @@ class Parts:
         return [{"name": host.name, "endpoint": host.endpoint, "up": host.up and not host.forced_down and
                  not host.disabled, "disk_gb_free": free.get(host.name, 0)} for host in self.hosts.all().values()]
 
-    def bring(self, host: str, image: str) -> None:
+    def bring(self, host: str, id: str) -> None:
         """Have an image on a host."""
         for place in self.places():
             if place["name"] == host:
                 with self.agents.client(place["endpoint"]) as client:
-                    self.delivery.image(client, host, image)
+                    self.delivery.image(client, host, id)
 
     def set_up(self) -> None:
         """Tables of all databases that answer, cell0, and the cell of the settings where it is made of these. Cells
@@ -158,8 +159,8 @@ class Parts:
         mounts: dict[str, Application] = {}
         mounts |= {"": ComputeApplication(cloud, OPERATIONS, Native(cloud, mounts)),
                    "/identity": self.identity.application(),
-                   "/image": self.images.application(authenticate),
-                   "/network": self.networks.application(authenticate),
+                   "/image": image.application(self.images, authenticate),
+                   "/network": network.Application(self.networks, authenticate),
                    "/volume": self.volumes.application(authenticate),
                    "/healthz": Healthz(self.health),
                    "/metrics": MetricsForAdmins(self.metrics.text, authenticate)}

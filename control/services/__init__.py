@@ -4,11 +4,14 @@ here; the interfaces say what Nova asks of Keystone, Glance, Neutron and Cinder,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 Document = dict[str, Any]
+Documents = list[Document]
+#: Roles that may change what a project has: the default rules of Neutron and Cinder.
+WRITERS = frozenset({"admin", "manager", "member", "service"})
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,22 @@ class Context:
         """Whether the role admin is among the roles."""
         return "admin" in self.roles
 
+    @property
+    def is_writer(self) -> bool:
+        """Whether one of the roles may change what the project has."""
+        return bool(WRITERS & self.roles)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """Which resources a list has, and in which order: *filters* by field, of whose values any may be; *sort* by fields,
+    with whether downwards; at most *limit* (0: all), and only those after the one with the id *marker*."""
+
+    filters: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    sort: Sequence[tuple[str, bool]] = ()
+    limit: int = 0
+    marker: str | None = None
+
 
 class Identity(Protocol):
     """Keystone, as Nova uses it."""
@@ -51,10 +70,17 @@ class Images(Protocol):
     def show(self, context: Context, id: str) -> Document | None:
         """The image, if *context* may see it."""
 
+    def list(self, context: Context, name: str | None = None) -> Documents:
+        """All images that a list of *context* shows; those of a *name* where it is given."""
+
+    def update(self, context: Context, id: str, change: Callable[[Document], Document]) -> Document:
+        """Change an image: *change* gives the new values of its fields and properties, ``None`` for a property that
+        goes."""
+
     def content(self, id: str) -> tuple[Iterator[bytes], int]:
         """The content piece by piece, and its size in bytes."""
 
-    def create(self, context: Context, name: str, **fields: Any) -> Document:
+    def create(self, context: Context, name: str | None, **fields: Any) -> Document:
         """A queued image; *fields*: disk_format, container_format, min_disk, min_ram, visibility, properties, id."""
 
     def upload(self, id: str, chunks: Iterable[bytes]) -> Document:
@@ -68,18 +94,41 @@ class Images(Protocol):
         """Remove image and content; nothing when there is none."""
 
 
+class Resources(Protocol):
+    """The resources of one kind, for callers."""
+
+    def list(self, context: Context, page: Page = Page()) -> Documents:
+        """Those of a page that the caller may see."""
+
+    def show(self, context: Context, id: str) -> Document:
+        """One. Raises ``NotFound``."""
+
+    def create(self, context: Context, *wanted: Document) -> Documents:
+        """New ones, all or none."""
+
+    def update(self, context: Context, id: str, values: Document) -> Document:
+        """Change what is given."""
+
+    def delete(self, context: Context, id: str) -> None:
+        """Remove it."""
+
+
 class Networks(Protocol):
     """Neutron. A NIC is {port_id, network_id, network (name), mac, fixed_ips: [{ip_address, subnet_id}], tag, created
     (whether the port goes with the server), on_host: what the agent's server takes: {network} or {bridge}}."""
 
-    def check(self, context: Context, wishes: Any) -> list[Document]:
-        """What a server asked for, in normal form: [{network_id, port_id, fixed_ip, tag}]. *wishes*: "auto", "none", or
-        Nova's list; an empty list is the default network. Raises ``InvalidRequest`` naming what does not exist, 409 for
-        a port in use."""
+    @property
+    def resources(self) -> Mapping[str, Resources]:
+        """What users have: networks, subnets, ports, security_groups, security_group_rules."""
 
-    def allocate(self, context: Context, server_id: str, wishes: Sequence[Document],
+    def check(self, context: Context, requested: Any) -> list[Document]:
+        """The networks that a server asks for, in normal form: [{network_id, port_id, fixed_ip, tag}]. *requested*:
+        "auto", "none", or Nova's list; an empty list is the default network. Raises ``InvalidRequest`` naming what does
+        not exist, 409 for a port in use."""
+
+    def allocate(self, context: Context, server_id: str, requested: Sequence[Document],
                  groups: Sequence[str] = ()) -> list[Document]:
-        """NICs for the wishes of ``check``; ports that are not there are made, with the security groups *groups*. Asked
+        """NICs for the answer of ``check``; ports that are not there are made, with the security groups *groups*. Asked
         twice, the same NICs."""
 
     def bind(self, server_id: str, host: str, active: bool = True) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from magnetar_control.api.nova.operation import Call, Query
-from magnetar_control.api.nova.values import Anything
+from magnetar_control.api.values import Anything
 from magnetar_core.errors import InvalidField
 from magnetar_core.values import Value
 from magnetar_core.versions import Version

@@ -7,41 +7,37 @@ import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-import orjson
-
+from magnetar_control.api.times import to_second
+from magnetar_control.services.image.permissions import check_owner, check_readable, check_writer
 from magnetar_control.web import Answer, Request
-from magnetar_core.errors import Ambiguous, ImageRefused, InvalidField, InvalidRequest, MagnetarError
+from magnetar_core.errors import Ambiguous, Conflict, ImageRefused, InvalidField, InvalidRequest
 from magnetar_core.kinds import Image
 from magnetar_core.plan import Result, Step
 from magnetar_core.reconcile import is_uuid
 
-from .asks import Asks, Document, error_of, paged
+from .asks import Asks, Document
 from .driver import Driver
 from .operations import Operation
 
-#: What is no property of an image (Image API v2), and the properties in which fields of the kind are kept.
-KNOWN = frozenset((
-    "id", "name", "status", "visibility", "protected", "os_hidden", "checksum", "os_hash_algo", "os_hash_value", "size",
-    "virtual_size", "disk_format", "container_format", "min_disk", "min_ram", "owner", "tags", "created_at",
-    "updated_at", "self", "file", "schema", "locations", "direct_url", "stores"))
+#: The properties in which fields of the kind are kept.
 DESCRIPTION, CHECKSUM = "description", "magnetar_checksum"
 STATUS = {"killed": "error", "importing": "saving", "uploading": "saving"}
-PATCH = "application/openstack-images-v2.1-json-patch"
 OCTETS = "application/octet-stream"
 
 
 def shown(image: Mapping[str, Any]) -> Document:
-    """Glance's image as the kind has it."""
-    checksum = image.get(CHECKSUM) or (f"sha512:{image['os_hash_value']}" if image.get("os_hash_value") else None)
-    return {"id": image["id"], "name": image["name"] or "", "description": image.get(DESCRIPTION) or "",
+    """The service's image as the kind has it."""
+    properties = image["properties"]
+    checksum = properties.get(CHECKSUM) or (f"sha512:{image['os_hash_value']}" if image.get("os_hash_value") else None)
+    return {"id": image["id"], "name": image["name"] or "", "description": properties.get(DESCRIPTION) or "",
             "checksum": checksum, "disk_format": image["disk_format"], "kernel": None, "ramdisk": None, "cmdline": None,
             "min_disk": image["min_disk"], "min_ram": image["min_ram"],
-            "properties": {name: value for name, value in image.items()
-                           if name not in KNOWN and name not in (DESCRIPTION, CHECKSUM) and isinstance(value, str)},
+            "properties": {name: value for name, value in properties.items()
+                           if name not in (DESCRIPTION, CHECKSUM) and isinstance(value, str)},
             "status": STATUS.get(image["status"], image["status"]), "size": image.get("size"),
-            "virtual_size": image.get("virtual_size"), "created_at": image["created_at"],
-            "updated_at": image["updated_at"], "_owner": image.get("owner"), "_visibility": image["visibility"],
-            "_sha512": image.get("os_hash_value")}
+            "virtual_size": image.get("virtual_size"), "created_at": to_second(image["created_at"]),
+            "updated_at": to_second(image["updated_at"] or image["created_at"]), "_owner": image.get("owner"),
+            "_visibility": image["visibility"], "_sha512": image.get("os_hash_value"), "_md5": image.get("checksum")}
 
 
 class Images(Driver):
@@ -59,21 +55,17 @@ class Images(Driver):
         """Those that can be meant by their name."""
         return self._listed(asks)
 
-    def _listed(self, asks: Asks, **filters: str) -> list[Document]:
-        """All pages."""
-        found = paged(asks.image, "/images", "images", limit="1000", **filters)
-        return [one for one in map(shown, found) if _mine(asks, one, ("public",))]
+    def _listed(self, asks: Asks, name: str | None = None) -> list[Document]:
+        found = map(shown, asks.cloud.services.image.list(asks.context, name))
+        return [one for one in found if _mine(asks, one, ("public",))]
 
     def find(self, asks: Asks, key: str) -> Document | None:
         """By uuid, or by name."""
-        if is_uuid(key):
-            try:
-                one = shown(asks.image("GET", f"/images/{key.lower()}"))
-                return one if _mine(asks, one, ("public", "community")) else None
-            except MagnetarError as error:
-                if error.status != 404:
-                    raise
-        named = self._listed(asks, name=key)
+        image = asks.cloud.services.image.show(asks.context, key.lower()) if is_uuid(key) else None
+        if image is not None:
+            one = shown(image)
+            return one if _mine(asks, one, ("public", "community")) else None
+        named = self._listed(asks, key)
         found = [one for one in named if one["_owner"] == asks.project] or named
         if len(found) > 1:
             raise Ambiguous(f"{len(found)} images have the name {key!r}; use a uuid.",
@@ -98,55 +90,52 @@ class Images(Driver):
 
     def make(self, asks: Asks, want: Document, operation: Operation) -> None:
         """A queued image."""
-        fixed = {name: want[name] for name in ("id", "name", "disk_format", "min_disk", "min_ram") if want.get(name)}
+        check_writer(asks.context)
+        fixed = {name: want[name] for name in ("id", "disk_format", "min_disk", "min_ram") if want.get(name)}
         kept = {DESCRIPTION: want["description"], CHECKSUM: want.get("checksum")}
-        asks.image("POST", "/images", {
-            **want["properties"], **{name: value for name, value in kept.items() if value}, **fixed,
-            "container_format": want.get("disk_format") if want.get("disk_format") in ("aki", "ari") else "bare"})
+        boot = want.get("disk_format") in ("aki", "ari")
+        asks.cloud.services.image.create(
+            asks.context, want.get("name"), **fixed, container_format=want["disk_format"] if boot else "bare",
+            properties={**want["properties"], **{name: value for name, value in kept.items() if value}})
 
     def change(self, asks: Asks, have: Document, want: Document, names: list[str], operation: Operation) -> None:
-        """A JSON patch."""
-        patch: list[Document] = [{"op": "replace", "path": f"/{name}", "value": want[name]}
-                                 for name in names if name in ("name", "min_disk", "min_ram")]
+        """Fields, and properties: those that are not wanted any more go."""
         old, new = dict(have["properties"]), dict(want["properties"])
         if have["description"]:
             old[DESCRIPTION] = have["description"]
         if want["description"]:
             new[DESCRIPTION] = want["description"]
-        patch += [{"op": "remove", "path": f"/{_pointer(name)}"} for name in old if name not in new]
-        patch += [{"op": "add", "path": f"/{_pointer(name)}", "value": value}
-                  for name, value in new.items() if old.get(name) != value]
-        asks.image("PATCH", f"/images/{have['id']}", patch, PATCH)
+        self._set(asks, have, {**{name: want[name] for name in names if name in ("name", "min_disk", "min_ram")},
+                               **{name: None for name in old if name not in new},
+                               **{name: value for name, value in new.items() if old.get(name) != value}})
 
     def remove(self, asks: Asks, have: Document, operation: Operation) -> None:
         """With its content."""
-        asks.image("DELETE", f"/images/{have['id']}")
+        asks.cloud.services.image.delete(asks.context, have["id"])
 
     # Content
 
     def upload(self, request: Request, asks: Asks, _noun: Driver, key: str) -> Answer:
         """Take the content in; it must have the digest that was said."""
-        have = self.one(asks, key)
+        have, images = self.one(asks, key), asks.cloud.services.image
         pieces = request.chunks()
         first = next(pieces, b"")
         if not have["disk_format"]:
-            self._patch(asks, have, "disk_format", sniffed(first))
-        inner = asks.inner("PUT", f"/v2/images/{have['id']}/file", media_type=OCTETS)
+            self._set(asks, have, {"disk_format": sniffed(first)})
+        check_owner(asks.context, {"owner": have["_owner"]})
         digest: dict[str, str] = {}
-        inner._chunks = lambda: self._checked(have, first, pieces, digest)  # noqa: SLF001 - the other half of Request
-        answer = asks.mounts["/image"].handle(inner)
-        if answer.status >= 400:
-            content = answer.body()
-            message = orjson.loads(content)["message"] if isinstance(content, bytes) and content else ""
-            raise ImageRefused(message) if answer.status in (400, 415) else error_of(answer.status, message)
+        try:
+            images.upload(have["id"], self._checked(have, first, pieces, digest))
+        except InvalidRequest as error:
+            raise ImageRefused(error.message) from None
         if not have["checksum"]:
-            self._patch(asks, have, CHECKSUM, digest["found"])
+            self._set(asks, have, {CHECKSUM: digest["found"]})
         result = Result([Step("receive", "take in the uploaded content")],
                         [{"path": "status", "old": "queued", "new": "active"}], public(self.one(asks, have["id"])))
         return Answer({**result.as_dict(), "request_id": request.id})
 
-    def _patch(self, asks: Asks, have: Document, name: str, value: str) -> None:
-        asks.image("PATCH", f"/images/{have['id']}", [{"op": "add", "path": f"/{name}", "value": value}], PATCH)
+    def _set(self, asks: Asks, have: Document, values: Document) -> None:
+        asks.cloud.services.image.update(asks.context, have["id"], lambda _image: values)
 
     def _checked(self, have: Document, first: bytes, rest: Iterator[bytes], digest: dict[str, str]) -> Iterator[bytes]:
         algorithm, _colon, claimed = (have["checksum"] or "sha256:").partition(":")
@@ -162,11 +151,11 @@ class Images(Driver):
     def download(self, request: Request, asks: Asks, _noun: Driver, key: str) -> Answer:
         """The content."""
         have = self.one(asks, key)
-        answer = asks.mounts["/image"].handle(asks.inner("GET", f"/v2/images/{have['id']}/file"))
-        if answer.status != 200:
-            status = answer.status if answer.status >= 400 else 409
-            raise error_of(status, f"Image {have['name']!r} has no content yet.")
-        return answer
+        check_readable(asks.context, have)
+        if have["status"] not in ("active", "deactivated"):
+            raise Conflict(f"Image {have['name']!r} has no content yet.")
+        pieces, size = asks.cloud.services.image.content(have["id"])
+        return Answer(pieces, 200, {"Content-Length": str(size), "Content-MD5": have["_md5"]}, OCTETS)
 
 
 def _mine(asks: Asks, one: Document, open: Collection[str]) -> bool:
@@ -186,7 +175,3 @@ def sniffed(first: bytes) -> str:
     if first.startswith(b"QFI\xfb"):
         return "qcow2"
     return "iso" if first[32769:32774] == b"CD001" else "raw"
-
-
-def _pointer(name: str) -> str:
-    return name.replace("~", "~0").replace("/", "~1")

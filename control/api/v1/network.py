@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from ipaddress import IPv4Network
 from typing import Any
 
+from magnetar_control.api.times import to_second
+from magnetar_control.services import Page
 from magnetar_core import addresses
 from magnetar_core.errors import Ambiguous, Conflict, Forbidden, InvalidField, MagnetarError
 from magnetar_core.kinds import Network
@@ -21,16 +23,16 @@ TYPES = {"nat": "nat", "isolated": "isolated", "bridge": "flat"}
 MTU, LEAST_MTU = 1500, 576
 
 
-def shown(network: Mapping[str, Any], subnet: Mapping[str, Any] | None) -> Document:
-    """Neutron's network as the kind has it. Who does not administer sees no provider part: it is taken for nat."""
-    type = network.get("provider:network_type", "nat")
+def shown(network: Mapping[str, Any], subnet: Mapping[str, Any] | None, admin: bool) -> Document:
+    """The service's network as the kind has it. Only admins see its type and bridge; for others it is nat."""
+    type, bridge = (network["type"], network["bridge"]) if admin else ("nat", None)
     found: Document = {
         "id": network["id"], "name": network["name"], "description": network.get("description") or "",
         "mode": next((mode for mode, word in TYPES.items() if word == type), "nat"),
-        "bridge": network.get("provider:physical_network"), "cidr": None, "dhcp": None, "dhcp_start": None,
+        "bridge": bridge, "cidr": None, "dhcp": None, "dhcp_start": None,
         "dhcp_end": None, "domain": None, "mtu": 0 if network["mtu"] == MTU else network["mtu"], "active": True,
-        "managed": type != "flat", "created_at": network["created_at"], "updated_at": network["updated_at"],
-        "_owner": network["project_id"]}
+        "managed": type != "flat", "created_at": to_second(network["created_at"]),
+        "updated_at": to_second(network["updated_at"] or network["created_at"]), "_owner": network["project_id"]}
     if subnet:
         pools = subnet["allocation_pools"]
         found.update(cidr=subnet["cidr"], dhcp=subnet["enable_dhcp"], dhcp_start=pools[0]["start"] if pools else None,
@@ -49,13 +51,11 @@ class Networks(Driver):
 
     def every(self, asks: Asks) -> list[Document]:
         """Networks with their first subnets."""
-        networks = [one for one in asks.network("GET", "/networks")["networks"]
-                    if one["shared"] or one["project_id"] == asks.project]
         subnets: dict[str, Document] = {}
-        for one in asks.network("GET", "/subnets")["subnets"]:
-            if one["ip_version"] == 4:
-                subnets.setdefault(one["network_id"], one)
-        return [shown(one, subnets.get(one["id"])) for one in networks]
+        for one in _listed(asks, "subnets"):
+            subnets.setdefault(one["network_id"], one)
+        return [shown(one, subnets.get(one["id"]), asks.context.is_admin) for one in _listed(asks, "networks")
+                if one["shared"] or one["project_id"] == asks.project]
 
     def find(self, asks: Asks, key: str) -> Document | None:
         """Own ones are meant before shared ones of the same name."""
@@ -92,16 +92,15 @@ class Networks(Driver):
             raise Forbidden(f"A network of mode {want['mode']} is made by administrators of the cloud. Use mode nat.")
         if want["mtu"] and want["mtu"] < LEAST_MTU:
             raise InvalidField("mtu", f"must be 0, for the default, or at least {LEAST_MTU}", want["mtu"])
-        if have and (ports := asks.network("GET", "/ports", network_id=have["id"], limit=20)["ports"]):
+        if have and (ports := _listed(asks, "ports", limit=20, filters={"network_id": [have["id"]]})):
             users = sorted({one["device_id"] or f"port {one['id']}" for one in ports})
             raise Conflict(f"Network {have['name']!r} is in use by {', '.join(users)}. Take them off it first, then "
                            "make it anew.", users=users)
         if want["mode"] == "bridge":
             return
-        flat = {one["id"] for one in asks.network("GET", "/networks")["networks"]
-                if one.get("provider:network_type") == TYPES["bridge"]}
-        others = [one["cidr"] for one in asks.network("GET", "/subnets")["subnets"]
-                  if one["network_id"] not in flat | {have["id"] if have else ""} and one["ip_version"] == 4
+        flat = {one["id"] for one in _listed(asks, "networks") if asks.context.is_admin and one["type"] == "flat"}
+        others = [one["cidr"] for one in _listed(asks, "subnets")
+                  if one["network_id"] not in flat | {have["id"] if have else ""}
                   and IPv4Network(one["cidr"]).overlaps(IPv4Network(want["cidr"], strict=False))]
         if others:
             raise InvalidField("cidr", f"must not overlap with another network of the cloud ({', '.join(others)}): "
@@ -109,29 +108,35 @@ class Networks(Driver):
 
     def make(self, asks: Asks, want: Document, operation: Operation) -> None:
         """A network and a subnet; without the subnet no network is left."""
-        body = {"name": want["name"], "description": want["description"]}
+        values = {"name": want["name"], "description": want["description"]}
         if want["mtu"]:
-            body["mtu"] = want["mtu"]
+            values["mtu"] = want["mtu"]
         if want["mode"] != "nat":
-            body["provider:network_type"] = TYPES[want["mode"]]
+            values["type"] = TYPES[want["mode"]]
         if want.get("bridge"):
-            body["provider:physical_network"] = want["bridge"]
-        made = asks.network("POST", "/networks", {"network": body})["network"]
+            values["bridge"] = want["bridge"]
+        resources = asks.cloud.services.network.resources
+        (made,) = resources["networks"].create(asks.context, values)
         try:
-            asks.network("POST", "/subnets", {"subnet": {
-                "network_id": made["id"], "ip_version": 4, "cidr": want["cidr"], "enable_dhcp": want["dhcp"],
-                "allocation_pools": [{"start": want["dhcp_start"], "end": want["dhcp_end"]}]}})
+            resources["subnets"].create(asks.context, {
+                "network_id": made["id"], "cidr": str(IPv4Network(want["cidr"], strict=False)),
+                "enable_dhcp": want["dhcp"],
+                "allocation_pools": [{"start": want["dhcp_start"], "end": want["dhcp_end"]}]})
         except MagnetarError:
-            asks.network("DELETE", f"/networks/{made['id']}")
+            resources["networks"].delete(asks.context, made["id"])
             raise
 
     def change(self, asks: Asks, have: Document, want: Document, names: list[str], operation: Operation) -> None:
         """The description; the rest is fixed, but the MTU, which hosts take up when they make it."""
-        body = {name: want[name] for name in names if name == "description"}
+        values = {name: want[name] for name in names if name == "description"}
         if "mtu" in names:
             raise InvalidField("mtu", "cannot change on a network of a cloud; make another one", want["mtu"])
-        asks.network("PUT", f"/networks/{have['id']}", {"network": body})
+        asks.cloud.services.network.resources["networks"].update(asks.context, have["id"], values)
 
     def remove(self, asks: Asks, have: Document, operation: Operation) -> None:
         """With its subnets."""
-        asks.network("DELETE", f"/networks/{have['id']}")
+        asks.cloud.services.network.resources["networks"].delete(asks.context, have["id"])
+
+
+def _listed(asks: Asks, plural: str, **page: Any) -> list[Document]:
+    return asks.cloud.services.network.resources[plural].list(asks.context, Page(**page))

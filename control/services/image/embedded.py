@@ -12,15 +12,17 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 
-from magnetar_control.services import Context, Document
+from magnetar_control.services import Context, Document, Documents
 from magnetar_control.store.database import Database
-from magnetar_control.web import Request
-from magnetar_control.web.application import Routed
 from magnetar_core.errors import Conflict, Forbidden, Gone, InvalidRequest, NotFound
 
-from . import api, fields, store
+from . import fields, images
 from .content import Content
-from .tables import deleted, images
+from .images import Listing, Page
+from .members import Members
+from .permissions import check_fields, check_owner
+from .tables import deleted
+from .tables import images as rows
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +30,8 @@ GIB = 2**30
 #: What a new image has unless its maker says something else.
 DEFAULTS: Document = {"visibility": "shared", "min_disk": 0, "min_ram": 0, "protected": False, "os_hidden": False,
                       "disk_format": None, "container_format": None, "name": None}
+#: The state of an image whose content is there, and is not imported yet.
+STAGED = "uploading"
 #: When content may come: the image waits for it. In ``saving`` the part's lock says whether somebody brings it.
 WAITING = ("queued", "saving")
 
@@ -38,20 +42,27 @@ class Embedded:
 
     def __init__(self, database: Database, folder: Path, limit: int = 256 * GIB, max_virtual: int = 2048 * GIB) -> None:
         self.database, self.files = database, Content(folder, limit, max_virtual)
-
-    def application(self, authenticate: Callable[[Request], None]) -> Routed:
-        """What is mounted at ``/image``; *authenticate* sets ``request.context`` or raises ``Unauthenticated``."""
-        return api.application(self, authenticate)
+        self.members = Members(database)
 
     def show(self, context: Context, id: str) -> Document | None:
         """The image, if *context* may see it."""
         with self.database.read() as connection:
-            return store.find(connection, context, id)
+            return images.find(connection, context, id)
+
+    def list(self, context: Context, name: str | None = None) -> Documents:
+        """All images that a list of *context* shows; those of a *name* where it is given."""
+        filters = [] if name is None else [("name", "eq", name)]
+        return self.page(context, Listing(filters=[*filters, ("os_hidden", "eq", False)]))[0]
+
+    def page(self, context: Context, listing: Listing) -> Page:
+        """A page of images, and whether more follow."""
+        with self.database.read() as connection:
+            return images.page(connection, context, listing)
 
     def content(self, id: str) -> tuple[Iterator[bytes], int]:
         """The content piece by piece, and its size in bytes. Raises ``NotFound`` when there is none."""
         with self.database.read() as connection:
-            image = store.find(connection, None, id)
+            image = images.find(connection, None, id)
         pieces = self.files.read(id) if image and image["status"] in ("active", "deactivated") else None
         if image is None or pieces is None:
             raise NotFound(f"Image {id} has no content.")
@@ -60,23 +71,78 @@ class Embedded:
     def create(self, context: Context, name: str | None, **wanted: Any) -> Document:
         """A queued image; *wanted*: fields, ``properties``, ``id``, ``tags``. Raises ``InvalidRequest``, 403, 409."""
         properties = wanted.pop("properties", {})
-        id = fields.wanted_id(wanted.pop("id")) if wanted.get("id") else str(uuid.uuid4())
+        id = fields.ID.check(wanted.pop("id"), "id") if wanted.get("id") else str(uuid.uuid4())
         values, more = fields.checked({"name": name, **wanted, **properties})
         names = values.pop("tags", [])
         row = {**DEFAULTS, "owner": context.project_id, **values, "id": id, "status": "queued",
-               "properties": fields.kept(more)}
+               "properties": fields.as_json(more)}
         try:
             with self.database.write() as connection:
-                store.add(connection, row, names)
+                images.add(connection, row, names)
                 # Looked at afterwards: adding it waits for who deletes it now.
-                if store.was_there(connection, id):
+                if images.was_there(connection, id):
                     raise Conflict(f"{id} was the id of an image that is deleted, and is not given again. Choose "
                                 "another, or leave it out.")
-                found = store.find(connection, None, id)
+                found = images.find(connection, None, id)
         except IntegrityError as error:
             raise Conflict(f"There is an image {id} already.") from error
         assert found is not None
         return found
+
+    def update(self, context: Context, id: str, change: Callable[[Document], Document]) -> Document:
+        """Change an image: *change* gives the new values of its fields and properties, ``None`` for a property that
+        goes. Raises ``NotFound``, ``InvalidField``, ``Forbidden``."""
+        with self.database.write() as connection:
+            image = images.seen(connection, context, id, lock=True)
+            check_owner(context, image)
+            values = _changed(context, image, change(image))
+            if (names := values.pop("tags", None)) is not None:
+                images.set_tags(connection, id, names)
+            images.change(connection, id, values)
+            return images.seen(connection, context, id)
+
+    def tag(self, context: Context, id: str, name: str) -> None:
+        """Put a tag on it; nothing when it has it."""
+        self._set_tags(context, id, lambda tags: tags | {name})
+
+    def untag(self, context: Context, id: str, name: str) -> None:
+        """Take a tag off it. Raises ``NotFound`` when it has not that tag."""
+        def without(tags: set[str]) -> set[str]:
+            if name not in tags:
+                raise NotFound(f"Image {id} has no tag {name}.")
+            return tags - {name}
+
+        self._set_tags(context, id, without)
+
+    def _set_tags(self, context: Context, id: str, change: Callable[[set[str]], set[str]]) -> None:
+        with self.database.write() as connection:
+            image = images.seen(connection, context, id, lock=True)
+            check_owner(context, image)
+            names = fields.TAGS.check(sorted(change(set(image["tags"]))), "tags")
+            images.set_tags(connection, image["id"], names)
+
+    def deactivate(self, context: Context, id: str) -> None:
+        """Nobody but admins gets the content any more."""
+        self._activate(context, id, "deactivated")
+
+    def reactivate(self, context: Context, id: str) -> None:
+        """Everybody who may see it gets the content again."""
+        self._activate(context, id, "active")
+
+    def _activate(self, context: Context, id: str, status: str) -> None:
+        with self.database.write() as connection:
+            image = images.seen(connection, context, id)
+            if not images.change(connection, image["id"], {"status": status}, ("active", "deactivated")):
+                raise Forbidden(f"Image {image['id']} is {image['status']}; only what is active or deactivated can "
+                                f"become {status}.")
+
+    def bring(self, context: Context, id: str) -> None:
+        """Import what was staged: it was looked at then, so the image is active at once."""
+        with self.database.write() as connection:
+            image = images.seen(connection, context, id, lock=True)
+            check_owner(context, image)
+            if not images.change(connection, id, {"status": "active"}, (STAGED,)):
+                raise Conflict(f"Image {id} is {image['status']}; stage its content before you import it.")
 
     def upload(self, id: str, chunks: Iterable[bytes], then: str = "active") -> Document:
         """Take the content in: the image becomes active (*then*). Anything wrong leaves it queued."""
@@ -93,7 +159,7 @@ class Embedded:
                 self.files.remove(id)
                 raise Gone(f"Image {id} was removed while its content came.")
         with self.database.read() as connection:
-            found = store.find(connection, None, id)
+            found = images.find(connection, None, id)
         if found is None:
             self.files.remove(id)
             raise Gone(f"Image {id} was removed while its content came.")
@@ -107,13 +173,13 @@ class Embedded:
         """Remove image and content; nothing when there is none. Raises ``Forbidden`` when it is protected or not one's
         own."""
         with self.database.write() as connection:
-            image = store.find(connection, context, id, lock=True)
+            image = images.find(connection, context, id, lock=True)
             if image is None:
                 return
-            api.may_change(context, image)
+            check_owner(context, image)
             if image["protected"]:
                 raise Forbidden(f"Image {id} is protected; set protected to false before you remove it.")
-            store.remove(connection, id)
+            images.remove(connection, id)
         self.files.remove(id)
 
     def sweep(self) -> None:
@@ -124,7 +190,7 @@ class Embedded:
             self._set(id, {"status": "queued"}, ("saving",))
         kept = self.files.kept()  # before the rows: an upload's content has a row from its beginning
         with self.database.read() as connection:
-            known = set(connection.execute(select(images.c.id)).scalars())
+            known = set(connection.execute(select(rows.c.id)).scalars())
             gone = set(connection.execute(select(deleted.c.id)).scalars())
         for id in kept:
             if id in gone - known:
@@ -135,15 +201,29 @@ class Embedded:
     def _begin(self, id: str) -> Document:
         """The image, which is being saved from now on."""
         with self.database.write() as connection:
-            image = store.find(connection, None, id)
+            image = images.find(connection, None, id)
             if image is None:
                 raise NotFound(f"No image found with ID {id}.")
             if not image["disk_format"] or not image["container_format"]:
                 raise InvalidRequest("disk_format and container_format must be set before content comes.")
-            if not store.change(connection, id, {"status": "saving"}, WAITING):
+            if not images.change(connection, id, {"status": "saving"}, WAITING):
                 raise Conflict(f"Image {id} is {image['status']}; content is taken for queued images only.")
         return image
 
     def _set(self, id: str, values: Document, status: tuple[str, ...]) -> bool:
         with self.database.write() as connection:
-            return store.change(connection, id, values, status)
+            return images.change(connection, id, values, status)
+
+
+def _changed(context: Context, image: Document, changes: Document) -> Document:
+    """The columns of *changes*, checked."""
+    gone = {name for name, value in changes.items() if value is None and name not in fields.FIELDS}
+    values, more = fields.checked({name: value for name, value in changes.items() if name not in gone})
+    # What stays as it is needs no right: clients send all fields that they know.
+    check_fields(context, {name: value for name, value in values.items() if value != image[name]})
+    for name in ("disk_format", "container_format"):
+        if name in values and values[name] != image[name] and image["status"] != "queued":
+            raise Forbidden(f"{name} cannot be changed any more: the content is there, and is of that format.")
+    properties = {**image["properties"], **more}
+    values["properties"] = fields.as_json({name: value for name, value in properties.items() if name not in gone})
+    return values

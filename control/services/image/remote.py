@@ -18,7 +18,7 @@ from typing import Any
 
 import orjson
 
-from magnetar_control.services import Context, Document
+from magnetar_control.services import Context, Document, Documents
 from magnetar_core.errors import (
     Conflict,
     Forbidden,
@@ -37,6 +37,7 @@ FIELDS = frozenset((
     "checksum", "container_format", "created_at", "direct_url", "disk_format", "file", "id", "locations", "min_disk",
     "min_ram", "name", "os_hash_algo", "os_hash_value", "os_hidden", "owner", "protected", "schema", "self", "size",
     "status", "stores", "tags", "updated_at", "virtual_size", "visibility"))
+PATCH = "application/openstack-images-v2.1-json-patch"
 #: Statuses of an image that waits for its content.
 WAITING = ("queued", "saving")
 LINKS = frozenset(("direct_url", "file", "locations", "schema", "self", "stores"))
@@ -65,6 +66,26 @@ class Remote:
         image = plain(answer)
         hidden = image["visibility"] == "private" and image["owner"] not in (None, context.project_id)
         return None if hidden and not context.token and not context.is_admin else image
+
+    def list(self, context: Context, name: str | None = None) -> Documents:
+        """All images that a list of *context* shows, page by page; those of a *name* where it is given."""
+        found: Documents = []
+        query = urllib.parse.urlencode({"limit": 1000, **({} if name is None else {"name": name})})
+        following = f"?{query}"
+        while following:
+            page = self._json("GET", following, token=context.token) or {}
+            found += map(plain, page["images"])
+            following = page.get("next", "").removeprefix("/v2/images")
+        return found
+
+    def update(self, context: Context, id: str, change: Callable[[Document], Document]) -> Document:
+        """Change an image by a JSON patch; see ``services.Images``."""
+        have = self._json("GET", f"/{_word(id)}", token=context.token) or {}
+        patch: Documents = [{"op": "remove" if value is None and name not in FIELDS else "add", "value": value,
+                             "path": "/" + name.replace("~", "~0").replace("/", "~1")}
+                            for name, value in change(plain(have)).items()]
+        with self._asked("PATCH", f"/{_word(id)}", {"Content-Type": PATCH}, orjson.dumps(patch), context.token) as got:
+            return plain(orjson.loads(got.read()))
 
     def content(self, id: str) -> tuple[Iterator[bytes], int]:
         """The content piece by piece, and its size in bytes. Raises ``NotFound`` when there is none."""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from ipaddress import IPv4Network
 from typing import Any
 
@@ -14,11 +14,14 @@ from sqlalchemy import bindparam, select, update
 from magnetar_control.services import Context, Document
 from magnetar_control.store.database import Database, added, now
 from magnetar_control.store.tables import API
-from magnetar_control.web import Request
 
-from . import nics, wishes
-from .application import Application
-from .groups import named
+from . import nics, requested_networks
+from .networks import NETWORK
+from .ports import PORT
+from .resources import Resources
+from .security_group_rules import SECURITY_GROUP_RULE
+from .security_groups import SECURITY_GROUP, named
+from .subnets import SUBNET
 from .tables import networks, ports, subnets
 
 #: Of the network that a new cloud begins with; /16, since a shared network serves all projects.
@@ -33,10 +36,8 @@ class Embedded:
 
     def __init__(self, database: Database, default_cidr: str | None = DEFAULT_CIDR, project_id: str = "") -> None:
         self.database, self.default_cidr, self.project_id = database, default_cidr, project_id
-
-    def application(self, authenticate: Callable[[Request], None]) -> Application:
-        """What is mounted at ``/network``; *authenticate* sets ``request.context`` or raises ``Fault`` 401."""
-        return Application(self.database, authenticate)
+        self.resources = {f"{one.name}s": Resources(database, one)
+                          for one in (NETWORK, SUBNET, PORT, SECURITY_GROUP, SECURITY_GROUP_RULE)}
 
     def create_tables(self) -> None:
         """Make the tables that are not there."""
@@ -56,19 +57,19 @@ class Embedded:
                       cidr=str(net), gateway_ip=str(net[1]), dns_nameservers="[]", host_routes="[]", **common,
                       allocation_pools=orjson.dumps([{"start": str(net[2]), "end": str(net[-2])}]).decode())
 
-    def check(self, context: Context, wishes_: Any) -> list[Document]:
+    def check(self, context: Context, requested: Any) -> list[Document]:
         """See ``services.Networks``. The normal form has ``make`` besides: what the id of a port to be made follows
         from, so that asking again does not make another."""
         with self.database.read() as connection:
-            return wishes.checked(connection, context, wishes_)
+            return requested_networks.checked(connection, context, requested)
 
-    def allocate(self, context: Context, server_id: str, wishes_: Sequence[Document],
+    def allocate(self, context: Context, server_id: str, requested: Sequence[Document],
                  groups: Sequence[str] = ()) -> list[Document]:
         """See ``services.Networks``; *groups*: names or ids of security groups of the ports that are made."""
         def once() -> list[Document]:
             with self.database.write() as connection:
                 ids = named(connection, context, groups or ["default"], make=True)
-                return nics.allocated(connection, context, server_id, wishes_, ids)
+                return nics.allocated(connection, context, server_id, requested, ids)
 
         return self.database.retried(once)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-# ruff: noqa: ARG001 - the functions of a table take the same arguments
-"""Networks. The provider part says what a server's host has for it: ``nat`` and ``isolated`` are made there by the
-agent, ``flat`` is the bridge ``provider:physical_network`` that each host has already."""
+# ruff: noqa: ARG001 - the functions of a resource take the same arguments
+"""Networks. A network of type ``nat`` or ``isolated`` is made by the agents on each host that needs it; ``flat`` is a
+*bridge* that each host has already."""
 
 from __future__ import annotations
 
@@ -11,67 +11,48 @@ from collections.abc import Sequence
 from sqlalchemy import Connection, RowMapping, false, select, true
 
 from magnetar_control.services import Context, Document
-from magnetar_core.errors import Conflict
+from magnetar_core.errors import Conflict, InvalidField
 
-from .attributes import Attribute, boolean, integer, invalid, nullable, one_of, table, text
-from .nouns import Noun, add, change, common, remove
+from .requested_networks import visible
+from .resources import Resource, add, change, remove
 from .tables import networks, ports, subnets
-from .wishes import visible
 
 #: Name of a network device.
 DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,14}")
 TYPES = ("nat", "isolated", "flat")
-PROVIDER = {"provider:network_type": "type", "provider:physical_network": "bridge"}
-
-ATTRIBUTES = table(
-    Attribute(name="name", check=text, default=""),
-    Attribute(name="admin_state_up", check=boolean, default=True),
-    Attribute(name="shared", check=boolean, default=False, admin=True),
-    Attribute(name="is_default", check=boolean, default=False, admin=True),
-    Attribute(name="port_security_enabled", check=boolean, default=True),
-    Attribute(name="mtu", check=integer(576, 65535), default=1500, on="create"),
-    Attribute(name="router:external", check=one_of(False), on="create update", admin=True),
-    Attribute(name="provider:network_type", check=one_of(*TYPES), default="nat", on="create", admin=True),
-    Attribute(name="provider:physical_network", check=nullable(text), default=None, on="create", admin=True),
-    Attribute(name="provider:segmentation_id", check=nullable(one_of()), on="create", admin=True))
+BRIDGE = "provider:physical_network"
 
 
-def show(connection: Connection, context: Context, rows: Sequence[RowMapping]) -> list[Document]:
-    """As the API reference has them; the provider part for admins."""
+def documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
+    """The rows, with the ids of their subnets."""
     ids: dict[str, list[str]] = {row["id"]: [] for row in rows}
     for id, network_id in connection.execute(select(subnets.c.id, subnets.c.network_id).where(
             subnets.c.network_id.in_(ids)).order_by(subnets.c.created_at)):
         ids[network_id].append(id)
-    return [{**_one(row), "subnets": ids[row["id"]], **(_provider(row) if context.is_admin else {})} for row in rows]
-
-
-def _one(row: RowMapping) -> Document:
-    return {**common(row), "name": row["name"], "admin_state_up": row["admin_state_up"], "status": "ACTIVE",
-            "shared": row["shared"], "is_default": row["is_default"], "router:external": False, "mtu": row["mtu"],
-            "port_security_enabled": row["port_security_enabled"], "availability_zones": ["nova"],
-            "availability_zone_hints": [], "ipv4_address_scope": None, "ipv6_address_scope": None}
-
-
-def _provider(row: RowMapping) -> Document:
-    return {"provider:network_type": row["type"], "provider:physical_network": row["bridge"],
-            "provider:segmentation_id": None}
+    return [{**row, "subnets": ids[row["id"]]} for row in rows]
 
 
 def create(connection: Connection, context: Context, values: Document) -> None:
     """Add it. A bridge belongs to a flat network, and to no other."""
-    type, bridge = values["provider:network_type"], values["provider:physical_network"]
+    type, bridge = values["type"], values["bridge"]
+    _check_internal(values)
     if type == "flat" and not bridge:
-        raise invalid("provider:physical_network", "a flat network needs the name of the bridge that the hosts have")
+        raise InvalidField(BRIDGE, "must be the name of the bridge that the hosts have, for a flat network")
     if type != "flat" and bridge:
-        raise invalid("provider:physical_network", f"it cannot be given for a network of type {type}, which the agents "
-                      "make on each host")
+        raise InvalidField(BRIDGE, f"cannot be given for a network of type {type}, which the agents make on each host")
     if type == "flat" and not DEVICE.fullmatch(bridge):
-        raise invalid("provider:physical_network", f"'{bridge}' is not the name of a network device")
-    add(connection, networks, {**values, "type": type, "bridge": bridge})
+        raise InvalidField(BRIDGE, "must be the name of a network device", bridge)
+    add(connection, networks, values)
+
+
+def _check_internal(values: Document) -> None:
+    if values.get("external"):
+        raise InvalidField("router:external", "must be false: servers reach out through their hosts")
 
 
 def update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
     """Change it. It stays shared while others have ports on it."""
+    _check_internal(values)
     if row["shared"] and values.get("shared") is False:
         other = select(ports.c.id).where(ports.c.network_id == row["id"], ports.c.project_id != row["project_id"])
         if connection.execute(other.limit(1)).first():
@@ -89,13 +70,14 @@ def delete(connection: Connection, context: Context, row: RowMapping) -> None:
     remove(connection, networks, row["id"])
 
 
-NETWORK = Noun(
-    name="network", plural="networks", path="networks", table=networks, attributes=ATTRIBUTES, show=show, create=create,
-    update=update, delete=delete, visible=visible, columns=PROVIDER,
-    filters={"router:external": lambda _context, values: false() if _true(values) else true(),
-             "status": lambda _context, values: true() if "ACTIVE" in values else false(),
-             "tags": lambda _context, _values: false()})
-
-
-def _true(values: Sequence[str]) -> bool:
+def _is_external(values: Sequence[str]) -> bool:
     return any(value.lower() in ("true", "1") for value in values)
+
+
+NETWORK = Resource(
+    name="network", table=networks, visible=visible, documents=documents, create=create, update=update, delete=delete,
+    defaults={"name": "", "description": "", "admin_state_up": True, "shared": False, "is_default": False,
+              "port_security_enabled": True, "mtu": 1500, "type": "nat", "bridge": None},
+    admin=frozenset({"shared", "is_default", "external", "type", "bridge"}),
+    filters={"external": lambda values: false() if _is_external(values) else true(),
+             "status": lambda values: true() if "ACTIVE" in values else false(), "tags": lambda _values: false()})

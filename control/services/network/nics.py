@@ -15,8 +15,8 @@ from magnetar_control.store.database import now
 from magnetar_core.errors import InvalidRequest
 
 from . import ipam
+from .requested_networks import in_use, subnets_of
 from .tables import addresses, networks, ports, subnets
-from .wishes import in_use, subnets_of
 
 #: Whose ports Nova's are, as Neutron shows it.
 OWNER = "compute:nova"
@@ -39,29 +39,29 @@ def host_name(network_id: str) -> str:
     return f"mag-{network_id[:8]}"
 
 
-def made_id(server_id: str, wish: Mapping[str, Any], place: int) -> str:
-    """Uuid of the port that is made for a wish of a server; the same however often it is asked for."""
-    return str(uuid.uuid5(uuid.UUID(server_id), f"port {wish.get('make') or place}"))
+def made_id(server_id: str, wanted: Mapping[str, Any], place: int) -> str:
+    """Uuid of the port that is made for a wanted of a server; the same however often it is asked for."""
+    return str(uuid.uuid5(uuid.UUID(server_id), f"port {wanted.get('make') or place}"))
 
 
-def allocated(connection: Connection, context: Context, server_id: str, wishes: Sequence[Document],
+def allocated(connection: Connection, context: Context, server_id: str, requested: Sequence[Document],
               groups: Sequence[str]) -> list[Document]:
-    """The NICs of *wishes*; what is not there yet is made, or taken from the free ports."""
+    """The NICs of *requested*; what is not there yet is made, or taken from the free ports."""
     rows = connection.execute(_PLACES, {"server": server_id}).all()
     have = {row.id for row in rows}
     place = max((row.place for row in rows), default=-1)
-    ids = [wish.get("port_id") or made_id(server_id, wish, number) for number, wish in enumerate(wishes)]
-    new = [wish for id, wish in zip(ids, wishes, strict=True) if id not in have]
-    choices = subnets_of(connection, {wish["network_id"] for wish in new})
-    for id, wish in zip(ids, wishes, strict=True):
+    ids = [wanted.get("port_id") or made_id(server_id, wanted, number) for number, wanted in enumerate(requested)]
+    new = [wanted for id, wanted in zip(ids, requested, strict=True) if id not in have]
+    choices = subnets_of(connection, {wanted["network_id"] for wanted in new})
+    for id, wanted in zip(ids, requested, strict=True):
         if id in have:
             continue
         place += 1
-        values = {"device_id": server_id, "device_owner": OWNER, "place": place, "tag": wish.get("tag")}
-        if wish.get("port_id"):
+        values = {"device_id": server_id, "device_owner": OWNER, "place": place, "tag": wanted.get("tag")}
+        if wanted.get("port_id"):
             _take(connection, id, values)
         else:
-            _make(connection, context, id, wish, choices[wish["network_id"]],
+            _make(connection, context, id, wanted, choices[wanted["network_id"]],
                   {**values, "security_groups": orjson.dumps(list(groups)).decode()})
     nics = _shown(connection, connection.execute(_BY_SERVER, {"server": server_id}).mappings())
     seen = {nic["port_id"]: nic for nic in nics}
@@ -75,19 +75,19 @@ def _take(connection: Connection, id: str, values: Document) -> None:
         raise in_use(id)
 
 
-def _make(connection: Connection, context: Context, id: str, wish: Document, choices: Sequence[RowMapping],
+def _make(connection: Connection, context: Context, id: str, wanted: Document, choices: Sequence[RowMapping],
           values: Document) -> None:
-    if not ipam.add_port(connection, id=id, project_id=context.project_id, name="", network_id=wish["network_id"],
+    if not ipam.add_port(connection, id=id, project_id=context.project_id, name="", network_id=wanted["network_id"],
                          status="DOWN", made_for_server=True, created_at=now(), **values):
         return  # another conductor made it meanwhile
-    if wish.get("fixed_ip"):
-        subnet = next((one for one in choices if ipam.usable(wish["fixed_ip"], one)), None)
+    if wanted.get("fixed_ip"):
+        subnet = next((one for one in choices if ipam.usable(wanted["fixed_ip"], one)), None)
         if subnet is None:
-            raise InvalidRequest(f"IP address {wish['fixed_ip']} is not a valid IP for any of the subnets on network "
-                        f"{wish['network_id']}.", type="InvalidIpForNetwork")
-        ipam.give(connection, id, subnet, wish["fixed_ip"])
+            raise InvalidRequest(f"IP address {wanted['fixed_ip']} is not a valid IP for any of the subnets on network "
+                        f"{wanted['network_id']}.", type="InvalidIpForNetwork")
+        ipam.give(connection, id, subnet, wanted["fixed_ip"])
     else:
-        ipam.give_any(connection, id, wish["network_id"], choices)
+        ipam.give_any(connection, id, wanted["network_id"], choices)
 
 
 def released(connection: Connection, server_id: str, port_id: str | None) -> None:

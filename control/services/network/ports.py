@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-# ruff: noqa: ARG001 - the functions of a table take the same arguments
+# ruff: noqa: ARG001 - the functions of a resource take the same arguments
 """Ports. Those that are made with a server (``nics``) are the same as those that users make beforehand."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import orjson
 from sqlalchemy import ColumnElement, Connection, RowMapping, or_, select
@@ -14,88 +13,31 @@ from sqlalchemy import delete as deleting
 from magnetar_control.services import Context, Document
 from magnetar_control.store.database import now
 from magnetar_control.store.tables import server_mappings
-from magnetar_core.errors import Conflict, InvalidRequest, MagnetarError, NotFound
+from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, MagnetarError, NotFound
 
 from . import ipam
-from .attributes import (
-    ABSENT,
-    REQUIRED,
-    Attribute,
-    address,
-    boolean,
-    forbidden,
-    ident,
-    invalid,
-    list_of,
-    mac,
-    mapping,
-    one_of,
-    record,
-    table,
-    text,
-)
-from .groups import default_group
 from .networks import NETWORK
 from .nics import TAKEN, addresses_of
-from .nouns import Noun, change, common, found, kept, missing, own, remove
+from .resources import Resource, change, columns, find, forbidden, missing, own, remove
+from .security_groups import default_group
 from .tables import addresses, ports, security_groups, subnets
 
-COLUMNS = {"binding:host_id": "host", "binding:vnic_type": "vnic_type", "binding:profile": "profile"}
-FIXED = list_of(record(subnet_id=ident, ip_address=address))
 
-
-def _fixed(value: Any) -> list[Any] | None:
-    """Null is what is left out: an address is chosen."""
-    found = FIXED(value)
-    if any(not wish for wish in found):
-        raise ValueError("each item needs subnet_id, ip_address or both")
-    return None if value is None else found
-
-
-ATTRIBUTES = table(
-    Attribute(name="name", check=text, default=""),
-    Attribute(name="network_id", check=ident, default=REQUIRED, on="create"),
-    Attribute(name="admin_state_up", check=boolean, default=True),
-    Attribute(name="mac_address", check=mac, default=ABSENT),
-    Attribute(name="fixed_ips", check=_fixed, default=ABSENT),
-    Attribute(name="device_id", check=text, default=""),
-    Attribute(name="device_owner", check=text, default=""),
-    Attribute(name="security_groups", check=list_of(ident), default=ABSENT),
-    Attribute(name="port_security_enabled", check=boolean, default=ABSENT),
-    Attribute(name="binding:host_id", check=text, default="", admin=True),
-    Attribute(name="binding:profile", check=mapping, default=dict, admin=True),
-    Attribute(name="binding:vnic_type", check=one_of("normal"), default="normal"))
-
-
-def show(connection: Connection, context: Context, rows: Sequence[RowMapping]) -> list[Document]:
-    """As the API reference has them; the binding for admins."""
+def documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
+    """The rows, with their addresses."""
     given = addresses_of(connection, [row["id"] for row in rows])
-    return [{**_one(row), "fixed_ips": given.get(row["id"], []), **(_binding(row) if context.is_admin else {})}
-            for row in rows]
-
-
-def _one(row: RowMapping) -> Document:
-    plain = ("name", "network_id", "mac_address", "admin_state_up", "status", "device_id", "device_owner",
-             "port_security_enabled")
-    return {**common(row), **{name: row[name] for name in plain}, "allowed_address_pairs": [], "extra_dhcp_opts": [],
-            "security_groups": orjson.loads(row["security_groups"]), "binding:vnic_type": row["vnic_type"]}
-
-
-def _binding(row: RowMapping) -> Document:
-    return {"binding:host_id": row["host"], "binding:profile": orjson.loads(row["profile"]), "binding:vif_details": {},
-            "binding:vif_type": "bridge" if row["host"] else "unbound"}
+    return [{**row, "fixed_ips": given.get(row["id"], []), "security_groups": orjson.loads(row["security_groups"]),
+             "profile": orjson.loads(row["profile"])} for row in rows]
 
 
 def create(connection: Connection, context: Context, values: Document) -> None:
     """Add it with its addresses and groups."""
-    network = found(connection, context, NETWORK, values["network_id"])
+    network = find(connection, context, NETWORK, values["network_id"])
     _may_choose(context, network, values)
     _may_mark(connection, context, "create", values)
     values.setdefault("port_security_enabled", network["port_security_enabled"])
     values["security_groups"] = _groups(connection, values)
-    for name, column in COLUMNS.items():
-        values[column] = values.pop(name)
-    if not ipam.add_port(connection, **kept(ports, values), status="DOWN", created_at=now()):
+    if not ipam.add_port(connection, **columns(ports, values), status="DOWN", created_at=now()):
         raise _mac_in_use(values)
     choices = _choices(connection, network["id"])
     if values.get("fixed_ips") is None and choices:
@@ -195,11 +137,11 @@ def update(connection: Connection, context: Context, row: RowMapping, values: Do
     fixed = values.pop("fixed_ips", None)
     if fixed is not None:
         _readdress(connection, row, fixed)
-    change(connection, ports, row["id"], {COLUMNS.get(name, name): value for name, value in values.items()})
+    change(connection, ports, row["id"], values)
 
 
 def _change_mac(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    network = found(connection, context, NETWORK, row["network_id"])
+    network = find(connection, context, NETWORK, row["network_id"])
     _may_choose(context, network, values)
     if row["host"]:
         raise Conflict(f"Unable to complete operation on port {row['id']}, port is already bound on host "
@@ -231,7 +173,7 @@ def delete(connection: Connection, context: Context, row: RowMapping) -> None:
     remove(connection, ports, row["id"])
 
 
-def _with_address(_context: Context, values: Sequence[str]) -> ColumnElement[bool]:
+def _with_address(values: Sequence[str]) -> ColumnElement[bool]:
     """``fixed_ips=ip_address=…``, ``ip_address_substr=…`` and ``subnet_id=…``, of which all must hold."""
     columns = {"ip_address": addresses.c.ip_address, "subnet_id": addresses.c.subnet_id}
     query = select(addresses.c.port_id)
@@ -245,22 +187,19 @@ def _with_address(_context: Context, values: Sequence[str]) -> ColumnElement[boo
         elif name in columns:
             query = query.where(columns[name].in_(choices))
         else:
-            raise invalid("fixed_ips", f"'{name}' is not ip_address, ip_address_substr or subnet_id")
+            raise InvalidField("fixed_ips", "must be ip_address=…, ip_address_substr=… or subnet_id=…", name)
     return ports.c.id.in_(query)
 
 
-def _with_group(_context: Context, values: Sequence[str]) -> ColumnElement[bool]:
+def _with_group(values: Sequence[str]) -> ColumnElement[bool]:
     return or_(*(ports.c.security_groups.contains(f'"{value}"', autoescape=True) for value in values))
 
 
-def visible(context: Context) -> ColumnElement[bool]:
-    """The project's own."""
-    return own(ports)(context)
-
-
-PORT = Noun(
-    name="port", plural="ports", path="ports", table=ports, attributes=ATTRIBUTES, show=show, create=create,
-    update=update, delete=delete, visible=visible, columns=COLUMNS,
+PORT = Resource(
+    name="port", table=ports, visible=own(ports), documents=documents, create=create, update=update, delete=delete,
+    defaults={"name": "", "description": "", "admin_state_up": True, "device_id": "", "device_owner": "", "host": "",
+              "profile": {}, "vnic_type": "normal"},
+    admin=frozenset({"host", "profile"}),
     filters={"fixed_ips": _with_address, "security_groups": _with_group, "security_group_ids": _with_group,
-             "ip_address": lambda context, values: _with_address(context, [f"ip_address={one}" for one in values]),
-             "subnet_id": lambda context, values: _with_address(context, [f"subnet_id={one}" for one in values])})
+             "ip_address": lambda values: _with_address([f"ip_address={one}" for one in values]),
+             "subnet_id": lambda values: _with_address([f"subnet_id={one}" for one in values])})

@@ -120,6 +120,10 @@ class Record(Value):
     def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
         return _Fields.check(self.fields, value, path, version, CREATE)
 
+    def changes(self, value: Any, path: str, version: Optional[Version] = None) -> dict[str, Any]:
+        """What is to change, in normal form: only fields that can be updated."""
+        return _Fields.check(self.fields, value, path, version, UPDATE)
+
     def likeness(self, value: Any) -> int:
         return super().likeness(value) and 1 + sum(field.name in value for field in self.fields)
 

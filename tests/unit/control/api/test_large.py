@@ -6,6 +6,7 @@ import asyncio
 import orjson
 import pytest
 
+from magnetar_control.api.image import application
 from magnetar_control.api.nova.versions import NEWEST
 from magnetar_control.api.v1 import Native
 from magnetar_control.services.image import Embedded as Images
@@ -17,7 +18,7 @@ LARGE = 10 << 20
 
 @pytest.fixture
 def server(small, tmp_path):
-    mounts = {"": small.application, "/image": Images(small.api, tmp_path).application(authenticate)}
+    mounts = {"": small.application, "/image": application(Images(small.api, tmp_path), authenticate)}
     small.application.native = Native(small.cloud, mounts)
     return Server(mounts)
 

@@ -12,6 +12,7 @@ from openstack import exceptions
 from openstack.config import OpenStackConfig
 from openstack.connection import Connection
 
+from magnetar_control.api.image import application
 from magnetar_control.services import image
 from magnetar_control.services.identity import clouds_yaml
 from magnetar_control.web.application import by_token
@@ -27,7 +28,7 @@ def sdk(sqlite, tmp_path):
     cloud = Cloud(sqlite)
     images = image.Embedded(sqlite, tmp_path / "images", limit=20 * MIB)
     with served(identity=cloud.identity.application(),
-                image=images.application(by_token(cloud.identity.validate))) as url:
+                image=application(images, by_token(cloud.identity.validate))) as url:
         clouds_yaml(tmp_path / "clouds.yaml", url, cloud.password)
         known = OpenStackConfig(config_files=[str(tmp_path / "clouds.yaml")], load_envvars=False)
         made = []

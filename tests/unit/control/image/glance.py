@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import struct
 
+from magnetar_control.api.image import application
 from magnetar_control.services import Context, image
 from magnetar_control.web.application import by_token
 from tests.unit.control.identity.cloud import Client
@@ -37,7 +38,7 @@ class Glance:
     def __init__(self, database, folder, **limits):
         self.folder = folder / "images"
         self.service = image.Embedded(database, self.folder, **limits)
-        self.application = self.service.application(by_token(USERS.get))
+        self.application = application(self.service, by_token(USERS.get))
         for name in USERS:
             setattr(self, name, Client(self.application, "/image", name))
 

@@ -70,7 +70,7 @@ def test_anothers_community_image_is_meant_by_its_uuid_only(cloud: Cloud) -> Non
 
 
 def test_an_image_is_found_behind_many_of_its_name(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("magnetar_control.services.image.store.LARGEST_PAGE", 2)
+    monkeypatch.setattr("magnetar_control.api.image.query.LARGEST_PAGE", 2)
     mine = cloud.admin.post("/image/v2/images", {"name": "often"}).json["id"]
     other = cloud.caller("ann", "shop")
     for _more in range(3):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from magnetar_control.api.network import Application
 from magnetar_control.services.network import Embedded
 from magnetar_control.store.database import Database
 from tests.unit.control.serving import Asker, authenticate
@@ -22,7 +23,7 @@ def service(database: Database) -> Embedded:
 @pytest.fixture
 def ask(service: Embedded) -> Asker:
     """Asks as a user."""
-    return Asker(service.application(authenticate))
+    return Asker(Application(service, authenticate))
 
 
 @pytest.fixture

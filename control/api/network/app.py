@@ -1,25 +1,19 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # ruff: noqa: ARG001 - the functions of a table take the same arguments
-"""Neutron's API v2.0 as an application: the nouns, what clients look for first, and what there is none of."""
+"""The routes of Neutron's API v2.0: the resources, extensions, quotas, and what there is none of."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import NoReturn
 
-from magnetar_control.store.database import Database
+from magnetar_control.services.network import Embedded
 from magnetar_control.web import Answer, Fault, Request
 from magnetar_control.web.application import Guarded, Routed
-from magnetar_core.errors import Forbidden, InvalidRequest, NotFound
+from magnetar_core.errors import Forbidden, InvalidField, InvalidRequest, NotFound
 
-from .groups import GROUP
-from .networks import NETWORK
-from .nouns import Verbs
-from .ports import PORT
-from .rules import RULE
-from .subnets import SUBNET
+from .resources import FORMS, Routes
 
-NOUNS = (NETWORK, SUBNET, PORT, GROUP, RULE)
 #: Alias to name of the extensions that hold here.
 EXTENSIONS = {
     "availability_zone": "Availability Zone", "binding": "Port Binding",
@@ -47,9 +41,9 @@ def refused(fault: Fault) -> Answer:
 
 
 class Application(Routed):
-    """Mounted at ``/network``."""
+    """Mounted at ``/network``. *authenticate* sets ``request.context`` or raises ``Fault`` 401."""
 
-    def __init__(self, database: Database, authenticate: Callable[[Request], None]) -> None:
+    def __init__(self, service: Embedded, authenticate: Callable[[Request], None]) -> None:
         routes = [Guarded(method="GET", path="/", handler=versions, who="anyone"),
                   Guarded(method="GET", path="/v2.0", handler=resources, who="anyone"),
                   Guarded(method="GET", path="/v2.0/extensions", handler=extensions),
@@ -60,7 +54,7 @@ class Application(Routed):
                   Guarded(method="GET", path="/v2.0/quotas/{id}/default", handler=quota),
                   Guarded(method="PUT", path="/v2.0/quotas/{id}", handler=set_quota, who="admin"),
                   Guarded(method="DELETE", path="/v2.0/quotas/{id}", handler=reset_quota, who="admin"),
-                  *(route for noun in NOUNS for route in Verbs(database, noun).routes()),
+                  *(route for form in FORMS for route in Routes(service.resources[form.plural], form).routes()),
                   *(route for path, key in NONE_OF.items() for route in _none_of(path, key))]
         super().__init__(routes, authenticate, refused)
 
@@ -73,8 +67,8 @@ def versions(request: Request) -> Answer:
 
 def resources(request: Request) -> Answer:
     """What the version has."""
-    return Answer({"resources": [{"name": noun.name, "collection": noun.plural, "links": [
-        {"rel": "self", "href": f"{request.base}/v2.0/{noun.path}"}]} for noun in NOUNS]})
+    return Answer({"resources": [{"name": form.name, "collection": form.plural, "links": [
+        {"rel": "self", "href": f"{request.base}/v2.0/{form.path}"}]} for form in FORMS]})
 
 
 def _extension(alias: str) -> dict[str, object]:
@@ -108,7 +102,7 @@ def quotas(request: Request) -> Answer:
 def quota(request: Request) -> Answer:
     """Without limit; none of what there is none of."""
     if request.params["id"] != request.context.project_id and not request.context.is_admin:
-        raise Forbidden("Only admins may see the quota of another project.", type="PolicyNotAuthorized")
+        raise Forbidden("Only admins may see the quota of another project.")
     return Answer({"quota": {**dict.fromkeys(UNLIMITED, -1), **dict.fromkeys(NOTHING, 0)}})
 
 
@@ -117,12 +111,12 @@ def set_quota(request: Request) -> Answer:
     given = request.json()
     wanted = given.get("quota") if isinstance(given, dict) else None
     if not isinstance(wanted, dict):
-        raise InvalidRequest("quota: is required: an object of resources and limits.")
+        raise InvalidField("quota", "is required: an object of resources and limits")
     for name, limit in wanted.items():
         if name not in UNLIMITED + NOTHING + PROJECT:
-            raise InvalidRequest(f"quota.{name[:60]}: is no resource; known are {', '.join(UNLIMITED + NOTHING)}.")
+            raise InvalidField(f"quota.{name[:60]}", f"is no resource; known are {', '.join(UNLIMITED + NOTHING)}")
         if name in UNLIMITED and limit != -1:
-            raise InvalidRequest(f"quota.{name}: must be -1: networks and what belongs to them have no limit here.")
+            raise InvalidField(f"quota.{name}", "must be -1: networks and what belongs to them have no limit here")
     return quota(request)
 
 
@@ -139,8 +133,7 @@ def _none_of(path: str, key: str) -> list[Guarded]:
 
     def made(request: Request) -> NoReturn:
         raise InvalidRequest(f"Embedded networking has no {words}: servers reach out through their host (nat), or "
-                             "are on a "
-                    "bridge of it (flat).", type="HTTPBadRequest")
+                             "are on a bridge of it (flat).")
 
     def shown(request: Request) -> NoReturn:
         raise NotFound(f"Embedded networking has no {words}, so there is no {request.params['id']}.")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a server asks for as its ``networks``, checked as Nova does with Neutron (API reference, "Create server").
+"""The networks that a server is created with, checked as Nova does with Neutron (API reference, "Create server").
 
 The answers are Nova's: 400 for what is not there or cannot be used, 409 for a port in use and for a choice of several
 networks.
@@ -40,27 +40,27 @@ def in_use(port_id: str) -> MagnetarError:
     return Conflict(f"Port {port_id} is still in use.", type="PortInUse")
 
 
-def checked(connection: Connection, context: Context, wishes: Any) -> list[Document]:
-    """Normal form of *wishes*: "none", "auto", nothing (the default network), or [{uuid, port, fixed_ip, tag}]."""
-    if wishes == "none":
+def checked(connection: Connection, context: Context, requested: Any) -> list[Document]:
+    """Normal form of *requested*: "none", "auto", nothing (the default network), or [{uuid, port, fixed_ip, tag}]."""
+    if requested == "none":
         return []
-    if wishes == "auto" or not wishes:
-        return _default(connection, context, wishes == "auto")
-    plain = [_plain(wish) for wish in wishes]
-    _check_ports(connection, context, [wish for wish in plain if wish["port_id"]])
-    _check_networks(connection, context, [wish for wish in plain if not wish["port_id"]])
+    if requested == "auto" or not requested:
+        return _default(connection, context, requested == "auto")
+    plain = [_plain(one) for one in requested]
+    _check_ports(connection, context, [one for one in plain if one["port_id"]])
+    _check_networks(connection, context, [one for one in plain if not one["port_id"]])
     return plain
 
 
-def _wish(network_id: str | None = None, port_id: str | None = None, fixed_ip: str | None = None,
+def _nic(network_id: str | None = None, port_id: str | None = None, fixed_ip: str | None = None,
           tag: str | None = None) -> Document:
     return {"network_id": network_id, "port_id": port_id, "fixed_ip": fixed_ip, "tag": tag,
             "make": None if port_id else str(uuid.uuid4())}
 
 
-def _plain(wish: Mapping[str, Any]) -> Document:
-    port, address = wish.get("port"), wish.get("fixed_ip")
-    if not port and not wish.get("uuid"):
+def _plain(one: Mapping[str, Any]) -> Document:
+    port, address = one.get("port"), one.get("fixed_ip")
+    if not port and not one.get("uuid"):
         raise InvalidRequest("networks: each NIC needs a uuid (of a network) or a port.")
     if address is not None:
         if port:
@@ -70,9 +70,8 @@ def _plain(wish: Mapping[str, Any]) -> Document:
             address = str(IPv4Address(address))
         except AddressValueError:
             raise InvalidRequest(f"networks: fixed_ip {address!r} is not an IPv4 address, and embedded networking "
-                                 "has no "
-                        "other.") from None
-    return _wish(None if port else wish.get("uuid"), port, address, wish.get("tag"))
+                                 "has no other.") from None
+    return _nic(None if port else one.get("uuid"), port, address, one.get("tag"))
 
 
 def _default(connection: Connection, context: Context, automatic: bool) -> list[Document]:
@@ -83,15 +82,14 @@ def _default(connection: Connection, context: Context, automatic: bool) -> list[
     if not found:
         if automatic:
             raise InvalidRequest(f"Unable to automatically allocate a network for project {context.project_id}: "
-                                 "there is "
-                        "none that it may use. Create one with a subnet, or ask for networks: none.")
+                                 "there is none that it may use. Create one with a subnet, or ask for networks: none.")
         return []
     _check_subnets(found)
-    return [_wish(found[0].id)]
+    return [_nic(found[0].id)]
 
 
 def _check_ports(connection: Connection, context: Context, plain: Sequence[Document]) -> None:
-    ids = [wish["port_id"] for wish in plain]
+    ids = [one["port_id"] for one in plain]
     twice = next((id for id in ids if ids.count(id) > 1), None)
     if twice:
         raise InvalidRequest(f"networks: port {twice} is given twice; a port is one NIC.")
@@ -100,19 +98,19 @@ def _check_ports(connection: Connection, context: Context, plain: Sequence[Docum
     if not context.is_admin:
         query = query.where(ports.c.project_id == (context.project_id or ""))
     rows = {row.id: row for row in connection.execute(query)} if ids else {}
-    for wish in plain:
-        row = rows.get(wish["port_id"])
+    for one in plain:
+        row = rows.get(one["port_id"])
         if row is None:
-            raise InvalidRequest(f"Port id {wish['port_id']} could not be found.", type="PortNotFound")
+            raise InvalidRequest(f"Port id {one['port_id']} could not be found.", type="PortNotFound")
         if row.device_id:
             raise in_use(row.id)
         if row.ip_address is None:
             raise InvalidRequest(f"Port {row.id} requires a FixedIP in order to be used.")
-        wish["network_id"] = row.network_id
+        one["network_id"] = row.network_id
 
 
 def _check_networks(connection: Connection, context: Context, plain: Sequence[Document]) -> None:
-    ids = {wish["network_id"] for wish in plain}
+    ids = {one["network_id"] for one in plain}
     if not ids:
         return
     found = connection.execute(_EACH.where(networks.c.id.in_(ids), visible(context))).all()
@@ -120,7 +118,7 @@ def _check_networks(connection: Connection, context: Context, plain: Sequence[Do
     if missing:
         raise InvalidRequest(f"Network {next(iter(missing))} could not be found.", type="NetworkNotFound")
     _check_subnets(found)
-    _check_addresses(connection, [wish for wish in plain if wish["fixed_ip"]])
+    _check_addresses(connection, [one for one in plain if one["fixed_ip"]])
 
 
 def subnets_of(connection: Connection, ids: Collection[str]) -> dict[str, list[RowMapping]]:
@@ -138,14 +136,14 @@ def _check_subnets(found: Sequence[Row[Any]]) -> None:
 
 
 def _check_addresses(connection: Connection, fixed: Sequence[Document]) -> None:
-    choices = subnets_of(connection, {wish["network_id"] for wish in fixed}) if fixed else {}
-    for wish in fixed:
-        subnet = next((row for row in choices[wish["network_id"]] if ipam.usable(wish["fixed_ip"], row)), None)
+    choices = subnets_of(connection, {one["network_id"] for one in fixed}) if fixed else {}
+    for one in fixed:
+        subnet = next((row for row in choices[one["network_id"]] if ipam.usable(one["fixed_ip"], row)), None)
         if subnet is None:
-            raise InvalidRequest(f"Fixed IP {wish['fixed_ip']} is not a valid ip address for network "
-                                 f"{wish['network_id']}.")
+            raise InvalidRequest(f"Fixed IP {one['fixed_ip']} is not a valid ip address for network "
+                                 f"{one['network_id']}.")
         taken = select(addresses.c.port_id).where(addresses.c.subnet_id == subnet["id"],
-                                                  addresses.c.number == int(IPv4Address(wish["fixed_ip"])))
+                                                  addresses.c.number == int(IPv4Address(one["fixed_ip"])))
         if connection.execute(taken).first():
-            raise InvalidRequest(f"Fixed IP address {wish['fixed_ip']} is already in use on network "
-                                 f"{wish['network_id']}.")
+            raise InvalidRequest(f"Fixed IP address {one['fixed_ip']} is already in use on network "
+                                 f"{one['network_id']}.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -27,14 +28,14 @@ from sqlalchemy.sql.elements import ColumnElement
 from magnetar_control.services import Context, Document
 from magnetar_control.store.database import added, now
 from magnetar_control.store.paging import beyond
-from magnetar_core.errors import InvalidRequest
+from magnetar_core.errors import InvalidRequest, NotFound
 
-from .fields import VISIBILITIES, document
+from .fields import document
 from .tables import deleted, images, members, tags
 
 Condition = ColumnElement[bool]
+Page = tuple[list[Document], bool]
 Row = Mapping[Any, Any]
-PAGE, LARGEST_PAGE = 25, 1000
 #: Columns by which lists are sorted, with what stands for nothing, so that pages never skip a row.
 SORTS: dict[str, Any] = {
     "name": "", "status": "", "container_format": "", "disk_format": "", "size": 0, "id": "", "created_at": "",
@@ -49,9 +50,21 @@ _SHARED = select(members.c.image_id).where(members.c.member == _PROJECT)
 _VISIBLE = _BY_ID.where(or_(
     images.c.visibility.in_(("public", "community")), images.c.owner == _PROJECT,
     (images.c.visibility == "shared") & images.c.id.in_(_SHARED)))
-COMPARED = {"gt": "__gt__", "gte": "__ge__", "lt": "__lt__", "lte": "__le__", "eq": "__eq__", "neq": "__ne__"}
-#: Parameters of a list that are no filters.
-CONTROLS = frozenset({"limit", "marker", "sort", "sort_key", "sort_dir", "visibility", "member_status"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """Which images a list has. *visibility*: that one, or ``all``; left out: one's own, public ones, and shared ones
+    that were accepted. *member_status*: shared ones in that status, or ``all``. *filters*: (field, operator, value), of
+    which all hold; operators are eq, neq, gt, gte, lt, lte and in; what is no field is a property. *sort*: fields, and
+    whether downwards. At most *limit* (``None``: all) after the image *marker*."""
+
+    visibility: str | None = None
+    member_status: str | None = None
+    filters: Sequence[tuple[str, str, Any]] = ()
+    sort: Sequence[tuple[str, bool]] = (("created_at", True),)
+    limit: int | None = None
+    marker: str | None = None
 
 
 def member_of(project_id: str | None, status: str | None) -> Condition:
@@ -80,6 +93,14 @@ def find(connection: Connection, context: Context | None, id: str, lock: bool = 
         return None
     image = {name: value for name, value in rows[0].items() if name != "tag"}
     return document(image, [row["tag"] for row in rows if row["tag"] is not None])
+
+
+def seen(connection: Connection, context: Context, id: str, lock: bool = False) -> Document:
+    """As ``find``; raises ``NotFound``."""
+    image = find(connection, context, id, lock)
+    if image is None:
+        raise NotFound(f"No image found with ID {id}.")
+    return image
 
 
 def with_tags(connection: Connection, rows: Sequence[Row]) -> list[Document]:
@@ -124,120 +145,53 @@ def was_there(connection: Connection, id: str) -> bool:
     return connection.execute(select(deleted.c.id).where(deleted.c.id == id)).first() is not None
 
 
-def page(connection: Connection, context: Context, query: Sequence[tuple[str, str]]) -> tuple[list[Document], bool]:
-    """The images of a list, and whether more follow. Raises ``InvalidRequest`` naming the parameter."""
-    limit = _limit(dict(query).get("limit"))
-    keys = _sorting(query)
-    conditions = [listed(context, dict(query)), *filters(query)]
-    marker = dict(query).get("marker")
-    if marker:
-        conditions.append(_after(connection, context, marker, keys))
+def page(connection: Connection, context: Context, listing: Listing) -> Page:
+    """The images of a list, and whether more follow. Raises ``InvalidRequest`` for a marker that is not there."""
+    keys = [*listing.sort, ("id", listing.sort[-1][1])]
+    conditions = [_listed(context, listing), *(_filter(*one) for one in listing.filters)]
+    if listing.marker:
+        conditions.append(_after(connection, context, listing.marker, keys))
     order = [column.desc() if down else column.asc() for column, down in map(_column, keys)]
-    found = connection.execute(
-        select(images).where(*conditions).order_by(*order).limit(limit + 1)).mappings().all()
+    query = select(images).where(*conditions).order_by(*order)
+    limit = listing.limit
+    if limit is None:
+        return with_tags(connection, connection.execute(query).mappings().all()), False
+    found = connection.execute(query.limit(limit + 1)).mappings().all()
     return with_tags(connection, found[:limit]), len(found) > limit > 0
 
 
-def listed(context: Context, query: Mapping[str, str]) -> Condition:
-    """What a list shows: one's own, public ones, and shared ones that were accepted; by ``visibility`` others too."""
-    wanted, status = query.get("visibility"), query.get("member_status", "accepted")
-    if wanted not in (None, "all", *VISIBILITIES):
-        raise InvalidRequest(f"visibility must be all or one of {', '.join(VISIBILITIES)}.")
-    if status not in ("accepted", "pending", "rejected", "all"):
-        raise InvalidRequest("member_status must be accepted, pending, rejected or all.")
-    if wanted is None and context.is_admin and "member_status" not in query:
+def _listed(context: Context, listing: Listing) -> Condition:
+    wanted, status = listing.visibility, listing.member_status
+    everything = context.is_admin and status is None
+    if wanted is None and everything:
         return true()
-    shown = true() if context.is_admin and "member_status" not in query else or_(
+    status = status or "accepted"
+    shown = true() if everything else or_(
         images.c.visibility == "public", owned(context),
         member_of(context.project_id, None if status == "all" else status),
         (images.c.visibility == "community") if wanted in ("community", "all") else false())
-    return and_(shown, images.c.visibility == wanted) if wanted in VISIBILITIES else shown
+    return shown if wanted in (None, "all") else and_(shown, images.c.visibility == wanted)
 
 
-def filters(query: Sequence[tuple[str, str]]) -> list[Condition]:
-    """Conditions of the other parameters; what is no field is a property."""
-    found: list[Condition] = []
-    if not any(name == "os_hidden" for name, _value in query):
-        found.append(images.c.os_hidden.is_(False))
-    for name, value in query:
-        if name in CONTROLS:
-            continue
-        found.append(FILTERS[name](name, value) if name in FILTERS else _property(name, value))
-    return found
+def _filter(name: str, operator: str, value: Any) -> Condition:
+    if name == "tag":
+        return images.c.id.in_(select(tags.c.image_id).where(tags.c.tag == value))
+    if name not in images.c or name == "properties":
+        # The pair as it stands in the JSON text: its quotes are not escaped there, those inside of texts are.
+        pair = orjson.dumps({name: value}).decode()[1:-1]
+        return func.replace(images.c.properties, pair, "") != images.c.properties
+    column: Any = images.c[name]
+    if name in ("created_at", "updated_at"):
+        column = func.substr(func.coalesce(column, images.c.created_at), 1, 19)
+    return OPERATORS[operator](column, value)
 
 
-def _equal(name: str, value: str) -> Condition:
-    column = images.c[name]
-    if value.startswith("in:"):
-        return column.in_([one.strip('"') for one in value[3:].split(",")])
-    return column == value
-
-
-def _number(name: str, value: str) -> Condition:
-    if not value.isascii() or not value.isdigit() or len(value) > 18:
-        raise InvalidRequest(f"{name} must be a number of at most 18 digits.")
-    if name.endswith("_min"):
-        return images.c[name[:-4]] >= int(value)
-    return images.c[name[:-4]] <= int(value) if name.endswith("_max") else images.c[name] == int(value)
-
-
-def _flag(name: str, value: str) -> Condition:
-    if value.lower() not in ("true", "false", "1", "0"):
-        raise InvalidRequest(f"{name} must be true or false.")
-    return images.c[name].is_(value.lower() in ("true", "1"))
-
-
-def _tag(_name: str, value: str) -> Condition:
-    return images.c.id.in_(select(tags.c.image_id).where(tags.c.tag == value))
-
-
-def _time(name: str, value: str) -> Condition:
-    operator, colon, text = value.partition(":")
-    if operator not in COMPARED or not colon:
-        operator, text = "eq", value
-    column = func.substr(func.coalesce(images.c[name], images.c.created_at), 1, 19)
-    condition: Condition = getattr(column, COMPARED[operator])(text.rstrip("Z")[:19])
-    return condition
-
-
-def _property(name: str, value: str) -> Condition:
-    """The pair as it stands in the JSON text: its quotes are not escaped there, those inside of texts are."""
-    pair = orjson.dumps({name: value}).decode()[1:-1]
-    return func.replace(images.c.properties, pair, "") != images.c.properties
-
-
-FILTERS: dict[str, Callable[[str, str], Condition]] = {
-    **dict.fromkeys(("name", "status", "owner", "id", "disk_format", "container_format", "checksum", "os_hash_value"),
-                    _equal),
-    **dict.fromkeys(("size", "size_min", "size_max", "min_disk", "min_ram"), _number),
-    **dict.fromkeys(("protected", "os_hidden"), _flag), **dict.fromkeys(("created_at", "updated_at"), _time),
-    "tag": _tag}
-
-
-def _limit(text: str | None) -> int:
-    if text is None:
-        return PAGE
-    if not text.isascii() or not text.isdigit() or len(text) > 9:
-        raise InvalidRequest("limit must be a number of at most 9 digits.")
-    return min(int(text), LARGEST_PAGE)
-
-
-def _sorting(query: Sequence[tuple[str, str]]) -> list[tuple[str, bool]]:
-    """Columns and whether downwards; the newest first when nothing is said. The id comes last."""
-    keys = [value for name, value in query if name == "sort_key"]
-    ways = [value for name, value in query if name == "sort_dir"]
-    pairs = [(key, ways[min(at, len(ways) - 1)] if ways else "desc") for at, key in enumerate(keys)]
-    for name, value in query:
-        if name == "sort":
-            words = (one.partition(":") for one in value.split(","))
-            pairs += [(key.strip(), way or "desc") for key, _colon, way in words]
-    if not pairs:
-        pairs = [("created_at", ways[0] if ways else "desc")]
-    for key, way in pairs:
-        if key not in SORTS or way not in ("asc", "desc"):
-            raise InvalidRequest(f"The list cannot be sorted by {key}:{way}; keys are {', '.join(sorted(SORTS))}, "
-                                 "directions asc and desc.")
-    return [(key, way == "desc") for key, way in (*pairs, ("id", pairs[-1][1]))]
+#: Operators of filters.
+OPERATORS: Mapping[str, Callable[[Any, Any], Condition]] = {
+    "eq": lambda column, value: column.is_(value) if isinstance(value, bool) else column == value,
+    "neq": lambda column, value: column != value, "gt": lambda column, value: column > value,
+    "gte": lambda column, value: column >= value, "lt": lambda column, value: column < value,
+    "lte": lambda column, value: column <= value, "in": lambda column, value: column.in_(value)}
 
 
 def _column(key: tuple[str, bool]) -> tuple[Any, bool]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-# ruff: noqa: ARG001 - the functions of a table take the same arguments
+# ruff: noqa: ARG001 - the functions of a resource take the same arguments
 """Security groups of projects. Embedded networking keeps and shows them; it does not filter packets."""
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from magnetar_control.services import Context, Document
 from magnetar_control.store.database import added, now
 from magnetar_core.errors import Conflict, InvalidRequest
 
-from . import rules
-from .attributes import REQUIRED, Attribute, boolean, table, text
-from .nouns import Noun, add, change, common, own, remove
+from .resources import Resource, add, change, own, remove
 from .tables import ports, security_group_rules, security_groups
 
 NAMESPACE = uuid.UUID("b0b7c1f0-54d3-5e5e-8a67-3f2f8f6f7b11")
@@ -73,20 +71,14 @@ def named(connection: Connection, context: Context, names: Sequence[str], *, mak
     return found
 
 
-ATTRIBUTES = table(
-    Attribute(name="name", check=text, default=REQUIRED),
-    Attribute(name="stateful", check=boolean, default=True))
-
-
-def show(connection: Connection, context: Context, rows: Sequence[RowMapping]) -> list[Document]:
-    """As the API reference has them, with their rules."""
-    held: dict[str, list[RowMapping]] = {row["id"]: [] for row in rows}
+def documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
+    """The rows, with their rules."""
+    held: dict[str, list[Document]] = {row["id"]: [] for row in rows}
     for rule in connection.execute(select(security_group_rules).where(
             security_group_rules.c.security_group_id.in_(held))
             .order_by(security_group_rules.c.created_at, security_group_rules.c.id)).mappings():
-        held[rule["security_group_id"]].append(rule)
-    return [{**common(row), "name": row["name"], "stateful": row["stateful"], "shared": False,
-             "security_group_rules": rules.show(connection, context, held[row["id"]])} for row in rows]
+        held[rule["security_group_id"]].append({**rule})
+    return [{**row, "rules": held[row["id"]]} for row in rows]
 
 
 def create(connection: Connection, context: Context, values: Document) -> None:
@@ -121,7 +113,6 @@ def _prepare(connection: Connection, context: Context) -> None:
         default_group(connection, context.project_id)
 
 
-GROUP = Noun(
-    name="security_group", plural="security_groups", path="security-groups", table=security_groups,
-    attributes=ATTRIBUTES, show=show, create=create, update=update, delete=delete, visible=own(security_groups),
-    before_list=_prepare)
+SECURITY_GROUP = Resource(
+    name="security_group", table=security_groups, visible=own(security_groups), documents=documents, create=create,
+    update=update, delete=delete, defaults={"description": "", "stateful": True}, before_list=_prepare)

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 from magnetar_control.services import Document
+from magnetar_control.services.image.fields import LONGEST, READ_ONLY, VISIBILITIES
+from magnetar_control.services.image.formats import BOOT, DISKS
 from magnetar_control.web import Answer, Request
 from magnetar_core.errors import NotFound
-
-from .fields import LONGEST, READ_ONLY, VISIBILITIES
-from .formats import BOOT, DISKS
 
 TEXT: Document = {"type": ["null", "string"], "maxLength": 255}
 NUMBER: Document = {"type": "integer", "minimum": 0}

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The query of a list of images: filters, sorting and pages (Image API v2, "List images")."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from magnetar_control.api.values import Number, Truth
+from magnetar_control.services.image.fields import VISIBILITIES
+from magnetar_control.services.image.images import OPERATORS, SORTS, Listing
+from magnetar_core.errors import InvalidRequest
+from magnetar_core.values import Choices, Nullable
+
+PAGE, LARGEST_PAGE = 25, 1000
+#: Parameters that are no filters.
+CONTROLS = frozenset({"limit", "marker", "sort", "sort_key", "sort_dir", "visibility", "member_status"})
+TRUTH = Truth(("true", "1"), ("false", "0"), any_case=True)
+NUMBER, LIMIT = Number(0, 10**18 - 1), Number(0, 10**9 - 1)
+VISIBILITY = Nullable(Choices("all", *VISIBILITIES))
+MEMBER_STATUS = Nullable(Choices("accepted", "pending", "rejected", "all"))
+Query = Sequence[tuple[str, str]]
+Filter = tuple[str, str, object]
+
+
+def listing(query: Query) -> Listing:
+    """What the list is asked for. Raises ``InvalidField`` or ``InvalidRequest`` naming the parameter."""
+    given = dict(query)
+    filters = [FILTERS.get(name, _equal)(name, value) for name, value in query if name not in CONTROLS]
+    if not any(name == "os_hidden" for name, _value in query):
+        filters.append(("os_hidden", "eq", False))
+    limit = given.get("limit")
+    return Listing(
+        visibility=VISIBILITY.check(given.get("visibility"), "visibility"),
+        member_status=MEMBER_STATUS.check(given.get("member_status"), "member_status"), filters=filters,
+        sort=_sort(query), limit=PAGE if limit is None else min(LIMIT.check(limit, "limit"), LARGEST_PAGE),
+        marker=given.get("marker"))
+
+
+def _equal(name: str, value: str) -> Filter:
+    return name, "eq", value
+
+
+def _text(name: str, value: str) -> Filter:
+    if value.startswith("in:"):
+        return name, "in", [one.strip('"') for one in value[3:].split(",")]
+    return name, "eq", value
+
+
+def _number(name: str, value: str) -> Filter:
+    field, operator = name, "eq"
+    for end, compared in (("_min", "gte"), ("_max", "lte")):
+        if name.endswith(end):
+            field, operator = name.removesuffix(end), compared
+    return field, operator, NUMBER.check(value, name)
+
+
+def _flag(name: str, value: str) -> Filter:
+    return name, "eq", TRUTH.check(value, name)
+
+
+def _time(name: str, value: str) -> Filter:
+    operator, colon, text = value.partition(":")
+    if operator not in OPERATORS or not colon:
+        operator, text = "eq", value
+    return name, operator, text.rstrip("Z")[:19]
+
+
+FILTERS: dict[str, Callable[[str, str], Filter]] = {
+    **dict.fromkeys(("name", "status", "owner", "id", "disk_format", "container_format", "checksum", "os_hash_value"),
+                    _text),
+    **dict.fromkeys(("size", "size_min", "size_max", "min_disk", "min_ram"), _number),
+    **dict.fromkeys(("protected", "os_hidden"), _flag), **dict.fromkeys(("created_at", "updated_at"), _time)}
+
+
+def _sort(query: Query) -> list[tuple[str, bool]]:
+    """Fields and whether downwards; the newest first when nothing is said."""
+    keys = [value for name, value in query if name == "sort_key"]
+    directions = [value for name, value in query if name == "sort_dir"]
+    pairs = [(key, directions[min(at, len(directions) - 1)] if directions else "desc") for at, key in enumerate(keys)]
+    for name, value in query:
+        if name == "sort":
+            words = (one.partition(":") for one in value.split(","))
+            pairs += [(key.strip(), direction or "desc") for key, _colon, direction in words]
+    pairs = pairs or [("created_at", directions[0] if directions else "desc")]
+    for key, direction in pairs:
+        if key not in SORTS or direction not in ("asc", "desc"):
+            raise InvalidRequest(f"The list cannot be sorted by {key}:{direction}; keys are "
+                                 f"{', '.join(sorted(SORTS))}, directions asc and desc.")
+    return [(key, direction == "desc") for key, direction in pairs]
