@@ -19,7 +19,7 @@ from magnetar_control.api import image, network
 from magnetar_control.api.health import HealthServer, Healthz, MetricsForAdmins
 from magnetar_control.api.nova.app import ComputeApplication
 from magnetar_control.api.nova.operations import OPERATIONS
-from magnetar_control.api.v1 import Native
+from magnetar_control.api.v1 import V1Application
 from magnetar_control.compute.cloud import Cloud, Hosts
 from magnetar_control.conductor.conductor import Conductor
 from magnetar_control.conductor.flows import FLOWS
@@ -157,7 +157,7 @@ class Parts:
         cloud = Cloud(self.settings, self.store, services, self.agents, self.hosts)
         authenticate = by_token(self.identity.validate, self.settings.keystone_url or "/identity")
         mounts: dict[str, Application] = {}
-        mounts |= {"": ComputeApplication(cloud, OPERATIONS, Native(cloud, mounts)),
+        mounts |= {"": ComputeApplication(cloud, OPERATIONS, V1Application(cloud, mounts)),
                    "/identity": self.identity.application(),
                    "/image": image.application(self.images, authenticate),
                    "/network": network.Application(self.networks, authenticate),

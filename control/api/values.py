@@ -201,11 +201,6 @@ def record(fields: Mapping[str, Field | Value], *required: str) -> Record:
     return Record(**made)
 
 
-def since(version: str, value: Value, until: str | None = None, required: bool = False) -> Field:
-    """A key that exists from a version on."""
-    return Field(value, "", since=version, until=until, on="create", required=required)
-
-
 class Wrapped(Value):
     """A body ``{key: value}`` and nothing else, but for *more* keys."""
 

@@ -29,7 +29,7 @@ BIN = Path(sys.executable).parent
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIO0VvMS9bZk0jSAlPS4gCcVmXkGQhWeS3VUN0Zz5bBNJ me@example\n"
 OTHER_KEY = KEY.replace("5BBNJ me", "5BBNK new")
 MODULES = sorted(path.stem for path in (ROOT / "plugins/modules").glob("[a-z]*.py"))
-#: Beginnings of names of modules that only a cloud serves; tests/unit/control/native runs their examples.
+#: Beginnings of names of modules that only a cloud serves; tests/unit/control/v1 runs their examples.
 CLOUDS = ("availability_zone", "cell", "compute_service", "hypervisor", "instance_action", "limits")
 #: Beginnings of names of modules whose examples are about servers.
 SERVERS = ("server", "volume", "interface")

@@ -29,8 +29,8 @@ ROOTS = {"v2": "v2.0", "v2.1": "v2.1"}
 class ComputeApplication:
     """Mounted at the root: ``/``, ``/v2.1`` and ``/v2``."""
 
-    def __init__(self, cloud: Cloud, operations: Sequence[Operation], native: Any = None) -> None:
-        self.cloud, self.native = cloud, native
+    def __init__(self, cloud: Cloud, operations: Sequence[Operation], v1: Any = None) -> None:
+        self.cloud, self.v1 = cloud, v1
         self.authenticate = by_token(cloud.services.identity.validate, cloud.settings.keystone_url or "/identity")
         self.router = Router(operations)
         self.collections = {operation.path.split("/")[1] for operation in operations}
@@ -39,7 +39,7 @@ class ComputeApplication:
 
     def streams(self, method: str, path: str) -> bool:
         """Only the agents' protocol has streams."""
-        return bool(self.native and path.startswith("/v1/") and self.native.streams(method, path))
+        return bool(self.v1 and path.startswith("/v1/") and self.v1.streams(method, path))
 
     def way(self, request: Request) -> Way:
         """What asks databases only, and little of them, is quick; on SQLite, where readers wait for nobody, it takes
@@ -57,8 +57,8 @@ class ComputeApplication:
 
     def _handled(self, request: Request) -> Answer:
         head, _slash, rest = request.path[1:].partition("/")
-        if head == "v1" and self.native:
-            answer: Answer = self.native.handle(request)
+        if head == "v1" and self.v1:
+            answer: Answer = self.v1.handle(request)
             return answer
         if head == "healthz":
             return self._health()
@@ -75,8 +75,8 @@ class ComputeApplication:
     def refused(self, request: Request, fault: Fault) -> Answer:
         """The answer to what is refused before ``handle`` is asked: a body that is too large."""
         head = request.path[1:].partition("/")[0]
-        if head == "v1" and self.native:
-            answer: Answer = self.native.refused(request, fault)
+        if head == "v1" and self.v1:
+            answer: Answer = self.v1.refused(request, fault)
             return answer
         version = versions.FIRST
         if head == "v2.1":

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The agents' protocol (``/v1``) for a whole cloud: the same documents, answers and errors. What does it are the
-cloud's own APIs, asked as the caller, so that policy, quota and isolation are theirs."""
+"""The agents' protocol (``/v1``) for a whole cloud: the same documents, answers and errors. It calls the use
+cases that the Compute API calls, as the caller, so that policy, quota and isolation are theirs."""
 
 from __future__ import annotations
 
-from .app import Native
+from .app import V1Application
 
-__all__ = ["Native"]
+__all__ = ["V1Application"]

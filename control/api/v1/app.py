@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 import orjson
 
-from magnetar_control.api.nova import faults
+from magnetar_control.compute.caller import Caller
 from magnetar_control.compute.cloud import Cloud
 from magnetar_control.web import Answer, Fault, Request
 from magnetar_control.web.asgi import Application
@@ -27,23 +27,19 @@ from magnetar_core.errors import (
 )
 from magnetar_core.plan import Result
 from magnetar_core.query import boolean, fits, number, parameters, plain, reader, seconds, texts, words
+from magnetar_core.reconcile import Document
 
 from . import events
-from .asks import Asks, Document, error_of
+from .asks import Asks
 from .driver import Driver
 from .drivers import DRIVERS
+from .errors import MethodNotAllowed, error_of
 from .operations import RUNNING, Operation, Operations
 
 REQUEST_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 #: Number of the protocol; seconds that a request waits which does not say; most items of a list.
 API, WAIT, LIMIT = 1, 20.0, 10000
 OPERATIONS = "operations"
-
-
-class MethodNotAllowed(MagnetarError):
-    """This route exists, and does not know that method."""
-
-    code, status = "method-not-allowed", 405
 
 
 # Reading requests -----------------------------------------------------------------------------------------------
@@ -72,7 +68,7 @@ def shaped(found: Any) -> Any:
     return found.as_dict() if isinstance(found, Result) else found
 
 
-class Native:
+class V1Application:
     """The application. *mounts*: the cloud's APIs, by prefix."""
 
     def __init__(self, cloud: Cloud, mounts: Mapping[str, Application]) -> None:
@@ -90,18 +86,15 @@ class Native:
         self._named(request)
         try:
             answer = self._answer(request)
-        except MagnetarError as error:
-            answer = failure(error, request.id)
         except Exception as error:  # noqa: BLE001 - whatever fails gets an answer
-            fault = faults.of(error, request.id)
-            answer = failure(error_of(fault.status, fault.message), request.id)
+            answer = failure(error_of(error, request.id), request.id)
         answer.headers.setdefault("X-Request-Id", request.id)
         return answer
 
     def refused(self, request: Request, fault: Fault) -> Answer:
         """The answer to what is refused before ``handle`` is asked."""
         self._named(request)
-        answer = failure(error_of(fault.status, fault.message), request.id)
+        answer = failure(error_of(fault, request.id), request.id)
         answer.headers["X-Request-Id"] = request.id
         return answer
 
@@ -111,7 +104,7 @@ class Native:
         if REQUEST_ID.fullmatch(given):
             request.id = given
 
-    def _asks(self, request: Request) -> Asks:
+    def _caller(self, request: Request) -> Caller:
         """Who asks. Raises ``Unauthenticated``, ``Forbidden``."""
         header = request.headers.get("authorization", "")
         bearer = header[7:].strip() if header[:7].lower() == "bearer " else ""
@@ -132,12 +125,12 @@ class Native:
     def _answer(self, request: Request) -> Answer:
         if "%00" in request.path or "%00" in request.query_string:
             raise InvalidRequest("The URL has a NUL character, which no name may have.")
-        asks = self._asks(request)
+        caller = self._caller(request)
         parts = [unquote(word) for word in request.path.split("/")[2:] if word]
         if not parts:
             return self._root(request)
         if parts[0] == OPERATIONS:
-            return self._operations(request, asks, parts[1:])
+            return self._operations(request, caller, parts[1:])
         driver = DRIVERS.get(parts[0])
         routes = {} if driver is None else self._routes(len(parts), driver, parts[2:])
         if not routes:
@@ -147,7 +140,7 @@ class Native:
         if handler is None:
             raise MethodNotAllowed(f"{request.path[:200]} does not know {request.method}; it knows "
                                    f"{', '.join(sorted(routes))}.", allow=", ".join(sorted(routes)))
-        found: Answer = handler(request, asks, driver, *parts[1:2])
+        found: Answer = handler(request, caller, driver, *parts[1:2])
         return found
 
     def _routes(self, depth: int, driver: Driver, rest: list[str]) -> dict[str, Callable[..., Answer]]:
@@ -169,13 +162,13 @@ class Native:
 
     # Reading
 
-    def _list(self, request: Request, asks: Asks, driver: Driver) -> Answer:
+    def _list(self, request: Request, caller: Caller, driver: Driver) -> Answer:
         shown = {field.name for field in driver.kind.fields if "list" in field.on}
         page = {"fields": words, "limit": number, "marker": plain, "sort": words}
         readers = {field.name: reader(field.value) for field in driver.kind.fields if "list" in field.on}
         given = query(request, {**{name: read for name, read in sorted(readers.items()) if read}, **page})
         asked = {name: given.pop(name, None) for name in page}
-        found = [driver.public(one) for one in driver.filtered(asks, given)]
+        found = [driver.public(one) for one in driver.filtered(caller, given)]
         filters = {name: texts(value) for name, value in given.items()}
         found = [one for one in found if fits(one, filters)]
         for key in reversed(asked["sort"] or ["name"] * ("name" in shown)):
@@ -196,44 +189,44 @@ class Native:
             found = [{name: one.get(name) for name in asked["fields"]} for one in found]
         return Answer({driver.kind.plural: found})
 
-    def _show(self, request: Request, asks: Asks, driver: Driver, key: str) -> Answer:
+    def _show(self, request: Request, caller: Caller, driver: Driver, key: str) -> Answer:
         query(request, {})
-        return Answer(driver.public(driver.one(asks, key)))
+        return Answer(driver.public(driver.one(caller, key)))
 
     # Changing
 
-    def _ensure(self, request: Request, asks: Asks, driver: Driver, key: str) -> Answer:
+    def _ensure(self, request: Request, caller: Caller, driver: Driver, key: str) -> Answer:
         given = query(request, {"dry_run": boolean, "wait": seconds, "on_immutable": plain, "merge": words,
                                 "allow_reboot": boolean, "preserve_ephemeral": boolean})
         dry, wait = given.pop("dry_run", False), given.pop("wait", WAIT)
         allowed, want = permissions(given), body(request)
         if not isinstance(want, dict):
             raise InvalidField("body", "must be an object with the fields of the resource; to remove it, use DELETE")
-        return self._work(asks, "ensure", driver, key, wait,
-                          lambda operation: driver.ensure(asks, key, want, allowed, dry, operation))
+        return self._work(caller, "ensure", driver, key, wait,
+                          lambda operation: driver.ensure(caller, key, want, allowed, dry, operation))
 
-    def _remove(self, request: Request, asks: Asks, driver: Driver, key: str) -> Answer:
+    def _remove(self, request: Request, caller: Caller, driver: Driver, key: str) -> Answer:
         given = query(request, {"dry_run": boolean, "wait": seconds})
-        return self._work(asks, "remove", driver, key, given.get("wait", WAIT), lambda operation: driver.ensure(
-            asks, key, None, permissions({}), given.get("dry_run", False), operation))
+        return self._work(caller, "remove", driver, key, given.get("wait", WAIT), lambda operation: driver.ensure(
+            caller, key, None, permissions({}), given.get("dry_run", False), operation))
 
-    def _ensure_many(self, request: Request, asks: Asks, driver: Driver) -> Answer:
+    def _ensure_many(self, request: Request, caller: Caller, driver: Driver) -> Answer:
         given = query(request, {"dry_run": boolean, "wait": seconds})
         items = [*batch(body(request))]
 
         def each(operation: Operation) -> Document:
-            return {"results": self._each(asks, driver, items, given.get("dry_run", False), operation)}
+            return {"results": self._each(caller, driver, items, given.get("dry_run", False), operation)}
 
-        return self._work(asks, "ensure", driver, None, given.get("wait", WAIT), each)
+        return self._work(caller, "ensure", driver, None, given.get("wait", WAIT), each)
 
-    def _each(self, asks: Asks, driver: Driver, items: list[Any], dry: bool, parent: Operation) -> list[Document]:
+    def _each(self, caller: Caller, driver: Driver, items: list[Any], dry: bool, parent: Operation) -> list[Document]:
         """Each for itself, side by side; the answers come in the order of the items."""
         own = Operations(16)
         started = []
         for key, want, allowed in items:
-            operation = Operation("ensure", driver.kind.noun, key, asks)
+            operation = Operation("ensure", driver.kind.noun, key, caller)
             started.append(own.start(operation, lambda operation, key=key, want=want, allowed=allowed: driver.ensure(  # type: ignore[misc]
-                asks, key, want, allowed, dry, operation)))
+                caller, key, want, allowed, dry, operation)))
         found = []
         for operation in started:
             while not operation.wait(0.5):
@@ -243,14 +236,14 @@ class Native:
         own.close()
         return found
 
-    def _event(self, request: Request, asks: Asks, driver: Driver, key: str) -> Answer:
+    def _event(self, request: Request, caller: Caller, driver: Driver, key: str) -> Answer:
         wait, sent = query(request, {"wait": seconds}).get("wait", WAIT), events.Event.check(body(request))
-        return self._work(asks, str(sent["event"]), driver, key, wait,
-                          lambda operation: events.event(asks, driver, key, sent, operation))
+        return self._work(caller, str(sent["event"]), driver, key, wait,
+                          lambda operation: events.event(caller, driver, key, sent, operation))
 
-    def _work(self, asks: Asks, what: str, driver: Driver, key: str | None, wait: float,
+    def _work(self, caller: Caller, what: str, driver: Driver, key: str | None, wait: float,
               function: Callable[[Operation], Any]) -> Answer:
-        operation = self.operations.start(Operation(what, driver.kind.noun, key, asks), function)
+        operation = self.operations.start(Operation(what, driver.kind.noun, key, caller), function)
         return self.outcome(operation, self.until(operation, wait))
 
     def until(self, operation: Operation, wait: float) -> bool:
@@ -274,13 +267,13 @@ class Native:
 
     # Operations
 
-    def _operations(self, request: Request, asks: Asks, rest: list[str]) -> Answer:
+    def _operations(self, request: Request, caller: Caller, rest: list[str]) -> Answer:
         if not rest:
             given = query(request, dict.fromkeys(("status", "kind", "key", "name"), plain) | {"limit": number})
             limit = given.pop("limit", LIMIT)
-            found = [one for one in self.operations.mine(asks) if all(getattr(one, n) == v for n, v in given.items())]
+            found = [one for one in self.operations.mine(caller) if all(getattr(one, n) == v for n, v in given.items())]
             return Answer({"operations": [one.as_dict(False) for one in found[:limit]]})
-        operation = self.operations.get(asks, rest[0])
+        operation = self.operations.get(caller, rest[0])
         if request.method == "DELETE":
             operation.cancel()
             return Answer(_operation(operation), 202 if operation.status == RUNNING else 200)

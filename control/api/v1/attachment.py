@@ -10,19 +10,19 @@ from typing import Any
 import orjson
 
 from magnetar_control.compute import volume_attachments
+from magnetar_control.compute.caller import Caller
 from magnetar_control.compute.target import find
 from magnetar_core.errors import Conflict, InvalidField, NotFound
 from magnetar_core.kinds import InterfaceAttachment, VolumeAttachment
 from magnetar_core.plan import Step
-from magnetar_core.reconcile import missing
+from magnetar_core.reconcile import Document, missing
 
-from . import server_do as do
-from .asks import Asks, Document
 from .driver import Driver
 from .operations import Operation
 from .server import Servers
-from .server_shown import nic_id, stamp
-from .server_want import NETWORKS
+from .server_actions import ServerActions
+from .server_request import NETWORKS
+from .server_view import nic_id, stamp
 from .volume import VOLUMES
 
 SERVERS = Servers()
@@ -48,29 +48,30 @@ class Attached(Driver):
         """What the second half of the key gives."""
         return {self.other: what}
 
-    def of(self, asks: Asks, rows: Sequence[Any]) -> list[Document]:
+    def of(self, caller: Caller, rows: Sequence[Any]) -> list[Document]:
         """Those of servers."""
         raise NotImplementedError
 
-    def fits(self, asks: Asks, one: Document, what: str) -> bool:
+    def fits(self, caller: Caller, one: Document, what: str) -> bool:
         """Whether *what* means this one."""
         raise NotImplementedError
 
-    def every(self, asks: Asks) -> list[Document]:
+    def every(self, caller: Caller) -> list[Document]:
         """Of all servers of the project."""
-        return self.of(asks, SERVERS.rows(asks))
+        return self.of(caller, SERVERS.rows(caller))
 
-    def find(self, asks: Asks, key: str) -> Document | None:
+    def find(self, caller: Caller, key: str) -> Document | None:
         """By SERVER:WHAT, or by uuid."""
         server, colon, what = key.partition(":")
         if not colon:
-            return next((one for one in self.every(asks) if one["id"] == key), None)
-        row = SERVERS.row(asks, server)
-        return None if row is None else next((one for one in self.of(asks, [row]) if self.fits(asks, one, what)), None)
+            return next((one for one in self.every(caller) if one["id"] == key), None)
+        row = SERVERS.row(caller, server)
+        found = [] if row is None else self.of(caller, [row])
+        return next((one for one in found if self.fits(caller, one, what)), None)
 
-    def server(self, asks: Asks, name: str) -> str:
+    def server(self, caller: Caller, name: str) -> str:
         """The uuid of the server; its name where a dry run may assume it."""
-        row = SERVERS.row(asks, name)
+        row = SERVERS.row(caller, name)
         if row is None:
             error = InvalidField("server", f"there is no server {name!r} in your project")
             missing(error, "server", name)
@@ -85,10 +86,10 @@ class VolumeAttachments(Attached):
     making = (Step("attach", "attach the volume"),)
     removing = (Step("detach", "detach the volume"),)
 
-    def of(self, asks: Asks, rows: Sequence[Any]) -> list[Document]:
+    def of(self, caller: Caller, rows: Sequence[Any]) -> list[Document]:
         """The rows' volumes."""
         held = [(row, one) for row in rows for one in orjson.loads(row.volumes)]
-        names = VOLUMES.names(asks) if held else {}
+        names = VOLUMES.names(caller) if held else {}
         return [{
             "id": one["attachment_id"], "name": f"{row.id}:{one['volume_id']}", "server": row.id,
             "volume": one["volume_id"], "device": (one["device"] or "").rpartition("/")[2], "bus": "virtio",
@@ -98,27 +99,27 @@ class VolumeAttachments(Attached):
             "fault": None, "created_at": stamp(row.created_at), "updated_at": stamp(row.updated_at)}
             for row, one in held]
 
-    def fits(self, asks: Asks, one: Document, what: str) -> bool:
+    def fits(self, caller: Caller, one: Document, what: str) -> bool:
         """By uuid or name of the volume."""
         return what in (one["volume"], one["volume_name"])
 
-    def complete(self, asks: Asks, want: Document, have: Document | None) -> Document:
+    def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
         """Both by uuid."""
         if have:
             want = {**want, "server": have["server"], "volume": have["volume"]}
         else:
-            found = VOLUMES.find(asks, want["volume"])
+            found = VOLUMES.find(caller, want["volume"])
             if found is None:
                 missing(InvalidField("volume", f"no volume {want['volume']!r} that you may use"),
                          "volume", want["volume"])
-            want = {**want, "server": self.server(asks, want["server"]),
+            want = {**want, "server": self.server(caller, want["server"]),
                     "volume": found["id"] if found else want["volume"]}
         device = (want.get("device") or (have or {}).get("device") or "").rpartition("/")[2]
         return {**want, "device": device or None, "name": f"{want['server']}:{want['volume']}"}
 
-    def possible(self, asks: Asks, want: Document, have: Document | None) -> None:
+    def possible(self, caller: Caller, want: Document, have: Document | None) -> None:
         """The device name is free, since the Compute API would give another; the volume is, and is no root disk."""
-        row = SERVERS.row(asks, want["server"])
+        row = SERVERS.row(caller, want["server"])
         if row is None:
             return  # a dry run assumes it
         if have and have["boot_index"] == 0:
@@ -130,30 +131,30 @@ class VolumeAttachments(Attached):
         if want["device"] and (want["device"] in taken or not want["device"].startswith("vd")):
             raise InvalidField("device", "must be a free one, vda to vdz; the server has " + ", ".join(sorted(taken)),
                                want["device"])
-        volume = asks.cloud.services.volume.show(asks.context, want["volume"]) if have is None else None
+        volume = caller.cloud.services.volume.show(caller.context, want["volume"]) if have is None else None
         if volume and volume["status"] not in (("available", "in-use") if volume["multiattach"] else ("available",)):
             raise Conflict(f"Volume {volume['name']!r} is {volume['status']}, and must be available to be attached.")
 
-    def make(self, asks: Asks, want: Document, operation: Operation) -> None:
+    def make(self, caller: Caller, want: Document, operation: Operation) -> None:
         """Attach it, and wait until the server has it."""
-        self.possible(asks, want, None)
+        self.possible(caller, want, None)
         request_id = f"req-{uuid.uuid4()}"
         volume_attachments.attach(
-            asks.under(request_id), find(asks, want["server"]), want["volume"],
+            caller.under(request_id), find(caller, want["server"]), want["volume"],
             f"/dev/{want['device']}" if want["device"] else None, want["tag"],
             delete_on_termination=want["delete_on_termination"])
-        do.Doing(asks, want["server"], operation).ended(request_id, "attach_volume")
+        ServerActions(caller, want["server"], operation).ended(request_id, "attach_volume")
 
-    def change(self, asks: Asks, have: Document, want: Document, names: list[str], operation: Operation) -> None:
+    def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
         """Whether the volume goes with the server."""
-        volume_attachments.update(asks, find(asks, have["server"]), have["volume"],
+        volume_attachments.update(caller, find(caller, have["server"]), have["volume"],
                                   delete_on_termination=want["delete_on_termination"])
 
-    def remove(self, asks: Asks, have: Document, operation: Operation) -> None:
+    def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
         """Detach it, and wait until the guest has let go."""
         request_id = f"req-{uuid.uuid4()}"
-        volume_attachments.detach(asks.under(request_id), find(asks, have["server"]), have["volume"])
-        do.Doing(asks, have["server"], operation).ended(request_id, "detach_volume")
+        volume_attachments.detach(caller.under(request_id), find(caller, have["server"]), have["volume"])
+        ServerActions(caller, have["server"], operation).ended(request_id, "detach_volume")
 
 
 class InterfaceAttachments(Attached):
@@ -167,7 +168,7 @@ class InterfaceAttachments(Attached):
         """A MAC address or a network."""
         return {"mac": what.lower()} if what.count(":") == 5 else {"network": what}
 
-    def of(self, asks: Asks, rows: Sequence[Any]) -> list[Document]:
+    def of(self, caller: Caller, rows: Sequence[Any]) -> list[Document]:
         """The rows' NICs."""
         return [self._nic(row, nic) for row in rows for nic in orjson.loads(row.interfaces)]
 
@@ -181,11 +182,11 @@ class InterfaceAttachments(Attached):
             "addresses": [{"addr": one, "version": 6 if ":" in one else 4, "mac": nic["mac"], "source": "network"}
                           for one in addresses]}
 
-    def fits(self, asks: Asks, one: Document, what: str) -> bool:
+    def fits(self, caller: Caller, one: Document, what: str) -> bool:
         """By MAC address, or name or uuid of the network."""
         return what.lower() == one["mac"] or what in (one["network"], one["_network"])
 
-    def complete(self, asks: Asks, want: Document, have: Document | None) -> Document:
+    def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
         """Names by what they mean."""
         if have:
             if want.get("address") not in (None, have["address"]):
@@ -198,19 +199,19 @@ class InterfaceAttachments(Attached):
                            "MAC addresses. Name a network.")
         if not want.get("network"):
             raise InvalidField("network", "is required")
-        network = NETWORKS.find(asks, want["network"])
+        network = NETWORKS.find(caller, want["network"])
         if network is None:
             missing(InvalidField("network", f"no network {want['network']!r} that you may use"),
                      "network", want["network"])
-        server = self.server(asks, want["server"])
+        server = self.server(caller, want["server"])
         return {**want, "server": server, "_network": network["id"] if network else None,
                 "name": f"{server}:{want['network']}"}
 
-    def make(self, asks: Asks, want: Document, operation: Operation) -> None:
+    def make(self, caller: Caller, want: Document, operation: Operation) -> None:
         """Attach a new port; the answer comes when the server has it."""
-        do.DO["attach_interface"](do.Doing(asks, want["server"], operation), {"wish": {
-            "_id": want["_network"], "tag": want.get("tag"), "address": want.get("address")}}, {})
+        ServerActions(caller, want["server"], operation).attach_interface(
+            want["_network"], want.get("address"), want.get("tag"))
 
-    def remove(self, asks: Asks, have: Document, operation: Operation) -> None:
+    def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
         """Detach it."""
-        do.DO["detach_interface"](do.Doing(asks, have["server"], operation), {"port": have["_port"]}, {})
+        ServerActions(caller, have["server"], operation).detach_interface(have["_port"])

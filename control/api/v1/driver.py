@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -20,6 +21,8 @@ from magnetar_core.reconcile import Document, check_mode, compared, difference, 
 
 from .operations import Operation
 
+#: Namespace of uuids that follow from others.
+NAMESPACE = uuid.UUID("7d3f7c0e-6c1c-5a39-9d0e-3f0f6f0c7a11")
 #: One lock for each key that is being ensured, so that two requests at once do not make two resources of one name.
 _LOCKS: WeakValueDictionary[tuple[str, ...], _Lock] = WeakValueDictionary()
 _LOCK = threading.Lock()
@@ -248,13 +251,13 @@ class Change(reconcile.Change):
         else:
             driver.change(self.caller, allowed, want, names, self.operation)
             shown = self._shown(str(have["id"]))
-        return self.result([recorded(self.kind, want.get("name", have["name"])), *planned], changes, shown)
+        return self.result([recorded(self.kind, str(want.get("name", have["name"]))), *planned], changes, shown)
 
     def _recreate(self, have: Document, want: Document) -> Result:
         driver = self.driver
         driver.possible(self.caller, want, have)
         gone = list(driver.plan(None, have)) or [forgotten(self.kind, have["name"])]
-        steps = [*gone, recorded(self.kind, want.get("name", have["name"])), *driver.plan(want, None)]
+        steps = [*gone, recorded(self.kind, str(want.get("name", have["name"]))), *driver.plan(want, None)]
         changes = self._difference(have, want)
         if self.dry_run:
             shown = driver.public(driver.predicted(self.caller, want, have))

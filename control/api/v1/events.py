@@ -10,21 +10,22 @@ from typing import Any
 import orjson
 
 from magnetar_control.compute import server_actions
+from magnetar_control.compute.caller import Caller
 from magnetar_control.compute.values import METADATA
-from magnetar_control.store import names
-from magnetar_core.actions import STOPPED
+from magnetar_control.store import instance_actions
 from magnetar_core.errors import InvalidField, NotFound
 from magnetar_core.fields import Field, Kind
 from magnetar_core.kinds import Image, Server
 from magnetar_core.kinds.common import NAME, REFERENCE
+from magnetar_core.power import STOPPED
+from magnetar_core.reconcile import Document
 from magnetar_core.values import Boolean, Choices, MapOf, Nullable, Text, Value
 
-from . import server_do as do
-from .asks import FURTHER, Asks, Document
-from .noun import Noun
+from .driver import NAMESPACE, Driver
 from .operations import Operation
 from .server import Servers
-from .server_want import IMAGES
+from .server_actions import ServerActions, found
+from .server_request import IMAGES
 
 
 class Event(Kind):
@@ -38,13 +39,13 @@ class Event(Kind):
     request_id = Field(Text(1, 128, r"[\w.-]+", "may have letters, digits and . _ - only"), "Key of the event.")
 
 
-class Reboot(Kind):
+class RebootArguments(Kind):
     """Of a reboot."""
 
     type = Field(Choices("soft", "hard"), "Kind of reboot.", default="soft")
 
 
-class Rebuild(Kind):
+class RebuildArguments(Kind):
     """Of a rebuild; what is left out stays as it is."""
 
     image = Field(REFERENCE, "The image.")
@@ -54,7 +55,7 @@ class Rebuild(Kind):
     preserve_ephemeral = Field(Boolean(), "Whether the ephemeral disk is kept.", default=False)
 
 
-class CreateImage(Kind):
+class CreateImageArguments(Kind):
     """Of an image."""
 
     name = Field(NAME, "Its name.", required=True)
@@ -62,41 +63,41 @@ class CreateImage(Kind):
     metadata = Field(Image.field("properties").value, "Properties.", default={})
 
 
-class CrashDump(Kind):
+class CrashDumpArguments(Kind):
     """Of a crash dump: nothing."""
 
 
-class ChangePassword(Kind):
+class ChangePasswordArguments(Kind):
     """Of a new password."""
 
     user = Field(Choices("root"), "Whose: root's; a cloud sets no other.", default="root")
     password = Field(Text(1, 255), "The password.", required=True, secret=True)
 
 
-def _reboot(doing: do.Doing, _row: Any, args: Document) -> Document:
-    server_actions.reboot(doing.asks, doing.target, args["type"])
-    doing.ended(doing.asks.request_id, f"reboot-{args['type']}")
+def _reboot(server: ServerActions, _row: Any, args: Document) -> Document:
+    server_actions.reboot(server.caller, server.target, args["type"])
+    server.ended(server.caller.request_id, f"reboot-{args['type']}")
     return {}
 
 
-def _rebuild(doing: do.Doing, row: Any, args: Document) -> Document:
-    image = IMAGES.one(doing.asks, args["image"])["id"] if args.get("image") else row.image_id
+def _rebuild(server: ServerActions, row: Any, args: Document) -> Document:
+    image = IMAGES.one(server.caller, args["image"])["id"] if args.get("image") else row.image_id
     if image is None:
         raise InvalidField("image", "is required: a server without one cannot be rebuilt")
     metadata = args.get("metadata")
-    server_actions.rebuild(doing.asks, doing.target, server_actions.Rebuild(
+    server_actions.rebuild(server.caller, server.target, server_actions.Rebuild(
         image_id=image, preserve_ephemeral=args["preserve_ephemeral"],
         columns={name: args[name] for name in ("key_name", "user_data") if name in args},
         metadata=None if metadata is None else METADATA.check(metadata, "metadata")))
-    doing.ended(doing.asks.request_id, "rebuild")
+    server.ended(server.caller.request_id, "rebuild")
     return {}
 
 
-def _create_image(doing: do.Doing, row: Any, args: Document) -> Document:
+def _create_image(server: ServerActions, row: Any, args: Document) -> Document:
     properties = {**args["metadata"], **({"description": args["description"]} if args["description"] else {})}
-    id = server_actions.create_image(doing.asks, doing.target, args["name"],
+    id = server_actions.create_image(server.caller, server.target, args["name"],
                                      METADATA.check(properties, "metadata"))
-    doing.ended(doing.asks.request_id, "createImage")
+    server.ended(server.caller.request_id, "createImage")
     return {"image": {"id": id, "name": args["name"]}, "consistency": _consistency(row)}
 
 
@@ -105,49 +106,47 @@ def _consistency(row: Any) -> str:
     return "stopped" if row.vm_state == STOPPED else "crash-consistent"
 
 
-def _crash_dump(doing: do.Doing, _row: Any, _args: Document) -> Document:
-    server_actions.PLAIN["trigger_crash_dump"](doing.asks, doing.target)
-    doing.ended(doing.asks.request_id, "trigger_crash_dump")
+def _crash_dump(server: ServerActions, _row: Any, _args: Document) -> Document:
+    server_actions.PLAIN["trigger_crash_dump"](server.caller, server.target)
+    server.ended(server.caller.request_id, "trigger_crash_dump")
     return {}
 
 
-def _change_password(doing: do.Doing, _row: Any, args: Document) -> Document:
-    server_actions.change_password(doing.asks, doing.target, args["password"])
+def _change_password(server: ServerActions, _row: Any, args: Document) -> Document:
+    server_actions.change_password(server.caller, server.target, args["password"])
     return {}
 
 
 #: Event: rule of its arguments, the action in the queue, how.
-EVENTS: Mapping[str, tuple[type[Kind], str, Callable[[do.Doing, Any, Document], Document]]] = {
-    "reboot": (Reboot, "reboot-{type}", _reboot), "rebuild": (Rebuild, "rebuild", _rebuild),
-    "create_image": (CreateImage, "createImage", _create_image),
-    "crash_dump": (CrashDump, "trigger_crash_dump", _crash_dump),
-    "change_password": (ChangePassword, "changePassword", _change_password)}
+EVENTS: Mapping[str, tuple[type[Kind], str, Callable[[ServerActions, Any, Document], Document]]] = {
+    "reboot": (RebootArguments, "reboot-{type}", _reboot), "rebuild": (RebuildArguments, "rebuild", _rebuild),
+    "create_image": (CreateImageArguments, "createImage", _create_image),
+    "crash_dump": (CrashDumpArguments, "trigger_crash_dump", _crash_dump),
+    "change_password": (ChangePasswordArguments, "changePassword", _change_password)}
 
 
-def event(asks: Asks, noun: Noun, key: str, sent: Mapping[str, Any], operation: Operation) -> Document:
+def event(caller: Caller, driver: Driver, key: str, sent: Mapping[str, Any], operation: Operation) -> Document:
     """Do it, unless this request id has done it before."""
     name = str(sent["event"])
-    if not isinstance(noun, Servers) or name not in EVENTS:
+    if not isinstance(driver, Servers) or name not in EVENTS:
         raise InvalidField("event", f"must be one of {', '.join(EVENTS)}, on a server", name)
     rule, action, function = EVENTS[name]
     args = {**rule.defaults(), **rule.check(dict(sent.get("args") or {}))}
     given = sent.get("request_id")
     if given:
-        asks.request_id = given if str(given).startswith("req-") and len(given) == 40 else (
-            f"req-{uuid.uuid5(FURTHER, f'{asks.project} {given}')}")
-    row = noun.row(asks, key)
-    if row is None:
-        raise NotFound(f"There is no server {key!r} in your project.", kind="server", key=key)
-    doing = do.Doing(asks, row.id, operation)
-    database = (do.found(asks, row.id) or (None, None))[0]
-    if database is None:
+        caller = caller.under(given if str(given).startswith("req-") and len(given) == 40 else (
+            f"req-{uuid.uuid5(NAMESPACE, f'{caller.project} {given}')}"))
+    row = driver.existing(caller, key)
+    server = ServerActions(caller, row.id, operation)
+    one = found(caller, row.id)
+    if one is None:
         raise NotFound(f"Server {key!r} was removed in the meantime.", kind="server", key=key)
-    with database.read() as connection:
-        before = names.asked(connection, row.id, asks.request_id, action.format(**args))
+    with one[0].read() as connection:
+        before = instance_actions.of_request(connection, row.id, caller.request_id, action.format(**args))
     if before is None:
-        found = function(doing, row, args)
+        answer = function(server, row, args)
     else:
-        doing.ended(asks.request_id, action.format(**args))
+        server.ended(caller.request_id, action.format(**args))
         image = orjson.loads(before.args).get("image") if name == "create_image" else None
-        found = {"image": {"id": image, "name": args["name"]}, "consistency": _consistency(row)} if image else {}
-    return {"done": True, **found, "resource": noun.one(asks, row.id)}
+        answer = {"image": {"id": image, "name": args["name"]}, "consistency": _consistency(row)} if image else {}
+    return {"done": True, **answer, "resource": driver.public(driver.one(caller, row.id))}

@@ -8,10 +8,11 @@ from typing import Any
 import orjson
 
 from magnetar_control.compute import flavor_extra_specs, flavors
+from magnetar_control.compute.caller import Caller
 from magnetar_core.errors import Conflict
 from magnetar_core.kinds import Flavor
+from magnetar_core.reconcile import Document
 
-from .asks import Asks, Document
 from .driver import Driver
 from .operations import Operation
 
@@ -31,36 +32,36 @@ class Flavors(Driver):
     kind = Flavor
     plain = True
 
-    def every(self, asks: Asks) -> list[Document]:
+    def every(self, caller: Caller) -> list[Document]:
         """All that the caller may see; for administrators the private ones too."""
-        specs = asks.allows(f"{flavor_extra_specs.RULE}index")
-        return [shown(row, specs=specs) for row in flavors.page(asks, public=None)]
+        specs = caller.allows(f"{flavor_extra_specs.RULE}index")
+        return [shown(row, specs=specs) for row in flavors.page(caller, public=None)]
 
-    def complete(self, asks: Asks, want: Document, have: Document | None) -> Document:
+    def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
         """Extra specs are set in a second step: what that would refuse is refused before the flavor is made."""
         if have is None or want["extra_specs"] != have["extra_specs"]:
             flavor_extra_specs.check(flavor_extra_specs.SPECS.check(want["extra_specs"], "extra_specs"))
         return want
 
-    def make(self, asks: Asks, want: Document, operation: Operation) -> None:
+    def make(self, caller: Caller, want: Document, operation: Operation) -> None:
         """The flavor, and then its extra specs."""
-        made = flavors.create(asks, want["name"], want["ram"], want["vcpus"], want["disk"], id=want.get("id") or None,
+        made = flavors.create(caller, want["name"], want["ram"], want["vcpus"], want["disk"], id=want.get("id") or None,
                               ephemeral=want["ephemeral"], swap=want["swap"], description=want["description"] or None)
         if want["extra_specs"]:
-            flavor_extra_specs.create(asks, made.id, want["extra_specs"])
+            flavor_extra_specs.create(caller, made.id, want["extra_specs"])
 
-    def change(self, asks: Asks, have: Document, want: Document, names: list[str], operation: Operation) -> None:
+    def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
         """Description and extra specs; nothing else of a flavor changes."""
         if "name" in names:
             raise Conflict("A flavor of a cloud cannot be renamed: make another one.", fields=["name"])
         if "description" in names:
-            flavors.update(asks, have["id"], want["description"] or None)
+            flavors.update(caller, have["id"], want["description"] or None)
         if "extra_specs" in names:
             for key in set(have["extra_specs"]) - set(want["extra_specs"]):
-                flavor_extra_specs.delete(asks, have["id"], key)
+                flavor_extra_specs.delete(caller, have["id"], key)
             if want["extra_specs"]:
-                flavor_extra_specs.create(asks, have["id"], want["extra_specs"])
+                flavor_extra_specs.create(caller, have["id"], want["extra_specs"])
 
-    def remove(self, asks: Asks, have: Document, operation: Operation) -> None:
+    def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
         """Servers keep their sizes."""
-        flavors.delete(asks, have["id"])
+        flavors.delete(caller, have["id"])

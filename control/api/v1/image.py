@@ -8,14 +8,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from magnetar_control.api.times import to_second
+from magnetar_control.compute.caller import Caller
 from magnetar_control.services.image.permissions import check_owner, check_readable, check_writer
 from magnetar_control.web import Answer, Request
 from magnetar_core.errors import Ambiguous, Conflict, ImageRefused, InvalidField, InvalidRequest
 from magnetar_core.kinds import Image
 from magnetar_core.plan import Result, Step
-from magnetar_core.reconcile import is_uuid
+from magnetar_core.reconcile import Document, is_uuid
 
-from .asks import Asks, Document
 from .driver import Driver
 from .operations import Operation
 
@@ -51,22 +51,22 @@ class Images(Driver):
         self.more: Mapping[str, Mapping[str, Callable[..., Answer]]] = {
             "data": {"PUT": self.upload, "GET": self.download}}
 
-    def every(self, asks: Asks) -> list[Document]:
+    def every(self, caller: Caller) -> list[Document]:
         """Those that can be meant by their name."""
-        return self._listed(asks)
+        return self._listed(caller)
 
-    def _listed(self, asks: Asks, name: str | None = None) -> list[Document]:
-        found = map(shown, asks.cloud.services.image.list(asks.context, name))
-        return [one for one in found if _mine(asks, one, ("public",))]
+    def _listed(self, caller: Caller, name: str | None = None) -> list[Document]:
+        found = map(shown, caller.cloud.services.image.list(caller.context, name))
+        return [one for one in found if _mine(caller, one, ("public",))]
 
-    def find(self, asks: Asks, key: str) -> Document | None:
+    def find(self, caller: Caller, key: str) -> Document | None:
         """By uuid, or by name."""
-        image = asks.cloud.services.image.show(asks.context, key.lower()) if is_uuid(key) else None
+        image = caller.cloud.services.image.show(caller.context, key.lower()) if is_uuid(key) else None
         if image is not None:
             one = shown(image)
-            return one if _mine(asks, one, ("public", "community")) else None
-        named = self._listed(asks, key)
-        found = [one for one in named if one["_owner"] == asks.project] or named
+            return one if _mine(caller, one, ("public", "community")) else None
+        named = self._listed(caller, key)
+        found = [one for one in named if one["_owner"] == caller.project] or named
         if len(found) > 1:
             raise Ambiguous(f"{len(found)} images have the name {key!r}; use a uuid.",
                             uuids=[one["id"] for one in found])
@@ -77,7 +77,7 @@ class Images(Driver):
         if want is None and have and have["status"] == "active":
             yield Step("drop", "remove the content")
 
-    def complete(self, asks: Asks, want: Document, have: Document | None) -> Document:
+    def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
         """Content comes by upload only; a digest of another kind than the one kept is compared with Glance's own."""
         for way in ("path", "url"):
             if way in (want.get("source") or {}):
@@ -88,54 +88,55 @@ class Images(Driver):
             want["checksum"] = have["checksum"]
         return want
 
-    def make(self, asks: Asks, want: Document, operation: Operation) -> None:
+    def make(self, caller: Caller, want: Document, operation: Operation) -> None:
         """A queued image."""
-        check_writer(asks.context)
+        check_writer(caller.context)
         fixed = {name: want[name] for name in ("id", "disk_format", "min_disk", "min_ram") if want.get(name)}
         kept = {DESCRIPTION: want["description"], CHECKSUM: want.get("checksum")}
         boot = want.get("disk_format") in ("aki", "ari")
-        asks.cloud.services.image.create(
-            asks.context, want.get("name"), **fixed, container_format=want["disk_format"] if boot else "bare",
+        caller.cloud.services.image.create(
+            caller.context, want.get("name"), **fixed, container_format=want["disk_format"] if boot else "bare",
             properties={**want["properties"], **{name: value for name, value in kept.items() if value}})
 
-    def change(self, asks: Asks, have: Document, want: Document, names: list[str], operation: Operation) -> None:
+    def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
         """Fields, and properties: those that are not wanted any more go."""
         old, new = dict(have["properties"]), dict(want["properties"])
         if have["description"]:
             old[DESCRIPTION] = have["description"]
         if want["description"]:
             new[DESCRIPTION] = want["description"]
-        self._set(asks, have, {**{name: want[name] for name in names if name in ("name", "min_disk", "min_ram")},
+        self._set(caller, have, {**{name: want[name] for name in names if name in ("name", "min_disk", "min_ram")},
                                **{name: None for name in old if name not in new},
                                **{name: value for name, value in new.items() if old.get(name) != value}})
 
-    def remove(self, asks: Asks, have: Document, operation: Operation) -> None:
+    def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
         """With its content."""
-        asks.cloud.services.image.delete(asks.context, have["id"])
+        caller.cloud.services.image.delete(caller.context, have["id"])
 
     # Content
 
-    def upload(self, request: Request, asks: Asks, _noun: Driver, key: str) -> Answer:
+    def upload(self, request: Request, caller: Caller, _driver: Driver, key: str) -> Answer:
         """Take the content in; it must have the digest that was said."""
-        have, images = self.one(asks, key), asks.cloud.services.image
+        have, images = self.one(caller, key), caller.cloud.services.image
         pieces = request.chunks()
         first = next(pieces, b"")
         if not have["disk_format"]:
-            self._set(asks, have, {"disk_format": sniffed(first)})
-        check_owner(asks.context, {"owner": have["_owner"]})
+            self._set(caller, have, {"disk_format": sniffed(first)})
+        check_owner(caller.context, {"owner": have["_owner"]})
         digest: dict[str, str] = {}
         try:
             images.upload(have["id"], self._checked(have, first, pieces, digest))
         except InvalidRequest as error:
             raise ImageRefused(error.message) from None
         if not have["checksum"]:
-            self._set(asks, have, {CHECKSUM: digest["found"]})
+            self._set(caller, have, {CHECKSUM: digest["found"]})
         result = Result([Step("receive", "take in the uploaded content")],
-                        [{"path": "status", "old": "queued", "new": "active"}], public(self.one(asks, have["id"])))
+                        [{"path": "status", "old": "queued", "new": "active"}],
+                        self.public(self.one(caller, have["id"])))
         return Answer({**result.as_dict(), "request_id": request.id})
 
-    def _set(self, asks: Asks, have: Document, values: Document) -> None:
-        asks.cloud.services.image.update(asks.context, have["id"], lambda _image: values)
+    def _set(self, caller: Caller, have: Document, values: Document) -> None:
+        caller.cloud.services.image.update(caller.context, have["id"], lambda _image: values)
 
     def _checked(self, have: Document, first: bytes, rest: Iterator[bytes], digest: dict[str, str]) -> Iterator[bytes]:
         algorithm, _colon, claimed = (have["checksum"] or "sha256:").partition(":")
@@ -148,20 +149,20 @@ class Images(Driver):
             raise InvalidRequest(f"The content has {digest['found']}, and {have['checksum']} was said; nothing is "
                                  "kept.")
 
-    def download(self, request: Request, asks: Asks, _noun: Driver, key: str) -> Answer:
+    def download(self, request: Request, caller: Caller, _driver: Driver, key: str) -> Answer:
         """The content."""
-        have = self.one(asks, key)
-        check_readable(asks.context, have)
+        have = self.one(caller, key)
+        check_readable(caller.context, have)
         if have["status"] not in ("active", "deactivated"):
             raise Conflict(f"Image {have['name']!r} has no content yet.")
-        pieces, size = asks.cloud.services.image.content(have["id"])
+        pieces, size = caller.cloud.services.image.content(have["id"])
         return Answer(pieces, 200, {"Content-Length": str(size), "Content-MD5": have["_md5"]}, OCTETS)
 
 
-def _mine(asks: Asks, one: Document, open: Collection[str]) -> bool:
+def _mine(caller: Caller, one: Document, open: Collection[str]) -> bool:
     """Whether the image can be meant: the project's own, and those of a visibility in *open*. Administrators see those
     of all projects elsewhere, and not here. Anybody may give a community image any name: its uuid is to mean it."""
-    return one["_owner"] == asks.project or one["_visibility"] in open or not asks.context.is_admin
+    return one["_owner"] == caller.project or one["_visibility"] in open or not caller.context.is_admin
 
 
 def _all(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:

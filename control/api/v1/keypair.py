@@ -10,11 +10,12 @@ import uuid
 from typing import Any
 
 from magnetar_control.compute import keypairs
+from magnetar_control.compute.caller import Caller
 from magnetar_core.errors import Conflict
 from magnetar_core.kinds import Keypair
+from magnetar_core.reconcile import Document
 
-from .asks import FURTHER, Asks, Document
-from .driver import Driver
+from .driver import NAMESPACE, Driver
 from .operations import Operation
 
 
@@ -28,7 +29,7 @@ def _sha256(public: str) -> str:
 
 def shown(row: Any) -> Document:
     """A key pair's row as the kind has it."""
-    return {"id": str(uuid.uuid5(FURTHER, f"{row.user_id} {row.name}")), "name": row.name, "description": "",
+    return {"id": str(uuid.uuid5(NAMESPACE, f"{row.user_id} {row.name}")), "name": row.name, "description": "",
             "public_key": row.public_key, "type": "ssh", "fingerprint": _sha256(row.public_key),
             "fingerprint_md5": row.fingerprint}
 
@@ -40,24 +41,24 @@ class Keypairs(Driver):
     takes_id, plain = False, True
     absent = {"description": ""}
 
-    def every(self, asks: Asks) -> list[Document]:
+    def every(self, caller: Caller) -> list[Document]:
         """All of the user."""
-        return [shown(row) for row in keypairs.page(asks) if row.type == "ssh"]
+        return [shown(row) for row in keypairs.page(caller) if row.type == "ssh"]
 
-    def complete(self, asks: Asks, want: Document, have: Document | None) -> Document:
+    def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
         """A key that is none is refused before anything is changed."""
         if have is None or want["public_key"] != have["public_key"]:
             keypairs.fingerprint("ssh", want["public_key"])
         return want
 
-    def make(self, asks: Asks, want: Document, operation: Operation) -> None:
+    def make(self, caller: Caller, want: Document, operation: Operation) -> None:
         """Keep the public key."""
-        keypairs.create(asks, want["name"], want["public_key"])
+        keypairs.create(caller, want["name"], want["public_key"])
 
-    def change(self, asks: Asks, have: Document, want: Document, names: list[str], operation: Operation) -> None:
+    def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
         """Nothing of a key pair changes."""
         raise Conflict("A key pair of a cloud cannot be renamed: make another one.", fields=names)
 
-    def remove(self, asks: Asks, have: Document, operation: Operation) -> None:
+    def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
         """Servers keep the key."""
-        keypairs.delete(asks, have["name"])
+        keypairs.delete(caller, have["name"])

@@ -8,13 +8,14 @@ from ipaddress import IPv4Network
 from typing import Any
 
 from magnetar_control.api.times import to_second
+from magnetar_control.compute.caller import Caller
 from magnetar_control.services import Page
 from magnetar_core import addresses
 from magnetar_core.errors import Ambiguous, Conflict, Forbidden, InvalidField, MagnetarError
 from magnetar_core.kinds import Network
 from magnetar_core.plan import Step
+from magnetar_core.reconcile import Document
 
-from .asks import Asks, Document
 from .driver import Driver
 from .operations import Operation
 
@@ -49,25 +50,25 @@ class Networks(Driver):
     making = (Step("make", "have hosts make it when they need it"),)
     removing = (Step("remove", "have hosts remove it"),)
 
-    def every(self, asks: Asks) -> list[Document]:
+    def every(self, caller: Caller) -> list[Document]:
         """Networks with their first subnets."""
         subnets: dict[str, Document] = {}
-        for one in _listed(asks, "subnets"):
+        for one in _listed(caller, "subnets"):
             subnets.setdefault(one["network_id"], one)
-        return [shown(one, subnets.get(one["id"]), asks.context.is_admin) for one in _listed(asks, "networks")
-                if one["shared"] or one["project_id"] == asks.project]
+        return [shown(one, subnets.get(one["id"]), caller.context.is_admin) for one in _listed(caller, "networks")
+                if one["shared"] or one["project_id"] == caller.project]
 
-    def find(self, asks: Asks, key: str) -> Document | None:
+    def find(self, caller: Caller, key: str) -> Document | None:
         """Own ones are meant before shared ones of the same name."""
         try:
-            return super().find(asks, key)
+            return super().find(caller, key)
         except Ambiguous:
-            own = [one for one in self.every(asks) if one["name"] == key and one["_owner"] == asks.project]
+            own = [one for one in self.every(caller) if one["name"] == key and one["_owner"] == caller.project]
             if len(own) == 1:
                 return own[0]
             raise
 
-    def complete(self, asks: Asks, want: Document, have: Document | None) -> Document:
+    def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
         """What is left out is what the network service gives, and what follows from the addresses."""
         want = dict(want)
         want["mtu"] = 0 if want.get("mtu") == MTU else want.get("mtu", 0)
@@ -86,27 +87,27 @@ class Networks(Driver):
             addresses.span(want, net)
         return want
 
-    def possible(self, asks: Asks, want: Document, have: Document | None) -> None:
+    def possible(self, caller: Caller, want: Document, have: Document | None) -> None:
         """The caller may have it so, its addresses are free, and no server is on *have*."""
-        if (want["mode"] != "nat" or want.get("bridge")) and not asks.context.is_admin:
+        if (want["mode"] != "nat" or want.get("bridge")) and not caller.context.is_admin:
             raise Forbidden(f"A network of mode {want['mode']} is made by administrators of the cloud. Use mode nat.")
         if want["mtu"] and want["mtu"] < LEAST_MTU:
             raise InvalidField("mtu", f"must be 0, for the default, or at least {LEAST_MTU}", want["mtu"])
-        if have and (ports := _listed(asks, "ports", limit=20, filters={"network_id": [have["id"]]})):
+        if have and (ports := _listed(caller, "ports", limit=20, filters={"network_id": [have["id"]]})):
             users = sorted({one["device_id"] or f"port {one['id']}" for one in ports})
             raise Conflict(f"Network {have['name']!r} is in use by {', '.join(users)}. Take them off it first, then "
                            "make it anew.", users=users)
         if want["mode"] == "bridge":
             return
-        flat = {one["id"] for one in _listed(asks, "networks") if asks.context.is_admin and one["type"] == "flat"}
-        others = [one["cidr"] for one in _listed(asks, "subnets")
+        flat = {one["id"] for one in _listed(caller, "networks") if caller.context.is_admin and one["type"] == "flat"}
+        others = [one["cidr"] for one in _listed(caller, "subnets")
                   if one["network_id"] not in flat | {have["id"] if have else ""}
                   and IPv4Network(one["cidr"]).overlaps(IPv4Network(want["cidr"], strict=False))]
         if others:
             raise InvalidField("cidr", f"must not overlap with another network of the cloud ({', '.join(others)}): "
                                        "hosts route to all of them", want["cidr"])
 
-    def make(self, asks: Asks, want: Document, operation: Operation) -> None:
+    def make(self, caller: Caller, want: Document, operation: Operation) -> None:
         """A network and a subnet; without the subnet no network is left."""
         values = {"name": want["name"], "description": want["description"]}
         if want["mtu"]:
@@ -115,28 +116,28 @@ class Networks(Driver):
             values["type"] = TYPES[want["mode"]]
         if want.get("bridge"):
             values["bridge"] = want["bridge"]
-        resources = asks.cloud.services.network.resources
-        (made,) = resources["networks"].create(asks.context, values)
+        resources = caller.cloud.services.network.resources
+        (made,) = resources["networks"].create(caller.context, values)
         try:
-            resources["subnets"].create(asks.context, {
+            resources["subnets"].create(caller.context, {
                 "network_id": made["id"], "cidr": str(IPv4Network(want["cidr"], strict=False)),
                 "enable_dhcp": want["dhcp"],
                 "allocation_pools": [{"start": want["dhcp_start"], "end": want["dhcp_end"]}]})
         except MagnetarError:
-            resources["networks"].delete(asks.context, made["id"])
+            resources["networks"].delete(caller.context, made["id"])
             raise
 
-    def change(self, asks: Asks, have: Document, want: Document, names: list[str], operation: Operation) -> None:
+    def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
         """The description; the rest is fixed, but the MTU, which hosts take up when they make it."""
         values = {name: want[name] for name in names if name == "description"}
         if "mtu" in names:
             raise InvalidField("mtu", "cannot change on a network of a cloud; make another one", want["mtu"])
-        asks.cloud.services.network.resources["networks"].update(asks.context, have["id"], values)
+        caller.cloud.services.network.resources["networks"].update(caller.context, have["id"], values)
 
-    def remove(self, asks: Asks, have: Document, operation: Operation) -> None:
+    def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
         """With its subnets."""
-        asks.cloud.services.network.resources["networks"].delete(asks.context, have["id"])
+        caller.cloud.services.network.resources["networks"].delete(caller.context, have["id"])
 
 
-def _listed(asks: Asks, plural: str, **page: Any) -> list[Document]:
-    return asks.cloud.services.network.resources[plural].list(asks.context, Page(**page))
+def _listed(caller: Caller, plural: str, **page: Any) -> list[Document]:
+    return caller.cloud.services.network.resources[plural].list(caller.context, Page(**page))

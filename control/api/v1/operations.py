@@ -16,12 +16,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from sqlalchemy.exc import DBAPIError
-
+from magnetar_control.compute.caller import Caller
 from magnetar_control.store.database import now
-from magnetar_core.errors import Cancelled, MagnetarError, NotFound, Unreachable
+from magnetar_core.errors import Cancelled, MagnetarError, NotFound
 
-from .asks import Asks
+from .errors import error_of
 
 log = logging.getLogger(__name__)
 RUNNING, SUCCEEDED, FAILED, CANCELLED = "running", "succeeded", "failed", "cancelled"
@@ -33,9 +32,11 @@ WORKERS = 64
 class Operation:
     """One piece of work of a project."""
 
-    def __init__(self, name: str, kind: str, key: str | None, asks: Asks) -> None:
+    def __init__(self, name: str, kind: str, key: str | None, caller: Caller) -> None:
         self.id, self.name, self.kind, self.key = str(uuid.uuid4()), name, kind, key
-        self.request_id, self.project, self.caller = asks.request_id, asks.project, asks.caller
+        self.request_id, self.project = caller.request_id, caller.project
+        context = caller.context
+        self.caller = f"{context.user_name or context.user_id}@{context.project_name or caller.project}"
         self.status, self.phase = RUNNING, "waiting"
         self.started_at, self.ended_at = now()[:19] + "Z", None
         self.result: Any = None
@@ -72,15 +73,8 @@ class Operation:
             self.result, status = function(self), SUCCEEDED
         except Cancelled as error:
             self.error, status = error, CANCELLED
-        except MagnetarError as error:
-            self.error, status = error, FAILED
-        except DBAPIError as error:
-            log.warning("the database failed: %s", error.orig, extra={"request_id": self.request_id})
-            self.error, status = Unreachable("A database of the cloud does not answer. Try again in seconds; what "
-                                             "was asked of the cloud by then goes on."), FAILED
-        except Exception:
-            log.exception("%s of %s %s failed", self.name, self.kind, self.key, extra={"request_id": self.request_id})
-            self.error, status = MagnetarError(f"The API failed; its log says why under {self.request_id}."), FAILED
+        except Exception as error:  # noqa: BLE001 - whatever fails is its outcome
+            self.error, status = error_of(error, self.request_id), FAILED
         self.ended_at = now()[:19] + "Z"  # type: ignore[assignment]
         self.status = status
         self._ended.set()
@@ -100,7 +94,7 @@ class Operations:
     """All of this process: those that run, and the last that ended."""
 
     def __init__(self, workers: int = WORKERS) -> None:
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="native")
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="v1")
         self._lock = threading.Lock()
         self._all: OrderedDict[str, Operation] = OrderedDict()
 
@@ -122,15 +116,15 @@ class Operations:
         with self._lock:
             self._all.pop(operation.id, None)
 
-    def mine(self, asks: Asks) -> list[Operation]:
+    def mine(self, caller: Caller) -> list[Operation]:
         """Those of the caller's project, newest first."""
         with self._lock:
-            return [one for one in reversed(self._all.values()) if one.project == asks.project]
+            return [one for one in reversed(self._all.values()) if one.project == caller.project]
 
-    def get(self, asks: Asks, id: str) -> Operation:
+    def get(self, caller: Caller, id: str) -> Operation:
         """One of the caller's project. Raises ``NotFound``."""
         found = self._all.get(id)
-        if found is None or found.project != asks.project:
+        if found is None or found.project != caller.project:
             raise NotFound(f"There is no operation {id[:80]!r}: it ended long ago, or another API service has it. Send "
                            "the request again to be told how it is.", kind="operation", key=id[:80])
         return found

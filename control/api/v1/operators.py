@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
 from sqlalchemy.engine import make_url
 
-from magnetar_control.compute import availability_zones, cells, hypervisors, limits, services
+from magnetar_control.compute import availability_zones, cells, hypervisors, instance_actions, limits, services
+from magnetar_control.compute.caller import Caller
+from magnetar_control.compute.target import Target
 from magnetar_control.store.services import COMPUTE, Service
 from magnetar_control.store.store import RESTART
+from magnetar_core.actions import ACTIONS
 from magnetar_core.errors import InvalidField, NotFound
 from magnetar_core.kinds import (
     AvailabilityZone,
@@ -22,13 +25,12 @@ from magnetar_core.kinds import (
     InstanceAction,
     Limits,
 )
-from magnetar_core.reconcile import warn
+from magnetar_core.reconcile import Document, warn
 
-from .asks import Asks, Document, paged
 from .driver import Driver
 from .operations import Operation
 from .server import Servers
-from .server_shown import stamp
+from .server_view import stamp
 
 SERVERS = Servers()
 
@@ -38,15 +40,15 @@ class ComputeServices(Driver):
 
     kind = ComputeService
 
-    def every(self, asks: Asks) -> list[Document]:
+    def every(self, caller: Caller) -> list[Document]:
         """All compute services; for administrators."""
-        return [_service(one) for one in services.every(asks, binary=COMPUTE)]
+        return [_service(one) for one in services.every(caller, binary=COMPUTE)]
 
     def given(self, key: str, want: Document) -> Document:
         """The key is the host's name, or the uuid."""
         return {"name": key, **self.kind.check(want, partial=True)}
 
-    def complete(self, asks: Asks, want: Document, have: Document | None) -> Document:
+    def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
         """A reason goes with disabled, and goes away with it."""
         if have is None:
             raise NotFound(f"There is no host {want.get('name')!r} in this cloud. A host comes into it by the settings "
@@ -57,18 +59,18 @@ class ComputeServices(Driver):
             want = {**want, "disabled_reason": None}
         return {**want, "name": have["name"]}
 
-    def change(self, asks: Asks, have: Document, want: Document, names: list[str], operation: Operation) -> None:
+    def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
         """Status, reason and whether it is forced down."""
         told = {name: want[name] for name in names if name in ("status", "forced_down")}
         if "disabled_reason" in names or told.get("status") == "disabled":
             told["status"] = want["status"]
             if want["status"] == "disabled" and want["disabled_reason"]:
                 told["disabled_reason"] = want["disabled_reason"]
-        services.update(asks, str(have["id"]), **told)
+        services.update(caller, str(have["id"]), **told)
 
-    def remove(self, asks: Asks, have: Document, operation: Operation) -> None:
+    def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
         """A host that nothing is on leaves the cloud."""
-        services.remove(asks, str(have["id"]))
+        services.remove(caller, str(have["id"]))
 
 
 def _service(one: Service) -> Document:
@@ -87,10 +89,10 @@ class Hypervisors(Driver):
 
     kind, makeable = Hypervisor, False
 
-    def every(self, asks: Asks) -> list[Document]:
+    def every(self, caller: Caller) -> list[Document]:
         """All; for administrators."""
-        rows, views = hypervisors.rows(asks), asks.cloud.hosts.all(fresh=True)
-        names = {cell.id: cell.name for cell in asks.cloud.store.cells()}
+        rows, views = hypervisors.rows(caller), caller.cloud.hosts.all(fresh=True)
+        names = {cell.id: cell.name for cell in caller.cloud.store.cells()}
         found = []
         for row in rows:
             info, view = orjson.loads(row["info"]), views.get(row["name"])
@@ -110,9 +112,9 @@ class Hosts(Driver):
 
     kind, makeable = Host, False
 
-    def every(self, asks: Asks) -> list[Document]:
+    def every(self, caller: Caller) -> list[Document]:
         """All; for administrators."""
-        return [{**orjson.loads(row["info"]), "name": row["name"]} for row in hypervisors.rows(asks)]
+        return [{**orjson.loads(row["info"]), "name": row["name"]} for row in hypervisors.rows(caller)]
 
 
 class Cells(Driver):
@@ -121,17 +123,17 @@ class Cells(Driver):
     kind = Cell
     takes_id = False
 
-    def every(self, asks: Asks) -> list[Document]:
+    def every(self, caller: Caller) -> list[Document]:
         """All but cell0."""
         return [{"id": cell.id, "name": cell.name, "disabled": cell.disabled, "database": _told(cell.database_url),
-                 "hosts": count, "_url": cell.database_url} for cell, count in cells.every(asks)]
+                 "hosts": count, "_url": cell.database_url} for cell, count in cells.every(caller)]
 
     def given(self, key: str, want: Document) -> Document:
         """The key is the name."""
         found: Document = self.kind.check({"name": key, **want}, partial=True)
         return found
 
-    def complete(self, asks: Asks, want: Document, have: Document | None) -> Document:
+    def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
         """The URL of the database counts where it is another one."""
         if have and want.get("database_url") in (None, have["_url"]):
             return {name: value for name, value in want.items() if name != "database_url"} | {"name": have["name"]}
@@ -140,17 +142,18 @@ class Cells(Driver):
                  f"{RESTART}.")
         return want
 
-    def make(self, asks: Asks, want: Document, operation: Operation) -> None:
+    def make(self, caller: Caller, want: Document, operation: Operation) -> None:
         """Its tables, and then its row."""
-        cells.create(asks, want["name"], want["database_url"], disabled=want["disabled"])
+        cells.create(caller, want["name"], want["database_url"], disabled=want["disabled"])
 
-    def change(self, asks: Asks, have: Document, want: Document, names: list[str], operation: Operation) -> None:
+    def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
         """Disabled or not; another database."""
-        cells.update(asks, have["name"], **{name: want[name] for name in ("database_url", "disabled") if name in names})
+        cells.update(caller, have["name"], **{
+            name: want[name] for name in ("database_url", "disabled") if name in names})
 
-    def remove(self, asks: Asks, have: Document, operation: Operation) -> None:
+    def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
         """Its row; the database stays."""
-        cells.delete(asks, have["name"])
+        cells.delete(caller, have["name"])
 
 
 def _told(url: str) -> str:
@@ -163,27 +166,32 @@ class InstanceActions(Driver):
 
     kind, makeable = InstanceAction, False
 
-    def filtered(self, asks: Asks, filters: dict[str, Any]) -> list[Document]:
+    def filtered(self, caller: Caller, filters: dict[str, Any]) -> list[Document]:
         """GET /v1/instance_action?server=…, by name or uuid (of a deleted one by uuid)."""
         server = filters.pop("server", None)
         if not server:
             raise InvalidField("server", "is required: the server, by name or uuid, whose actions are wanted")
-        row = SERVERS.row(asks, server)
-        id = row.id if row is not None else server
-        one = filters.pop("id", None)
-        if one:
-            return [_action(asks.compute("GET", f"/servers/{id}/os-instance-actions/{one}")["instanceAction"])]
-        return [_action(each) for each in paged(asks.compute, f"/servers/{id}/os-instance-actions", "instanceActions")]
+        row = SERVERS.row(caller, server)
+        target = instance_actions.find_server(caller, server if row is None else row.id)
+        request_id = filters.pop("id", None)
+        if request_id:
+            return [_action(caller, target, *instance_actions.show(caller, target, request_id))]
+        return [_action(caller, target, one) for one in instance_actions.page(caller, target)]
 
 
-def _action(one: Mapping[str, Any]) -> Document:
-    events = [{"event": event["event"], "started_at": stamp(event["start_time"]), "result": event["result"],
-               "finished_at": stamp(event["finish_time"]),
-               **{name: event[name] for name in ("host", "details") if event.get(name)}}
-              for event in one.get("events") or ()]
-    return {"id": one["request_id"], "server": one["instance_uuid"], "action": one["action"], "message": one["message"],
-            "user_id": one["user_id"], "project_id": one["project_id"], "started_at": stamp(one["start_time"]),
-            "updated_at": stamp(one.get("updated_at")), "events": events}
+def _action(caller: Caller, target: Target, row: Any, events: Sequence[Any] | None = ()) -> Document:
+    return {"id": row.request_id, "server": row.server_id, "action": ACTIONS[row.action].label, "message": row.message,
+            "user_id": row.user_id, "project_id": row.project_id, "started_at": stamp(row.start_time),
+            "updated_at": stamp(row.updated_at), "events": [_event(caller, target, one) for one in events or ()]}
+
+
+def _event(caller: Caller, target: Target, row: Any) -> Document:
+    shown = {"event": row.event, "started_at": stamp(row.start_time), "result": row.result,
+             "finished_at": stamp(row.finish_time)}
+    for name, rule in (("host", instance_actions.EVENTS), ("details", instance_actions.DETAILS)):
+        if getattr(row, name) and caller.allows(rule, target.row):
+            shown[name] = getattr(row, name)
+    return shown
 
 
 class LimitsOf(Driver):
@@ -193,10 +201,10 @@ class LimitsOf(Driver):
     MOST = ("instances", "cores", "ram", "metadata_items", "key_pairs", "server_groups", "server_group_members")
     USED = ("instances", "cores", "ram", "server_groups")
 
-    def every(self, asks: Asks) -> list[Document]:
+    def every(self, caller: Caller) -> list[Document]:
         """The one."""
-        most, used = limits.show(asks)
-        return [{"name": asks.context.project_name or asks.project, **{name: most[name] for name in self.MOST},
+        most, used = limits.show(caller)
+        return [{"name": caller.context.project_name or caller.project, **{name: most[name] for name in self.MOST},
                  **{f"{name}_used": used[name] for name in self.USED}}]
 
 
@@ -205,11 +213,11 @@ class AvailabilityZones(Driver):
 
     kind, makeable = AvailabilityZone, False
 
-    def every(self, asks: Asks) -> list[Document]:
+    def every(self, caller: Caller) -> list[Document]:
         """With their hosts for administrators."""
         where: dict[str, list[str]] = {}
-        if asks.context.is_admin:
-            for host in asks.cloud.hosts.all().values():
+        if caller.context.is_admin:
+            for host in caller.cloud.hosts.all().values():
                 where.setdefault(host.zone, []).append(host.name)
         return [{"name": zone.name, "available": zone.available, "hosts": sorted(where.get(zone.name, ()))}
-                for zone in availability_zones.every(asks)]
+                for zone in availability_zones.every(caller)]

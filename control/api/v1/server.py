@@ -73,10 +73,11 @@ class Servers(Driver):
 
     def one(self, caller: Caller, key: str) -> Document:
         """As ``find``. Raises ``NotFound``, ``Forbidden``."""
-        row = self._existing(caller, key)
+        row = self.existing(caller, key)
         return self.seen(caller, compute.show(caller, find(caller, row.id)))
 
-    def _existing(self, caller: Caller, key: str) -> Any:
+    def existing(self, caller: Caller, key: str) -> Any:
+        """As ``row``. Raises ``NotFound``."""
         row = self.row(caller, key)
         if row is None:
             raise NotFound(f"There is no server {key!r} in your project.", kind="server", key=key)
@@ -101,7 +102,7 @@ class Servers(Driver):
     def console(self, request: Any, caller: Caller, _driver: Driver, key: str) -> Answer:
         """The end of the console log."""
         query = dict(request.query)
-        row, lines = self._existing(caller, key), query.get("lines")
+        row, lines = self.existing(caller, key), query.get("lines")
         if lines is not None and not lines.isdigit():
             raise InvalidField("lines", "must be a whole number", lines)
         output = server_actions.console_output(caller, find(caller, row.id), int(lines) if lines else None)

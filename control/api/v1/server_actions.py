@@ -107,6 +107,17 @@ class ServerActions:
             raise Failed(f"{key} of server {row.name!r} failed: {why_failed(row)}", server=self.id)
         return row
 
+    def attach_interface(self, network_id: str, address: str | None, tag: str | None) -> None:
+        """A NIC on a new port; returns when the server has it."""
+        interfaces.attach(self.caller.under(f"req-{uuid.uuid4()}"), self.target, network_id, None, address or None,
+                          tag or None)
+
+    def detach_interface(self, port_id: str) -> None:
+        """Have the guest let go of a port."""
+        request_id = f"req-{uuid.uuid4()}"
+        interfaces.detach(self.caller.under(request_id), self.target, port_id)
+        self.ended(request_id, "detach_interface")
+
 
 Do = Callable[[ServerActions, Document], None]
 
@@ -155,14 +166,11 @@ def _reboot(server: ServerActions, args: Document) -> None:
 
 def _attach(server: ServerActions, args: Document) -> None:
     wish = args["wish"]
-    interfaces.attach(server.caller.under(f"req-{uuid.uuid4()}"), server.target, wish["_id"], None,
-                      wish.get("address") or None, wish.get("tag") or None)
+    server.attach_interface(wish["_id"], wish.get("address"), wish.get("tag"))
 
 
 def _detach(server: ServerActions, args: Document) -> None:
-    request_id = f"req-{uuid.uuid4()}"
-    interfaces.detach(server.caller.under(request_id), server.target, args["port"])
-    server.ended(request_id, "detach_interface")
+    server.detach_interface(args["port"])
 
 
 def _migrate(server: ServerActions, args: Document) -> None:

@@ -8,7 +8,7 @@ server, and of a host that does not answer; see ``server_dry_run``.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from magnetar_core.errors import Conflict
@@ -37,7 +37,7 @@ class Act(NamedTuple):
     args: Mapping[str, Any] = {}
 
 
-def steps(acts: list[Act]) -> list[Step]:
+def steps(acts: Sequence[Act]) -> list[Step]:
     """The steps of *acts*."""
     return [step(verb) for act in acts for verb in act.verbs]
 

@@ -78,7 +78,7 @@ class _References:
         """Name and uuid of the image."""
         if not given or isinstance(given, dict):
             return given or None
-        mine: Document | None = self.have and self.have["image"]
+        mine: Document | None = self.have["image"] if self.have else None
         if mine and given in (mine["id"], mine["name"]):
             return mine
         found = self.resolve(IMAGES, given, "image")
@@ -86,7 +86,7 @@ class _References:
 
     def networks(self, given: list[Document]) -> list[Document]:
         """The NICs; those that the server has where these fit what is wanted."""
-        have: list[Document] | None = self.have and self.have["networks"]
+        have: list[Document] | None = self.have["networks"] if self.have else None
         if have is not None and given is have:
             return have
         wishes = [self._nic(nic, at) for at, nic in enumerate(given)]
@@ -129,7 +129,7 @@ class _References:
         if given and given.get("image"):
             image = self.resolve(IMAGES, given["image"], "rescue.image")
             given = {**given, "image": image["id"] if image else given["image"]}
-        rescued: Document | None = self.have and self.have["rescue"]
+        rescued: Document | None = self.have["rescue"] if self.have else None
         return given if given is None or rescued is None else rescued
 
 

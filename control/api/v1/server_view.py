@@ -15,7 +15,7 @@ from magnetar_core.fields import SHOW
 from magnetar_core.kinds import Server
 from magnetar_core.reconcile import Document
 
-from .asks import FURTHER
+from .driver import NAMESPACE
 
 #: What a single host can be told and a cloud cannot.
 CONSTANT: Mapping[str, Any] = {"restart_on_crash": False, "resume_on_host_boot": True, "root_format": "qcow2",
@@ -47,7 +47,8 @@ def shown(row: Any, image_name: Callable[[str], str]) -> Document:
             {key: value for key, value in one.items() if key in BLOCK and value is not None}
             for one in blocks if not one.get("uuid") or one["uuid"] not in of_image],
         "key_name": row.key_name, "metadata": orjson.loads(row.metadata), "tags": orjson.loads(row.tags),
-        "availability_zone": row.pinned_availability_zone, "config_drive": bool(row.config_drive), "power": power.wanted(row.vm_state, row.power_state),
+        "availability_zone": row.pinned_availability_zone, "config_drive": bool(row.config_drive),
+        "power": power.wanted(row.vm_state, row.power_state),
         "rescue": {} if row.vm_state == "rescued" else None, **CONSTANT,
         "volumes_attached": [{"id": one["volume_id"], "name": "", "device": (one["device"] or "").rpartition("/")[2],
                               "delete_on_termination": one["delete_on_termination"]} for one in volumes],
@@ -70,7 +71,7 @@ def _nic(nic: Mapping[str, Any]) -> Document:
 
 def nic_id(port: str) -> str:
     """The uuid of an interface attachment, which follows from its port."""
-    return str(uuid.uuid5(FURTHER, f"interface {port}"))
+    return str(uuid.uuid5(NAMESPACE, f"interface {port}"))
 
 
 def _addresses(row: Any) -> Document:
