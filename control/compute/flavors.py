@@ -21,8 +21,8 @@ ALL = 2**31 - 1
 def page(caller: Caller, limit: int = ALL, *, public: bool | None = True, **more: Any) -> Sequence[Any]:
     """Rows of at most *limit* flavors. *public*: which ones administrators see: the public ones (True), the private
     ones (False), or all (``None``); others see the public ones and those that their project has access to. *more*:
-    sort, descending, least_ram, least_disk, name, marker, as in ``store.flavors.FlavorQuery``. Raises ``InvalidRequest``
-    when there is no flavor *marker*."""
+    sort, descending, least_ram, least_disk, name, marker, as in ``store.flavors.FlavorQuery``. Raises
+    ``InvalidRequest`` when there is no flavor *marker*."""
     wanted = flavors.FlavorQuery(
         limit=limit, project=caller.project, public=public if caller.context.is_admin else True, **more)
     with caller.cloud.store.api.read() as connection:
