@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import delete
 
 from magnetar_control.conductor import attach_volume, block_devices, delete_server, retry
-from magnetar_control.conductor.work import HostDown
+from magnetar_control.conductor.work import HostDown, WrongHost
 from magnetar_control.services.volume.tables import attachments
 from magnetar_control.services.volume.tables import volumes as rows
 from magnetar_core.errors import Conflict, TimedOut
@@ -25,7 +25,7 @@ def test_a_build_that_moves_on_takes_its_volumes_along(owner: Owner, monkeypatch
     def fails_once(work: Any, host: str, *more: Any) -> Any:
         tried.append((host, [one["volume_id"] for one in block_devices.entries(work)]))
         if len(tried) == 1:
-            raise Conflict("The first host is no good.")
+            raise WrongHost("The first host is no good.")
         return built(work, host, *more)
 
     monkeypatch.setattr(block_devices, "built", fails_once)
