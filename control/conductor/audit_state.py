@@ -70,28 +70,28 @@ class AuditState:
 def read_state(store: Store, agents: Agents, services: Services, names: Iterable[str] | None = None) -> AuditState:
     """Read everything: what is held before who holds it, so that what begins meanwhile is not taken for orphaned.
     *names*: the hosts whose agents are asked; all of them when left out."""
-    seen = AuditState()
+    state = AuditState()
     with store.api.write() as connection:  # the counters are compared under their lock
-        seen.counters = allocations.audit(connection)
-        seen.claims = list(connection.execute(select(claims)).all())
-        seen.hosts = {row.id: row for row in connection.execute(select(hosts)).all()}
-    seen.ports, seen.attachments = services.network.users(), services.volume.users()
-    seen.networks = services.network.names()
-    wanted = {row.name for row in seen.hosts.values()} if names is None else set(names)
-    for host in seen.hosts.values():
+        state.counters = allocations.audit(connection)
+        state.claims = list(connection.execute(select(claims)).all())
+        state.hosts = {row.id: row for row in connection.execute(select(hosts)).all()}
+    state.ports, state.attachments = services.network.users(), services.volume.users()
+    state.networks = services.network.names()
+    wanted = {row.name for row in state.hosts.values()} if names is None else set(names)
+    for host in state.hosts.values():
         if host.name in wanted:
-            _ask(seen, agents, host)
+            _read_host(state, agents, host)
     for cell, database in store.databases():
         try:
             with database.read() as connection:
-                _cell(seen, connection, cell.id)
+                _read_cell(state, connection, cell.id)
         except DBAPIError:
-            seen.silent.add(cell.id)
-    _former(seen, store)
-    return seen
+            state.silent.add(cell.id)
+    _tell_deleted(state, store)
+    return state
 
 
-def _ask(seen: AuditState, agents: Agents, host: Any) -> None:
+def _read_host(state: AuditState, agents: Agents, host: Any) -> None:
     try:
         with agents.client(host.endpoint) as client:
             found = {one["id"]: one for one in client.list("server")}
@@ -99,39 +99,39 @@ def _ask(seen: AuditState, agents: Agents, host: Any) -> None:
     except MagnetarError as error:
         log.info("host %s is not audited: %s", host.name, error.message)
         return
-    seen.there[host.name], seen.nets[host.name] = found, nets
+    state.there[host.name], state.nets[host.name] = found, nets
 
 
-def _cell(seen: AuditState, connection: Any, cell_id: str) -> None:
+def _read_cell(state: AuditState, connection: Any, cell_id: str) -> None:
     """Rows of servers, each with whether something is done to it in the same statement."""
     work = exists().where(actions.c.server_id == servers.c.id, actions.c.state.in_(("queued", "running")))
     columns = [servers.c[name] for name in ("id", "project_id", "user_id", "vm_state", "task_state", "power_state",
                                             "host", "flavor", "volumes", "interfaces", "request", "updated_at")]
     for row in connection.execute(select(*columns, work.label("busy")).where(servers.c.deleted_at.is_(None))):
-        if row.id in seen.servers:  # cell0 is first
-            if not seen.servers[row.id].busy:
-                seen.copies.add(row.id)
-            seen.servers.pop(row.id)
-        seen.servers[row.id], seen.cells[row.id] = row, cell_id
+        if row.id in state.servers:  # cell0 is first
+            if not state.servers[row.id].busy:
+                state.copies.add(row.id)
+            state.servers.pop(row.id)
+        state.servers[row.id], state.cells[row.id] = row, cell_id
     table = moves_table
     for move in connection.execute(select(table).where(table.c.status.not_in(migrations.ENDED))):
-        seen.moves.setdefault(move.server_id, []).append(move)
+        state.moves.setdefault(move.server_id, []).append(move)
 
 
-def _former(seen: AuditState, store: Store) -> None:
+def _tell_deleted(state: AuditState, store: Store) -> None:
     """Tell deleted servers from those that never were, and from those of which nobody can say anything."""
-    asked = {row.server_id for row in seen.claims} | set(seen.ports.values()) | set(seen.attachments.values())
-    asked.update(id for found in seen.there.values() for id in found)
-    asked.update(seen.moves)
-    ids = sorted(id for id in asked if id not in seen.servers)
+    asked = {row.server_id for row in state.claims} | set(state.ports.values()) | set(state.attachments.values())
+    asked.update(id for found in state.there.values() for id in found)
+    asked.update(state.moves)
+    ids = sorted(id for id in asked if id not in state.servers)
     for at in range(0, len(ids), MANY):
         some = ids[at:at + MANY]
-        deleted, lost = deleted_servers(store, some, seen.silent)
-        seen.deleted |= deleted
-        seen.unknown.update(lost)
-        seen.lost.update({id: cell for id, cell in lost.items() if cell not in seen.silent})
-        if CELL0 in seen.silent:
-            seen.unknown.update(set(some) - seen.deleted)
+        deleted, lost = deleted_servers(store, some, state.silent)
+        state.deleted |= deleted
+        state.unknown.update(lost)
+        state.lost.update({id: cell for id, cell in lost.items() if cell not in state.silent})
+        if CELL0 in state.silent:
+            state.unknown.update(set(some) - state.deleted)
 
 
 def deleted_servers(store: Store, ids: Iterable[str], silent: Iterable[str] = ()) -> tuple[set[str], dict[str, str]]:

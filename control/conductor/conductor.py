@@ -48,7 +48,7 @@ class Conductor(Environment):
         super().__init__(settings, store, services, agents, cell, delivery)
         self.over = threading.Event()
         #: Told, by host, what was heard of a server during an action that has ended and has not left it so.
-        self.overheard: Callable[[str, Mapping[str, Any]], None] = lambda _host, _document: None
+        self.recheck: Callable[[str, Mapping[str, Any]], None] = lambda _host, _document: None
         self._pool = ThreadPoolExecutor(settings.workers, thread_name_prefix="work")
         self._free = threading.BoundedSemaphore(settings.workers)
         self._held: dict[tuple[str, int], Work] = {}
@@ -64,7 +64,7 @@ class Conductor(Environment):
         #: Databases in whose queues something was left at the last look: the end of other work may make it free.
         self._left = {database.name: False for database in self._served}
 
-    def hears(self, host: str, document: Mapping[str, Any]) -> bool:
+    def tell_action(self, host: str, document: Mapping[str, Any]) -> bool:
         """Whether an action of the server that *document* tells of is in hand here; it keeps what was told last."""
         with self._lock:
             found = [work for work in self._held.values() if work.id == document["id"]]
@@ -74,7 +74,7 @@ class Conductor(Environment):
 
     def start(self, *more: Callable[[], None]) -> None:
         """Begin to work; *more* run in threads of their own until ``over``."""
-        self.look()
+        self.read_hosts()
         for database in self._served:
             database.listen()
             self._thread(f"take {database.name}", partial(self._take, database))
@@ -235,8 +235,8 @@ class Conductor(Environment):
             with self._lock:
                 self._held.pop(key, None)
                 self._mine.discard(key)
-            if work and work.heard and not work.left_as(work.heard[1]):
-                self.overheard(*work.heard)
+            if work and work.heard and not work.matches(work.heard[1]):
+                self.recheck(*work.heard)
             request_id.reset(named)
         return work.continuation if work else None
 

@@ -81,25 +81,25 @@ class HostWatch:
                         hosts.set_host(connection, name, conductor.ratios, **conductor.reserved)
 
             conductor.store.api.retried(once)
-        conductor.look()
-        conductor.overheard = self.overheard
+        conductor.read_hosts()
+        conductor.recheck = self.recheck
 
     def _round(self) -> None:
         conductor = self.conductor
-        conductor.look()
+        conductor.read_hosts()
         names = [name for name, host in conductor.states.hosts.items() if host.profile.cell_id == conductor.cell.id]
         for name in names:
             thread = self._threads.get(name)
-            if (thread is None or not thread.is_alive()) and self._mine(name):
+            if (thread is None or not thread.is_alive()) and self._keep_lease(name):
                 self._threads[name] = threading.Thread(target=self._watch, args=(name,), name=f"watch {name}",
                                                        daemon=True)
                 self._threads[name].start()
         seen = _up(conductor.settings.host_down_after, conductor.database)
         for name in names:
             conductor.states.up(name, name in seen)
-        self._others()
+        self._hosts_of_other_cells()
 
-    def _others(self) -> None:
+    def _hosts_of_other_cells(self) -> None:
         """Hosts of other cells are up or not as their own conductors say."""
         conductor = self.conductor
         others = [(cell, database) for cell, database in conductor.store.databases()
@@ -110,7 +110,7 @@ class HostWatch:
                 if host.profile.cell_id == cell_id:
                     conductor.states.up(name, name in (found or ()))
 
-    def _mine(self, name: str, *, seen: bool = False, problem: str | None = None) -> bool:
+    def _keep_lease(self, name: str, *, seen: bool = False, problem: str | None = None) -> bool:
         """Take or keep the watch of a host; False when another conductor has it."""
         database, holder = self.conductor.database, self.conductor.holder
         with database.write() as connection:
@@ -131,21 +131,21 @@ class HostWatch:
                 with conductor.agents.make(conductor.endpoint(name)) as client:
                     host = client.get("host")
                     self._inventory(name, host)
-                    if not self._mine(name, seen=True):
+                    if not self._keep_lease(name, seen=True):
                         return
                     conductor.states.up(name, up=True)
                     for event, document in client.watch(min(settings.heartbeat, LEASE / 3), events=["server"]):
                         if conductor.over.is_set():
                             return
                         if event == "heartbeat":
-                            if not self._mine(name, seen=True):
+                            if not self._keep_lease(name, seen=True):
                                 return
                             self._inventory(name, {**host, **document})
-                        self._heard(name, client, event, document)
+                        self._on_event(name, client, event, document)
             except (MagnetarError, DBAPIError, OSError) as error:
                 log.info("host %s: %s", name, error, extra={"host": name})
                 try:
-                    if not self._mine(name, problem=str(error)[:500]):
+                    if not self._keep_lease(name, problem=str(error)[:500]):
                         return
                 except DBAPIError:
                     pass
@@ -159,31 +159,31 @@ class HostWatch:
         with conductor.store.api.write() as connection:
             hosts.inventory(connection, name, host, conductor.ratios)
         self._kept[name] = totals
-        conductor.changed(name)
+        conductor.read_host(name)
 
-    def _heard(self, name: str, client: Client, event: str, document: Mapping[str, Any]) -> None:
+    def _on_event(self, name: str, client: Client, event: str, document: Mapping[str, Any]) -> None:
         """What is heard of a server while an action of it is in hand is the action's. It may be older than what the
         action has left, then and later; so of a server that is not as it was heard to be, its host is asked."""
         if event == "servers":
-            self._all(name, document.get("servers") or [])
-        elif event == "server" and not document.get("removed") and not self.conductor.hears(name, document):
-            self._believe(name, client, document)
+            self._on_connect(name, document.get("servers") or [])
+        elif event == "server" and not document.get("removed") and not self.conductor.tell_action(name, document):
+            self._recheck(name, client, document)
 
-    def overheard(self, name: str, document: Mapping[str, Any]) -> None:
+    def recheck(self, name: str, document: Mapping[str, Any]) -> None:
         """What was heard of a server during an action that has ended, and has not left it so. What cannot be asked now
         the audit sees."""
         try:
             with self.conductor.agents.client(self.conductor.endpoint(name)) as client:
-                self._believe(name, client, document)
+                self._recheck(name, client, document)
         except (MagnetarError, DBAPIError, OSError) as error:
             log.info("host %s: %s", name, error, extra={"host": name})
 
-    def _believe(self, name: str, client: Client, document: Mapping[str, Any]) -> None:
-        for row, _word in self._unlike(name, [document]):
+    def _recheck(self, name: str, client: Client, document: Mapping[str, Any]) -> None:
+        for row, _word in self._changed_servers(name, [document]):
             with contextlib.suppress(NotFound):
                 self.follow(name, [client.get("server", row.id)])
 
-    def _all(self, name: str, found: list[Mapping[str, Any]]) -> None:
+    def _on_connect(self, name: str, found: list[Mapping[str, Any]]) -> None:
         """Everything on the host at the moment of connecting."""
         self.follow(name, found)
         if not found:
@@ -204,7 +204,7 @@ class HostWatch:
     def follow(self, name: str, found: list[Mapping[str, Any]]) -> None:
         """Servers of this host that nothing is done to are as their guests are."""
         database = self.conductor.database
-        for row, word in self._unlike(name, found):
+        for row, word in self._changed_servers(name, found):
             power = POWERS[word]
             with database.write() as connection:
                 connection.execute(update(servers).where(
@@ -213,7 +213,7 @@ class HostWatch:
                 database.ring(connection, SERVERS_BELL)
             log.info("server %s is %s by itself", row.id, word, extra={"server": row.id, "host": name})
 
-    def _unlike(self, name: str, found: Sequence[Mapping[str, Any]]) -> list[tuple[Any, str]]:
+    def _changed_servers(self, name: str, found: Sequence[Mapping[str, Any]]) -> list[tuple[Any, str]]:
         """Those of the servers that nothing is done to and that are not as they were *found*, with how that is."""
         power = {one["id"]: str(one["power_state"]) for one in found}
         if not power:

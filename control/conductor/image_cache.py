@@ -34,11 +34,11 @@ def remove_unused(conductor: Environment) -> int:
             continue
         try:
             with conductor.agents.client(conductor.endpoint(name)) as client:
-                used = _needed(conductor, name)
+                used = _needed_images(conductor, name)
                 for image in client.list("image"):
                     # Those that were brought have their uuid for a name; others are the host's own.
                     brought = image["name"] == image["id"]
-                    if not (brought and image["id"] not in used and _old(image)) and not _spent(
+                    if not (brought and image["id"] not in used and _is_old(image)) and not _is_spent_copy(
                             conductor, image["name"]):
                         continue
                     try:
@@ -53,7 +53,7 @@ def remove_unused(conductor: Environment) -> int:
     return count
 
 
-def _spent(conductor: Environment, name: str) -> bool:
+def _is_spent_copy(conductor: Environment, name: str) -> bool:
     """Whether an image of a host is a copy that was made for a ``createImage``, and that has ended."""
     if not OF_A_SERVER.fullmatch(name):
         return False
@@ -64,13 +64,13 @@ def _spent(conductor: Environment, name: str) -> bool:
     return bool(states) and not states & {"queued", "running"}
 
 
-def _old(image: Mapping[str, Any]) -> bool:
+def _is_old(image: Mapping[str, Any]) -> bool:
     before = datetime.fromisoformat(now()) - timedelta(seconds=UNUSED)
     moment = datetime.fromisoformat(str(image["updated_at"] or image["created_at"]).rstrip("Z").partition("+")[0])
     return moment < before
 
 
-def _needed(conductor: Environment, host: str) -> set[str]:
+def _needed_images(conductor: Environment, host: str) -> set[str]:
     """Images of servers that are there, or were a day ago: another conductor may believe that they are there still."""
     before = (datetime.fromisoformat(now()) - timedelta(seconds=UNUSED)).isoformat(timespec="microseconds")
     with conductor.database.read() as connection:

@@ -51,7 +51,7 @@ class Periodic:
         self._due: dict[str, float] = {}
         #: What the audit found last time; only what is found twice is repaired.
         self._before: set[Finding] = set()
-        self._told: set[Finding] = set()
+        self._reported: set[Finding] = set()
 
     def run(self) -> None:
         """Until the conductor ends."""
@@ -61,9 +61,9 @@ class Periodic:
             for task in TASKS:
                 if self._due[task.name] <= time.monotonic() and not self.conductor.over.is_set():
                     self._due[task.name] = time.monotonic() + task.every
-                    self._once(task)
+                    self._run_task(task)
 
-    def _once(self, task: Task) -> None:
+    def _run_task(self, task: Task) -> None:
         try:
             if not task.alone or self.first():
                 task.run(self)
@@ -92,14 +92,14 @@ class Periodic:
         lasting = [one for one in found if one in self._before]
         self._before = set(found)
         for one in lasting:
-            if one not in self._told:
+            if one not in self._reported:
                 log.warning("%s", one.text, extra={"host": one.place})
             self.repairer.repair(state, one)
-        self._told = set(lasting)
+        self._reported = set(lasting)
         return lasting
 
 
-def _unlearn(periodic: Periodic) -> None:
+def _forget_deliveries(periodic: Periodic) -> None:
     """What is believed to be on hosts is looked at again."""
     periodic.conductor.delivery.known = set()
 
@@ -108,5 +108,5 @@ TASKS = (
     Task("confirming resizes", confirm_resize.LOOK,
          lambda periodic: confirm_resize.confirm_expired(periodic.conductor)),
     Task("audit", 120.0, Periodic.audit),
-    Task("looking at hosts again", 3600.0, _unlearn, alone=False),
+    Task("looking at hosts again", 3600.0, _forget_deliveries, alone=False),
     Task("removing images from hosts", 3600.0, lambda periodic: image_cache.remove_unused(periodic.conductor)))

@@ -148,7 +148,7 @@ def predicted(cloud, row):
 def chosen(cloud, row):
     """The host that the flow of the conductor claims, or why there is none."""
     conductor = Conductor(cloud.settings, cloud.store, cloud.services, cloud.agents, "cell1", FLOWS, None)
-    conductor.look()
+    conductor.read_hosts()
     for name in ("kvm1", "kvm2", "kvm3", "kvm4", "kvm5"):
         conductor.states.up(name, up=name != "kvm5")
     conductor._began -= 3600.0  # it is not waited for hosts that come up
