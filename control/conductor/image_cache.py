@@ -19,15 +19,15 @@ from . import snapshot
 from .environment import Environment
 
 log = logging.getLogger(__name__)
-#: Seconds that an image lies on a host without a server there that needs it.
+#: Seconds that an unused image stays on a host.
 UNUSED = 24 * 3600.0
-#: How hosts call copies of servers.
+#: Names of the copies on hosts.
 OF_A_SERVER = re.compile(re.escape(snapshot.COPY) + "[0-9a-f-]{36}")
 
 
 def remove_unused(conductor: Environment) -> int:
-    """Images that no server of a host has needed for a day go from there; how many. A build brings them again. So do
-    copies of servers that ``createImage`` could not remove when it had ended."""
+    """Remove images from hosts where no server has needed them for a day, and copies of servers that ``createImage``
+    has left; returns how many. A build brings images again."""
     count = 0
     for name, host in list(conductor.states.hosts.items()):
         if host.profile.cell_id != conductor.cell.id or not host.profile.up:
@@ -54,7 +54,7 @@ def remove_unused(conductor: Environment) -> int:
 
 
 def _is_spent_copy(conductor: Environment, name: str) -> bool:
-    """Whether an image of a host is a copy that was made for a ``createImage``, and that has ended."""
+    """Whether an image on a host is the copy of a ``createImage`` that has ended."""
     if not OF_A_SERVER.fullmatch(name):
         return False
     with conductor.database.read() as connection:
@@ -71,7 +71,8 @@ def _is_old(image: Mapping[str, Any]) -> bool:
 
 
 def _needed_images(conductor: Environment, host: str) -> set[str]:
-    """Images of servers that are there, or were a day ago: another conductor may believe that they are there still."""
+    """Images of servers that are on the host or were there a day ago: another conductor may believe that they are
+    delivered."""
     before = (datetime.fromisoformat(now()) - timedelta(seconds=UNUSED)).isoformat(timespec="microseconds")
     with conductor.database.read() as connection:
         return set(connection.execute(select(servers.c.image_id).distinct().where(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Repairs of what the audit finds. Each may be done twice, and by several conductors at once."""
+"""Repairs of what the audit finds. Each may run twice, and in several conductors at once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FAULT = ("The control plane lost track of what was done to the server. See its a
 
 
 class Repairer:
-    """Repairs with what one conductor has."""
+    """Repairs findings."""
 
     def __init__(self, conductor: Environment, watch: HostWatch) -> None:
         self.conductor, self.watch = conductor, watch
