@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Ways to the agents of the hosts: clients, kept and lent."""
+"""Clients of the hosts' agents, pooled."""
 
 from __future__ import annotations
 
@@ -15,38 +15,37 @@ from magnetar_core.client import Client
 from magnetar_core.errors import MagnetarError, TimedOut, Unreachable
 from magnetar_core.flows.migrate import Side
 
-#: The id of the request for which this thread works; the agents' logs name it too.
+#: Id of the API request for which this thread works. The agents log it too.
 request_id: contextvars.ContextVar[str | None] = contextvars.ContextVar("request_id", default=None)
-#: Clients kept for each host; more are made when they are needed, and closed afterwards.
+#: Clients that the pool keeps for each host; more are made when needed, and closed after use.
 KEPT = 8
-#: What users are told of an agent that does not answer; its own words name hosts, paths and addresses.
+#: Messages for users about an agent that does not answer; the original ones name hosts, paths and addresses.
 PLAIN = {Unreachable.code: "The server's host does not answer. Try again later.",
          TimedOut.code: "The server's host did not answer in time. Try again later."}
 
 
 def plain(error: MagnetarError) -> str:
-    """What a failure at a host says to users, who are not told which host it is."""
+    """The message of a failed call of an agent for users, who are not told which host it is."""
     return PLAIN.get(error.code, error.message)
 
 
 class Named(Client):
-    """A client whose requests have the id of the request for which they are made. What an agent does just once is known
-    by another id, in the body."""
+    """A client that sends the id of the API request for which it is used."""
 
     def _headers(self, request_id_: str, accept: str = "application/json") -> dict[str, str]:
         return super()._headers(request_id.get() or request_id_, accept)
 
     def diagnostics(self, server_id: str) -> dict[str, Any]:
-        """What a server has used since it was started."""
+        """Usage figures of a server since its guest was started."""
         return self._call("GET", f"/v1/server/{server_id}/diagnostics")
 
     def uptime(self, patience: float) -> dict[str, Any]:
-        """For how long the host is up, and its load; asked again for so many seconds while its agent restarts."""
+        """Uptime and load of the host; retried for *patience* seconds while its agent restarts."""
         return self._call("GET", "/v1/host/uptime", deadline=time.monotonic() + patience)
 
 
 class Agents:
-    """Lends clients for endpoints such as ``unix:/run/magnetar/agent.sock`` or ``https://kvm1:6553``."""
+    """A pool of clients by endpoint, such as ``unix:/run/magnetar/agent.sock`` or ``https://kvm1:6553``."""
 
     def __init__(self, ca_cert: Path | None = None, client_cert: Path | None = None, client_key: Path | None = None,
                  timeout: float = 600.0) -> None:
@@ -58,7 +57,7 @@ class Agents:
 
     @contextlib.contextmanager
     def client(self, endpoint: str) -> Iterator[Named]:
-        """A client that nobody else uses meanwhile."""
+        """A client that no other thread uses meanwhile."""
         with self._lock:
             free = self._free.setdefault(endpoint, [])
             client = free.pop() if free else None
@@ -76,7 +75,7 @@ class Agents:
         client.close()
 
     def make(self, endpoint: str) -> Named:
-        """A client of one's own."""
+        """A client outside of the pool."""
         tls = self.tls if endpoint.startswith("https") else {}
         return Named(endpoint, timeout=self.timeout, **tls)  # type: ignore[arg-type]
 
@@ -87,7 +86,7 @@ class Agents:
             yield Side(lent.enter_context(self.client(endpoint)))
 
     def close(self) -> None:
-        """Close what is kept."""
+        """Close the pooled clients."""
         with self._lock:
             kept, self._free = [c for free in self._free.values() for c in free], {}
         for client in kept:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What hosts must have before a server can be there: images. Brought once, whoever needs them."""
+"""Delivery of images to hosts: each image is brought to a host once."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import threading
 from magnetar_control.services import Context, Document, Images
 from magnetar_core.client import Client
 
-#: The control plane itself, for images of any project.
+#: The control plane itself: it may read images of all projects.
 ITSELF = Context("", None, frozenset(("admin",)))
 
 
 class Delivery:
-    """Brings images to hosts. What is believed to be on a host is remembered until a build fails there."""
+    """Brings images to hosts, and remembers what was delivered until a build on the host fails."""
 
     def __init__(self, images: Images, timeout: float) -> None:
         self.images, self.timeout = images, timeout
@@ -23,11 +23,11 @@ class Delivery:
         self._under_way: dict[tuple[str, str], threading.Lock] = {}
 
     def forget(self, host: str) -> None:
-        """What was believed to be on the host may not be there."""
+        """Check again what is on the host."""
         self.known = {key for key in self.known if key[1] != host}
 
     def image(self, client: Client, host: str, id: str, context: Context = ITSELF) -> None:
-        """Have the image's content on the host; several servers that need it wait for one transfer."""
+        """Bring an image to the host; several servers that need it wait for one transfer."""
         key = ("image", host, id)
         if key in self.known:
             return
@@ -36,7 +36,7 @@ class Delivery:
         with lock:
             if key in self.known:
                 return
-            # A copy that has another checksum is not the image's, and goes; servers that stand on it keep it.
+            # A copy with another checksum is replaced; servers that are based on it keep it.
             found = client.ensure("image", id, _wanted(id, self.images.show(context, id) or {}), "recreate")
             if found["resource"]["status"] != "active":
                 chunks, size = self.images.content(id)
@@ -45,7 +45,7 @@ class Delivery:
 
 
 def _wanted(id: str, image: Document) -> Document:
-    """The host's image, with as much as is known of ours: nothing when it was deleted meanwhile."""
+    """The image in the agent's form. Empty properties when it was deleted meanwhile."""
     properties = image.get("properties") or {}
     want = {"name": id, "source": {"upload": True}, "properties": {
         name: str(value)[:255] for name, value in properties.items() if str(value)}}

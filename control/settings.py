@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # ruff: noqa: RUF009 - _doc is dataclasses.field
-"""Settings of the control plane: one dataclass, read from a YAML file. Each field's ``doc`` is its documentation."""
+"""Settings of the control plane: a dataclass, read from a YAML file. Each field's ``doc`` is its documentation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import yaml
 
 from magnetar_core.errors import MagnetarError
 
-#: The filters of the scheduler that are applied unless others are named.
+#: Filters of the scheduler that are enabled by default.
 USUAL_FILTERS = ("AggregateMultiTenancyIsolation", "AggregateInstanceExtraSpecsFilter", "ComputeCapabilitiesFilter",
                  "ImagePropertiesFilter", "DifferentHostFilter", "SameHostFilter")
 FILE = Path("/etc/magnetar/control.yml")
@@ -136,12 +136,12 @@ class Settings:
         return self.database_url is not None and self.cell_database_url is None
 
     def limits(self) -> dict[str, int]:
-        """How many actions of a kind a host bears at once."""
+        """How many actions of a kind may run at a host at once."""
         return {"build": self.builds_per_host, "live": self.live_migrations_per_host}
 
 
 def load(path: Path | None = None, **given: Any) -> Settings:
-    """Settings of the file (the default one may be missing), with *given* values that are not ``None`` over them."""
+    """Settings of the file, overridden by *given* values other than ``None``. The default file may be missing."""
     source = path or FILE
     values: dict[str, Any] = {}
     if path or source.exists():
@@ -156,7 +156,7 @@ def load(path: Path | None = None, **given: Any) -> Settings:
 
 
 def make(values: dict[str, Any], source: str = "the settings") -> Settings:
-    """Settings of plain values, checked. Raises ``InvalidSettings`` that names the field."""
+    """Validated settings. Raises ``InvalidSettings`` that names the field."""
     hints = typing.get_type_hints(Settings)
     checked = {}
     for name, value in values.items():

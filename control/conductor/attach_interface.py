@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""NICs come to servers and go from them: the flows of ``attach_interface`` and ``detach_interface``."""
+"""The flows of ``attach_interface`` and ``detach_interface``."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ List = list[dict[str, Any]]
 
 
 def attach_interface(work: Work) -> None:
-    """The server has a NIC at the port of ``args["wish"]``; when that cannot be, the port is free again. While
-    the host does not say, it is tried again."""
+    """Attach a NIC with the port of ``args["wish"]``; free the port again when that fails. While the host does not
+    answer, try again."""
     network, nic = work.conductor.services.network, None
     try:
         with work.event():
@@ -47,8 +47,8 @@ def _plug(work: Work, nic: Document) -> None:
 
 
 def _undo(work: Work, nic: Document | None, error: Exception) -> None:
-    """The server does not get the NIC: the port is free, or goes, once the guest is without it. Where the guest does
-    not let go, the port stays the server's; the audit frees it when the host shows that the guest has no such NIC."""
+    """Free or delete the port once the guest is without the NIC. Where the guest does not release it, the port stays
+    the server's; the audit frees it when the host shows that the guest has no such NIC."""
     if nic is not None:
         try:
             _unplug(work, nic["mac"], nic["port_id"])
@@ -67,7 +67,7 @@ def _undo(work: Work, nic: Document | None, error: Exception) -> None:
 
 
 def detach_interface(work: Work) -> None:
-    """The server is without the NIC of ``args["mac"]``, and the port ``args["port_id"]`` is free or gone."""
+    """Detach the NIC ``args["mac"]``, and free or delete the port ``args["port_id"]``."""
     try:
         with work.event():
             _unplug(work, work.args["mac"], work.args["port_id"])
@@ -89,7 +89,7 @@ def _unplug(work: Work, mac: str, port_id: str) -> None:
 
 
 def _note(work: Work, known: Document, change: Callable[[List], List]) -> None:
-    """The server has these NICs, and addresses that follow from them."""
+    """Save the NICs of the server, and the addresses that follow from them."""
     def once() -> None:
         with work.database.write() as connection:
             kept = servers.revise(connection, work.id, "interfaces", change)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Volumes come to servers and go from them: the flows of ``attach_volume`` and ``detach_volume``.
+"""The flows of ``attach_volume`` and ``detach_volume``.
 
-The API has written the entry in ``servers.volumes`` and reserved the volume; here the agents are asked, then the volume
-service is told, then the entry is noted or removed. Each step may be done again.
+The API has saved the entry in ``servers.volumes`` and reserved the volume. The flow asks the agents, then tells the
+volume service, then saves or removes the entry. Each step may be done again.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ log = logging.getLogger(__name__)
 
 
 def attach_volume(work: Work) -> None:
-    """The volume of ``args["attachment_id"]`` is in the server; when that cannot be, it is free again. While a
-    host does not say, it is tried again."""
-    entry = find(work)
-    if entry is None:  # it was given up already
+    """Attach the volume of ``args["attachment_id"]``; free it again when that fails. While a host does not answer, try
+    again."""
+    entry = entry_of(work)
+    if entry is None:  # a try before has failed already
         work.done()
         return
     try:
@@ -49,12 +49,12 @@ def _attach(work: Work, entry: Document) -> None:
     device = f"/dev/{connect(work, host, entry)}"
     volumes.attached(entry["attachment_id"], host, device)
     if device != entry["device"]:
-        change(work, entry["attachment_id"], lambda one: {**one, "device": device})
+        change_entry(work, entry["attachment_id"], lambda one: {**one, "device": device})
 
 
 def _undo(work: Work, entry: Document, error: Exception) -> None:
-    """The server does not get the volume: nobody keeps anything for it, once its guest is without it. Where the guest
-    does not let go, the volume stays the server's, and can be detached."""
+    """Free the volume once the guest is without it. Where the guest does not release it, it stays the server's and can
+    be detached."""
     try:
         disconnect(work, work.server.host, entry["volume_id"])
     except HostDown:
@@ -68,13 +68,13 @@ def _undo(work: Work, entry: Document, error: Exception) -> None:
         work.failed(error)
         return
     work.conductor.services.volume.detached(entry["attachment_id"])
-    change(work, entry["attachment_id"], lambda _one: None)
+    change_entry(work, entry["attachment_id"], lambda _one: None)
     work.failed(error)
 
 
 def detach_volume(work: Work) -> None:
-    """The server is without the volume of ``args["attachment_id"]``; it keeps it when the guest does not let go."""
-    entry = find(work)
+    """Detach the volume of ``args["attachment_id"]``; the server keeps it when the guest does not release it."""
+    entry = entry_of(work)
     if entry is None:
         work.done()
         return
@@ -89,17 +89,17 @@ def detach_volume(work: Work) -> None:
     except MagnetarError as error:
         work.failed(error)
         return
-    change(work, entry["attachment_id"], lambda _one: None)
+    change_entry(work, entry["attachment_id"], lambda _one: None)
     work.done()
 
 
-def find(work: Work) -> Document | None:
-    """The entry of the action's attachment."""
+def entry_of(work: Work) -> Document | None:
+    """The entry of the action's attachment in ``servers.volumes``."""
     kept: list[Document] = orjson.loads(work.server.volumes)
     return next((one for one in kept if one["attachment_id"] == work.args["attachment_id"]), None)
 
 
-def change(work: Work, attachment_id: str, how: Callable[[Document], Document | None]) -> None:
+def change_entry(work: Work, attachment_id: str, how: Callable[[Document], Document | None]) -> None:
     """Change one entry, or remove it (``None``)."""
     def all_of(kept: list[Document]) -> list[Document]:
         changed = [how(one) if one["attachment_id"] == attachment_id else one for one in kept]

@@ -30,7 +30,7 @@ from .audit_state import AuditState, parts, read_state
 
 @dataclass(frozen=True)
 class Finding:
-    """*kind*: the name of the check; *id*: of the server, claim, port …; *place*: cell or host; *text*: for people."""
+    """*kind*: name of the check. *id*: of the server, claim, port … *place*: cell or host. *text*: for operators."""
 
     kind: str
     id: str
@@ -38,13 +38,13 @@ class Finding:
     text: str
 
 
-#: How networks are called that a cloud makes on its hosts: whatever an operator made there has another name.
+#: Names of networks that the cloud makes on hosts; those of operators have other names.
 OF_THE_CLOUD = re.compile("mag-[0-9a-f]{8}")
 Found = Iterator[Finding]
 
 
 def stuck(state: AuditState) -> Found:
-    """Something seems to be done to a server, and nobody does it."""
+    """A server with a task_state, or building, without an action."""
     for id, row in state.servers.items():
         if not row.busy and (row.task_state is not None or row.vm_state == BUILDING):
             yield Finding("stuck", id, state.cells[id], f"server {id} is {row.vm_state}, {row.task_state}; no action "
@@ -52,19 +52,19 @@ def stuck(state: AuditState) -> Found:
 
 
 def copy(state: AuditState) -> Found:
-    """A crash between the copy into the cell and the end of the one in cell0."""
+    """A server that is in its cell and in cell0: a conductor crashed while it moved."""
     for id in state.copies:
         yield Finding("copy", id, CELL0, f"server {id} is in its cell, and still in cell0")
 
 
 def counter(state: AuditState) -> Found:
-    """Counters of hosts."""
+    """A host whose counters are not the sum of its claims."""
     for one in state.counters:
         yield Finding("counter", one.host, one.host, f"host {one.host} counts {one.counted}, its claims are {one.held}")
 
 
 def lost(state: AuditState) -> Found:
-    """A server that nothing says was deleted, and that its cell does not know: it may well live."""
+    """A server that is mapped to a cell without a row there, and that nothing says was deleted: it may be alive."""
     for id, cell in state.lost.items():
         names = sorted(name for name, found in state.there.items() if id in found)
         yield Finding("lost", id, cell, f"server {id} is mapped to cell {cell}, whose database has no row of it (an "
@@ -73,7 +73,7 @@ def lost(state: AuditState) -> Found:
 
 
 def orphan(state: AuditState) -> Found:
-    """A claim of a server that is gone, or one of a host that the server has nothing to do with any more."""
+    """A claim of a server that is gone, or of a host that the server has left."""
     for claim in state.claims:
         row, name = state.servers.get(claim.server_id), state.hosts[claim.host_id].name
         free = name in state.there and claim.server_id not in state.there[name]
@@ -95,7 +95,7 @@ def _claim(kind: str, state: AuditState, claim: Any, why: str) -> Finding:
 
 
 def unclaimed(state: AuditState) -> Found:
-    """A server on a host that does not hold what its flavor says."""
+    """A server whose claim on its host differs from its flavor."""
     held = {(claim.consumer_id, state.hosts[claim.host_id].name): claim for claim in state.claims}
     for id, row in state.servers.items():
         if row.busy or not row.host or row.vm_state == ERROR:
@@ -110,7 +110,7 @@ def unclaimed(state: AuditState) -> Found:
 
 
 def port(state: AuditState) -> Found:
-    """A port of a server that is gone, or that does not know it."""
+    """A port of a server that is gone, or whose row does not have it."""
     for id, server in state.ports.items():
         row = state.servers.get(server)
         if row is None and server in state.deleted:
@@ -121,7 +121,8 @@ def port(state: AuditState) -> Found:
 
 
 def attachment(state: AuditState) -> Found:
-    """An attachment of a server that is gone, or that does not know it; or the other way round."""
+    """An attachment of a server that is gone, or whose row does not have it; or a row with an attachment that the
+    volume service does not have."""
     for id, server in state.attachments.items():
         row = state.servers.get(server)
         if row is None and server in state.deleted:
@@ -135,7 +136,7 @@ def attachment(state: AuditState) -> Found:
 
 
 def _kept(kind: str, of: str, state: AuditState, row: Any, id: str) -> Found:
-    """Kept for a server whose row lacks it. The guest may have it nevertheless: then it is told only."""
+    """A port or attachment that is missing in the server's row. Where the guest has it, it is only reported."""
     without = state.without(row, of)
     if without:
         yield Finding(kind, id, row.id, f"{kind} {id} is kept for server {row.id}, which does not have it")
@@ -149,7 +150,7 @@ def _attached(row: Any) -> list[str]:
 
 
 def move(state: AuditState) -> Found:
-    """A move that neither goes on nor waits for a word."""
+    """A migration that neither goes on nor waits for confirm or revert."""
     for id, moves in state.moves.items():
         row = state.servers.get(id)
         for one in moves:
@@ -160,7 +161,7 @@ def move(state: AuditState) -> Found:
 
 
 def left(state: AuditState) -> Found:
-    """A server on a host that was deleted, or that nobody knows, or that is elsewhere."""
+    """A guest whose server is deleted, unknown, or on another host."""
     for host, found in state.there.items():
         for id in found:
             row = state.servers.get(id)
@@ -173,7 +174,7 @@ def left(state: AuditState) -> Found:
 
 
 def absent(state: AuditState) -> Found:
-    """A server that its host does not have, or has in another power state."""
+    """A server that its host does not have, or has with other volumes, NICs or power state."""
     for id, row in state.servers.items():
         if row.busy or row.host not in state.there or row.vm_state == ERROR:
             continue
@@ -191,7 +192,7 @@ def absent(state: AuditState) -> Found:
 
 
 def network(state: AuditState) -> Found:
-    """A network of the cloud that was deleted, and that no server of the host uses."""
+    """A deleted network that is still on a host and that no guest uses."""
     for host, nets in state.nets.items():
         used = {nic.get(name) for one in state.there[host].values() for nic in one.get("networks") or ()
                 for name in ("network", "network_id")}
@@ -206,18 +207,18 @@ CHECKS: tuple[Callable[[AuditState], Found], ...] = (
 
 
 def findings(state: AuditState) -> list[Finding]:
-    """What the checks find in one look."""
+    """The findings of one reading."""
     return [found for one in CHECKS for found in one(state)]
 
 
 def run(store: Store, agents: Agents, services: Services, pause: float = 2.0) -> list[Finding]:
-    """What is found in two looks, *pause* seconds apart: nothing, in a cloud that is well."""
+    """The findings that two readings, *pause* seconds apart, have in common."""
     return run_with_state(store, agents, services, pause)[0]
 
 
 def run_with_state(store: Store, agents: Agents, services: Services,
                    pause: float = 2.0) -> tuple[list[Finding], AuditState]:
-    """As ``run``, with the last look, which tells who did not answer."""
+    """As ``run``, with the last reading, which says who did not answer."""
     state = read_state(store, agents, services)
     before = set(findings(state))
     if not before:

@@ -29,8 +29,8 @@ MANY = 500
 
 @dataclass
 class AuditState:
-    """One look. ``servers``: the rows of those that are not deleted, with ``cell_id``, by id; ``there``: what each host
-    that answers has, by host and id."""
+    """One reading. ``servers``: rows of servers that are not deleted, by id. ``there``: guests by host and id, of the
+    hosts that answer."""
 
     hosts: Mapping[str, Any] = field(default_factory=dict)  # by id
     claims: list[Any] = field(default_factory=list)
@@ -44,17 +44,17 @@ class AuditState:
     moves: dict[str, list[Any]] = field(default_factory=dict)
     there: dict[str, dict[str, Any]] = field(default_factory=dict)
     nets: dict[str, list[Any]] = field(default_factory=dict)
-    #: Ids of servers that are deleted for sure: see ``former``.
+    #: Ids of deleted servers; see ``deleted_servers``.
     deleted: set[str] = field(default_factory=set)
-    #: Ids of which nobody can say anything now: their cell does not answer, or has lost them.
+    #: Ids whose cell does not answer or has no row of them.
     unknown: set[str] = field(default_factory=set)
-    #: Of these, those whose cell answers and has no row of them, with the cell.
+    #: Of these, those whose cell answers, with the cell.
     lost: dict[str, str] = field(default_factory=dict)
-    silent: set[str] = field(default_factory=set)  # cells
+    silent: set[str] = field(default_factory=set)  # cells that do not answer
 
     def without(self, row: Any, kind: str) -> bool | None:
-        """Whether its guest has no volumes or NICs (*kind*) but those that the row knows; ``None`` while a host that
-        may have the guest does not say."""
+        """Whether the guest has no volumes or NICs (*kind*) beyond those of its row; ``None`` while a host that may
+        have the guest does not answer."""
         places = {row.host, *(self.hosts[one.host_id].name for one in self.claims if one.server_id == row.id)} - {None}
         if not places <= self.there.keys():
             return None
@@ -62,36 +62,36 @@ class AuditState:
         return all(there <= noted for noted, there in found)
 
     def idle(self, id: str) -> Any:
-        """The row of a server to which nothing is done."""
+        """The row of a server without an action."""
         row = self.servers.get(id)
         return None if row is None or row.busy else row
 
 
 def read_state(store: Store, agents: Agents, services: Services, names: Iterable[str] | None = None) -> AuditState:
-    """Read everything: what is held before who holds it, so that what begins meanwhile is not taken for orphaned.
-    *names*: the hosts whose agents are asked; all of them when left out."""
-    seen = AuditState()
+    """Read everything; claims, ports and attachments before servers, so that those of new servers do not look orphaned.
+    *names*: the hosts whose agents are asked; all when left out."""
+    state = AuditState()
     with store.api.write() as connection:  # the counters are compared under their lock
-        seen.counters = allocations.audit(connection)
-        seen.claims = list(connection.execute(select(claims)).all())
-        seen.hosts = {row.id: row for row in connection.execute(select(hosts)).all()}
-    seen.ports, seen.attachments = services.network.users(), services.volume.users()
-    seen.networks = services.network.names()
-    wanted = {row.name for row in seen.hosts.values()} if names is None else set(names)
-    for host in seen.hosts.values():
+        state.counters = allocations.audit(connection)
+        state.claims = list(connection.execute(select(claims)).all())
+        state.hosts = {row.id: row for row in connection.execute(select(hosts)).all()}
+    state.ports, state.attachments = services.network.users(), services.volume.users()
+    state.networks = services.network.names()
+    wanted = {row.name for row in state.hosts.values()} if names is None else set(names)
+    for host in state.hosts.values():
         if host.name in wanted:
-            _ask(seen, agents, host)
+            _read_host(state, agents, host)
     for cell, database in store.databases():
         try:
             with database.read() as connection:
-                _cell(seen, connection, cell.id)
+                _read_cell(state, connection, cell.id)
         except DBAPIError:
-            seen.silent.add(cell.id)
-    _former(seen, store)
-    return seen
+            state.silent.add(cell.id)
+    _tell_deleted(state, store)
+    return state
 
 
-def _ask(seen: AuditState, agents: Agents, host: Any) -> None:
+def _read_host(state: AuditState, agents: Agents, host: Any) -> None:
     try:
         with agents.client(host.endpoint) as client:
             found = {one["id"]: one for one in client.list("server")}
@@ -99,45 +99,45 @@ def _ask(seen: AuditState, agents: Agents, host: Any) -> None:
     except MagnetarError as error:
         log.info("host %s is not audited: %s", host.name, error.message)
         return
-    seen.there[host.name], seen.nets[host.name] = found, nets
+    state.there[host.name], state.nets[host.name] = found, nets
 
 
-def _cell(seen: AuditState, connection: Any, cell_id: str) -> None:
-    """Rows of servers, each with whether something is done to it in the same statement."""
+def _read_cell(state: AuditState, connection: Any, cell_id: str) -> None:
+    """Rows of servers, each with whether it has an action, in one statement."""
     work = exists().where(actions.c.server_id == servers.c.id, actions.c.state.in_(("queued", "running")))
     columns = [servers.c[name] for name in ("id", "project_id", "user_id", "vm_state", "task_state", "power_state",
                                             "host", "flavor", "volumes", "interfaces", "request", "updated_at")]
     for row in connection.execute(select(*columns, work.label("busy")).where(servers.c.deleted_at.is_(None))):
-        if row.id in seen.servers:  # cell0 is first
-            if not seen.servers[row.id].busy:
-                seen.copies.add(row.id)
-            seen.servers.pop(row.id)
-        seen.servers[row.id], seen.cells[row.id] = row, cell_id
+        if row.id in state.servers:  # cell0 is first
+            if not state.servers[row.id].busy:
+                state.copies.add(row.id)
+            state.servers.pop(row.id)
+        state.servers[row.id], state.cells[row.id] = row, cell_id
     table = moves_table
     for move in connection.execute(select(table).where(table.c.status.not_in(migrations.ENDED))):
-        seen.moves.setdefault(move.server_id, []).append(move)
+        state.moves.setdefault(move.server_id, []).append(move)
 
 
-def _former(seen: AuditState, store: Store) -> None:
-    """Tell deleted servers from those that never were, and from those of which nobody can say anything."""
-    asked = {row.server_id for row in seen.claims} | set(seen.ports.values()) | set(seen.attachments.values())
-    asked.update(id for found in seen.there.values() for id in found)
-    asked.update(seen.moves)
-    ids = sorted(id for id in asked if id not in seen.servers)
+def _tell_deleted(state: AuditState, store: Store) -> None:
+    """Tell deleted servers from unknown ones, and from those of cells that do not answer."""
+    asked = {row.server_id for row in state.claims} | set(state.ports.values()) | set(state.attachments.values())
+    asked.update(id for found in state.there.values() for id in found)
+    asked.update(state.moves)
+    ids = sorted(id for id in asked if id not in state.servers)
     for at in range(0, len(ids), MANY):
         some = ids[at:at + MANY]
-        deleted, lost = deleted_servers(store, some, seen.silent)
-        seen.deleted |= deleted
-        seen.unknown.update(lost)
-        seen.lost.update({id: cell for id, cell in lost.items() if cell not in seen.silent})
-        if CELL0 in seen.silent:
-            seen.unknown.update(set(some) - seen.deleted)
+        deleted, lost = deleted_servers(store, some, state.silent)
+        state.deleted |= deleted
+        state.unknown.update(lost)
+        state.lost.update({id: cell for id, cell in lost.items() if cell not in state.silent})
+        if CELL0 in state.silent:
+            state.unknown.update(set(some) - state.deleted)
 
 
 def deleted_servers(store: Store, ids: Iterable[str], silent: Iterable[str] = ()) -> tuple[set[str], dict[str, str]]:
-    """Of servers without a live row: those that are deleted, for their row in their cell says so or, where that
-    answers, their mapping; and the cell of those that are mapped and of which nothing says so. *silent*: cells not to
-    be asked."""
+    """Of servers without a live row: the deleted ones, and the cell of those that are mapped and not known to be
+    deleted. A server is deleted when its row in its cell says so or, where the cell answers, its mapping. *silent*:
+    cells that are not asked."""
     some, silent, rows = list(ids), set(silent), []
     with store.api.read() as connection:
         mapped = {row.server_id: row for row in connection.execute(
@@ -155,7 +155,7 @@ def deleted_servers(store: Store, ids: Iterable[str], silent: Iterable[str] = ()
 
 
 def parts(row: Any, resource: Any) -> dict[str, tuple[set[str], set[str]]]:
-    """Volumes and NICs: those that the row knows, and those that the guest has."""
+    """Volumes and NICs: those of the row, and those of the guest."""
     return {"volumes": ({one["volume_id"] for one in orjson.loads(row.volumes)},
                         {one["id"] for one in resource["volumes_attached"]}),
             "nics": ({one["mac"] for one in orjson.loads(row.interfaces)},

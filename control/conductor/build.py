@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A server comes into being on its host: the flow of ``create`` in a cell, and what a host needs beforehand.
+"""The flow of ``create`` in a cell: build the server on its host.
 
-Everything is asked for as "be so": ports, networks and images of the host, volumes, at last the server itself. What
-fails on one host is tried on another, ``max_attempts`` times.
+Every step is idempotent: ports, networks and images of the host, volumes, then the server itself. A build that fails is
+tried on another host of the cell, on ``max_attempts`` hosts in all.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def build(work: Work) -> None:
         return
     except MagnetarError as error:
         work.conductor.states.built(host, well=False)
-        _again(work, host, error)
+        _reschedule(work, host, error)
         return
     work.conductor.states.built(host, well=True)
     work.done(**nics.observed(ports, resource), launched_at=work.server.launched_at or now(), progress=100, host=host,
@@ -49,24 +49,24 @@ def build(work: Work) -> None:
 
 
 def make(work: Work, host: str, ports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Have the server with its NICs on *host*; returns the agent's resource."""
+    """Make the server with its NICs on *host*; returns the agent's resource."""
     with work.client(host) as client:
         delivery.networks(work, client, host, ports)
-        document = described(work, ports)
+        document = document_of(work, ports)
         if document["image"]:
             delivery.image(work, client, host, document["image"])
         if document["key_name"]:
             document["key_name"] = delivery.keypair(work, client, host)
-        document["block_device_mapping"], abroad = block_devices.prepared(work, host)
-        if abroad:  # it starts when it has them
+        document["block_device_mapping"], abroad = block_devices.prepare(work, host)
+        if abroad:  # it is started when it has these volumes
             document["power"] = "off"
         answer = client.ensure("server", work.id, document, timeout=work.conductor.settings.action_timeout,
-                               progress=work.progress, request_id=work.once)
+                               progress=work.progress, request_id=work.idempotency_key)
     work.conductor.services.network.bind(work.id, host)
-    return block_devices.built(work, host, answer["resource"], abroad)
+    return block_devices.finish_build(work, host, answer["resource"], abroad)
 
 
-def described(work: Work, ports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def document_of(work: Work, ports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The document of kind ``server`` for the agent."""
     server, flavor, request = work.server, work.flavor, work.request
     root = next((block for block in request.get("blocks") or () if block["boot_index"] == 0), None)
@@ -82,21 +82,21 @@ def described(work: Work, ports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "availability_zone": server.availability_zone or work.conductor.settings.default_availability_zone}
 
 
-def _again(work: Work, host: str, error: Exception) -> None:
+def _reschedule(work: Work, host: str, error: Exception) -> None:
     """Try another host of the cell; when none is left, the server is in error."""
-    work.confirm_lease()  # what is on the host may be another conductor's by now
+    work.confirm_lease()  # another conductor may be building it by now
     tried = [*work.args.get("tried", []), host]
     work.conductor.delivery.forget(host)
     clean(work, host)
     refused = isinstance(error, MagnetarError) and error.status < 500 and not (
-        error.remote or isinstance(error, WrongHost))  # another host would be refused too
+        error.remote or isinstance(error, WrongHost))  # other hosts would be refused too
     if refused or len(tried) >= work.conductor.settings.max_attempts:
         block_devices.give_back(work, everything=True)
-        _gone(work)
+        _leave_host(work)
         work.error(error)
         return
     block_devices.give_back(work, everything=False)
-    _gone(work)
+    _leave_host(work)
     try:
         api = leased(work.confirm_lease, work.conductor.store.api)
         found = place(api, work.conductor.states, spec_of(
@@ -109,11 +109,11 @@ def _again(work: Work, host: str, error: Exception) -> None:
             explanation=f"It failed on {', '.join(tried)}: {message(error)} {none.explanation.text()}"))
         return
     work.note(host=found.host, task_state="scheduling")
-    work.later(0.0, host=found.host, args=servers.text({**work.args, "tried": tried}))
+    work.put_back(0.0, host=found.host, args=servers.text({**work.args, "tried": tried}))
 
 
 def clean(work: Work, host: str) -> None:
-    """Nothing of the server is left on the host; a host that does not answer is cleaned when it is back."""
+    """Delete the server from the host; a host that does not answer is cleaned when it is back."""
     try:
         with work.client(host) as client:
             client.delete("server", work.id, timeout=work.conductor.settings.action_timeout)
@@ -123,9 +123,9 @@ def clean(work: Work, host: str) -> None:
         log.warning("server %s: what is left of it on %s is removed later: %s", work.id, host, error.message)
 
 
-def _gone(work: Work) -> None:
-    """The server holds nothing of the host any more, and is on none."""
+def _leave_host(work: Work) -> None:
+    """Release the claims of the server; it is on no host."""
     with work.conductor.store.api.write() as connection:
         allocations.release(connection, work.id)
-    work.conductor.look(aggregates=False)
+    work.conductor.read_hosts(aggregates=False)
     work.note(host=None)

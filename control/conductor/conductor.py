@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The conductor: takes actions of its cell (and of cell0), and has them done, several at once."""
+"""The conductor: takes actions from the queues of its cell and of cell0, and does several at once."""
 
 from __future__ import annotations
 
@@ -32,40 +32,41 @@ from .work import Continuation, Work
 
 log = logging.getLogger(__name__)
 Flow = Callable[[Work], None]
-#: Seconds that work in hand may go on when the conductor is told to stop.
+#: Seconds that actions in hand may go on after the conductor is told to stop.
 GRACE = 20.0
-#: Seconds in which further workers become free, when all were busy; and in which more is asked for that begins together
-#: with others, after some of it was taken. What comes alone waits for neither.
+#: Seconds to wait for more free workers after all were busy; seconds to wait after creates were taken from cell0, for
+#: more that can begin together. A single action waits for neither.
 FREED, GATHER = 0.04, 0.03
 
 
 class Conductor(Environment):
-    """One conductor process's work. *cell*: name of its cell. *schedules*: whether it also takes new servers from
-    cell0 (one of all conductors must)."""
+    """The conductor of one process. *cell*: name of its cell. *schedules*: whether it also takes new servers from
+    cell0; at least one conductor of the cloud must."""
 
     def __init__(self, settings: Settings, store: Store, services: Services, agents: Agents, cell: str,
                  flows: Mapping[str, Mapping[str, Any]], delivery: Delivery, schedules: bool = True) -> None:
         super().__init__(settings, store, services, agents, cell, delivery)
         self.over = threading.Event()
-        #: Told, by host, what was heard of a server during an action that has ended and has not left it so.
-        self.overheard: Callable[[str, Mapping[str, Any]], None] = lambda _host, _document: None
+        #: Called with a host and what it said of a server during an action that has left the server otherwise.
+        self.recheck: Callable[[str, Mapping[str, Any]], None] = lambda _host, _document: None
         self._pool = ThreadPoolExecutor(settings.workers, thread_name_prefix="work")
         self._free = threading.BoundedSemaphore(settings.workers)
         self._held: dict[tuple[str, int], Work] = {}
-        #: What is in hand, also while it waits for its worker or its server is being read.
+        #: Actions in hand, also those that wait for a worker or whose server is being read.
         self._mine: set[tuple[str, int]] = set()
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._served = [store.cell(self.cell.id), *([store.cell0] if schedules else ())]
-        #: By the name of the database that the action is in.
+        #: Flows by the name of the action's database.
         self._flows = {self._served[0].name: flows["cell"], store.cell0.name: flows["cell0"]}
         self._gone: Mapping[str, Flow] = flows["gone"]
         self._together: Mapping[str, Callable[[Sequence[Work]], list[Work]]] = flows["together"]
-        #: Databases in whose queues something was left at the last look: the end of other work may make it free.
+        #: By database: whether the last look left actions in the queue, which the end of others may make available.
         self._left = {database.name: False for database in self._served}
 
-    def hears(self, host: str, document: Mapping[str, Any]) -> bool:
-        """Whether an action of the server that *document* tells of is in hand here; it keeps what was told last."""
+    def tell_action(self, host: str, document: Mapping[str, Any]) -> bool:
+        """Hand what a host said of a server to the action of that server, if one is in hand here; returns whether one
+        is."""
         with self._lock:
             found = [work for work in self._held.values() if work.id == document["id"]]
             for work in found:
@@ -73,8 +74,8 @@ class Conductor(Environment):
             return bool(found)
 
     def start(self, *more: Callable[[], None]) -> None:
-        """Begin to work; *more* run in threads of their own until ``over``."""
-        self.look()
+        """Start to work; *more* run in threads of their own until ``over`` is set."""
+        self.read_hosts()
         for database in self._served:
             database.listen()
             self._thread(f"take {database.name}", partial(self._take, database))
@@ -88,11 +89,11 @@ class Conductor(Environment):
         thread.start()
 
     def works(self) -> bool:
-        """Whether the threads live that take actions and keep leases."""
+        """Whether the threads that take actions and keep leases are alive."""
         return not self.over.is_set() and all(thread.is_alive() for thread in self._threads)
 
     def stop(self, grace: float = GRACE) -> None:
-        """Take nothing more, end what is in hand within *grace* seconds, and give the rest back."""
+        """Take no more actions, end those in hand within *grace* seconds, and give the others back."""
         self.over.set()
         for database in self._served:
             database.bell.ring(ACTIONS_BELL)
@@ -117,7 +118,7 @@ class Conductor(Environment):
             taken: Sequence[Any] = ()
             try:
                 if room:
-                    likely, self._left[database.name] = self._left[database.name], True  # for work that ends meanwhile
+                    likely, self._left[database.name] = self._left[database.name], True  # for those that end meanwhile
                     taken, self._left[database.name] = actions.take(database, self.holder, room, limits, likely)
             except DBAPIError as error:
                 log.warning("database %s: %s", database.name, error.orig)
@@ -135,8 +136,8 @@ class Conductor(Environment):
                 database.bell.wait(ACTIONS_BELL, seen)
 
     def _begins(self, database: Database, action: Any) -> bool:
-        """Whether an action that was taken is begun now. One whose lease ran out while it is in hand here is not: it
-        is this conductor's again, and goes on."""
+        """Whether an action that was taken is to begin now. If its lease ran out while it is in hand here, it goes on
+        instead."""
         key = (database.name, action.id)
         with self._lock:
             new = key not in self._mine
@@ -144,7 +145,7 @@ class Conductor(Environment):
         return new
 
     def _submit(self, database: Database, taken: Sequence[Any]) -> None:
-        """Have workers do actions that were taken: each one, or first one several of which all have the same begun."""
+        """Hand actions that were taken to workers: each by itself, or several with a common first step together."""
         kinds: dict[str, list[Any]] = {}
         for action in taken:
             first = database is self.store.cell0 and action.attempts == 1 and action.action in self._together
@@ -157,8 +158,8 @@ class Conductor(Environment):
                     self._pool.submit(self._do, Continuation(database, action))
 
     def _room(self) -> int:
-        """How many workers are free; these are taken. Waits a moment when there is none, and then a little more for
-        others: to look once for several costs a fraction."""
+        """Reserve all free workers; returns how many. Waits a moment when none is free, and then a little longer for
+        more: one query for several actions costs a fraction."""
         count = 1 if self._free.acquire(blocking=False) else 0
         if not count:
             count = 1 if self._free.acquire(timeout=0.2) else 0
@@ -168,16 +169,16 @@ class Conductor(Environment):
         return count
 
     def _begin_together(self, database: Database, taken: Sequence[Any]) -> None:
-        """In a worker: begin several actions at once. Those that go on have workers of their own from then on."""
+        """In a worker: begin several actions at once. Those with a continuation get workers of their own."""
         first, *others = self._begun(database, taken)
         for one in others:
-            with contextlib.suppress(RuntimeError):  # the conductor ends: what is left is given back
+            with contextlib.suppress(RuntimeError):  # the conductor ends: they are given back
                 self._pool.submit(self._do, one)
         self._do(first)
 
     def _begun(self, database: Database, taken: Sequence[Any]) -> list[Continuation | None]:
-        """Begin several actions at once. For each of them with what to go on, if with anything: with itself, where that
-        could not be."""
+        """Begin several actions at once. Returns the continuation of each: ``None`` where it has ended, the action
+        itself where it could not begin together with others."""
         works: dict[int, Work] = {}
         try:
             with database.read() as connection:
@@ -204,9 +205,9 @@ class Conductor(Environment):
         return [going[action.id] if action.id in going else Continuation(database, action) for action in taken]
 
     def _do(self, in_hand: Continuation | None) -> None:
-        """In a worker: do an action that was taken, and those with which its flow goes on."""
+        """In a worker: do an action and its continuations."""
         try:
-            while in_hand and not self.over.is_set():  # what is left then is given back
+            while in_hand and not self.over.is_set():  # what is left is given back
                 self._begins(in_hand.database, in_hand.action)
                 in_hand = self._act(*in_hand)
         finally:
@@ -216,7 +217,7 @@ class Conductor(Environment):
                     one.bell.ring(ACTIONS_BELL)
 
     def _act(self, database: Database, action: Any, server: Any, event: int | None) -> Continuation | None:
-        """Do one action, of a server whose row may be known already; returns what to go on with."""
+        """Do one action; the server's row may be given. Returns its continuation."""
         key, named = (database.name, action.id), request_id.set(action.request_id)
         work = None
         try:
@@ -235,14 +236,14 @@ class Conductor(Environment):
             with self._lock:
                 self._held.pop(key, None)
                 self._mine.discard(key)
-            if work and work.heard and not work.left_as(work.heard[1]):
-                self.overheard(*work.heard)
+            if work and work.heard and not work.matches(work.heard[1]):
+                self.recheck(*work.heard)
             request_id.reset(named)
         return work.continuation if work else None
 
     def _unexpected(self, database: Database, action: Any, error: Exception) -> None:
-        """No flow expects this: a database that is away, or a mistake of ours. It is tried again for a while, and at
-        last the server is in error, so that nothing is stuck. When even that cannot be noted, the lease ends."""
+        """After an exception that no flow handles (a database that is away, or a bug): try again for a while; at last
+        the server is in error, so that nothing is stuck. When not even that can be written, the lease ends."""
         try:
             if action.attempts < TRIES:
                 pause = AGAIN * min(action.attempts, 10)  # in all some eight minutes, for a database that is away
@@ -264,7 +265,7 @@ class Conductor(Environment):
             return
         self._tell(work)
         flow = flows.get(action.action)
-        if flow is None:  # the API lets none in; to try it again would not help
+        if flow is None:  # the API refuses these; another try would not help
             work.failed(Conflict(f"Nothing here does {action.action}: the server has no host."))
             return
         flow(work)
@@ -275,7 +276,7 @@ class Conductor(Environment):
                                                     "host": work.server.host, "action": action.action})
 
     def _present(self) -> None:
-        """Tell the cell that this conductor lives."""
+        """Write the conductor's heartbeat into its cell."""
         try:
             with statement_timeout(actions.LEASE / 2, refused=False):
                 conductors.present(self.database, self.holder, self.name)
@@ -283,7 +284,8 @@ class Conductor(Environment):
             log.warning("database %s: not seen there: %s", self.database.name, error.orig)
 
     def _beat(self, database: Database) -> None:
-        """Be seen, keep the leases, and hear what is to be cancelled; of each database by itself, for one may hang."""
+        """Write heartbeats, renew leases, and learn which actions are cancelled. One thread for each database, since
+        one may hang."""
         mine = database is self._served[0]
         if mine:
             self._present()

@@ -15,12 +15,12 @@ from .environment import Environment
 from .migration import Migration
 from .work import Work
 
-#: Seconds between two looks for resizes that nobody has confirmed.
+#: Seconds between two searches for resizes that nobody has confirmed.
 LOOK = 5.0
 
 
 def confirm(work: Work) -> None:
-    """The server stays as it is: what was kept for its way back is free. Needs no host."""
+    """Release the claims on the source. Needs no answer of a host."""
     with work.database.read() as connection:
         row = migrations.kept(connection, work.id)
     if work.server.vm_state != RESIZED:
@@ -31,13 +31,13 @@ def confirm(work: Work) -> None:
         if row is not None:
             move = Migration(work, row)
             move.release()
-            move.ends("confirmed")
+            move.end_with("confirmed")
     work.done(vm_state=STOPPED if power in (number(OFF), number(CRASHED)) else ACTIVE, power_state=power,
               old_flavor=None)
 
 
 def _power(work: Work) -> int:
-    """What the guest does now; what it did last when its host does not answer."""
+    """Nova's number of the guest's power state; the last known one when its host does not answer."""
     if not work.conductor.is_up(work.server.host):
         return int(work.server.power_state)
     try:
@@ -48,7 +48,7 @@ def _power(work: Work) -> int:
 
 
 def confirm_expired(conductor: Environment) -> int:
-    """One look; how many are confirmed."""
+    """Confirm resizes that have waited for longer than ``resize_confirm_window``; returns how many."""
     window, count = conductor.settings.resize_confirm_window, 0
     if window <= 0:
         return 0
@@ -60,7 +60,7 @@ def confirm_expired(conductor: Environment) -> int:
         with database.write() as connection:
             found = migrations.kept(connection, server.id)
             if found is None or not migrations.became(connection, found, "finished", "confirming"):
-                continue  # another conductor was quicker
+                continue  # another conductor was first
             if servers.ask(connection, server, "confirmResize", f"req-{uuid.uuid4()}", server.user_id,
                            server.project_id):
                 count += 1

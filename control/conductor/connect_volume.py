@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A volume in a server, as agents are asked for it: that of one host, or those of two, which speak to each other."""
+"""Connect a volume to a guest: by the agent of one host, or by two agents when the volume lies on another host."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from .work import HostDown, Work
 
 
 def connect(work: Work, host: str, entry: Mapping[str, Any]) -> str:
-    """Have the agents attach the volume to the server on *host*, whichever host it lies on; the device's name."""
+    """Attach the volume to the server on *host*, whichever host it lies on. Returns the device name, such as
+    ``vdb``."""
     volumes, id = work.conductor.services.volume, entry["volume_id"]
     volume = volumes.show(work.context(), id)
     if volume is None:
@@ -40,12 +41,12 @@ def connect(work: Work, host: str, entry: Mapping[str, Any]) -> str:
 
 
 def disconnect(work: Work, host: str | None, id: str) -> None:
-    """Have the agents take the volume away from the server on *host*."""
+    """Detach the volume from the server on *host*."""
     if not host:
         return
     try:
         place = work.conductor.services.volume.where(id)
-    except MagnetarError:  # it was removed by force: only the server knows of it
+    except MagnetarError:  # it was force-deleted: only the server knows of it
         place = host
     with sides(work, host, place) as (here, there):
         agent_flow.detach(here, there, work.id, id, timeout=work.conductor.settings.action_timeout,

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A server goes: from its host, from networks and volumes, from the claims; its row stays, marked as deleted."""
+"""The flow of ``delete``: remove the server from its host, networks, volumes and claims. Its row stays, marked
+deleted."""
 
 from __future__ import annotations
 
@@ -28,21 +29,21 @@ _UNMAP = update(server_mappings).where(server_mappings.c.server_id == _SERVER).v
 
 
 def delete_server(work: Work) -> None:
-    """``delete``. A host that is down does not keep a server from going: what is left there goes when it is back."""
+    """``delete``. A host that is down does not block it: what is left there is removed when the host is back."""
     server = work.server
     if server.deleted_at:
         work.done()
         return
     try:
         with work.event():
-            names = _hosts(work)
+            names = _hosts_of(work)
             if len(names) > 1:
                 migration_halves.recall(work, names)
             for host in names:
-                _from(work, host)
-            block_devices.let_go(work)
+                _delete_on(work, host)
+            block_devices.release(work)
             work.conductor.services.network.release(work.id)
-            _claims(work)
+            _release_claims(work)
     except HostDown as error:
         retry_or_fail(work, error, vm_state="error")
         return
@@ -54,28 +55,28 @@ def delete_server(work: Work) -> None:
               host=server.host, volumes="[]", addresses="{}", interfaces="[]")
 
 
-def _hosts(work: Work) -> list[str]:
-    """Hosts that may have something of it: its own, and those of moves that have not ended."""
+def _hosts_of(work: Work) -> list[str]:
+    """Hosts that may have parts of the server: its own, and those of migrations that have not ended."""
     with work.conductor.store.api.read() as connection:
         held = [row["host"] for row in allocations.held(connection, work.id)]
     return list(dict.fromkeys([name for name in (work.server.host, *held) if name]))
 
 
-def _from(work: Work, host: str) -> None:
+def _delete_on(work: Work, host: str) -> None:
     try:
         with work.client(host) as client:
             client.delete("server", work.id, timeout=work.conductor.settings.action_timeout)
     except NotFound:
         pass
-    except Conflict as error:  # it is on its way to or from a host that is down: it goes when that is back
+    except Conflict as error:  # it is moving to or from a host that is down: removed when that is back
         log.warning("server %s stays on %s for now: %s", work.id, host, error.message)
     except HostDown:
         if work.conductor.is_up(host):
             raise
 
 
-def _claims(work: Work) -> None:
-    """Nothing is claimed for it any more, it is in no server group, and none of its moves goes on."""
+def _release_claims(work: Work) -> None:
+    """Release its claims, remove it from its server group and mapping, and end its migrations."""
     with work.database.read() as connection:
         moves = connection.execute(_MOVES, {"server": work.id}).scalars().all()
     with work.conductor.store.api.write() as connection:
@@ -84,7 +85,7 @@ def _claims(work: Work) -> None:
         for statement in (_LEAVE, _UNMAP):
             connection.execute(statement, {"server": work.id})
     if work.server.host:
-        work.conductor.changed(work.server.host)
+        work.conductor.read_host(work.server.host)
     if not moves:
         return
     with work.database.write() as connection:

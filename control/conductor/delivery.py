@@ -13,7 +13,7 @@ from .work import Work
 
 
 def networks(work: Work, client: Client, host: str, nics: Sequence[Mapping[str, Any]]) -> None:
-    """Have the networks of the NICs on the host."""
+    """Make the networks of the NICs on the host."""
     for nic in nics:
         key = ("network", host, nic["network_id"])
         if key in work.conductor.delivery.known:
@@ -25,12 +25,13 @@ def networks(work: Work, client: Client, host: str, nics: Sequence[Mapping[str, 
 
 
 def image(work: Work, client: Client, host: str, id: str) -> None:
-    """Have the image's content on the host."""
+    """Bring the image to the host."""
     work.conductor.delivery.image(client, host, id, work.context())
 
 
 def keypair(work: Work, client: Client, host: str) -> str:
-    """Have the public key on the host, under a name that no other key of that name can have; returns it."""
+    """Make the key pair on the host. Its name there, which is returned, has a hash of the key: users may reuse
+    names."""
     public = str(work.request["public_key"])
     name = f"{work.server.key_name}-{hashlib.sha256(public.encode()).hexdigest()[:12]}"
     key = ("keypair", host, name)

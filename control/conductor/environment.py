@@ -52,18 +52,18 @@ class Environment:
         return self.store.cell(self.cell.id)
 
     def endpoint(self, host: str | None) -> str:
-        """Where the agent of *host* is. Raises ``NotFound``."""
+        """The endpoint of a host's agent. Raises ``NotFound``."""
         if not host:
             raise NotFound("The server is on no host.", kind="host", key="")
         found = self._endpoints.get(host)
         if found is None:
-            self.look()
+            self.read_hosts()
             found = self._endpoints.get(host)
         if found is None:
             raise NotFound(f"There is no host {host!r} in the cloud.", kind="host", key=host)
         return found
 
-    def look(self, aggregates: bool = True) -> None:
+    def read_hosts(self, aggregates: bool = True) -> None:
         """Read all hosts again, for the scheduler and for endpoints."""
         with self.store.api.read() as connection:
             rows = hosts.every(connection)
@@ -71,31 +71,31 @@ class Environment:
         self._endpoints = {row["name"]: row["endpoint"] for row in rows}
         self.states.refresh(rows, groups)
 
-    def changed(self, name: str) -> None:
-        """Read one host again for the scheduler: what is claimed of it has changed, or what it has."""
+    def read_host(self, name: str) -> None:
+        """Read one host again for the scheduler: its claims or its inventory have changed."""
         with self.store.api.read() as connection:
             row = hosts.show(connection, name)
         if row is not None:
             self.states.changed(row)
 
     def is_up(self, name: str) -> bool:
-        """Whether the agent of a host was heard lately."""
+        """Whether the agent of a host sent a heartbeat lately."""
         host = self.states.hosts.get(name)
         return bool(host and host.profile.up)
 
     def room(self, database: Database, connection: Connection, places: Collection[str], kind: str) -> Counter[str]:
-        """How many actions of *kind* at each of these hosts may begin here without the queue, in a transaction of
-        *database*."""
+        """How many actions of *kind* this conductor may begin at each of these hosts without the queue, in a
+        transaction of *database*."""
         if database is not self.database:
             return Counter()
         return actions.room(database, connection, places, kind, self.settings.limits())
 
     def settling(self) -> bool:
-        """Whether hosts may only look down because this conductor has not heard of them yet: it was started a moment
-        ago, perhaps after all others had been away for long. That no host takes a server is not believed then."""
+        """Whether hosts may look down only because this conductor was started a moment ago and has not read their
+        heartbeats yet. "No valid host" means nothing then."""
         young = time.monotonic() - self._began < self.settings.host_down_after
         return young and not all(host.profile.up for host in list(self.states.hosts.values()))
 
     def hosts_up(self) -> int:
-        """How many hosts of the cloud this conductor's scheduler takes for up."""
+        """How many hosts of the cloud are up, as far as this conductor knows."""
         return sum(host.profile.up for host in list(self.states.hosts.values()))

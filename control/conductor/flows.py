@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which function does which action, in a cell and in cell0, and what is left to do where the server is deleted."""
+"""Which function does which action, in a cell and in cell0, and what an action needs whose server is deleted."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from .rebuild import rebuild
 from .rescue import rescue, unrescue
 from .resize import migrate, resize
 from .revert_resize import revert
-from .schedule import schedule, together
-from .snapshot import create_image, given_up
+from .schedule import schedule, schedule_together
+from .snapshot import create_image, server_deleted
 from .work import Work
 
 CELL: Mapping[str, Flow] = {
@@ -35,7 +35,7 @@ CELL: Mapping[str, Flow] = {
     "os-migrateLive": live_migrate,
 }
 CELL0: Mapping[str, Flow] = {"create": schedule, "delete": delete_server, "forceDelete": delete_server}
-GONE: Mapping[str, Flow] = {"createImage": given_up}
-#: Of several actions in cell0 that nobody began before.
-TOGETHER: Mapping[str, Callable[[Sequence[Work]], list[Work]]] = {"create": together}
+GONE: Mapping[str, Flow] = {"createImage": server_deleted}
+#: Flows for several actions of cell0 at once; they take actions at their first attempt only.
+TOGETHER: Mapping[str, Callable[[Sequence[Work]], list[Work]]] = {"create": schedule_together}
 FLOWS: Mapping[str, Mapping[str, Any]] = {"cell": CELL, "cell0": CELL0, "gone": GONE, "together": TOGETHER}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The agents of a cell, watched: one watcher for each host, by lease. Signs of life, inventory, power states.
+"""Watches the agents of a cell's hosts: heartbeats, inventory, power states. Each host has one watcher, by lease.
 
-What a guest does by itself (it powers off, its QEMU dies) reaches its server here. What is seen on a host and is not in
-the database is removed when its server was deleted while the host was away; anything else is left alone and told.
+A guest that powers off by itself, or whose QEMU dies, changes its server here. A guest whose server was deleted while
+the host was away is removed from the host; unknown guests are left alone and logged.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ from .conductor import Conductor
 from .migration_halves import drop_halves
 
 log = logging.getLogger(__name__)
-#: Seconds that a watch is leased, between two looks at who watches whom, and after a failure.
+#: Seconds: length of a lease, between two rounds over all hosts, and after a failure.
 LEASE, LOOK, PAUSE = 12.0, 3.0, 1.0
-#: What of a host's resource is written down when it changes.
+#: Properties of a host whose changes are saved.
 KEPT = ("vcpus", "memory_mb", "disk_gb", "agent_version", "hypervisor_version")
 #: vm_states that follow the guest.
 LIVELY = (ACTIVE, PAUSED, SUSPENDED, STOPPED)
-#: Servers of a host that nothing is done to, made once: it is asked with each event.
+#: Servers of a host without an action. Made once, since each event asks it.
 IDLE = select(servers.c.id, servers.c.vm_state, servers.c.power_state).where(
     servers.c.id.in_(bindparam("ids", expanding=True)), servers.c.host == bindparam("at"),
     servers.c.task_state.is_(None), servers.c.deleted_at.is_(None), servers.c.vm_state.in_(LIVELY))
 
 
 def _up(silence: float, database: Database) -> set[str]:
-    """The hosts of a cell that were heard lately, by the clock that it was noted with."""
+    """The hosts of a cell that sent a heartbeat within *silence* seconds, by the database's clock."""
     with database.read() as connection:
         late = database.clock(-silence)
         return set(connection.execute(select(host_states.c.host).where(host_states.c.seen_at > late)).scalars())
 
 
 class HostWatch:
-    """Watches the hosts of one cell, sharing them with the other conductors of the cell."""
+    """Watches hosts of one cell, shared with the other conductors of the cell."""
 
     def __init__(self, conductor: Conductor) -> None:
         self.conductor = conductor
@@ -60,7 +60,7 @@ class HostWatch:
         self._kept: dict[str, tuple[Any, ...]] = {}
 
     def run(self) -> None:
-        """Until the conductor ends: register hosts, take up watches, see who is up."""
+        """Until the conductor ends: register hosts, take over watches, read which hosts are up."""
         self._register()
         while not self.conductor.over.is_set():
             try:
@@ -70,7 +70,7 @@ class HostWatch:
             self.conductor.over.wait(LOOK)
 
     def _register(self) -> None:
-        """The hosts of the settings are hosts of the cell."""
+        """Register the hosts of the settings in the cell."""
         conductor = self.conductor
         for name, endpoint in conductor.settings.hosts.items():
             def once(name: str = name, endpoint: str = endpoint) -> None:
@@ -81,26 +81,26 @@ class HostWatch:
                         hosts.set_host(connection, name, conductor.ratios, **conductor.reserved)
 
             conductor.store.api.retried(once)
-        conductor.look()
-        conductor.overheard = self.overheard
+        conductor.read_hosts()
+        conductor.recheck = self.recheck
 
     def _round(self) -> None:
         conductor = self.conductor
-        conductor.look()
+        conductor.read_hosts()
         names = [name for name, host in conductor.states.hosts.items() if host.profile.cell_id == conductor.cell.id]
         for name in names:
             thread = self._threads.get(name)
-            if (thread is None or not thread.is_alive()) and self._mine(name):
+            if (thread is None or not thread.is_alive()) and self._keep_lease(name):
                 self._threads[name] = threading.Thread(target=self._watch, args=(name,), name=f"watch {name}",
                                                        daemon=True)
                 self._threads[name].start()
         seen = _up(conductor.settings.host_down_after, conductor.database)
         for name in names:
             conductor.states.up(name, name in seen)
-        self._others()
+        self._hosts_of_other_cells()
 
-    def _others(self) -> None:
-        """Hosts of other cells are up or not as their own conductors say."""
+    def _hosts_of_other_cells(self) -> None:
+        """Read from the other cells which of their hosts are up."""
         conductor = self.conductor
         others = [(cell, database) for cell, database in conductor.store.databases()
                   if cell.id not in (conductor.cell.id, CELL0) and not cell.disabled]
@@ -110,8 +110,8 @@ class HostWatch:
                 if host.profile.cell_id == cell_id:
                     conductor.states.up(name, name in (found or ()))
 
-    def _mine(self, name: str, *, seen: bool = False, problem: str | None = None) -> bool:
-        """Take or keep the watch of a host; False when another conductor has it."""
+    def _keep_lease(self, name: str, *, seen: bool = False, problem: str | None = None) -> bool:
+        """Take or renew the lease of a host's watch; ``False`` when another conductor has it."""
         database, holder = self.conductor.database, self.conductor.holder
         with database.write() as connection:
             connection.execute(INSERT[database.kind](host_states).values(host=name).on_conflict_do_nothing())
@@ -124,28 +124,28 @@ class HostWatch:
                 **values)).rowcount == 1
 
     def _watch(self, name: str) -> None:
-        """Follow one agent for as long as the lease is ours."""
+        """Follow one agent for as long as this conductor holds the lease."""
         conductor, settings = self.conductor, self.conductor.settings
         while not conductor.over.is_set() and name in conductor.states.hosts:
             try:
                 with conductor.agents.make(conductor.endpoint(name)) as client:
                     host = client.get("host")
                     self._inventory(name, host)
-                    if not self._mine(name, seen=True):
+                    if not self._keep_lease(name, seen=True):
                         return
                     conductor.states.up(name, up=True)
                     for event, document in client.watch(min(settings.heartbeat, LEASE / 3), events=["server"]):
                         if conductor.over.is_set():
                             return
                         if event == "heartbeat":
-                            if not self._mine(name, seen=True):
+                            if not self._keep_lease(name, seen=True):
                                 return
                             self._inventory(name, {**host, **document})
-                        self._heard(name, client, event, document)
+                        self._on_event(name, client, event, document)
             except (MagnetarError, DBAPIError, OSError) as error:
                 log.info("host %s: %s", name, error, extra={"host": name})
                 try:
-                    if not self._mine(name, problem=str(error)[:500]):
+                    if not self._keep_lease(name, problem=str(error)[:500]):
                         return
                 except DBAPIError:
                     pass
@@ -159,32 +159,32 @@ class HostWatch:
         with conductor.store.api.write() as connection:
             hosts.inventory(connection, name, host, conductor.ratios)
         self._kept[name] = totals
-        conductor.changed(name)
+        conductor.read_host(name)
 
-    def _heard(self, name: str, client: Client, event: str, document: Mapping[str, Any]) -> None:
-        """What is heard of a server while an action of it is in hand is the action's. It may be older than what the
-        action has left, then and later; so of a server that is not as it was heard to be, its host is asked."""
+    def _on_event(self, name: str, client: Client, event: str, document: Mapping[str, Any]) -> None:
+        """Handle one event of an agent. Events of a server with an action in hand go to the action. An event may be
+        older than what the action has left, so a server that differs from its event is read again from the host."""
         if event == "servers":
-            self._all(name, document.get("servers") or [])
-        elif event == "server" and not document.get("removed") and not self.conductor.hears(name, document):
-            self._believe(name, client, document)
+            self._on_connect(name, document.get("servers") or [])
+        elif event == "server" and not document.get("removed") and not self.conductor.tell_action(name, document):
+            self._recheck(name, client, document)
 
-    def overheard(self, name: str, document: Mapping[str, Any]) -> None:
-        """What was heard of a server during an action that has ended, and has not left it so. What cannot be asked now
-        the audit sees."""
+    def recheck(self, name: str, document: Mapping[str, Any]) -> None:
+        """Read a server again from its host: it was heard during an action that has left it otherwise. When the host
+        does not answer, the audit sees to it."""
         try:
             with self.conductor.agents.client(self.conductor.endpoint(name)) as client:
-                self._believe(name, client, document)
+                self._recheck(name, client, document)
         except (MagnetarError, DBAPIError, OSError) as error:
             log.info("host %s: %s", name, error, extra={"host": name})
 
-    def _believe(self, name: str, client: Client, document: Mapping[str, Any]) -> None:
-        for row, _word in self._unlike(name, [document]):
+    def _recheck(self, name: str, client: Client, document: Mapping[str, Any]) -> None:
+        for row, _word in self._changed_servers(name, [document]):
             with contextlib.suppress(NotFound):
                 self.follow(name, [client.get("server", row.id)])
 
-    def _all(self, name: str, found: list[Mapping[str, Any]]) -> None:
-        """Everything on the host at the moment of connecting."""
+    def _on_connect(self, name: str, found: list[Mapping[str, Any]]) -> None:
+        """Compare everything on the host with the database, when the agent connects."""
         self.follow(name, found)
         if not found:
             return
@@ -202,9 +202,9 @@ class HostWatch:
                 log.warning("server %s stays on host %s until its agent connects again: %s", id, name, error.message)
 
     def follow(self, name: str, found: list[Mapping[str, Any]]) -> None:
-        """Servers of this host that nothing is done to are as their guests are."""
+        """Give servers without an action the vm_state and power state of their guests."""
         database = self.conductor.database
-        for row, word in self._unlike(name, found):
+        for row, word in self._changed_servers(name, found):
             power = POWERS[word]
             with database.write() as connection:
                 connection.execute(update(servers).where(
@@ -213,8 +213,9 @@ class HostWatch:
                 database.ring(connection, SERVERS_BELL)
             log.info("server %s is %s by itself", row.id, word, extra={"server": row.id, "host": name})
 
-    def _unlike(self, name: str, found: Sequence[Mapping[str, Any]]) -> list[tuple[Any, str]]:
-        """Those of the servers that nothing is done to and that are not as they were *found*, with how that is."""
+    def _changed_servers(self, name: str, found: Sequence[Mapping[str, Any]]) -> list[tuple[Any, str]]:
+        """Servers without an action whose state differs from what was *found*, each with the power state that was
+        found."""
         power = {one["id"]: str(one["power_state"]) for one in found}
         if not power:
             return []

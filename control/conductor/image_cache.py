@@ -19,26 +19,26 @@ from . import snapshot
 from .environment import Environment
 
 log = logging.getLogger(__name__)
-#: Seconds that an image lies on a host without a server there that needs it.
+#: Seconds that an unused image stays on a host.
 UNUSED = 24 * 3600.0
-#: How hosts call copies of servers.
+#: Names of the copies on hosts.
 OF_A_SERVER = re.compile(re.escape(snapshot.COPY) + "[0-9a-f-]{36}")
 
 
 def remove_unused(conductor: Environment) -> int:
-    """Images that no server of a host has needed for a day go from there; how many. A build brings them again. So do
-    copies of servers that ``createImage`` could not remove when it had ended."""
+    """Remove images from hosts where no server has needed them for a day, and copies of servers that ``createImage``
+    has left; returns how many. A build brings images again."""
     count = 0
     for name, host in list(conductor.states.hosts.items()):
         if host.profile.cell_id != conductor.cell.id or not host.profile.up:
             continue
         try:
             with conductor.agents.client(conductor.endpoint(name)) as client:
-                used = _needed(conductor, name)
+                used = _needed_images(conductor, name)
                 for image in client.list("image"):
                     # Those that were brought have their uuid for a name; others are the host's own.
                     brought = image["name"] == image["id"]
-                    if not (brought and image["id"] not in used and _old(image)) and not _spent(
+                    if not (brought and image["id"] not in used and _is_old(image)) and not _is_spent_copy(
                             conductor, image["name"]):
                         continue
                     try:
@@ -53,8 +53,8 @@ def remove_unused(conductor: Environment) -> int:
     return count
 
 
-def _spent(conductor: Environment, name: str) -> bool:
-    """Whether an image of a host is a copy that was made for a ``createImage``, and that has ended."""
+def _is_spent_copy(conductor: Environment, name: str) -> bool:
+    """Whether an image on a host is the copy of a ``createImage`` that has ended."""
     if not OF_A_SERVER.fullmatch(name):
         return False
     with conductor.database.read() as connection:
@@ -64,14 +64,15 @@ def _spent(conductor: Environment, name: str) -> bool:
     return bool(states) and not states & {"queued", "running"}
 
 
-def _old(image: Mapping[str, Any]) -> bool:
+def _is_old(image: Mapping[str, Any]) -> bool:
     before = datetime.fromisoformat(now()) - timedelta(seconds=UNUSED)
     moment = datetime.fromisoformat(str(image["updated_at"] or image["created_at"]).rstrip("Z").partition("+")[0])
     return moment < before
 
 
-def _needed(conductor: Environment, host: str) -> set[str]:
-    """Images of servers that are there, or were a day ago: another conductor may believe that they are there still."""
+def _needed_images(conductor: Environment, host: str) -> set[str]:
+    """Images of servers that are on the host or were there a day ago: another conductor may believe that they are
+    delivered."""
     before = (datetime.fromisoformat(now()) - timedelta(seconds=UNUSED)).isoformat(timespec="microseconds")
     with conductor.database.read() as connection:
         return set(connection.execute(select(servers.c.image_id).distinct().where(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""``os-migrateLive``: a server changes hosts while its guest works. What fails leaves it where it is."""
+"""The flow of ``os-migrateLive``: move a server while its guest runs. When it fails, the server stays where it is."""
 
 from __future__ import annotations
 
@@ -14,73 +14,73 @@ from .work import HostDown, Work
 
 
 def live_migrate(work: Work) -> None:
-    """queued (until it is taken), preparing, running; completed, cancelled or error."""
+    """Statuses: queued (until it is taken), preparing, running; then completed, cancelled or error."""
     move = Migration.begin(work, migrations.LIVE, "preparing", work.flavor)
     try:
         if move.row.status == "preparing":
             with work.event("compute_check_can_live_migrate_destination"):
                 move.prepare("live", work.args.get("host"))
-                _not_aborted(move)
+                _check_not_aborted(move)
             move.note(status="running")
         if move.row.status == "running":
             with work.event(host=move.source):
-                move.bring("live", move.source, move.target)
+                move.move_server("live", move.source, move.target)
             move.note({"host": move.target}, status="post-migrating")
         with work.event("compute_post_live_migration_at_destination", move.target), work.client(move.target) as client:
             found = client.get("server", work.id)
     except HostDown as error:
         if not retry(work):
-            _given_up(move, error)
+            _give_up(move, error)
     except NotMoved as error:
-        _stays(move, error.cause)
+        _roll_back(move, error.cause)
     except MagnetarError as error:
         if move.row.status == "preparing":
-            _stays(move, error)
+            _roll_back(move, error)
         else:
-            _given_up(move, error)
+            _give_up(move, error)
     else:
         move.release()
-        move.ends("completed")
+        move.end_with("completed")
         power = POWERS.get(found["power_state"])
         state = (power and power.vm_state) or work.server.vm_state
         work.done(**observed(nics_of(work), found), progress=0, vm_state=state)
 
 
-def _not_aborted(move: Migration) -> None:
-    """Raise ``Cancelled`` when nobody wants it any more."""
+def _check_not_aborted(move: Migration) -> None:
+    """Raise ``Cancelled`` when somebody has aborted it."""
     with move.work.database.read() as connection:
-        wish = migrations.asked(connection, move.id)
-    if wish == migrations.ABORT or move.work.cancelled.is_set():
+        asked = migrations.asked(connection, move.id)
+    if asked == migrations.ABORT or move.work.cancelled.is_set():
         raise Cancelled("The live migration was aborted.")
 
 
-def _stays(move: Migration, error: MagnetarError) -> None:
-    """The server is at the source as it was."""
+def _roll_back(move: Migration, error: MagnetarError) -> None:
+    """The action ends with the server on the source as it was."""
     move.unclaim()
     if isinstance(error, Cancelled):
-        move.ends("cancelled")
+        move.end_with("cancelled")
         move.work.done(progress=0)
     else:
-        move.ends("error")
+        move.end_with("error")
         move.work.failed(error, progress=0)
 
 
-def _given_up(move: Migration, error: MagnetarError) -> None:
-    """A host did not answer for long. Where the server is for sure is noted; else it is in error, and both hosts stay
-    claimed, for both may have something of it."""
+def _give_up(move: Migration, error: MagnetarError) -> None:
+    """A host did not answer for long. Where it is certain which host has the server, that is saved. Otherwise the
+    server is in error and both hosts stay claimed, since both may have parts of it."""
     if move.row.status == "preparing":
-        _stays(move, error)
+        _roll_back(move, error)
         return
     try:
-        if move.row.status == "running" and move.take_back(move.source, move.target):
-            _stays(move, error)
+        if move.row.status == "running" and move.abort(move.source, move.target):
+            _roll_back(move, error)
             return
     except MagnetarError:
         pass
-    if move.row.status == "post-migrating":  # it has arrived, whatever the host does since
+    if move.row.status == "post-migrating":  # it has arrived, whatever the host does now
         move.release()
-        move.ends("completed")
+        move.end_with("completed")
         move.work.done(progress=0)
         return
-    move.ends("error")
+    move.end_with("error")
     move.work.failed(error, vm_state=ERROR, progress=0)

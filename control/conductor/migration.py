@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One migration in a conductor's hands: its row, what is claimed for it, and the server's way between two agents.
+"""A migration (live, cold, resize) in a flow: its row, its claims, and the move of the server between two agents.
 
-The row is drawn with the action and the target noted before anything is done there, so a flow that is run again goes on
-where it was. The agents' flow decides who has the server (docs/migration.md): it moves for good.
+The row is written with the action, and the target is saved before anything is done there, so a flow that runs again
+continues where it was. The agents' flow decides which host has the server (docs/migration.md).
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from magnetar_control.scheduler.choose import NO_VALID_HOST, NoValidHost
 from magnetar_control.scheduler.place import place
 from magnetar_control.store import allocations, hosts, migrations, servers
 from magnetar_core.errors import Conflict, MagnetarError, NotFound, Unreachable
-from magnetar_core.flows.migrate import Migrate, Side, abort
+from magnetar_core.flows.migrate import Migrate, Side
+from magnetar_core.flows.migrate import abort as abort_flow
 
 from . import delivery, nics
 from .lease import leased
@@ -31,8 +32,8 @@ log = logging.getLogger(__name__)
 
 
 class NotMoved(Exception):
-    """The server did not leave: it is where it was for sure, with its guest off after a cold way. *cause*: why.
-    *flavor*: what it has now, where that differs from what it had."""
+    """The server is certainly on the source, with its guest off after a cold move. *cause*: why. *flavor*: its flavor
+    now, where that differs from before."""
 
     def __init__(self, cause: MagnetarError, flavor: dict[str, Any] | None = None) -> None:
         super().__init__(cause.message)
@@ -40,7 +41,7 @@ class NotMoved(Exception):
 
 
 class Migration:
-    """A row of ``migrations`` and the work that it belongs to."""
+    """A row of ``migrations`` and the action that it belongs to."""
 
     def __init__(self, work: Work, row: Any) -> None:
         self.work, self.row, self.conductor = work, row, work.conductor
@@ -48,8 +49,8 @@ class Migration:
 
     @classmethod
     def begin(cls, work: Work, type: str, status: str, flavor: Mapping[str, Any]) -> Migration:
-        """The migration that an action is; drawn at the first time. Others of the server have ended, whatever they
-        waited for: an operator's reset-state let it go other ways."""
+        """The migration of an action; its row is written the first time. Other migrations of the server end in error:
+        an operator's reset-state has allowed this one."""
         drawn = work.args.get("migration")
         with work.database.write() as connection:
             work.confirm_lease(connection)
@@ -60,14 +61,14 @@ class Migration:
                 drawn = migrations.begin(connection, work.action, work.args, work.server, type=type, status=status,
                                          new_flavor=servers.text(flavor))
             found = cls(work, migrations.find(connection, drawn))
-        found._inherit()
+        found._take_over_claims()
         if found.row.status == "queued":
             found.note(status=status)
         return found
 
-    def _inherit(self) -> None:
-        """What another migration holds of the source, where one was lost between two hosts, is this one's; what others
-        hold elsewhere is nobody's."""
+    def _take_over_claims(self) -> None:
+        """Claims of an earlier migration that failed between two hosts: on the source they become this one's, elsewhere
+        they are released."""
         with self.api.read() as connection:
             if all(row["consumer_id"] in (self.id, self.work.id) for row in allocations.held(connection, self.work.id)):
                 return
@@ -83,27 +84,27 @@ class Migration:
 
     @property
     def id(self) -> str:
-        """The uuid, which holds what the server has on the source."""
+        """The uuid. It is the consumer of the claims on the source."""
         return str(self.row.uuid)
 
     @property
     def source(self) -> str:
-        """Name of the host that it leaves."""
+        """Name of the source host."""
         return str(self.row.source)
 
     @property
     def target(self) -> str:
-        """Name of the host that it comes to."""
+        """Name of the target host."""
         return str(self.row.target)
 
     @property
     def flavor(self) -> dict[str, Any]:
-        """What the server's flavor will be."""
+        """The flavor that the server will have."""
         found: dict[str, Any] = orjson.loads(self.row.new_flavor)
         return found
 
     def note(self, server: Mapping[str, Any] | None = None, **values: Any) -> None:
-        """Set columns of the migration, and of the *server* with them."""
+        """Set columns of the migration, and those of *server* in the same transaction."""
         with self.work.database.write() as connection:
             self.work.confirm_lease(connection)
             migrations.change(connection, self.id, **values)
@@ -113,9 +114,9 @@ class Migration:
             self.row = migrations.find(connection, self.id)
         self.work.load()
 
-    def ends(self, status: str) -> None:
-        """Have the migration end in the transaction that ends the action."""
-        self.work.also.append(lambda connection: migrations.change(connection, self.id, status=status))
+    def end_with(self, status: str) -> None:
+        """Set the final status in the transaction that ends the action."""
+        self.work.end_writes.append(lambda connection: migrations.change(connection, self.id, status=status))
 
     # Claims
 
@@ -128,9 +129,9 @@ class Migration:
         return str(row["id"])
 
     def prepare(self, kind: str | None, host: str | None = None, same: bool | None = False) -> None:
-        """Find and claim a target that takes the server, and note it. *kind*: live or cold; *host*: only this one;
-        *same*: whether the source is one of the candidates; ``None``, only when no other fits. Raises ``NoHost``, or
-        what the hosts that were tried refused."""
+        """Find and claim a target that accepts the server, and save it. *kind*: live or cold. *host*: only this one.
+        *same*: whether the source is a candidate; ``None``: only when no other fits. Raises ``NoHost``, or the last
+        refusal of the hosts that were tried."""
         tried: set[str] = set()
         error: MagnetarError | None = None
         while True:
@@ -140,7 +141,7 @@ class Migration:
                 raise error or none from None
             try:
                 if self.target != self.source:
-                    self._check(kind or "cold", self.source, self.target)
+                    self._plan(kind or "cold", self.source, self.target)
                 return
             except MagnetarError as refused:
                 error = refused
@@ -162,7 +163,7 @@ class Migration:
         held = api.retried(once)
         found = held[0] if held else self._placed(tried, host, same)
         self.note(target=found)
-        self.conductor.changed(found)
+        self.conductor.read_host(found)
 
     def _placed(self, tried: frozenset[str], host: str | None, same: bool | None) -> str:
         """Claim a host for the server."""
@@ -171,7 +172,7 @@ class Migration:
             rounds.append((self.source, tried))
         why = []
         for only, ignored in rounds:
-            # Volumes stay where they are, and the agents see to the way to them: they bind the server to no host.
+            # Volumes stay where they are, and the agents connect them remotely: any host will do.
             request = spec_of(self.work, flavor=self.flavor, host=only, ignored=ignored, volume_hosts=None,
                              cell_id=self.conductor.cell.id)
             try:
@@ -185,30 +186,30 @@ class Migration:
     def _unclaim_target(self) -> None:
         with self.api.write() as connection:
             allocations.release(connection, self.work.id)
-        self.conductor.changed(self.target)
+        self.conductor.read_host(self.target)
 
     def unclaim(self) -> None:
-        """The server holds what it held before, on the source, and nothing else."""
+        """The server has its claims on the source again, and no others."""
         with self.api.write() as connection:
             allocations.revert(connection, self.work.id, self.id)
-        self.look()
+        self.read_hosts()
 
     def release(self) -> None:
-        """Nothing is held on the source any more."""
+        """Release the claims on the source."""
         with self.api.write() as connection:
             allocations.release(connection, self.id)
-        self.look()
+        self.read_hosts()
 
-    def look(self) -> None:
-        """Have the scheduler see what is claimed now."""
+    def read_hosts(self) -> None:
+        """Read source and target again for the scheduler: their claims have changed."""
         for name in {self.row.source, self.row.target} - {None}:
-            self.conductor.changed(name)
+            self.conductor.read_host(name)
 
-    # The way
+    # The move
 
     @contextlib.contextmanager
     def sides(self, here: str, there: str) -> Iterator[tuple[Side, Side]]:
-        """Both agents. Raises ``HostDown``."""
+        """The agents of two hosts. Raises ``HostDown``."""
         agents, endpoint = self.conductor.agents, self.conductor.endpoint
         try:
             with agents.side(endpoint(here)) as source, agents.side(endpoint(there)) as target:
@@ -216,35 +217,36 @@ class Migration:
         except Unreachable as error:
             raise HostDown(f"The agent of {here} or {there} does not answer: {error.message}") from None
 
-    def _check(self, kind: str, here: str, there: str) -> None:
-        """Raise what the two agents would refuse; the networks are at the target afterwards."""
+    def _plan(self, kind: str, here: str, there: str) -> None:
+        """Bring the networks to the target, and raise what one of the agents would refuse."""
         with self.sides(here, there) as (source, target):
             delivery.networks(self.work, target.client, there, nics.nics_of(self.work))
             Migrate(source, target, self.work.id, {"type": kind}).plan()
 
-    def fits(self, here: str, there: str) -> bool:
-        """Whether the server could go (back) cold."""
+    def accepts(self, here: str, there: str) -> bool:
+        """Whether *there* accepts the server for a cold move."""
         try:
-            self._check("cold", here, there)
+            self._plan("cold", here, there)
         except MagnetarError as error:
             log.info("server %s cannot go from %s to %s: %s", self.work.id, here, there, error.message)
             self.conductor.delivery.forget(there)
             return False
         return True
 
-    def bring(self, kind: str, here: str, there: str) -> None:
-        """Have the server at *there*. Raises ``NotMoved`` when it did not leave, ``HostDown`` when nobody knows."""
+    def move_server(self, kind: str, here: str, there: str) -> None:
+        """Move the server to *there*. Raises ``NotMoved`` when it is certainly still *here*, ``HostDown`` when that is
+        unknown."""
         try:
-            self._carry(kind, here, there)
+            self._run_flow(kind, here, there)
         except HostDown:
             raise
         except MagnetarError as error:
-            if self.take_back(here, there):
+            if self.abort(here, there):
                 raise NotMoved(error) from error
-            self._carry(kind, here, there)  # it has gone: only forward is a way out
-        self._arrived(there)
+            self._run_flow(kind, here, there)  # it has left: only going on is possible
+        self._bind(there)
 
-    def _carry(self, kind: str, here: str, there: str) -> None:
+    def _run_flow(self, kind: str, here: str, there: str) -> None:
         work = self.work
         with self.sides(here, there) as (source, target), MigrationMonitor(work, self.id, here):
             flow = Migrate(source, target, work.id, {"type": kind}, timeout=self.conductor.settings.action_timeout,
@@ -253,18 +255,18 @@ class Migration:
                 work.confirm_lease()
                 log.info("server %s: %s", work.id, step.text, extra={"request_id": work.action.request_id})
 
-    def take_back(self, here: str, there: str) -> bool:
-        """Have the server at *here* as if it had not been sent; False when it has gone."""
+    def abort(self, here: str, there: str) -> bool:
+        """Abort the move: the server stays *here*. ``False`` when it has left already."""
         self.work.confirm_lease()
         with self.sides(here, there) as (source, target):
             try:
-                abort(source, target, self.work.id)
+                abort_flow(source, target, self.work.id)
             except Conflict:
                 return False
             return source.find(self.work.id) is not None
 
-    def _arrived(self, there: str) -> None:
-        """Ports and volumes follow."""
+    def _bind(self, there: str) -> None:
+        """Tell the network and volume services the new host."""
         self.work.confirm_lease()
         services, work = self.conductor.services, self.work
         services.network.bind(work.id, there)
@@ -272,8 +274,8 @@ class Migration:
             if one.get("attachment_id"):
                 services.volume.attached(one["attachment_id"], there, one.get("device") or "")
 
-    def on(self, host: str, want: Mapping[str, Any]) -> dict[str, Any]:
-        """Have the server be so on a host, where it may be stopped and started for that; the agent's resource."""
+    def ensure_on(self, host: str, want: Mapping[str, Any]) -> dict[str, Any]:
+        """Have the server on a host as *want* says; it may be restarted for that. Returns the agent's resource."""
         self.work.confirm_lease()
         with self.work.client(host) as client:
             answer = client.ensure("server", self.work.id, dict(want), allow_reboot=True,
@@ -281,8 +283,8 @@ class Migration:
         found: dict[str, Any] = answer["resource"]
         return found
 
-    def stop(self, host: str) -> None:
-        """Its guest is off, when the server is on that host. On its way it is off already."""
+    def stop_guest(self, host: str) -> None:
+        """Stop the guest, if the server is on that host. While it moves it is off already."""
         self.work.confirm_lease()
         with self.work.client(host) as client:
             try:

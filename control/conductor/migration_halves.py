@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 def recall(work: Work, names: list[str]) -> None:
-    """The server is deleted: it is on its way nowhere any more. What cannot be asked now is left as it is."""
+    """The server is deleted: drop its migrations on these hosts. A host that does not answer keeps them for now."""
     for name in names:
         try:
             with work.client(name) as client:
@@ -26,7 +26,8 @@ def recall(work: Work, names: list[str]) -> None:
 
 
 def drop_halves(client: Client, server: str) -> None:
-    """An agent's halves of migrations of a server that is to go are taken back, or ended where it has gone or come."""
+    """Abort the migrations of a server that is to be deleted on one agent, or settle them where it has left or
+    arrived."""
     for half in Side(client).open_migrations(server):
         for operation in client.list("operations", kind="migration", key=half["id"], status="running"):
             with contextlib.suppress(Conflict, NotFound):

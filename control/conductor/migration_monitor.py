@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Beside a server on its way: hears that it is to be aborted or hurried, and notes how far it is."""
+"""A thread beside a live migration: aborts it or forces it to complete when somebody asks, and saves its progress."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from magnetar_core.flows.migrate import Side
 from .work import Work
 
 log = logging.getLogger(__name__)
-#: Seconds between two looks at what is asked, and between two notes of the progress.
-LOOK, NOTE = 0.2, 1.0
+#: Seconds between two polls, and between two saves of the progress.
+POLL, SAVE = 0.2, 1.0
 
 
 class MigrationMonitor(threading.Thread):
@@ -31,8 +31,8 @@ class MigrationMonitor(threading.Thread):
         self.work, self.id, self.host = work, id, host
         self.over = threading.Event()
         self._forced = False
-        self._noted: Any = None
-        self._noted_at = 0.0
+        self._saved: Any = None
+        self._saved_at = 0.0
 
     def __enter__(self) -> Self:
         self.start()
@@ -43,35 +43,35 @@ class MigrationMonitor(threading.Thread):
         self.join()
 
     def run(self) -> None:
-        while not self.over.wait(LOOK):
+        while not self.over.wait(POLL):
             try:
-                self._look()
+                self._poll()
             except (MagnetarError, DBAPIError) as error:
                 log.info("migration %s: %s", self.id, error)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         with self.work.database.read() as connection:
-            wish = migrations.asked(connection, self.id)
+            asked = migrations.asked(connection, self.id)
         if self.work.cancelled.is_set():
-            wish = migrations.ABORT
-        if wish is None and time.monotonic() - self._noted_at < NOTE:
+            asked = migrations.ABORT
+        if asked is None and time.monotonic() - self._saved_at < SAVE:
             return
         with self.work.client(self.host) as client:
             half = next((one for one in Side(client).open_migrations(self.work.id) if one["side"] == "source"), None)
             if half is None:
                 return
-            if wish == migrations.ABORT:
+            if asked == migrations.ABORT:
                 _cancel(client, half["id"])
-            elif wish == migrations.FORCE and not self._forced:
+            elif asked == migrations.FORCE and not self._forced:
                 client.event("migration", half["id"], "force_complete")
                 self._forced = True
-            self._note(half["progress"])
+            self._save_progress(half["progress"])
 
-    def _note(self, progress: Any) -> None:
-        self._noted_at = time.monotonic()
-        if not progress or progress == self._noted:
+    def _save_progress(self, progress: Any) -> None:
+        self._saved_at = time.monotonic()
+        if not progress or progress == self._saved:
             return
-        self._noted = progress
+        self._saved = progress
         share = 100 * progress["done"] // progress["total"] if progress.get("total") else 0
         with self.work.database.write() as connection:
             migrations.change(connection, self.id, progress=servers.text(progress))

@@ -15,31 +15,31 @@ from .work import Work
 
 
 def nics_of(work: Work) -> list[dict[str, Any]]:
-    """The NICs that the server is known to have."""
+    """The NICs of the server."""
     found: list[dict[str, Any]] = orjson.loads(work.server.interfaces)
     return found
 
 
 def allocate(work: Work) -> list[dict[str, Any]]:
-    """The server's NICs: allocated once, however often it is asked, and noted with what is written next."""
+    """The server's NICs. The first call allocates their ports, which are saved with the next write."""
     nics = nics_of(work)
     wishes = work.request.get("networks")
     if wishes and not nics:
         groups = [one["name"] for one in orjson.loads(work.server.security_groups)]
         nics = work.conductor.services.network.allocate(work.context(), work.id, wishes, groups)
-        work.soon(interfaces=servers.text(nics))
+        work.defer(interfaces=servers.text(nics))
     return nics
 
 
 def observed(nics: Sequence[Mapping[str, Any]], resource: Mapping[str, Any]) -> dict[str, Any]:
-    """Columns that the agent's resource says of a server with these NICs."""
+    """Columns of the server that follow from its NICs and the agent's resource."""
     return {"power_state": number(resource["power_state"]), "instance_name": resource["instance_name"],
             "addresses": servers.text(addresses(nics, resource.get("addresses") or {})),
             "fault": None}
 
 
 def addresses(nics: Sequence[Mapping[str, Any]], known: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """As Nova shows them, by network name: those that the network service gave; else those that the host knows."""
+    """Addresses in Nova's form, by network name: those of the network service, else those that the host knows."""
     heard = {one["mac"]: one for found in known.values() for one in found}
     shown: dict[str, list[dict[str, Any]]] = {}
     for nic in nics:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a conductor does from time to time: repairs what the audit finds, confirms resizes, keeps hosts tidy.
+"""Periodic tasks of a conductor: audit and repair, confirming resizes, removing unused images.
 
-By design there is nothing to repair; what there is nevertheless (a crash between two databases, an operator's hand) is
-put right here, and told. Everything may be done twice, and by several conductors at once.
+By design there is nothing to repair. What there is nevertheless (after a crash between two databases, or an operator's
+change) is repaired and logged. Every task may run twice, and in several conductors at once.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from .host_watch import HostWatch
 from .repair import Repairer
 
 log = logging.getLogger(__name__)
-#: Seconds between two looks at what is due.
+#: Seconds between two checks of what is due.
 TICK = 1.0
-#: Seconds without a heartbeat after which a conductor does no periodic work for its cell.
+#: Seconds without a heartbeat after which a conductor is down.
 SILENT = 15.0
 
 
 @dataclass(frozen=True)
 class Task:
-    """*every*: seconds. *alone*: one conductor of the cell does it."""
+    """*every*: seconds. *alone*: only one conductor of the cell runs it."""
 
     name: str
     every: float
@@ -43,7 +43,7 @@ class Task:
 
 
 class Periodic:
-    """The periodic work of one conductor: ``run`` in a thread of its own."""
+    """The periodic tasks of one conductor; ``run`` in a thread of its own."""
 
     def __init__(self, conductor: Conductor, watch: HostWatch | None = None) -> None:
         self.conductor = conductor
@@ -51,7 +51,7 @@ class Periodic:
         self._due: dict[str, float] = {}
         #: What the audit found last time; only what is found twice is repaired.
         self._before: set[Finding] = set()
-        self._told: set[Finding] = set()
+        self._reported: set[Finding] = set()
 
     def run(self) -> None:
         """Until the conductor ends."""
@@ -61,9 +61,9 @@ class Periodic:
             for task in TASKS:
                 if self._due[task.name] <= time.monotonic() and not self.conductor.over.is_set():
                     self._due[task.name] = time.monotonic() + task.every
-                    self._once(task)
+                    self._run_task(task)
 
-    def _once(self, task: Task) -> None:
+    def _run_task(self, task: Task) -> None:
         try:
             if not task.alone or self.first():
                 task.run(self)
@@ -73,7 +73,7 @@ class Periodic:
             log.exception("%s failed; it is done again in %g s", task.name, task.every)
 
     def first(self) -> bool:
-        """Whether this is the conductor that works for its cell: of those that live, the first."""
+        """Whether this conductor runs the tasks of its cell: it is the first by name of those that are up."""
         database = self.conductor.database
         with database.read() as connection:
             name = connection.execute(select(func.min(conductors.c.holder)).where(
@@ -83,7 +83,7 @@ class Periodic:
     # Audit and repair
 
     def audit(self) -> list[Finding]:
-        """Look, and repair what was there at the last look too; returns what that was."""
+        """Run the audit, and repair what the last audit found too; returns these findings."""
         conductor = self.conductor
         mine = [name for name, host in conductor.states.hosts.items() if host.profile.cell_id == conductor.cell.id
                 and host.profile.up]
@@ -92,15 +92,15 @@ class Periodic:
         lasting = [one for one in found if one in self._before]
         self._before = set(found)
         for one in lasting:
-            if one not in self._told:
+            if one not in self._reported:
                 log.warning("%s", one.text, extra={"host": one.place})
             self.repairer.repair(state, one)
-        self._told = set(lasting)
+        self._reported = set(lasting)
         return lasting
 
 
-def _unlearn(periodic: Periodic) -> None:
-    """What is believed to be on hosts is looked at again."""
+def _forget_deliveries(periodic: Periodic) -> None:
+    """Forget what was delivered to hosts: it is checked again."""
     periodic.conductor.delivery.known = set()
 
 
@@ -108,5 +108,5 @@ TASKS = (
     Task("confirming resizes", confirm_resize.LOOK,
          lambda periodic: confirm_resize.confirm_expired(periodic.conductor)),
     Task("audit", 120.0, Periodic.audit),
-    Task("looking at hosts again", 3600.0, _unlearn, alone=False),
+    Task("looking at hosts again", 3600.0, _forget_deliveries, alone=False),
     Task("removing images from hosts", 3600.0, lambda periodic: image_cache.remove_unused(periodic.conductor)))

@@ -36,11 +36,11 @@ def spec_of(work: Work, flavor: Mapping[str, Any] | None = None, **over: Any) ->
 
 
 def _join(work: Work, group: str | None) -> None:
-    """The server is a member of the group that its hint names."""
+    """Make the server a member of the group that its hint names."""
     if not group:
         return
     try:
         with work.conductor.store.api.write() as connection:
             connection.execute(insert(server_group_members).values(group_id=group, server_id=work.id))
     except IntegrityError:
-        pass  # it is, or the group was deleted meanwhile
+        pass  # it is a member, or the group was deleted meanwhile

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is done to a server where it is: power, reboot, rescue, rebuild, crash dump. Most are a state to be had."""
+"""The flows of power actions: start, stop, pause, suspend, reboot, crash dump."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .work import Work
 
 
 def converge(work: Work) -> None:
-    """The rows of ``ACTIONS`` that say what the agent's server is to be."""
+    """Actions whose row in ``ACTIONS`` says what the agent's server shall be (``want``)."""
     def ask(client: Client) -> dict[str, Any]:
         answer = client.ensure("server", work.id, dict(work.rule.want or {}),
                                timeout=work.conductor.settings.action_timeout)
@@ -23,22 +23,22 @@ def converge(work: Work) -> None:
 
 
 def reboot(work: Work) -> None:
-    """soft or hard; a server in error that comes up again is active."""
+    """soft or hard. A server in error is active again when it comes up."""
     def ask(client: Client) -> dict[str, Any]:
         if work.server.vm_state in (STOPPED, "suspended", "paused", ERROR):
             client.ensure("server", work.id, {"power": "running"})
         else:
             client.event("server", work.id, "reboot", {"type": work.args["type"]},
-                         timeout=work.conductor.settings.action_timeout, request_id=work.once)
+                         timeout=work.conductor.settings.action_timeout, request_id=work.idempotency_key)
         return {"power_state": number(client.get("server", work.id)["power_state"]), "fault": None}
 
     ask_host(work, ask, work.failed)
 
 
 def crash_dump(work: Work) -> None:
-    """An NMI into the guest."""
+    """Inject an NMI into the guest."""
     def ask(client: Client) -> dict[str, Any]:
-        client.event("server", work.id, "crash_dump", {}, request_id=work.once)
+        client.event("server", work.id, "crash_dump", {}, request_id=work.idempotency_key)
         return {}
 
     ask_host(work, ask, work.failed)

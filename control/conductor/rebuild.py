@@ -18,13 +18,13 @@ from .work import Work
 
 
 def rebuild(work: Work) -> None:
-    """The root disk anew. A stopped server stays off (as Nova does)."""
+    """Make the root disk anew of the image. A stopped server stays off, as in Nova."""
     before = work.args.get("vm_state") or work.server.vm_state
 
     def ask(client: Client) -> dict[str, Any]:
         delivery.image(work, client, work.server.host, work.args["image"])
         client.event("server", work.id, "rebuild", _anew(work, client),
-                     timeout=work.conductor.settings.action_timeout, request_id=work.once)
+                     timeout=work.conductor.settings.action_timeout, request_id=work.idempotency_key)
         found = client.ensure("server", work.id, {"name": work.server.hostname or work.server.name,
                                                   "power": "off" if before == STOPPED else "running"})
         return {"vm_state": STOPPED if before == STOPPED else "active", "fault": None, "launched_at": now(),
@@ -34,7 +34,7 @@ def rebuild(work: Work) -> None:
 
 
 def _anew(work: Work, client: Client) -> dict[str, Any]:
-    """What the agent is told of a rebuild. Key and files that are new are noted as the server's own."""
+    """The body of the agent's rebuild. A new key or new files are saved with the server."""
     args: dict[str, Any] = {"image": work.args["image"], "metadata": orjson.loads(work.server.metadata),
                             "preserve_ephemeral": work.args["preserve_ephemeral"]}
     if work.server.user_data:

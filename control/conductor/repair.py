@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Repairs of what the audit finds. Each may be done twice, and by several conductors at once."""
+"""Repairs of what the audit finds. Each may run twice, and in several conductors at once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FAULT = ("The control plane lost track of what was done to the server. See its a
 
 
 class Repairer:
-    """Repairs with what one conductor has."""
+    """Repairs findings."""
 
     def __init__(self, conductor: Environment, watch: HostWatch) -> None:
         self.conductor, self.watch = conductor, watch
@@ -50,9 +50,9 @@ class Repairer:
         """A client of a host's agent."""
         return self.conductor.agents.client(self.conductor.endpoint(host))
 
-    def quiet(self, seen: AuditState, id: str) -> bool:
-        """Nothing is done to the server at this moment."""
-        cell = seen.cells.get(id)
+    def quiet(self, state: AuditState, id: str) -> bool:
+        """Whether no action of the server waits or runs."""
+        cell = state.cells.get(id)
         if cell is None:
             return True
         with self.conductor.store.cell(cell).read() as connection:
@@ -63,23 +63,24 @@ class Repairer:
 Repair = Callable[[Repairer, AuditState, Finding], None]
 
 
-def _stuck(repairer: Repairer, _seen: AuditState, one: Finding) -> None:
-    """The last resort: an error that says so is better than a task that never ends."""
-    database = repairer.conductor.store.cell(one.place)
+def _stuck(repairer: Repairer, _state: AuditState, finding: Finding) -> None:
+    """The server goes to error: better than a task_state that never ends."""
+    database = repairer.conductor.store.cell(finding.place)
     work = exists().where(actions.c.server_id == servers.c.id, actions.c.state.in_(("queued", "running")))
-    fault = rows.text({"code": 500, "message": FAULT, "created": now(), "details": one.text})
+    fault = rows.text({"code": 500, "message": FAULT, "created": now(), "details": finding.text})
     with database.write() as connection:
         connection.execute(update(servers).where(
-            servers.c.id == one.id, ~work, servers.c.task_state.is_not(None) | (servers.c.vm_state == BUILDING)).values(
+            servers.c.id == finding.id, ~work,
+            servers.c.task_state.is_not(None) | (servers.c.vm_state == BUILDING)).values(
             vm_state=ERROR, task_state=None, fault=fault, updated_at=now()))
         database.ring(connection, rows.SERVERS_BELL)
 
 
-def _copy(repairer: Repairer, _seen: AuditState, one: Finding) -> None:
+def _copy(repairer: Repairer, _state: AuditState, finding: Finding) -> None:
     database = repairer.conductor.store.cell0
     with database.write() as connection:
-        if not _busy(connection, one.id):
-            rows.leave(connection, [one.id])
+        if not _busy(connection, finding.id):
+            rows.leave(connection, [finding.id])
 
 
 def _busy(connection: Connection, id: str) -> bool:
@@ -87,61 +88,61 @@ def _busy(connection: Connection, id: str) -> bool:
         actions.c.server_id == id, actions.c.state.in_(("queued", "running"))).limit(1)).first() is not None
 
 
-def _counter(repairer: Repairer, _seen: AuditState, _one: Finding) -> None:
+def _counter(repairer: Repairer, _state: AuditState, _finding: Finding) -> None:
     with repairer.conductor.store.api.write() as connection:
         allocations.audit(connection, repair=True)
-    repairer.conductor.look(aggregates=False)
+    repairer.conductor.read_hosts(aggregates=False)
 
 
-def _claim(repairer: Repairer, seen: AuditState, one: Finding) -> None:
-    claim = next(claim for claim in seen.claims if claim.consumer_id == one.id
-                 and seen.hosts[claim.host_id].name == one.place)
-    if repairer.quiet(seen, claim.server_id):
+def _claim(repairer: Repairer, state: AuditState, finding: Finding) -> None:
+    claim = next(claim for claim in state.claims if claim.consumer_id == finding.id
+                 and state.hosts[claim.host_id].name == finding.place)
+    if repairer.quiet(state, claim.server_id):
         with repairer.conductor.store.api.write() as connection:
-            allocations.release(connection, one.id, claim.host_id)
-        repairer.conductor.changed(one.place)
+            allocations.release(connection, finding.id, claim.host_id)
+        repairer.conductor.read_host(finding.place)
 
 
-def _port(repairer: Repairer, seen: AuditState, one: Finding) -> None:
-    if repairer.quiet(seen, one.place):
-        repairer.conductor.services.network.release(one.place, one.id)
+def _port(repairer: Repairer, state: AuditState, finding: Finding) -> None:
+    if repairer.quiet(state, finding.place):
+        repairer.conductor.services.network.release(finding.place, finding.id)
 
 
-def _attachment(repairer: Repairer, seen: AuditState, one: Finding) -> None:
-    if repairer.quiet(seen, one.place):
-        repairer.conductor.services.volume.detached(one.id)
+def _attachment(repairer: Repairer, state: AuditState, finding: Finding) -> None:
+    if repairer.quiet(state, finding.place):
+        repairer.conductor.services.volume.detached(finding.id)
 
 
-def _move(repairer: Repairer, _seen: AuditState, one: Finding) -> None:
-    """It ends; what it has claimed is found at the next look."""
+def _move(repairer: Repairer, _state: AuditState, finding: Finding) -> None:
+    """The migration ends in error. The next audit finds its claims."""
     for _cell, database in repairer.conductor.store.databases():
         with database.write() as connection:
-            found = migrations.find(connection, one.id)
-            if found is not None and not _busy(connection, one.place):
-                migrations.change(connection, one.id, status="error")
+            found = migrations.find(connection, finding.id)
+            if found is not None and not _busy(connection, finding.place):
+                migrations.change(connection, finding.id, status="error")
 
 
-def _left(repairer: Repairer, _seen: AuditState, one: Finding) -> None:
-    """It is deleted, which is read again: nothing brings a guest back."""
-    if one.id not in deleted_servers(repairer.conductor.store, [one.id])[0]:
-        raise Conflict(f"Nothing says any more that server {one.id} was deleted.")
-    with repairer.client(one.place) as client:
-        client.delete("server", one.id)
+def _left(repairer: Repairer, _state: AuditState, finding: Finding) -> None:
+    """Delete the guest from its host, after reading again that the server is deleted: no guest comes back."""
+    if finding.id not in deleted_servers(repairer.conductor.store, [finding.id])[0]:
+        raise Conflict(f"Nothing says any more that server {finding.id} was deleted.")
+    with repairer.client(finding.place) as client:
+        client.delete("server", finding.id)
 
 
-def _power(repairer: Repairer, _seen: AuditState, one: Finding) -> None:
-    """What a guest did while something was done to its server is followed now."""
-    with repairer.client(one.place) as client:
-        repairer.watch.follow(one.place, [client.get("server", one.id)])
+def _power(repairer: Repairer, _state: AuditState, finding: Finding) -> None:
+    """The server takes the state that its guest has."""
+    with repairer.client(finding.place) as client:
+        repairer.watch.follow(finding.place, [client.get("server", finding.id)])
 
 
-def _network(repairer: Repairer, _seen: AuditState, one: Finding) -> None:
-    if one.id not in repairer.conductor.services.network.names():
-        with repairer.client(one.place) as client:
-            client.delete("network", one.id)
+def _network(repairer: Repairer, _state: AuditState, finding: Finding) -> None:
+    if finding.id not in repairer.conductor.services.network.names():
+        with repairer.client(finding.place) as client:
+            client.delete("network", finding.id)
 
 
-#: What is not here is told only: nobody can know what is right.
+#: By kind of finding. Other kinds are only logged: an operator has to decide.
 REPAIRS: Mapping[str, Repair] = {
     "stuck": _stuck, "copy": _copy, "counter": _counter, "orphan": _claim, "elsewhere": _claim, "port": _port,
     "attachment": _attachment, "move": _move, "left": _left, "power": _power, "network": _network}

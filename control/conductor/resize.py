@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Resize and cold migration, and the word that is waited for: confirmResize, revertResize, or the window's end.
+"""The flows of ``resize`` and ``migrate`` (cold). The server is VERIFY_RESIZE afterwards, until confirm or revert.
 
-The agents move a server for good, so nothing of it is left on the source while it waits: the claim there keeps the room
-for the way back, and revertResize is that way, which loses nothing that was written meanwhile. Disks never shrink: one
-that a resize has grown stays as it is, and the claim says so (``grown`` in the server's flavor).
+The agents move a server for good, so nothing of it is left on the source. Only the migration's claim keeps the room for
+revertResize, which moves the server back with everything that was written meanwhile. Disks never shrink: a disk that a
+resize has grown stays so, and the flavor of the server notes it under ``grown`` for the claims.
 """
 
 from __future__ import annotations
@@ -30,89 +30,90 @@ Flavor = Mapping[str, Any]
 
 
 def resize(work: Work) -> None:
-    """To another flavor: on another host, or the same where settings or need say so."""
+    """To another flavor: on another host, or on the same where the settings allow it or no other host fits."""
     same = True if work.conductor.settings.allow_resize_to_same_host else None
-    _cold(work, migrations.RESIZE, grown(work.args["flavor"], work.flavor), same=same)
+    _migrate_cold(work, migrations.RESIZE, grown(work.args["flavor"], work.flavor), same=same)
 
 
 def migrate(work: Work) -> None:
-    """To another host, named or not; never the same."""
-    _cold(work, migrations.MIGRATION, work.flavor, host=work.args.get("host"), same=False)
+    """To another host, which the caller may name."""
+    _migrate_cold(work, migrations.MIGRATION, work.flavor, host=work.args.get("host"), same=False)
 
 
 def grown(flavor: Flavor, had: Flavor) -> dict[str, Any]:
-    """*flavor* with a note of what disks of a server that had flavor *had* are larger."""
+    """*flavor*, with ``grown`` for the disks that are larger in the flavor *had* that the server had before."""
     larger = {name: size for name, size in sizes(had).items() if size > int(flavor.get(name) or 0)}
     return {**{name: value for name, value in flavor.items() if name != "grown"},
             **({"grown": larger} if larger else {})}
 
 
-def on_host(flavor: Flavor) -> dict[str, Any]:
-    """The flavor as the agent is to have it."""
+def agent_flavor(flavor: Flavor) -> dict[str, Any]:
+    """The flavor in the agent's form."""
     return {**{name: flavor[name] for name in ("vcpus", "ram", "swap")}, **sizes(flavor)}
 
 
 def want(move: Migration, flavor: Flavor) -> dict[str, Any]:
     power = "off" if move.row.old_vm_state == STOPPED else "running"
-    return {"power": power, **({} if move.row.type == migrations.MIGRATION else {"flavor": on_host(flavor)})}
+    return {"power": power, **({} if move.row.type == migrations.MIGRATION else {"flavor": agent_flavor(flavor)})}
 
 
-def _cold(work: Work, type: str, flavor: dict[str, Any], **where: Any) -> None:
+def _migrate_cold(work: Work, type: str, flavor: dict[str, Any], **where: Any) -> None:
     move = Migration.begin(work, type, "pre-migrating", flavor)
     try:
         if move.row.status == "pre-migrating":
             with work.event("compute_prep_resize"):
-                _agreed(move)
+                _check_with_source(move)
                 move.prepare("cold", **where)
             move.note({"task_state": "resize_migrating"}, status="migrating")
         if move.row.status == "migrating":
             with work.event("compute_resize_instance", move.source):
                 if move.source != move.target:
-                    move.stop(move.source)
-                    move.bring("cold", move.source, move.target)
+                    move.stop_guest(move.source)
+                    move.move_server("cold", move.source, move.target)
             move.note({"task_state": "resize_migrated", "host": move.target}, status="post-migrating")
         work.note(task_state="resize_finish")
         with work.event("compute_finish_resize", move.target):
-            found = _finished(move)
+            found = _finish(move)
     except HostDown as error:
         if not retry(work):
-            _given_up(move, error)
+            _give_up(move, error)
     except NotMoved as error:
-        _stays(move, error.cause, error.flavor)
+        _roll_back(move, error.cause, error.flavor)
     except MagnetarError as error:
-        _given_up(move, error)
+        _give_up(move, error)
     else:
-        _waits(move, found)
+        _await_confirmation(move, found)
 
 
-def _agreed(move: Migration) -> None:
-    """Raise what the source says to the flavor, before anything is done."""
+def _check_with_source(move: Migration) -> None:
+    """Raise what the source's agent refuses of the flavor, before anything is done."""
     if move.row.type == migrations.RESIZE:
         if move.work.flavor["ephemeral"] > move.flavor["ephemeral"]:
             raise Conflict(f"Resize error: the ephemeral disk has {move.work.flavor['ephemeral']} GiB, and disks do "
                            "not shrink. Choose a flavor with at least as much.")
         with move.work.client(move.source) as client:
-            client.ensure("server", move.work.id, {"flavor": on_host(move.flavor)}, dry_run=True, allow_reboot=True)
+            client.ensure("server", move.work.id, {"flavor": agent_flavor(move.flavor)}, dry_run=True,
+                          allow_reboot=True)
 
 
-def _finished(move: Migration) -> dict[str, Any]:
-    """The server is of its new flavor. On the same host it is of its old one when that fails."""
+def _finish(move: Migration) -> dict[str, Any]:
+    """Give the server its new flavor at the target. When that fails on the same host, it gets its old flavor again."""
     try:
-        return move.on(move.target, want(move, move.flavor))
+        return move.ensure_on(move.target, want(move, move.flavor))
     except HostDown:
         raise
     except MagnetarError as error:
         if move.source != move.target:
             raise
-        raise NotMoved(error, _undone(move)) from error
+        raise NotMoved(error, _undo(move)) from error
 
 
-def _undone(move: Migration) -> dict[str, Any]:
-    """The server is as before on its host, but for a disk that has grown already; returns the flavor that it has."""
+def _undo(move: Migration) -> dict[str, Any]:
+    """Give the server its old flavor on its host; a disk that has grown stays. Returns the flavor that it has."""
     old = move.work.flavor
     for flavor in (old, grown(old, move.flavor)):
         try:
-            move.on(move.source, want(move, flavor))
+            move.ensure_on(move.source, want(move, flavor))
             return flavor
         except HostDown:
             raise
@@ -121,22 +122,23 @@ def _undone(move: Migration) -> dict[str, Any]:
     raise why
 
 
-def _waits(move: Migration, found: Mapping[str, Any]) -> None:
-    """VERIFY_RESIZE."""
+def _await_confirmation(move: Migration, found: Mapping[str, Any]) -> None:
+    """The action is done: the server is VERIFY_RESIZE."""
     work, flavor = move.work, move.flavor
-    move.look()
-    move.ends("finished")
+    move.read_hosts()
+    move.end_with("finished")
     disk_config = {"disk_config": work.args["disk_config"]} if work.args.get("disk_config") else {}
     work.done(**observed(nics_of(work), found), **disk_config, flavor=servers.text(flavor), flavor_id=flavor["id"],
               old_flavor=move.row.old_flavor, host=move.target, launched_at=now())
 
 
-def _stays(move: Migration, error: MagnetarError, flavor: Flavor | None = None) -> None:
-    """The server is at the source, of its old flavor (or *flavor*); its guest runs again if it ran."""
+def _roll_back(move: Migration, error: MagnetarError, flavor: Flavor | None = None) -> None:
+    """The action has failed and the server is on the source, with its old flavor (or *flavor*). Start its guest again
+    if it ran before."""
     values: dict[str, Any] = {} if flavor is None else {"flavor": servers.text(flavor)}
     if move.row.status != "pre-migrating" and move.row.old_vm_state != STOPPED:
         try:
-            move.on(move.source, {"power": "running"})
+            move.ensure_on(move.source, {"power": "running"})
         except HostDown:
             if retry(move.work):
                 return
@@ -148,41 +150,41 @@ def _stays(move: Migration, error: MagnetarError, flavor: Flavor | None = None) 
         move.unclaim()
     else:
         settle_claims(move, move.source, flavor)
-    move.ends("error")
+    move.end_with("error")
     move.work.failed(error, host=move.source, **values)
 
 
-def _given_up(move: Migration, error: MagnetarError) -> None:
-    """It has failed for good. Where nobody knows whose the server is, both hosts stay claimed: both may have something
-    of it, and a deletion looks at both."""
+def _give_up(move: Migration, error: MagnetarError) -> None:
+    """The action has failed. Where it is unknown which host has the server, both stay claimed: both may have parts of
+    it, and a deletion asks both."""
     if move.row.status == "pre-migrating":
-        _stays(move, error)
+        _roll_back(move, error)
         return
     if move.row.status == "migrating":
         try:
-            if move.source == move.target or move.take_back(move.source, move.target):
-                _stays(move, error)
+            if move.source == move.target or move.abort(move.source, move.target):
+                _roll_back(move, error)
                 return
         except MagnetarError as why:
             log.warning("server %s is between %s and %s: %s", move.work.id, move.source, move.target, why.message)
-        move.ends("error")
+        move.end_with("error")
         move.work.failed(error, vm_state=ERROR)
         return
     move.release()
-    move.ends("error")
+    move.end_with("error")
     flavor = move.flavor
     move.work.failed(error, vm_state=ERROR, flavor=servers.text(flavor), flavor_id=flavor["id"], host=move.target)
 
 
 def settle_claims(move: Migration, host: str, flavor: Flavor) -> None:
-    """The server holds what its old flavor says where it is, and the migration nothing."""
+    """The server holds the claims of its old flavor on *host*, and the migration none."""
     held, id = amounts(move, flavor), move.host_id(host)
     with move.api.write() as connection:
         if host == move.source:
             allocations.revert(connection, move.work.id, move.id)
         allocations.release(connection, move.id)
         allocations.claim(connection, move.work.id, move.work.id, id, held)
-    move.look()
+    move.read_hosts()
 
 
 def amounts(move: Migration, flavor: Flavor) -> Amounts:

@@ -20,7 +20,7 @@ SELDOM = 20.0
 def retry(work: Work) -> bool:
     """Put the action back into the queue for another try; ``False`` when it has had all of its tries."""
     if work.action.attempts < TRIES:
-        work.later(AGAIN)
+        work.put_back(AGAIN)
         return True
     return False
 
@@ -34,7 +34,7 @@ def retry_or_fail(work: Work, error: HostDown, **values: Any) -> None:
 def retry_forever(work: Work) -> None:
     """Try until the host answers: its guest may have a volume or NIC that nobody else must get."""
     if not retry(work):
-        work.later(SELDOM)
+        work.put_back(SELDOM)
 
 
 def ask_host(work: Work, ask: Callable[[Client], Mapping[str, Any]], fails: Callable[[Exception], None]) -> None:

@@ -23,11 +23,11 @@ log = logging.getLogger(__name__)
 
 
 class NoRoom(NoSpace):
-    """No host has room for what a resize would go back to."""
+    """No host has room for the old flavor."""
 
 
 def revert(work: Work) -> None:
-    """Back to the flavor that it had, on the host that it had; where that cannot take it, on the one that it has."""
+    """Give the server its old flavor on its old host; on its present host where the old one cannot take it."""
     with work.database.read() as connection:
         row = migrations.kept(connection, work.id)
     if work.server.vm_state != RESIZED or row is None:
@@ -38,31 +38,31 @@ def revert(work: Work) -> None:
     try:
         move.note(status="reverting")
         with work.event(host=move.target):
-            host = _returned(move, flavor)
+            host = _move_back(move, flavor)
         with work.event("compute_finish_revert_resize", host):
-            found = move.on(host, want(move, flavor))
+            found = move.ensure_on(host, want(move, flavor))
     except HostDown as error:
         if not retry(work):
-            _not_reverted(move, error, flavor)
+            _fail(move, error, flavor)
     except MagnetarError as error:
-        _not_reverted(move, error, flavor)
+        _fail(move, error, flavor)
     else:
         settle_claims(move, host, flavor)
-        move.ends("reverted")
+        move.end_with("reverted")
         work.done(**observed(nics_of(work), found), vm_state=row.old_vm_state or ACTIVE, flavor=servers.text(flavor),
                   flavor_id=flavor["id"], old_flavor=None, host=host)
 
 
-def _returned(move: Migration, flavor: Flavor) -> str:
-    """Bring the server to where it goes; returns the host. What it needs there is claimed."""
+def _move_back(move: Migration, flavor: Flavor) -> str:
+    """Move the server to the host where it shall be, and claim what it needs there; returns the host."""
     work, source, target = move.work, move.source, move.target
     if source == target:
         return source
-    if work.server.host == source or _goes(move, flavor):
+    if work.server.host == source or _source_accepts(move, flavor):
         if work.server.host != source:
             try:
-                move.stop(target)
-                move.bring("cold", target, source)
+                move.stop_guest(target)
+                move.move_server("cold", target, source)
             except NotMoved as stayed:
                 return _in_place(move, flavor, stayed.cause)
         with move.api.write() as connection:
@@ -72,42 +72,42 @@ def _returned(move: Migration, flavor: Flavor) -> str:
     return _in_place(move, flavor)
 
 
-def _goes(move: Migration, flavor: Flavor) -> bool:
-    """Whether the source takes the server back: it is on its way already, or the host answers, has room for the disks
-    as they are now, and refuses nothing."""
+def _source_accepts(move: Migration, flavor: Flavor) -> bool:
+    """Whether the source takes the server back: it is moving already, or the host answers, has room for the disks as
+    they are now, and its agent refuses nothing."""
     work, source, target = move.work, move.source, move.target
     with move.sides(target, source) as (here, _there):
         if here.find(work.id) is None or here.open_migrations(work.id):
             return True
     if not move.conductor.is_up(source):
         return False
-    return _claimed(move, move.id, source, amounts(move, flavor)) and move.fits(target, source)
+    return _claim(move, move.id, source, amounts(move, flavor)) and move.accepts(target, source)
 
 
 def _in_place(move: Migration, flavor: Flavor, cause: MagnetarError | None = None) -> str:
-    """The server takes its old flavor where it is. Raises ``NoRoom`` when there is none for that either."""
+    """Claim room for the old flavor on the present host. Raises ``NoRoom``."""
     old, new = amounts(move, flavor), amounts(move, move.flavor)
-    if not _claimed(move, move.work.id, move.target, Amounts(*map(max, old, new))):
+    if not _claim(move, move.work.id, move.target, Amounts(*map(max, old, new))):
         why = f" ({cause.message})" if cause else ""
         raise NoRoom(f"Host {move.source} does not take the server back{why}, and {move.target} has no room for the "
                      "old flavor. Confirm the resize, or try again when there is room.")
     return move.target
 
 
-def _claimed(move: Migration, consumer: str, host: str, needed: Amounts) -> bool:
+def _claim(move: Migration, consumer: str, host: str, needed: Amounts) -> bool:
     id = move.host_id(host)
     with move.api.write() as connection:
         return allocations.claim(connection, consumer, move.work.id, id, needed)
 
 
-def _not_reverted(move: Migration, error: MagnetarError, flavor: Flavor) -> None:
-    """It waits for a word as before where nothing was done; where something was, it is in error, and what it may have
-    on either host stays claimed."""
+def _fail(move: Migration, error: MagnetarError, flavor: Flavor) -> None:
+    """The action has failed. Where nothing was done, the server waits for confirm or revert as before. Otherwise it is
+    in error, and both hosts stay claimed."""
     work = move.work
     if isinstance(error, NoRoom) and work.server.host == move.target:
         try:
-            move.on(move.target, {"power": want(move, flavor)["power"]})
-            work.also.append(lambda connection: migrations.change(connection, move.id, status="finished"))
+            move.ensure_on(move.target, {"power": want(move, flavor)["power"]})
+            work.end_writes.append(lambda connection: migrations.change(connection, move.id, status="finished"))
             work.failed(error)
             return
         except MagnetarError as why:
@@ -116,5 +116,5 @@ def _not_reverted(move: Migration, error: MagnetarError, flavor: Flavor) -> None
     if work.server.host == move.source:
         settle_claims(move, move.source, flavor)
         values = {"flavor": servers.text(flavor), "flavor_id": flavor["id"]}
-    move.ends("error")
+    move.end_with("error")
     work.failed(error, vm_state=ERROR, **values)

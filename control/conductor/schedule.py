@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A new server finds its host: the flow of ``create`` in cell0.
+"""The flow of ``create`` in cell0: find a host for a new server, and move its row into the host's cell.
 
-Choose and claim (one transaction of the API database, which also says in which cell the server is), then move the
-server into its cell: what cell0 loses is settled after what the cell gains. Each step may be done twice; the claim says
-whether the first was done already. Servers that were taken from the queue at once go together.
-Where this conductor works for that cell and the host bears one more, it has the creation there in hand and begun at
-once, and goes on with it; else whoever takes it from the cell's queue does.
+Choose and claim in one transaction of the API database, which also maps the server to the cell. Then move the row: the
+cell commits before cell0 does. Each step may be done twice; the claim tells whether the first was done already. Servers
+that were taken from the queue together are moved together.
+If the cell is this conductor's own and the host's limit allows one more build, this conductor holds the action in the
+cell from the start and goes on with it. Otherwise the action waits in the cell's queue.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from .placement import RANDOM, NoHost, spec_of
 from .work import Continuation, Work
 
 EVENT = "schedule_instances"
-#: Seconds that each statement of a cell has while cell0 waits for it.
+#: Seconds for each statement of a cell while cell0's transaction waits for it.
 PATIENCE = actions.LEASE / 4
 
 
 class Placed(NamedTuple):
-    """A new server, and the host and the cell (its uuid) that it goes to."""
+    """A new server, its host, and the uuid of its cell."""
 
     work: Work
     host: str
@@ -45,41 +45,41 @@ def schedule(work: Work) -> None:
     """``create`` of a server in cell0."""
     began = now()
     again = work.action.attempts > 1
-    if again and (there := _arrived(work)):
+    if again and (there := _cell_of_arrived(work)):
         with work.database.write() as source:
             for left in servers.leave(source, [work.id]):
                 with statement_timeout(PATIENCE), there.write() as connection:
                     servers.follow(connection, left)
                     there.ring(connection, servers.ACTIONS_BELL)
         return
-    found = _held(work) if again else None
+    found = _claimed_before(work) if again else None
     if found is None:
         settling = work.conductor.settling()
         try:
             found = _place(work)
         except NoHost as error:
             if settling:
-                work.later(1.0)
+                work.put_back(1.0)
                 return
             why = admin_message(error)
-            work.also.append(lambda connection: actions.happened(
+            work.end_writes.append(lambda connection: actions.happened(
                 connection, work.action.id, EVENT, work.conductor.name, began, "Error", why))
             work.error(error)
             return
     _enter([found], began)
 
 
-def together(works: Sequence[Work]) -> list[Work]:
-    """``create`` of servers in cell0 that nobody began before: what each step writes of all of them is written at once,
-    which takes little longer than of one. Returns those that are left to ``schedule``, with nothing done. When this
-    fails, anything may be done of the others."""
+def schedule_together(works: Sequence[Work]) -> list[Work]:
+    """``create`` of several servers in cell0, at their first attempt. Each step writes all of them at once, which takes
+    little longer than one. Returns those that are left to ``schedule``, with nothing done. When this raises, any of the
+    steps may be done for the others."""
     began, conductor = now(), works[0].conductor
 
     def sure() -> None:
         for work in works:
             work.confirm_old_lease()
 
-    plain = {work.id: work for work in works if work.server.hints == "{}"}  # others may depend on one another
+    plain = {work.id: work for work in works if work.server.hints == "{}"}  # those with hints may depend on one another
     found = place_all(leased(sure, conductor.store.api), conductor.states,
                       [spec_of(work) for work in plain.values()], random=RANDOM)
     of_cell: dict[str, list[Placed]] = {}
@@ -91,7 +91,8 @@ def together(works: Sequence[Work]) -> list[Work]:
 
 
 def _enter(placed: Sequence[Placed], began: str) -> None:
-    """Servers go from cell0 into one cell. ``continuation`` of their works is what to go on with there, if anything."""
+    """Move servers from cell0 into one cell. The ``continuation`` of a work is its action there, where it is begun
+    already."""
     work, going = placed[0].work, {one.work.id: one for one in placed}
     target = work.conductor.store.cell(placed[0].cell_id)
     with work.database.write() as source:
@@ -102,7 +103,8 @@ def _enter(placed: Sequence[Placed], began: str) -> None:
 
 
 def _arrive(target: Database, leaving: Sequence[tuple[servers.LeavingServer, Placed]], began: str) -> None:
-    """The servers in their cell. As many are begun there as their hosts bear; the others wait in its queue."""
+    """Write the servers into their cell. As many are begun there as the limits of their hosts allow; others wait in the
+    queue."""
     work = leaving[0][1].work
     conductor, chosen = work.conductor, {"event": EVENT, "host": work.conductor.name, "start_time": began}
     begun: list[tuple[servers.LeavingServer, str]] = []
@@ -125,8 +127,8 @@ def _arrive(target: Database, leaving: Sequence[tuple[servers.LeavingServer, Pla
         works[one.server.id].continuation = Continuation(target, one.creation, one.server, events[one.creation.id])
 
 
-def _arrived(work: Work) -> Database | None:
-    """The cell's database, where a crash came after the server had arrived there: it lives there, or has been deleted
+def _cell_of_arrived(work: Work) -> Database | None:
+    """The database of the server's cell, if a crash came after the server had arrived there; it may have been deleted
     there since."""
     store = work.conductor.store
     with store.api.read() as connection:
@@ -139,8 +141,8 @@ def _arrived(work: Work) -> Database | None:
         return there if servers.row(connection, work.id) is not None else None
 
 
-def _held(work: Work) -> Placed | None:
-    """What was claimed before a crash."""
+def _claimed_before(work: Work) -> Placed | None:
+    """The host that was claimed before a crash."""
     with work.conductor.store.api.read() as connection:
         for row in allocations.held(connection, work.id):
             return Placed(work, row["host"], row["cell_id"])

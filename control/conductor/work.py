@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One action in a conductor's hands: its server, its host, its events, and how it ends."""
+"""One action that a conductor has taken: its server, its host, its events, and how it ends."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from .failures import admin_message, explanation, user_message
 from .lease import LeaseLost
 
 log = logging.getLogger(__name__)
-#: Roles with which a conductor speaks to the services for a user.
+#: Roles with which a conductor calls the services for a user.
 ROLES = frozenset(("member", "reader"))
 
 
 class WrongHost(Conflict):
-    """This host cannot have the server, and another may."""
+    """This host cannot have the server; another host may."""
 
 
 class HostDown(MagnetarError):
@@ -43,13 +43,13 @@ class HostDown(MagnetarError):
 
 
 def clock() -> float:
-    """Seconds that pass while the machine is suspended, too."""
+    """Seconds of a clock that runs also while the machine is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Continuation(NamedTuple):
-    """An action with which a worker goes on: it is in hand already. Its server's row, unless that is to be read, and
-    its event that has begun, if any."""
+    """An action that a worker goes on with: this conductor holds it already. *server*: its row, read when left out.
+    *event*: number of its event that has begun."""
 
     database: Database
     action: Any
@@ -58,8 +58,8 @@ class Continuation(NamedTuple):
 
 
 class Work:
-    """An action that was taken. ``server`` is its row as it was when the work began, read unless it is given; ``args``
-    those of the action. *event*: one that has begun already."""
+    """An action that was taken. ``server``: the server's row when the work began, read unless it is given. ``args``:
+    those of the action. *event*: number of an event that has begun already."""
 
     def __init__(self, conductor: Environment, database: Database, action: Any, server: Any = None,
                  event: int | None = None) -> None:
@@ -69,16 +69,16 @@ class Work:
         self.rule = ACTIONS[action.action]
         self.cancelled = threading.Event()
         self.server = server
-        #: What else is written in the transaction that ends the action.
-        self.also: list[Callable[[Connection], None]] = []
-        #: With what the same worker goes on.
+        #: Called with the connection of the transaction that ends the action.
+        self.end_writes: list[Callable[[Connection], None]] = []
+        #: The action that the same worker does next.
         self.continuation: Continuation | None = None
-        #: The host and its resource of the server, as it told last while this was in hand.
+        #: A host and its resource of the server, as heard last while this action was in hand.
         self.heard: tuple[str, Mapping[str, Any]] | None = None
         self._left: Mapping[str, Any] = {}
-        #: What is written with the next transaction, whichever it is.
-        self._soon: list[Callable[[Connection], None]] = []
-        self._columns: dict[str, Any] = {}
+        #: Called with the connection of the next transaction.
+        self._deferred: list[Callable[[Connection], None]] = []
+        self._deferred_columns: dict[str, Any] = {}
         if server is None:
             self.load()
 
@@ -93,8 +93,8 @@ class Work:
         return str(self.action.server_id)
 
     @property
-    def once(self) -> str:
-        """The request id under which an agent does what this action asks, however often it is asked."""
+    def idempotency_key(self) -> str:
+        """Idempotency key of this action for agents: an agent does what has the same key once."""
         return f"{self.action.request_id}.{self.action.id}"
 
     @property
@@ -110,7 +110,7 @@ class Work:
         return found
 
     def context(self) -> Context:
-        """The user, as the services see it."""
+        """The server's user, for calls of the services."""
         return Context(self.server.user_id, self.server.project_id, ROLES)
 
     @contextlib.contextmanager
@@ -124,7 +124,7 @@ class Work:
             raise HostDown(f"The agent of host {name} does not answer: {error.message}") from None
 
     def progress(self, _operation: Any) -> None:
-        """Called while a host works: ends the work when the server is to be deleted, or somebody else has taken it."""
+        """Called while a host works. Raises ``Cancelled`` when the action was cancelled."""
         if self.cancelled.is_set():
             raise Cancelled("The server was deleted meanwhile.")
 
@@ -145,23 +145,23 @@ class Work:
 
     @contextlib.contextmanager
     def write(self, values: dict[str, Any] | None = None) -> Iterator[Connection]:
-        """One transaction of the server's database, with what was to be written soon. Who sets columns himself gives
-        *values*: those that were to be set are added to them."""
-        soon, columns = self._soon[:], dict(self._columns)
+        """One transaction of the server's database, with the deferred writes. A caller that sets columns itself gives
+        them as *values*; deferred columns are added to these."""
+        deferred, columns = self._deferred[:], dict(self._deferred_columns)
         with self.database.write() as connection:
-            for write in soon:
+            for write in deferred:
                 write(connection)
             if values is not None:
                 values.update({name: value for name, value in columns.items() if name not in values})
             elif columns:
                 servers.progress(connection, self.id, **columns)
             yield connection
-        del self._soon[:len(soon)]
-        self._columns.clear()
+        del self._deferred[:len(deferred)]
+        self._deferred_columns.clear()
 
     def flush(self) -> None:
-        """Nothing is left to be written."""
-        if self._soon or self._columns:
+        """Do the deferred writes."""
+        if self._deferred or self._deferred_columns:
             with self.write():
                 pass
 
@@ -175,16 +175,16 @@ class Work:
         self.server = servers.progressed(connection, self.id, **values)
         self.database.ring(connection, servers.SERVERS_BELL)
 
-    def soon(self, **values: Any) -> None:
-        """Set columns of the server with what is written next."""
-        self._columns.update(values)
+    def defer(self, **values: Any) -> None:
+        """Set columns of the server in the next transaction."""
+        self._deferred_columns.update(values)
 
     @contextlib.contextmanager
     def event(self, name: str | None = None, host: str | None = None,
               noted: Mapping[str, Any] | None = None) -> Iterator[None]:
-        """One event of the action: when it began and ended, how, and where. *noted* is set of the server then. Both
-        were done already where the action came with an event that has begun. Its end is written with what is written
-        next: a crash in between leaves an event that did not end, and the action is done again."""
+        """Record the block as an event of the action. *noted*: columns of the server that are set at its begin. An
+        event that the action came with is not begun again. Its end is written with the next transaction: a crash in
+        between leaves an open event, and the action is done again."""
         number, self._event = self._event, None
         if number is None:
             number = self._begin(name or self.rule.event or self.action.action, host, dict(noted) if noted else None)
@@ -199,7 +199,7 @@ class Work:
             raise
         finally:
             ended["finish_time"] = now()
-            self._soon.append(lambda connection: actions.finished(connection, number, **ended))
+            self._deferred.append(lambda connection: actions.finished(connection, number, **ended))
 
     def _begin(self, name: str, host: str | None, noted: dict[str, Any] | None) -> int:
         with self.write(noted) as connection:
@@ -209,7 +209,8 @@ class Work:
         return number
 
     def done(self, **values: Any) -> None:
-        """The action has succeeded: no task any more, the state that its row says, and *values*; one transaction."""
+        """The action has succeeded. In one transaction: no task_state, the vm_state of its row in ``ACTIONS``, and
+        *values*."""
         if self.rule.after:
             values.setdefault("vm_state", self.rule.after)
         if self.rule.task:
@@ -217,8 +218,8 @@ class Work:
         self._end("done", None, values)
 
     def failed(self, error: BaseException, **values: Any) -> None:
-        """The action has failed: the fault is noted, the server is as *values* say. Users read its message, and of a
-        failure of the machinery (code 500 and above) no details."""
+        """The action has failed: save the fault and *values*. Users read the message, and no details of faults from 500
+        on."""
         if self.rule.task:
             values.setdefault("task_state", None)
         code = error.status if isinstance(error, MagnetarError) else 500
@@ -228,8 +229,8 @@ class Work:
                                         "details": details})
         self._end("failed", "Error", values)
 
-    def left_as(self, resource: Mapping[str, Any]) -> bool:
-        """Whether the action has ended with the server as its host says it is, or gone."""
+    def matches(self, resource: Mapping[str, Any]) -> bool:
+        """Whether the action has left the server in the power state of the host's *resource*, or deleted it."""
         word = str(resource.get("power_state"))
         return self.rule.task == servers.DELETING or word not in POWERS or self._left.get("power_state") == number(word)
 
@@ -242,7 +243,7 @@ class Work:
                     servers.change(connection, self.id, **values)
                 elif values:
                     servers.progress(connection, self.id, **values)
-                for write in self.also:
+                for write in self.end_writes:
                     write(connection)
                 self.database.ring(connection, servers.SERVERS_BELL)
 
@@ -250,12 +251,12 @@ class Work:
         self._left = values
         self.conductor.ended(self.action.action, state)
 
-    def later(self, seconds: float, **values: Any) -> None:
-        """Put the action back, to be taken again after *seconds*."""
+    def put_back(self, seconds: float, **values: Any) -> None:
+        """Put the action back into the queue, to be taken again after *seconds*."""
         with self.write() as connection:
             actions.put_back(connection, self.action.id, self.conductor.holder, self.database.clock(seconds), **values)
             self.database.ring(connection, servers.ACTIONS_BELL)
 
     def error(self, cause: BaseException) -> None:
-        """The action has failed and the server with it."""
+        """The action has failed, and the server is in error."""
         self.failed(cause, vm_state=ERROR)

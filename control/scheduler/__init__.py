@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which host gets a server: host states in memory, filters, weighers."""
+"""The scheduler: host states in memory, filters, weighers."""

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The choice of hosts for a server.
 
-What it means is ``plainly`` below: filter every host, weigh those that are left, take the best. ``choose`` gives the
-same weights without looking at every host: a filter that sees the profile is asked once for each profile; a block of
-which even the fullest host has room is taken as a whole, one of which even the emptiest has not is left as a whole; and
-blocks are weighed from the greatest bound down, until no further one can hold a better host than those found.
+``plainly`` below defines it: filter every host, weigh those that pass, take the best. ``choose`` returns the same
+without visiting every host. A filter that sees only the profile is asked once for each profile. A block is taken as a
+whole when even its fullest host has room, and skipped when even its emptiest has not. Blocks are weighed from the
+greatest bound down, until no other block can hold a better host.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from .request_spec import RequestSpec
 from .rules import DEFAULT_RULES, Rules
 from .weighers import Multipliers, Term, bound, terms, weight
 
-#: What users are told, in Nova's words; admins are told which filter refused how many hosts.
+#: The message for users, in Nova's words. Administrators read which filter refused how many hosts.
 NO_VALID_HOST = "No valid host was found. There are not enough hosts available."
 
 
 class Candidate(NamedTuple):
-    """A host that may take the server."""
+    """A host that may get the server."""
 
     host_id: str
     host: str
@@ -39,15 +39,15 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why these hosts: how many there are, how many each filter refused (each host counts at the first that did), and
-    the best that passed."""
+    """Number of hosts, number of hosts that each filter refused (a host counts for the first that did), and the best
+    that passed."""
 
     hosts: int
     refused: dict[str, int]
     candidates: list[Candidate]
 
     def text(self) -> str:
-        """One sentence for admins."""
+        """One sentence for administrators."""
         if not self.hosts:
             return "No host is registered: start an agent and let a conductor find it."
         said = ", ".join(f"{name} {count}" for name, count in self.refused.items())
@@ -55,7 +55,7 @@ class Explanation:
 
 
 class NoValidHost(Exception):
-    """No host may take the server; ``explanation`` says why, for admins only."""
+    """No host may get the server; ``explanation`` says why, for administrators only."""
 
     def __init__(self, explanation: Explanation) -> None:
         super().__init__(NO_VALID_HOST)
@@ -68,7 +68,7 @@ class NoValidHost(Exception):
 
 
 class Part(NamedTuple):
-    """Hosts that passed, their rows, and the bounds of these: a block, or what is left of one."""
+    """Hosts that passed, their rows, and the bounds of these: a block, or the rest of one."""
 
     profile: Profile
     hosts: Sequence[HostState]
@@ -79,10 +79,10 @@ class Part(NamedTuple):
 
 def choose(states: HostStates, spec: RequestSpec, count: int = 1, *, rules: Rules | None = None,
            random: Random | None = None) -> list[Candidate]:
-    """Up to *count* hosts, best first; raises ``NoValidHost``. *rules*: those of *states* when left out.
+    """Up to *count* hosts, best first. Raises ``NoValidHost``. *rules*: those of *states* when left out.
 
-    Chance decides between hosts of equal weight, and which of the best ``rules.subset`` comes first: several conductors
-    that see the same then seldom want the same host. Without *random* the order is always the same.
+    Chance decides between hosts of equal weight, and which of the best ``rules.subset`` comes first, so that several
+    conductors seldom choose the same host. Without *random* the order is deterministic.
     """
     rules = rules or states.rules or DEFAULT_RULES
     with states.lock:
@@ -95,7 +95,7 @@ def choose(states: HostStates, spec: RequestSpec, count: int = 1, *, rules: Rule
 
 
 def explain(states: HostStates, spec: RequestSpec, count: int = 3, *, rules: Rules | None = None) -> Explanation:
-    """What would be chosen and what refused, without claiming: for check mode and for errors."""
+    """The best hosts and how many each filter refused, for errors."""
     rules = rules or states.rules or DEFAULT_RULES
     asked = rules.asked(spec)
     refused: Counter[str] = Counter()
@@ -114,7 +114,8 @@ def explain(states: HostStates, spec: RequestSpec, count: int = 3, *, rules: Rul
 
 
 def plainly(states: HostStates, spec: RequestSpec, rules: Rules = DEFAULT_RULES) -> list[tuple[float, str]]:
-    """What ``choose`` means, host by host: weights and names of all that pass, best first. For tests and figures."""
+    """The definition of ``choose``, host by host: weights and names of all that pass, best first. For tests and
+    benchmarks."""
     asked = rules.asked(spec)
     passed = [host for host in states.hosts.values() if all(one.passes(host, spec) for one in asked)]
     rows = [host.row(spec.mates.get(host.name, 0)) for host in passed]
@@ -127,7 +128,7 @@ def plainly(states: HostStates, spec: RequestSpec, rules: Rules = DEFAULT_RULES)
 
 def _refusal(host: HostState, spec: RequestSpec, asked: list[Filter],
              seen: dict[tuple[Profile, Filter], bool]) -> str | None:
-    """The first filter that refuses the host; what a filter says of a profile is asked once."""
+    """The first filter that refuses the host. Answers of filters that see only the profile are cached in *seen*."""
     for one in asked:
         if one.sight != PROFILE:
             passes = one.passes(host, spec)
@@ -169,7 +170,7 @@ def _parts(states: HostStates, spec: RequestSpec, rules: Rules) -> list[Part]:
 
 
 def _sifted(block: Block, spec: RequestSpec, needs: list[tuple[int, int]]) -> Part | None:
-    """What is left of a block."""
+    """The hosts of a block that pass."""
     never, mates = spec.never, spec.mates
     left = [(host, row) for host, row in zip(block.hosts, block.rows, strict=True)
             if all(n <= row[at] for at, n in needs) and host.name not in never]
@@ -216,7 +217,7 @@ def _best(parts: list[Part], spec: RequestSpec, count: int, multipliers: Multipl
 
 def _merged(best: list[tuple[float, HostState]], part: Part, sum_of: list[Term], floor: float, count: int,
             random: Random | None) -> list[tuple[float, HostState]]:
-    """The best of those found and of a part; of equal ones those found first, in the part by chance."""
+    """The best of those found and of a part. Of equal ones, those found first; within the part chance decides."""
     weights = [weight(row, sum_of) for row in part.rows]
     found = [(w, host) for w, host in zip(weights, part.hosts, strict=True) if w > floor]
     if random and len(found) > 1:

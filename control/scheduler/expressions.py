@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The two little languages in which flavors and users describe hosts: operators of extra specs, and JSON queries."""
+"""The operators of extra specs, and the JSON expressions of the hint query."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUERY: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def matches(value: Any, text: str) -> bool:
-    """Whether *value* of a host (text, number, list of texts) is as *text* of an extra spec says (spec row FIL-10)."""
+    """Whether a host's *value* (text, number, list of texts) is as *text* of an extra spec asks (spec row FIL-10)."""
     first, _space, rest = text.strip().partition(" ")
     rest = rest.strip()
     if first in NUMBERS:
@@ -42,8 +42,8 @@ def matches(value: Any, text: str) -> bool:
 
 
 def query(texts: Sequence[str], figure: Callable[[str], Any]) -> bool:
-    """Whether all JSON expressions hold, such as ``[">=", "$free_ram_mb", 1024]`` or ``["and", [...], [...]]``, where
-    ``figure`` gives what ``$name`` is. What is no such expression does not hold."""
+    """Whether all JSON expressions hold, such as ``[">=", "$free_ram_mb", 1024]`` or ``["and", [...], [...]]``;
+    ``figure`` returns the value of ``$name``. Malformed ones do not hold."""
     try:
         return all(_holds(orjson.loads(text), figure) for text in texts)
     except (ValueError, TypeError, KeyError, IndexError, RecursionError):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whether a host may take a server: a tuple of functions of host and spec, by the names of Nova's filters.
+"""Filters: whether a host may get a server. Names are those of Nova's filters.
 
-They are applied in this order. ``sight`` says what a filter looks at, so that ``choose`` need not ask
-it for each of 10,000 hosts: the profile that many hosts share, the numbers that blocks have bounds of, the name (it is
-in ``RequestSpec.only`` or ``never`` too), or the single host.
+They are applied in order. ``sight`` says what a filter looks at, so that ``choose`` need not ask it for each of 10,000
+hosts: the profile that many hosts share, the numbers that blocks have bounds of, the name (also in ``RequestSpec.only``
+or ``never``), or the single host.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PROFILE, ROOM, NAME, HOST = "profile", "room", "name", "host"
 
 
 class Filter(NamedTuple):
-    """``passes(host, spec)``; for requests that ``asked`` says no of, it passes every host."""
+    """``passes(host, spec)``. For specs that ``asked`` returns false for, it passes every host."""
 
     name: str
     sight: str
@@ -66,60 +66,61 @@ def compute(host: HostState, _spec: RequestSpec) -> bool:
 
 
 def cell(host: HostState, spec: RequestSpec) -> bool:
-    """Of the cell that the spec names."""
+    """The host is in the cell that the spec names."""
     return host.profile.cell_id == spec.cell_id
 
 
 def zone(host: HostState, spec: RequestSpec) -> bool:
-    """In one of the zones asked for."""
+    """The host is in one of the zones asked for."""
     return host.profile.zone in [one.strip() for one in (spec.availability_zone or "").split(",")]
 
 
 def room(at: int) -> Callable[[HostState, RequestSpec], bool]:
-    """Enough of a resource: the limit is not passed, and one server gets no more than the host really has. What is not
-    asked for cannot be short."""
+    """The host has enough of a resource: within its limit, and no server gets more than the host really has. What is
+    not asked for is never short."""
     def passes(host: HostState, spec: RequestSpec) -> bool:
         return spec.amounts[at] <= 0 or spec.amounts[at] <= host.numbers[at]
     return passes
 
 
 def requested(host: HostState, spec: RequestSpec) -> bool:
-    """The host that was asked for."""
+    """It is the host that was asked for."""
     return host.name == spec.host
 
 
 def not_ignored(host: HostState, spec: RequestSpec) -> bool:
-    """Not tried before."""
+    """It is not one of the ignored hosts (tried before)."""
     return host.name not in spec.ignored
 
 
 def volumes(host: HostState, spec: RequestSpec) -> bool:
-    """Where the server's volumes are."""
+    """The server's root volume lies there."""
     return host.name in (spec.volume_hosts or ())
 
 
 def different(host: HostState, spec: RequestSpec) -> bool:
-    """Has none of the servers that the hint different_host names."""
+    """The host has none of the servers of the hint different_host."""
     return host.name not in spec.different_host
 
 
 def same(host: HostState, spec: RequestSpec) -> bool:
-    """Has one of the servers that the hint same_host names."""
+    """The host has one of the servers of the hint same_host."""
     return host.name in (spec.same_host or ())
 
 
 def apart(host: HostState, spec: RequestSpec) -> bool:
-    """Has fewer of the group's other members than the policy anti-affinity allows."""
+    """The host has fewer other members of the group than the policy anti-affinity allows."""
     return spec.group is None or spec.group.hosts.get(host.name, 0) < spec.group.max_per_host
 
 
 def together(host: HostState, spec: RequestSpec) -> bool:
-    """Has the group's other members (policy affinity), if any is anywhere."""
+    """The host has the group's other members (policy affinity), if any has a host."""
     return spec.group is None or not spec.group.hosts or host.name in spec.group.hosts
 
 
 def wanted_capabilities(spec: RequestSpec) -> Iterable[tuple[list[str], str]]:
-    """Paths of capabilities and what they must be: extra specs in the scope capabilities, or in none (row FIL-09)."""
+    """Paths of capabilities and their required values: extra specs with the scope capabilities, or with none (row
+    FIL-09)."""
     for key, text in spec.extra_specs.items():
         scope, *path = key.split(":")
         if not path:
@@ -129,8 +130,8 @@ def wanted_capabilities(spec: RequestSpec) -> Iterable[tuple[list[str], str]]:
 
 
 def capabilities(host: HostState, spec: RequestSpec) -> bool:
-    """Its profile has the capabilities that the flavor's extra specs ask for. A name that it has not refuses the host;
-    without the scope it is somebody else's."""
+    """The profile has the capabilities of the flavor's extra specs. An unknown name refuses the host, unless it is
+    without the scope: it belongs to another filter then."""
     for path, text in wanted_capabilities(spec):
         if path[0] in FIGURES:
             continue
@@ -145,14 +146,14 @@ def capabilities(host: HostState, spec: RequestSpec) -> bool:
 
 
 def figures(host: HostState, spec: RequestSpec) -> bool:
-    """Its numbers are as the flavor's extra specs ask."""
+    """The numbers of the host are as the flavor's extra specs ask."""
     return all(matches(FIGURES[path[0]](host), text) for path, text in wanted_capabilities(spec)
                if path[0] in FIGURES)
 
 
 def image(host: HostState, spec: RequestSpec) -> bool:
-    """Can run the image: architecture, type of hypervisor and mode of the guest (spec row FIL-14). A host whose agent
-    does not tell an architecture is not refused for it."""
+    """The host can run the image: architecture, hypervisor type and vm_mode (spec row FIL-14). A host whose agent does
+    not tell its architecture passes."""
     has = host.profile.capabilities
     kinds = {str(one).lower() for one in (has.get("hypervisor_type", "qemu"), *has.get("virt_types", ()))}
     if "kvm" in kinds:
@@ -167,7 +168,8 @@ def image(host: HostState, spec: RequestSpec) -> bool:
 
 
 def aggregate_specs(host: HostState, spec: RequestSpec) -> bool:
-    """Is in aggregates whose metadata are as the extra specs of that scope ask; a value may be several, with commas."""
+    """The host is in aggregates with the metadata that extra specs of that scope ask for; a value may be several, with
+    commas."""
     for key, text in spec.extra_specs.items():
         scope, _colon, name = key.partition(":")
         if scope == "aggregate_instance_extra_specs":
@@ -178,14 +180,14 @@ def aggregate_specs(host: HostState, spec: RequestSpec) -> bool:
 
 
 def tenants(host: HostState, spec: RequestSpec) -> bool:
-    """Is in no aggregate that is for other projects only (metadata filter_tenant_id; spec row FIL-04)."""
+    """The host is in no aggregate for other projects only (metadata filter_tenant_id; spec row FIL-04)."""
     allowed = [one.strip() for data in host.profile.aggregates for key in data if key.startswith("filter_tenant_id")
                for one in data[key].split(",")]
     return not allowed or spec.project_id in allowed
 
 
 def near(host: HostState, spec: RequestSpec) -> bool:
-    """Has an address in the network of the hints build_near_host_ip and cidr."""
+    """The host has an address in the network of the hints build_near_host_ip and cidr."""
     try:
         network = ipaddress.ip_network(
             hint(spec.hints, "build_near_host_ip")[0] + (hint(spec.hints, "cidr") or ["/24"])[0], strict=False)
@@ -195,7 +197,7 @@ def near(host: HostState, spec: RequestSpec) -> bool:
 
 
 def queried(host: HostState, spec: RequestSpec) -> bool:
-    """Is as the hint query says, a JSON expression over what hosts have (spec row FIL-17)."""
+    """The host matches the hint query, a JSON expression over properties of hosts (spec row FIL-17)."""
     return query(hint(spec.hints, "query"), lambda name: FIGURES[name](host) if name in FIGURES
                  else host.profile.capabilities.get(name))
 
@@ -228,8 +230,8 @@ FILTERS: tuple[Filter, ...] = (
 
 
 def enabled(names: Iterable[str] = USUAL) -> tuple[Filter, ...]:
-    """Those of *names*, and those that are always applied: without them a server would get what it may not have, or a
-    host whose claim is refused. Raises ``ValueError`` for a name that is none."""
+    """The filters *names*, and those that are always applied, since a claim would be refused otherwise. Raises
+    ``ValueError`` for an unknown name."""
     wanted, known = set(names), dict.fromkeys(one.name for one in FILTERS)
     for wrong in sorted(wanted - known.keys()):
         near = difflib.get_close_matches(wrong, known, 1)

@@ -15,7 +15,7 @@ Row = tuple[int, ...]
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """What many hosts have in common; compared by identity: equal ones are the same object."""
+    """What many hosts have in common; equal profiles are the same object."""
 
     key: bytes
     cell_id: str
@@ -28,7 +28,7 @@ class Profile:
 
 
 class HostState:
-    """One host. Plain numbers; ``limits`` is what may be claimed, ``used`` what is."""
+    """One host. ``limits``: what may be claimed; ``used``: what is."""
 
     __slots__ = ("block", "failed_builds", "host_ip", "id", "io_ops", "limits", "name", "numbers", "profile", "servers",
                  "totals", "used")
@@ -43,12 +43,12 @@ class HostState:
 
     @property
     def free(self) -> Amounts:
-        """What is left of the limits; negative when ratios were lowered since."""
+        """What is left of the limits; negative after ratios were lowered."""
         (v, m, d), (a, b, c) = self.limits, self.used
         return Amounts(v - a, m - b, d - c)
 
     def counted(self) -> Row:
-        """What ``numbers`` must be. One server never gets more than the host really has, whatever the ratio
+        """The value of ``numbers``. One server never gets more than the host really has, whatever the ratio
         (Placement's max_unit), so what fits is the lesser of free and total."""
         (v, m, d), (x, y, z) = self.free, self.totals
         return (min(v, x), min(m, y), min(d, z), v, m, d, self.io_ops, self.failed_builds, 0)
@@ -60,7 +60,7 @@ class HostState:
 
 @dataclass(eq=False)
 class Block:
-    """Up to ``BLOCK`` hosts of one profile, their rows, and the bounds of each number."""
+    """Up to ``hosts.BLOCK`` hosts of one profile, their rows, and the bounds of each number."""
 
     profile: Profile
     hosts: list[HostState]
@@ -70,7 +70,7 @@ class Block:
     stale: bool = True
 
     def fresh(self) -> Block:
-        """Itself, with rows and bounds of this moment."""
+        """Itself, with current rows and bounds."""
         if self.stale:
             self.rows = [host.numbers for host in self.hosts]
             columns = list(zip(*self.rows, strict=True))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The hosts in memory, as the scheduler sees them, kept so that a choice among 10,000 looks at few of them.
+"""All hosts in memory, kept so that a choice among 10,000 visits few of them.
 
-Hosts of one profile (everything that does not change when servers come and go) that are about equally full stand in
-blocks. A block knows the lowest and highest of each number of its hosts, so most blocks are taken or left as a whole
-(see ``choose``). The bounds are always those of the hosts that are in the block now; how alike these are matters for
-speed only, so that blocks are put in order anew no sooner than after many changes.
+Hosts with the same profile (everything that does not change when servers come and go) that are about equally full stand
+in blocks. A block knows the minimum and maximum of each number of its hosts, so most blocks are taken or skipped as a
+whole (see ``choose``). The bounds are always exact; how similar the hosts of a block are matters for speed only, so
+blocks are rearranged only after many changes.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from magnetar_control.store.hosts import Aggregate
 from .host_state import Block, HostState, Profile, Row
 from .rules import Rules
 
-#: Hosts of a block at most: of 32, 64 and 128, what a choice among 10,000 hosts took least with.
+#: Most hosts of a block: of 32, 64 and 128 the fastest for 10,000 hosts.
 BLOCK = 128
-#: Changes after which they are put in order anew: so many, and one for every two hosts. For 10,000 hosts that takes a
-#: tenth of a second, in which nothing is chosen.
+#: Changes after which blocks are rearranged, plus one for every two hosts. For 10,000 hosts that takes 0.1 s, in which
+#: nothing is chosen.
 PATIENCE = 256
 #: The zone of a host that is in no aggregate with one (Nova's default_availability_zone).
 DEFAULT_ZONE = "nova"
-#: What of an agent's ``host`` resource flavors and images may ask for.
+#: Properties of an agent's ``host`` resource that flavors and images may ask for.
 CAPABILITIES = ("architecture", "cpu_info", "cpu_model", "hypervisor_type", "hypervisor_version", "libvirt_version",
                 "virt_types")
 #: Columns of ``store.hosts`` rows that make the profile.
@@ -37,14 +37,14 @@ PROFILED = ("cell_id", "disabled", "cell_disabled", "forced_down", "info")
 
 
 class HostStates:
-    """All hosts. ``lock`` is held by whoever reads more than one thing; a host that nobody saw up is down. *rules*: by
-    which one of them is chosen; Nova's when left out."""
+    """All hosts. Hold ``lock`` while reading more than one thing. A host is down until ``up`` says otherwise. *rules*:
+    those of choices; Nova's when left out."""
 
     def __init__(self, default_zone: str = DEFAULT_ZONE, rules: Rules | None = None) -> None:
         self.lock, self.default_zone, self.rules = threading.RLock(), default_zone, rules
         self.hosts: dict[str, HostState] = {}
         self._blocks: list[Block] = []
-        self._open: dict[Profile, Block] = {}  # where hosts that come to a profile are put
+        self._open: dict[Profile, Block] = {}  # by profile, the block for new hosts
         self._profiles: dict[bytes, Profile] = {}
         self._up: dict[str, bool] = {}
         self._rows: dict[str, Mapping[Any, Any]] = {}
@@ -52,7 +52,7 @@ class HostStates:
         self._changes = 0
 
     def refresh(self, rows: Iterable[Mapping[Any, Any]], aggregates: Iterable[Aggregate] | None = None) -> None:
-        """These are all the hosts (``store.hosts.every``); with *aggregates*, these are all aggregates."""
+        """Replace all hosts (rows of ``store.hosts.every``), and all aggregates where given."""
         with self.lock:
             if aggregates is not None:
                 self._grouped(aggregates)
@@ -64,14 +64,14 @@ class HostStates:
                 self.changed(row)
 
     def gone(self, name: str) -> None:
-        """There is no such host any more."""
+        """Remove a host."""
         with self.lock:
             if host := self.hosts.pop(name, None):
                 self._leave(host)
                 self._rows.pop(name)
 
     def changed(self, row: Mapping[Any, Any]) -> None:
-        """This is how a host is now: a row of ``store.hosts``."""
+        """Update a host from a row of ``store.hosts``."""
         with self.lock:
             name = row["name"]
             host = self.hosts.get(name)
@@ -91,7 +91,7 @@ class HostStates:
                 self._profiled(host)
 
     def up(self, name: str, up: bool) -> None:
-        """Whether its agent answers, as its watcher says; known hosts or not."""
+        """Set whether a host's agent answers; the host need not be known yet."""
         with self.lock:
             if self._up.get(name, False) != up:
                 self._up[name] = up
@@ -99,7 +99,7 @@ class HostStates:
                     self._profiled(host)
 
     def used(self, name: str, more: Amounts, servers: int = 1) -> None:
-        """So much more of it is claimed (less, when negative)."""
+        """Add *more* (negative: subtract) to what is claimed of a host."""
         with self.lock:
             if host := self.hosts.get(name):
                 host.used = Amounts(*(had + n for had, n in zip(host.used, more, strict=True)))
@@ -107,21 +107,21 @@ class HostStates:
                 self._touch(host)
 
     def busy(self, name: str, io_ops: int) -> None:
-        """How many servers on it are being built, resized, saved as an image, or moved."""
+        """Set how many servers on a host are being built, resized, snapshotted or moved."""
         with self.lock:
             if host := self.hosts.get(name):
                 host.io_ops = io_ops
                 self._touch(host)
 
     def built(self, name: str, well: bool) -> None:
-        """A build ended there. One that went well ends the count of those that did not."""
+        """A build has ended there. A successful one resets the count of failures."""
         with self.lock:
             if host := self.hosts.get(name):
                 host.failed_builds = 0 if well else host.failed_builds + 1
                 self._touch(host)
 
     def blocks(self) -> list[Block]:
-        """All blocks; hold ``lock`` meanwhile. It may move hosts: ask for a host's ``block`` afterwards."""
+        """All blocks; hold ``lock``. It may move hosts: read a host's ``block`` afterwards."""
         if self._changes > PATIENCE + len(self.hosts) // 2:
             self._arrange()
         return [block.fresh() if block.stale else block for block in self._blocks if block.hosts]
@@ -175,7 +175,7 @@ class HostStates:
         return found
 
     def _arrange(self) -> None:
-        """Put hosts that are alike side by side: by profile, then along a curve through free memory, CPUs and disk."""
+        """Put similar hosts into the same blocks: by profile, then by halving along free memory, CPUs and disk."""
         by_profile: dict[Profile, list[HostState]] = {}
         for host in self.hosts.values():
             by_profile.setdefault(host.profile, []).append(host)
@@ -190,7 +190,7 @@ class HostStates:
 
 
 def _alike(hosts: list[tuple[Row, HostState]]) -> Iterator[list[HostState]]:
-    """Cut in halves along the number that differs most, relative to its size, until each part is a block."""
+    """Halve along the number with the greatest relative spread until each part fits a block."""
     if len(hosts) <= BLOCK:
         yield [host for _row, host in hosts]
         return

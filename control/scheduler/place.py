@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Choosing and claiming in one: the memory proposes, the database decides."""
+"""Choose a host and claim it: the memory proposes, the database decides."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from .hosts import HostStates
 from .request_spec import RequestSpec
 from .rules import Rules
 
-#: Candidates of one choice. Somebody else was quicker at one: the next is tried before anything is chosen again.
+#: Candidates of one choice. When a claim is refused, the next is tried before choosing again.
 CANDIDATES = 3
-#: How often a host may look free and be claimed by others, before it counts as tried.
+#: How often a host may look free and refuse the claim before it is ignored.
 PATIENCE = 5
 
 
 def place(database: Database, states: HostStates, spec: RequestSpec, *, consumer_id: str | None = None,
           map_cell: bool = True, rules: Rules | None = None, random: Random | None = None) -> Candidate:
-    """Choose a host and claim it for the request's server (or for *consumer_id*), with the server mapped to the host's
-    cell if *map_cell*. Raises ``NoValidHost``, with nothing claimed.
+    """Choose a host and claim it for the spec's server (or for *consumer_id*); with *map_cell*, map the server to the
+    host's cell. Raises ``NoValidHost``, with nothing claimed.
 
-    A host whose claim was refused is read from the database and weighed again as it is. Before it is said that there is
-    no host, all are: one may have been enabled, or put into a zone, a moment ago. Call ``allocations.held`` first when
-    somebody may have claimed for the server before.
+    A host whose claim is refused is read again from the database and weighed again. Before ``NoValidHost`` is raised,
+    all hosts are read again: one may have been enabled, or put into a zone, a moment ago. Call ``allocations.held``
+    first when an earlier attempt may have claimed.
     """
     refused: Counter[str] = Counter()
     looked = False
@@ -57,9 +57,9 @@ def place(database: Database, states: HostStates, spec: RequestSpec, *, consumer
 
 def place_all(database: Database, states: HostStates, requests: Sequence[RequestSpec], *,
               random: Random | None = None) -> dict[str, Candidate]:
-    """As ``place``, for several servers that hold nothing yet and are in no group, claimed in one transaction. What is
-    told, by the server's uuid, is claimed; nothing is of the others, and ``place`` finds out why. What fails may have
-    claimed: then look at ``allocations.held``."""
+    """As ``place``, for several servers without claims and groups, claimed in one transaction. Returns the claimed
+    hosts by server uuid; nothing is claimed for the other servers, and ``place`` finds out why. When this raises, it
+    may have claimed: see ``allocations.held``."""
     found = []
     for spec in requests:
         try:
@@ -76,7 +76,7 @@ def place_all(database: Database, states: HostStates, requests: Sequence[Request
 
 
 class _Refused(Exception):
-    """Somebody else was quicker; nothing is claimed."""
+    """Another conductor was faster; nothing is claimed."""
 
 
 def _all_claimed(database: Database, found: Sequence[tuple[RequestSpec, Candidate]]) -> bool:

@@ -15,21 +15,21 @@ from magnetar_control.store.allocations import Amounts, Group
 from magnetar_control.store.database import Database
 from magnetar_core.errors import MagnetarError
 
-#: What a flavor needs of a host that has no GiB of swap: swap is in MiB.
+#: Swap of flavors is in MiB.
 MIB_PER_GIB = 1024
 
 
 def amounts_of(flavor: Mapping[str, Any], volume_backed: bool = False) -> Amounts:
-    """What a server of *flavor* (vcpus, ram, disk, ephemeral, swap) holds of a host; a root disk that is a volume is
-    not the host's."""
+    """What a server of *flavor* (vcpus, ram, disk, ephemeral, swap) claims of a host; a root disk that is a volume
+    claims nothing."""
     swap, had = -(-int(flavor.get("swap") or 0) // MIB_PER_GIB), sizes(flavor)
     root = 0 if volume_backed else had["disk"]
     return Amounts(int(flavor["vcpus"]), int(flavor["ram"]), root + had["ephemeral"] + swap)
 
 
 def sizes(flavor: Mapping[str, Any]) -> dict[str, int]:
-    """GiB of the disks that a server of *flavor* has. Disks never shrink: after a resize was taken back they are as
-    they were grown, which the server's flavor notes under ``grown``."""
+    """GiB of the disks of a server with *flavor*. Disks never shrink: after a reverted resize they are as large as
+    ``grown`` in the server's flavor says."""
     grown = flavor.get("grown") or {}
     return {name: max(int(flavor.get(name) or 0), int(grown.get(name) or 0)) for name in ("disk", "ephemeral")}
 
@@ -53,7 +53,7 @@ class RequestSpec:
     host: str | None = None
     #: Not these: tried before, or the source of a move.
     ignored: frozenset[str] = frozenset()
-    #: Only these, for volumes lie there; ``None`` for any.
+    #: Only these, since the root volume lies there; ``None`` for any.
     volume_hosts: frozenset[str] | None = None
     #: The scheduler hints as they came.
     hints: Mapping[str, Any] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class RequestSpec:
 
     @cached_property
     def only(self) -> frozenset[str] | None:
-        """Names outside of which no host can pass; ``None`` when any host may. What filters by name say, in one set."""
+        """Names of the only hosts that can pass, ``None`` for any: what the filters by name say, in one set."""
         sets = [names for names in (
             None if self.host is None else frozenset([self.host]), self.volume_hosts, self.same_host,
             frozenset(self.group.hosts) if self.group and self.group.policy == "affinity" and self.group.hosts
@@ -74,7 +74,7 @@ class RequestSpec:
 
     @cached_property
     def never(self) -> frozenset[str]:
-        """Names that cannot pass: the other half of ``only``."""
+        """Names of hosts that cannot pass."""
         crowded: frozenset[str] = frozenset()
         if self.group and self.group.policy == "anti-affinity":
             most = self.group.max_per_host
@@ -83,7 +83,7 @@ class RequestSpec:
 
     @cached_property
     def mates(self) -> Mapping[str, int]:
-        """Members of its group by host, when that weighs (soft policies)."""
+        """Members of its group by host, where that weighs (soft policies)."""
         return self.group.hosts if self.group and self.group.policy.startswith("soft-") else {}
 
 
@@ -94,8 +94,9 @@ def hint(hints: Mapping[str, Any], name: str) -> list[str]:
 
 
 def hinted(hints: Mapping[str, Any], where: Mapping[str, list[str]]) -> dict[str, Any]:
-    """``different_host`` and ``same_host`` for a spec, of the hints and of where those servers are
-    (``store.hosts.of_servers``). Servers without a host keep nobody away; for same_host, they leave no host at all."""
+    """``different_host`` and ``same_host`` of the hints. *where*: hosts of the servers that they name
+    (``store.hosts.of_servers``). A server without a host excludes no host for different_host, and every host for
+    same_host."""
     def of(name: str) -> frozenset[str]:
         return frozenset(host for server in hint(hints, name) for host in where.get(server, ()))
     return {"different_host": of("different_host"), "same_host": of("same_host") if hint(hints, "same_host") else None}

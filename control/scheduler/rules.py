@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What operators may set of the choice of hosts."""
+"""Settings of the scheduler: multipliers of weighers, and filters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .weighers import USUAL, Multipliers
 
 @dataclass(frozen=True)
 class Rules:
-    """What operators may set of the choice."""
+    """Settings of a choice."""
 
     multipliers: Multipliers = USUAL
     filters: tuple[Filter, ...] = USUAL_FILTERS
@@ -32,7 +32,7 @@ DEFAULT_RULES = Rules()
 
 
 def rules_of(settings: Settings) -> Rules:
-    """The rules that operators have set. Raises ``InvalidSettings``."""
+    """The rules of the settings. Raises ``InvalidSettings``."""
     multipliers = {}
     for one in fields(Multipliers):
         name, soft = f"{one.name}_weight_multiplier", one.name.startswith("soft_")

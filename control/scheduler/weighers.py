@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which of the hosts that may take a server is best: a tuple of weighers, each a number of the host's row.
+"""Weighers: which of the hosts that pass is best. Each weighs one number of the host's row.
 
 The weight of a host is the sum of multiplier x (number - lowest) / (highest - lowest) over the hosts that passed the
 filters (spec rows SCH-08, SCHED-050 and -051); a number that is the same everywhere adds nothing.
@@ -17,8 +17,8 @@ from .request_spec import RequestSpec
 
 @dataclass(frozen=True)
 class Multipliers:
-    """Settings, with Nova's defaults and names (filter_scheduler.*_weight_multiplier). Negative: stack instead of
-    spread; only positive ones make sense for ``soft_*`` and ``build_failure``."""
+    """Settings, with Nova's names (filter_scheduler.*_weight_multiplier) and defaults. Negative: stack instead of
+    spread; ``soft_*`` and ``build_failure`` should be positive."""
 
     cpu: float = 1.0
     ram: float = 1.0
@@ -34,7 +34,7 @@ USUAL = Multipliers()
 
 
 class Weigher(NamedTuple):
-    """``name`` is the multiplier's, ``at`` the place in the row, ``sign`` whether much is good."""
+    """*name*: that of the multiplier. *at*: the index in the row. *sign*: whether more is better."""
 
     name: str
     at: int
@@ -55,7 +55,7 @@ WEIGHERS: tuple[Weigher, ...] = (
 
 
 class Term(NamedTuple):
-    """One weigher for one profile and spec: what the number at ``at`` is worth from lowest to highest."""
+    """One weigher for one profile and spec: the worth of the number at index ``at`` from lowest to highest."""
 
     at: int
     low: int
@@ -88,8 +88,8 @@ def weight(row: Row, sum_of: Sequence[Term]) -> float:
 
 
 def bound(low: Row, high: Row, sum_of: Sequence[Term]) -> float:
-    """No row between *low* and *high* weighs more: ``weight`` rises with each number or falls with it, and rounding
-    keeps the order."""
+    """An upper bound of the weights of rows between *low* and *high*: ``weight`` is monotone in each number, also after
+    rounding."""
     total = 0.0
     for at, least, span, worth in sum_of:
         total += worth * (((high[at] if worth > 0 else low[at]) - least) / span)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the control plane knows: one API database, one database for each cell, cell0."""
+"""The databases of the control plane: one API database, one for each cell, and cell0."""

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The action table as a queue: taken by lease, one action of a server at a time, within the limits of hosts.
+"""The action table as a queue: conductors take actions by lease, one action of a server at a time, within the limits of
+hosts.
 
-A lease is kept by a heartbeat; what a conductor held that died is taken by another. Leases are counted by the
-database's clock. Rows stay when they are done: they are the instance actions that users see.
+Heartbeats renew leases; another conductor takes the actions of one that died. Leases are counted by the database's
+clock. Rows stay when they are done: they are the instance actions of the API.
 """
 
 from __future__ import annotations
@@ -38,29 +39,29 @@ from sqlalchemy.sql.dml import ReturningUpdate
 from .database import Database, now, utc, written
 from .tables import action_events, actions
 
-#: Seconds that a lease lasts, and between two heartbeats. A dead conductor's work is taken over within 15 s.
+#: Seconds that a lease lasts, and between two heartbeats. Actions of a dead conductor are taken over within 15 s.
 LEASE, HEARTBEAT = 12.0, 3.0
-#: How many rows of the queue are looked at, for each action wanted.
+#: How many rows of the queue are read for each action wanted.
 LOOKED_AT = 8
-#: Actions that are taken although they were called off: an image waits for their end.
+#: Actions that are taken although they were cancelled: an image waits for their end.
 OWING = ("createImage",)
-#: Why what was queued is dropped, as users are told.
+#: Messages of queued actions that are dropped.
 DELETED = "The server was deleted meanwhile."
 RESET = "An administrator reset the server's state before this began."
-#: What a reset of the state does not drop: deletions, which go on; and what only its flow can end, as it would leave
-#: an image that waits for its content, or a volume or port that is kept for the server.
+#: Actions that a reset of the state does not drop: deletions; and those that only their flow can end, since they would
+#: leave an image without content, or a volume or port reserved.
 GOING, LEFT_BEHIND = ("delete", "forceDelete"), ("createImage", "attach_volume", "attach_interface")
 Limits = Mapping[str, int]
 Row = Any
 
 _other, _any = actions.alias("other"), actions.alias("any")
-#: Statements that are made once: to make one anew takes longer than the database with it.
+#: Statements that are made once: making one takes longer than executing it.
 _NUMBER: BindParameter[int] = bindparam("number", type_=BigInteger)
 _MINE = (actions.c.id == _NUMBER, actions.c.holder == bindparam("by"))
 _HELD = select(actions.c.id).where(*_MINE, actions.c.state == "running").with_for_update()
 _ENDED = update(actions).where(*_MINE, actions.c.state == "running")
 _HAPPENED = insert(action_events)
-#: An event that has ended and the next one. Of several VALUES SQLAlchemy would make the statement anew each time.
+#: Inserts an event that has ended and the next one. SQLAlchemy does not cache statements with several VALUES.
 _WENT_ON = insert(action_events).from_select(
     ["action_id", "event", "host", "start_time", "finish_time", "result"],
     select(_NUMBER, *(bindparam(name, type_=String) for name in ("ended", "by", "since", "moment")), literal(
@@ -70,27 +71,27 @@ _FINISHED = update(action_events).where(action_events.c.id == _NUMBER)
 
 
 class Batch(NamedTuple):
-    """What ``take`` gives: rows, in the order of taking, and whether there was more in the queue, which something may
-    make free: the end of other work, or time."""
+    """Actions that were taken, in order, and whether the queue had more, which may become available when others end or
+    time passes."""
 
     rows: list[Row]
     more: bool
 
 
 def take(database: Database, holder: str, count: int, limits: Limits, likely: bool = False) -> Batch:
-    """Take up to *count* actions for *holder*. *limits*: how many of a kind (build, live) a host bears at once.
-    *likely*: there was more the last time, so it is not asked first whether there is anything at all. However much
-    waits of one project or for one host, others have their turn."""
+    """Take up to *count* actions for *holder*. *limits*: how many of a kind (build, live) may run at a host at once.
+    *likely*: there was more at the last call, so it is not asked first whether there is anything at all. Projects and
+    hosts take turns, however much waits of one of them."""
     asked = _questions(database.kind)
     moment, until = _own(database, "clock"), _own(database, "until", LEASE)
-    with database.read() as connection:  # most looks find nothing, and reading keeps nobody waiting
+    with database.read() as connection:  # most looks find nothing, and reading locks nothing
         if not likely and connection.execute(asked.any, moment).first() is None:
             return Batch([], more=False)
         most = count * LOOKED_AT
         oldest = waiting = connection.execute(asked.waiting, {**moment, "most": most, "beyond": count + 1}).all()
         if not waiting:
             return Batch([], more=not likely or connection.execute(asked.any, moment).first() is not None)
-        # What runs decides between projects, and at hosts that bear so much only.
+        # What runs matters for several projects, and for hosts with a limit.
         deep = len(waiting) == most
         matters = deep or len({row.project_id for row in waiting}) > 1 or any(
             row.host and row.kind in limits for row in waiting)
@@ -109,7 +110,7 @@ def take(database: Database, holder: str, count: int, limits: Limits, likely: bo
 
 def room(database: Database, connection: Connection, places: Collection[str], kind: str,
          limits: Limits) -> Counter[str]:
-    """How many more actions of *kind* the limits let run at each of these hosts."""
+    """How many more actions of *kind* the limits allow at each of these hosts."""
     if kind not in limits:
         return Counter(dict.fromkeys(places, sys.maxsize))
     running = connection.execute(_questions(database.kind).at_hosts, {
@@ -120,20 +121,20 @@ def room(database: Database, connection: Connection, places: Collection[str], ki
 
 
 def begun(database: Database, connection: Connection, holder: str, new: Sequence[Mapping[str, Any]]) -> Sequence[Row]:
-    """Write down actions that *holder* has in hand from the start, each of another server; returns their rows."""
+    """Insert actions that *holder* holds from the start, each of another server; returns their rows."""
     mine = {"by": holder, "state": "running", "attempts": 1, **_own(database, "until", LEASE)}
     return written(connection, _questions(database.kind).begun, actions.c.server_id, [{**one, **mine} for one in new])
 
 
 def _own(database: Database, name: str, plus: float = 0.0) -> dict[str, Any]:
-    """Parameter *name* of the statements that ask for a moment: on SQLite, which has no clock that is worth asking."""
+    """The parameter *name* of statements that need a moment, on SQLite, which has no clock of its own."""
     return {name: database.clock(plus)} if database.kind == "sqlite" else {}
 
 
 class Questions(NamedTuple):
-    """The statements of ``take``: whether there is anything; what waits and can be taken, each row with how many wait
-    in all; a few of each project, host and kind, but for hosts that bear no more; what runs; and to have it (tells the
-    rows). How much of a kind runs at hosts (``room``), and to write one down that runs (``begun``)."""
+    """The statements of ``take``: whether there is anything; what can be taken, each row with the number of all that
+    wait; a few of each project, host and kind except for full hosts; what runs; and taking (returns rows). Those of
+    ``room`` and ``begun``."""
 
     any: Select[Any]
     waiting: Select[Any]
@@ -146,8 +147,7 @@ class Questions(NamedTuple):
 
 @cache
 def _questions(kind: str) -> Questions:
-    """Made once for each engine, as they are asked for each action. The moment is SQLite's parameter, PostgreSQL's own
-    clock."""
+    """Made once for each engine. SQLite gets the moment as a parameter, PostgreSQL uses its clock."""
     clock: Any = bindparam("clock", type_=String)
     until: Any = bindparam("until", type_=String)
     if kind == "postgresql":
@@ -167,7 +167,7 @@ def _questions(kind: str) -> Questions:
     free = or_(actions.c.host.is_(None), tuple_(actions.c.host, actions.c.kind).not_in(full))
     place = func.row_number().over(partition_by=by, order_by=actions.c.id)
     groups = select(actions.c.id, *by, place.label("place")).where(idle(actions), due, first, free).subquery()
-    # Somebody else may have taken it since: the lock and the condition decide.
+    # Another conductor may have taken it since: lock and condition decide.
     mine = select(actions.c.id).where(actions.c.id.in_(bindparam("chosen", expanding=True)), idle(actions), first)
     mine = mine.with_for_update(skip_locked=True)
     runs = (actions.c.state == "running", actions.c.lease_until >= clock)
@@ -188,7 +188,7 @@ def _questions(kind: str) -> Questions:
 
 
 def _busy(running: Sequence[Row]) -> Counter[tuple[str | None, str]]:
-    """How much of each kind runs at each host."""
+    """How many of each kind run at each host."""
     busy: Counter[tuple[str | None, str]] = Counter()
     for row in running:
         busy[row.host, row.kind] += row.running
@@ -196,13 +196,13 @@ def _busy(running: Sequence[Row]) -> Counter[tuple[str | None, str]]:
 
 
 def _full(running: Sequence[Row], limits: Limits) -> list[tuple[str, str]]:
-    """Host and kind of what no more may run of."""
+    """Hosts and kinds that are at their limit."""
     return [(host, kind) for (host, kind), many in _busy(running).items() if host and many >= limits.get(
         kind, many + 1)]
 
 
 def _fair(waiting: Sequence[Row], running: Sequence[Row], count: int, limits: Limits) -> list[int]:
-    """Numbers of the actions to take: projects in turn, the one with the least work on its way first."""
+    """Ids of the actions to take: projects in turn, the one with the least running work first."""
     busy = _busy(running)
     work: Counter[str] = Counter()
     for row in running:
@@ -226,8 +226,8 @@ def _fair(waiting: Sequence[Row], running: Sequence[Row], count: int, limits: Li
 
 
 def beat(database: Database, holder: str, numbers: Collection[int] | None = None) -> set[int]:
-    """Keep the leases of *holder*; returns the numbers of its actions that are to be cancelled. *numbers*: only those
-    that it works on. What it took and does not know of (the answer was lost) is left to whoever takes it next."""
+    """Renew the leases of *holder*; returns the ids of its actions that are to be cancelled. *numbers*: only these are
+    renewed. Actions that it has taken without knowing, since the answer was lost, are left to others."""
     mine = [actions.c.holder == holder, actions.c.state == "running"]
     if numbers is not None:
         mine.append(actions.c.id.in_(numbers))
@@ -237,25 +237,25 @@ def beat(database: Database, holder: str, numbers: Collection[int] | None = None
 
 
 def ended(connection: Connection, number: int, holder: str, state: str = "done", message: str | None = None) -> bool:
-    """The action has ended; False when somebody else has it meanwhile, or it has ended already."""
+    """Mark the action as ended; ``False`` when another holder has it or it has ended already."""
     done = connection.execute(_ENDED, {"number": number, "by": holder, "state": state, "message": message,
                                        "lease_until": None, "updated_at": now()})
     return done.rowcount == 1
 
 
 def holds(connection: Connection, number: int, holder: str) -> bool:
-    """Whether *holder* still works on the action; in a ``write`` nobody else takes it before the transaction ends."""
+    """Whether *holder* still has the action; in a ``write`` nobody else takes it before the transaction ends."""
     return connection.execute(_HELD, {"number": number, "by": holder}).first() is not None
 
 
 def put_back(connection: Connection, number: int, holder: str, not_before: Any = None, **values: Any) -> None:
-    """The action is to be taken again (not before a moment of the database's clock)."""
+    """Put the action back into the queue, for not before a moment of the database's clock."""
     connection.execute(update(actions).where(actions.c.id == number, actions.c.holder == holder).values(
         state="queued", holder=None, lease_until=None, not_before=not_before, updated_at=now(), **values))
 
 
 def let_go(database: Database, holder: str) -> None:
-    """Give everything back at once: the conductor ends."""
+    """Put all actions of *holder* back at once: the conductor ends."""
     with database.write() as connection:
         connection.execute(update(actions).where(actions.c.holder == holder, actions.c.state == "running").values(
             state="queued", holder=None, lease_until=None))
@@ -263,7 +263,8 @@ def let_go(database: Database, holder: str) -> None:
 
 
 def cancel(connection: Connection, server_id: str, but: int | None = None) -> None:
-    """Ask that what is done to a server that goes stops, and drop what is queued, but what something waits for."""
+    """Cancel the actions of a server that is to be deleted: those that run are told, queued ones are dropped except
+    ``OWING``."""
     mine = [actions.c.server_id == server_id]
     if but is not None:
         mine.append(actions.c.id != but)
@@ -271,7 +272,7 @@ def cancel(connection: Connection, server_id: str, but: int | None = None) -> No
 
 
 def reset(connection: Connection, server_id: str) -> bool:
-    """As ``cancel``, for a server that stays. Returns whether it is to be deleted all the same."""
+    """As ``cancel``, for a server that stays. Returns whether a deletion waits or runs."""
     mine = actions.c.server_id == server_id
     _stop(connection, [mine, actions.c.action.not_in(GOING)], LEFT_BEHIND, RESET)
     return connection.execute(select(actions.c.id).where(
@@ -279,7 +280,8 @@ def reset(connection: Connection, server_id: str) -> bool:
 
 
 def _stop(connection: Connection, which: Sequence[Any], taken: Sequence[str], why: str) -> None:
-    """Call off *which*: what runs, and *taken* of what is queued; the rest is dropped, and users are told *why*."""
+    """Cancel those of *which* that run, and the queued ones named in *taken*; drop the other queued ones with the
+    message *why*."""
     queued, own = actions.c.state == "queued", actions.c.action.in_(taken)
     connection.execute(update(actions).where(*which, or_(actions.c.state == "running", and_(queued, own))).values(
         cancel=True, not_before=None))
@@ -288,15 +290,15 @@ def _stop(connection: Connection, which: Sequence[Any], taken: Sequence[str], wh
 
 
 def started(connection: Connection, number: int, event: str, host: str | None) -> int:
-    """An event of an action begins; returns its number."""
+    """An event of an action begins; returns its id."""
     found = connection.execute(_HAPPENED, {"action_id": number, "event": event, "start_time": now(), "host": host})
     return int(found.inserted_primary_key[0])  # type: ignore[index]
 
 
 def went_on(connection: Connection, going: Mapping[int, str | None], before: Mapping[str, Any],
             event: str) -> dict[int, int]:
-    """An event of actions has ended well (*before*: its name, host and start_time), and another begins. *going*: the
-    host at which, by the action's number. Returns the number of the other event, by the action's."""
+    """For each action, one event has ended well (*before*: its name, host and start_time) and another begins. *going*:
+    the host of the new event, by the action's id. Returns the ids of the new events, by the action's id."""
     if not going:
         return {}
     moment = now()
@@ -315,7 +317,7 @@ def went_on(connection: Connection, going: Mapping[int, str | None], before: Map
 
 def happened(connection: Connection, number: int, event: str, host: str | None, start_time: str,
              result: str = "Success", details: str | None = None) -> None:
-    """An event of an action that has ended already."""
+    """Insert an event that has ended already."""
     connection.execute(_HAPPENED, {
         "action_id": number, "event": event, "start_time": start_time, "finish_time": now(), "host": host,
         "result": result, "details": details})
@@ -323,7 +325,7 @@ def happened(connection: Connection, number: int, event: str, host: str | None, 
 
 def finished(connection: Connection, event: int, result: str, host: str | None = None, details: str | None = None,
              traceback: str | None = None, finish_time: str | None = None) -> None:
-    """The event has ended (just now, when no time is given): *result* is Success or Error."""
+    """An event has ended (now, when no time is given). *result*: Success or Error."""
     values = {"finish_time": finish_time or now(), "result": result, "details": details, "traceback": traceback}
     if host is not None:
         values["host"] = host

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Aggregates: hosts put together under metadata; one of these, ``availability_zone``, is what users see."""
+"""Host aggregates and their metadata, of which ``availability_zone`` is seen by users."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ZONE = "availability_zone"
 
 @dataclass(frozen=True)
 class Aggregate:
-    """A row with its hosts by name."""
+    """A row with the names of its hosts."""
 
     id: int
     uuid: str
@@ -37,12 +37,12 @@ class Aggregate:
 
 
 def every(connection: Connection) -> list[Aggregate]:
-    """All, in the order in which they were made. Two queries."""
+    """All, by creation. Two queries."""
     return _made(connection, select(aggregates).order_by(aggregates.c.id))
 
 
 def find(connection: Connection, id: int, *, lock: bool = False) -> Aggregate | None:
-    """One; *lock* keeps others from changing it until the transaction ends."""
+    """One; *lock* locks it until the transaction ends."""
     question = select(aggregates).where(aggregates.c.id == id)
     return next(iter(_made(connection, question.with_for_update() if lock else question)), None)
 
@@ -63,7 +63,7 @@ def named(connection: Connection, name: str) -> int | None:
 
 
 def make(connection: Connection, name: str, metadata: Mapping[str, str]) -> int | None:
-    """A new one; ``None`` when there is one of that name."""
+    """Insert an aggregate; ``None`` when there is one of that name."""
     id = str(uuid.uuid4())
     if not added(connection, aggregates, uuid=id, name=name, metadata=text(metadata), created_at=now()):
         return None
@@ -83,12 +83,12 @@ def remove(connection: Connection, id: int) -> None:
 
 
 def put(connection: Connection, id: int, host: str) -> None:
-    """The host is in it."""
+    """Add a host."""
     connection.execute(insert(aggregate_hosts).values(aggregate_id=id, host=host))
 
 
 def take(connection: Connection, id: int | None, host: str) -> None:
-    """The host is not in it any more; without *id*, in none."""
+    """Remove a host; without *id*, from all aggregates."""
     where = [aggregate_hosts.c.host == host]
     if id is not None:
         where.append(aggregate_hosts.c.aggregate_id == id)
@@ -96,7 +96,8 @@ def take(connection: Connection, id: int | None, host: str) -> None:
 
 
 def zones(connection: Connection, hosts: Iterable[str] | None = None, but: int | None = None) -> dict[str, str]:
-    """The zone of each of *hosts* (of all when left out) that is in an aggregate with one, without aggregate *but*."""
+    """The zone of each of *hosts* (of all when left out) that is in an aggregate with one; aggregate *but* is
+    ignored."""
     question = select(aggregate_hosts.c.host, aggregates.c.metadata).join(
         aggregates, aggregates.c.id == aggregate_hosts.c.aggregate_id).order_by(aggregates.c.id)
     if hosts is not None:

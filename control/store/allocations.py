@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What servers and migrations hold of hosts: claims that cannot over-commit, whoever races.
+"""Claims: what servers and migrations hold of hosts. Concurrent claims never over-commit a host.
 
-Every function takes the connection of a transaction of the API database (``database.write``) and can be repeated: the
-same call twice leaves what one leaves. ``hosts.*_used`` is the sum of ``allocations`` of that host; one conditional
-UPDATE raises it, and its row lock is what decides a race. While a server moves, the uuid of its migration holds what it
-has on the source (spec row C2.9).
+Every function takes the connection of a transaction of the API database (``database.write``) and is idempotent.
+``hosts.*_used`` is the sum of ``allocations`` of that host; one conditional UPDATE raises it, and its row lock decides
+a race. While a server moves, the uuid of its migration is the consumer of the claims on the source (spec row C2.9).
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from .database import now
 from .tables import allocations, hosts, server_group_members, server_groups, server_mappings
 
-#: INSERT with ON CONFLICT, by engine: the words are the same.
+#: INSERT with ON CONFLICT, by engine.
 INSERT: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
 
@@ -32,7 +31,7 @@ class Amounts(NamedTuple):
 
 
 class Ratios(NamedTuple):
-    """How many times a host's resources may be given away; Nova's initial_*_allocation_ratio (spec row ALL-02)."""
+    """Allocation ratios; Nova's initial_*_allocation_ratio (spec row ALL-02)."""
 
     vcpus: float = 16.0
     memory_mb: float = 1.5
@@ -41,7 +40,7 @@ class Ratios(NamedTuple):
 
 @dataclass(frozen=True)
 class Group:
-    """A server group, as claims and the scheduler need it; ``hosts``: how many other members are on a host, by name."""
+    """A server group, for claims and the scheduler. ``hosts``: number of other members by host name."""
 
     id: str
     policy: str
@@ -50,7 +49,7 @@ class Group:
 
 
 class Difference(NamedTuple):
-    """A host whose counters say something else than its allocations: ``(vcpus, memory_mb, disk_gb, servers)`` each."""
+    """A host whose counters differ from its allocations: ``(vcpus, memory_mb, disk_gb, servers)`` each."""
 
     host: str
     counted: tuple[int, int, int, int]
@@ -59,7 +58,7 @@ class Difference(NamedTuple):
 
 RESOURCES = Amounts._fields
 _MINE = and_(allocations.c.consumer_id == bindparam("consumer"), allocations.c.host_id == bindparam("host"))
-#: Without the option SQLAlchemy does not keep psycopg's count of an INSERT.
+#: The option makes SQLAlchemy keep psycopg's row count of an INSERT.
 _HOLD = {kind: insert(allocations).on_conflict_do_nothing().execution_options(preserve_rowcount=True)
          for kind, insert in INSERT.items()}
 _HELD = select(*(allocations.c[name] for name in RESOURCES)).where(_MINE).with_for_update()
@@ -83,7 +82,8 @@ USUAL = Ratios()
 
 
 def limits(row: Mapping[Any, Any], ratios: Ratios = USUAL) -> Amounts:
-    """What may be claimed of a host: (total - reserved) x ratio, rounded down; *ratios* where the host has none."""
+    """What may be claimed of a host: (total - reserved) x ratio, rounded down. *ratios*: where the host has none of its
+    own."""
     def limit(name: str, usual: float) -> int:
         ratio = row[f"{name}_ratio"]
         return max(0, int((row[name] - row[f"{name}_reserved"]) * (usual if ratio is None else ratio)))
@@ -92,11 +92,11 @@ def limits(row: Mapping[Any, Any], ratios: Ratios = USUAL) -> Amounts:
 
 def claim(connection: Connection, consumer_id: str, server_id: str, host_id: str, amounts: Amounts, *,
           project_id: str = "", cell_id: str | None = None, group: Group | None = None, anyway: bool = True) -> bool:
-    """Have the consumer hold exactly *amounts* of the host; with *cell_id*, have the server mapped to that cell too.
+    """Set what the consumer holds of the host to *amounts*; with *cell_id*, map the server to that cell too.
 
     ``False``, and nothing changed, when the host has not enough left, or is gone, or the group's policy (affinity,
-    anti-affinity) forbids it by now; unless *anyway*, also when it is disabled or forced down. A consumer that holds
-    something there already is brought to *amounts*: a resize.
+    anti-affinity) forbids it by now; unless *anyway*, also when it is disabled or forced down. Amounts that the
+    consumer holds there already are changed: a resize.
     """
     if group and not _allowed(connection, group, server_id, host_id):
         return False
@@ -124,7 +124,7 @@ def claim(connection: Connection, consumer_id: str, server_id: str, host_id: str
 
 
 class Claim(NamedTuple):
-    """A server of *project_id* is to hold *amounts* of a host, which is of a cell."""
+    """The claim of a server of *project_id* on a host of a cell."""
 
     server_id: str
     project_id: str
@@ -134,8 +134,8 @@ class Claim(NamedTuple):
 
 
 def claim_all(connection: Connection, claims: Sequence[Claim]) -> bool:
-    """As ``claim`` with a cell, for several servers that hold nothing yet and are in no group, of hosts that take new
-    ones. ``False`` when that cannot be for all of them; then the transaction is to be rolled back."""
+    """As ``claim`` with a cell, for several servers that hold nothing yet and are in no group, on hosts that take new
+    servers. ``False`` when one of them does not fit: roll the transaction back then."""
     kind, moment = connection.dialect.name, now()
     held = connection.execute(_HOLD[kind], [{
         "consumer_id": one.server_id, "host_id": one.host_id, "server_id": one.server_id, "created_at": moment,
@@ -155,33 +155,33 @@ def claim_all(connection: Connection, claims: Sequence[Claim]) -> bool:
 
 
 def map_server(connection: Connection, server_id: str, cell_id: str, project_id: str) -> None:
-    """Say in which cell the server is."""
+    """Map a server to its cell."""
     connection.execute(_MAP[connection.dialect.name],
                        {"server_id": server_id, "cell_id": cell_id, "project_id": project_id, "created_at": now()})
 
 
 def held(connection: Connection, server_id: str) -> list[RowMapping]:
-    """What the server and its migrations hold, oldest first: the columns of ``allocations``, ``host`` (name) and
-    ``cell_id``. A conductor that takes up somebody's work looks here before it draws a host again."""
+    """The claims of a server and its migrations, oldest first: the columns of ``allocations``, ``host`` (name) and
+    ``cell_id``. A flow that is tried again looks here before it chooses a host."""
     return list(connection.execute(_OF_SERVER, {"server": server_id}).mappings())
 
 
 def release(connection: Connection, consumer_id: str, host_id: str | None = None) -> int:
-    """The consumer holds nothing of the host (of any host without *host_id*); how many claims that ended."""
+    """Delete the claims of a consumer (only on *host_id*, when given); returns how many there were."""
     query, values = _RELEASE, {"consumer": consumer_id}
     if host_id is not None:
         query, values = query.where(allocations.c.host_id == bindparam("host")), {**values, "host": host_id}
     ended = connection.execute(query, values).all()
-    for host, *amounts in sorted(ended):  # always in the same order, so that two who end several never wait in a ring
+    for host, *amounts in sorted(ended):  # always in the same order, against deadlocks
         _raise(connection, host, Amounts(*(-int(n) for n in amounts)), -1)
     return len(ended)
 
 
 def move(connection: Connection, server_id: str, migration_id: str, host_id: str) -> bool:
-    """What the server holds of the source *host_id* is the migration's from now on; whether the migration holds it.
+    """Make the migration the consumer of the server's claims on the source *host_id*; returns whether it is.
 
-    Do this before the target is claimed for the server. Repeated later it does nothing: the migration has it already,
-    so that a resize on the same host is safe too.
+    To be called before the target is claimed for the server. A repeated call does nothing, so that a resize on the same
+    host is safe too.
     """
     theirs = select(allocations.c.host_id).where(allocations.c.consumer_id == migration_id)
     if connection.execute(theirs).first():
@@ -191,10 +191,10 @@ def move(connection: Connection, server_id: str, migration_id: str, host_id: str
 
 
 def revert(connection: Connection, server_id: str, migration_id: str) -> bool:
-    """The move did not happen: the server gives up what it claimed since and has again what the migration holds.
+    """Undo ``move``: delete the server's claims and make it the consumer of the migration's claims.
 
-    ``False``, and nothing changed, when the migration holds nothing (any more): so it can be repeated. The end of a
-    move that did happen is ``release(connection, migration_id)``.
+    ``False``, and nothing changed, when the migration has no claims. After a move that succeeded, call
+    ``release(connection, migration_id)`` instead.
     """
     theirs = select(allocations.c.host_id).where(allocations.c.consumer_id == migration_id).with_for_update()
     if not connection.execute(theirs).first():
@@ -206,9 +206,9 @@ def revert(connection: Connection, server_id: str, migration_id: str) -> bool:
 
 
 def audit(connection: Connection, repair: bool = False) -> list[Difference]:
-    """Hosts whose counters are not the sum of their allocations; with *repair* they are set to it.
+    """Hosts whose counters are not the sum of their allocations; *repair* sets them to it.
 
-    For a ``write`` transaction: on PostgreSQL it holds the hosts' rows while it counts.
+    For a ``write`` transaction: PostgreSQL locks the hosts' rows while it counts.
     """
     counters = [hosts.c[f"{name}_used"] for name in RESOURCES] + [hosts.c.servers]
     rows = connection.execute(select(hosts.c.id, hosts.c.name, *counters).order_by(hosts.c.id).with_for_update()).all()
@@ -234,7 +234,7 @@ def _raise(connection: Connection, host_id: str, more: Amounts, servers: int, an
 
 
 def _allowed(connection: Connection, group: Group, server_id: str, host_id: str) -> bool:
-    """Whether the group's policy allows the server on the host now; claims for one group follow one another."""
+    """Whether the group's policy allows the server on the host now. Claims of one group are serialised."""
     if group.policy not in ("affinity", "anti-affinity"):
         return True
     connection.execute(select(server_groups.c.id).where(server_groups.c.id == group.id).with_for_update())

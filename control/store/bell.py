@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The doorbell of a database: who waits for a change of a table is woken, also in other processes on PostgreSQL.
+"""The doorbell of a database: it wakes whoever waits for a change of a table, on PostgreSQL in other processes too.
 
-A doorbell that is lost never matters: whoever waits looks again after a while (``Bell.wait``).
+A lost ring never matters: whoever waits looks again after a while (``Bell.wait``).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ALL = ("actions", "servers")
 
 
 class Bell:
-    """Rings by name; whoever waits for the name wakes up."""
+    """Wakes those who wait for a name."""
 
     def __init__(self, look_again: float) -> None:
         self.look_again = look_again
@@ -36,12 +36,12 @@ class Bell:
         self._rung: dict[str, int] = {}
 
     def count(self, name: str) -> int:
-        """How often *name* was rung; take it before looking at the table, and give it to ``wait``."""
+        """How often *name* was rung; call it before reading the table, and give the number to ``wait``."""
         with self._condition:
             return self._rung.get(name, 0)
 
     def ring(self, name: str) -> None:
-        """Wake who waits for *name*."""
+        """Wake those who wait for *name*."""
         with self._condition:
             self._rung[name] = self._rung.get(name, 0) + 1
             self._condition.notify_all()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which conductors a cell has. Each is seen by its heartbeat; one that ends in order takes its row along."""
+"""The conductors of a cell, by heartbeat. A conductor that ends in order removes its row."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .allocations import INSERT
 from .database import Database
 from .tables import conductors
 
-#: Seconds after which the row of a dead conductor goes when another of its name lives: it was started again.
+#: Seconds after which the row of a dead conductor is removed when another of its name is up: it was restarted.
 FORGOTTEN = 60.0
 
 
 def present(database: Database, holder: str, name: str) -> None:
-    """The conductor lives at this moment of the database's clock."""
+    """Write a heartbeat."""
     with database.write() as connection:
         query = INSERT[database.kind](conductors).values(
             holder=holder, name=name, started_at=database.clock(), seen_at=database.clock())
@@ -29,17 +29,17 @@ def present(database: Database, holder: str, name: str) -> None:
 
 
 def gone(database: Database, holder: str) -> None:
-    """The conductor has ended."""
+    """Remove the row of a conductor that ends."""
     with database.write() as connection:
         connection.execute(delete(conductors).where(conductors.c.holder == holder))
 
 
 def every(connection: Connection) -> Sequence[Any]:
-    """By name: (name, seen_at of the one that was seen last)."""
+    """Rows (name, seen_at of the last heartbeat), by name."""
     return connection.execute(select(conductors.c.name, func.max(conductors.c.seen_at).label("seen_at")).group_by(
         conductors.c.name).order_by(conductors.c.name)).all()
 
 
 def forget(connection: Connection, name: str) -> int:
-    """Remove the rows of a name; those that live come back with their next heartbeat."""
+    """Remove the rows of a name; those that are up come back with their next heartbeat."""
     return connection.execute(delete(conductors).where(conductors.c.name == name)).rowcount

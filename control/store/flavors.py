@@ -27,7 +27,7 @@ from sqlalchemy import (
 from .database import added, now
 from .tables import flavor_projects, flavors
 
-#: Nova's sort keys to columns; rows that are alike stand in the order in which they were made.
+#: Nova's sort keys to columns; equal rows are sorted by creation.
 SORTS = {"created_at": "created_at", "description": "description", "ephemeral_gb": "ephemeral", "flavorid": "id",
          "id": "number", "is_public": "is_public", "memory_mb": "ram", "name": "name", "root_gb": "disk",
          "swap": "swap", "updated_at": "updated_at", "vcpus": "vcpus", "rxtx_factor": "rxtx_factor",
@@ -37,8 +37,8 @@ SORTS = {"created_at": "created_at", "description": "description", "ephemeral_gb
 
 @dataclass(frozen=True)
 class FlavorQuery:
-    """A page of flavors. *project*: whose private ones are seen besides the public ones; *public*: only these (True),
-    only private ones (False), or all (``None``)."""
+    """*project*: whose private flavors are seen beside the public ones. *public*: only public ones (True), only private
+    ones (False), or all (``None``)."""
 
     limit: int
     sort: str = "flavorid"
@@ -58,7 +58,7 @@ def visible(project: str | BindParameter[Any] | None) -> ColumnElement[bool]:
 
 
 def find(connection: Connection, id: str, project: str | None = None, *, everything: bool = False) -> Row[Any] | None:
-    """The flavor, when *project* may see it, or *everything* is seen."""
+    """The flavor, if *project* may see it or *everything* is seen."""
     where = [flavors.c.id == id] if everything else [flavors.c.id == id, visible(project)]
     return connection.execute(select(flavors).where(*where)).one_or_none()
 
@@ -78,8 +78,8 @@ def page(connection: Connection, wanted: FlavorQuery) -> Sequence[Row[Any]] | No
 
 @lru_cache(maxsize=100)
 def _question(sort: str, descending: bool, public: bool | None) -> tuple[Select[Any], ColumnElement[bool]]:
-    """Most lists differ in project and limit only, and to make the statement takes longer than to ask it; with it, the
-    condition of what is seen."""
+    """The common part of lists, cached, and the condition of what is seen: making the statement takes longer than
+    executing it."""
     seen: ColumnElement[bool] = flavors.c.number.is_not(None)
     if public is not None:
         seen = visible(bindparam("project")) if public else flavors.c.is_public.is_(False)
@@ -90,7 +90,7 @@ def _question(sort: str, descending: bool, public: bool | None) -> tuple[Select[
 
 
 def _conditions(wanted: FlavorQuery) -> list[ColumnElement[bool]]:
-    """Of the filters."""
+    """The conditions of filters."""
     where: list[ColumnElement[bool]] = []
     if wanted.least_ram is not None:
         where.append(flavors.c.ram >= wanted.least_ram)
@@ -102,7 +102,7 @@ def _conditions(wanted: FlavorQuery) -> list[ColumnElement[bool]]:
 
 
 def _beyond(column: Any, descending: bool, at: Row[Any]) -> ColumnElement[bool]:
-    """Rows after the marker: null stands before everything."""
+    """The condition of rows after the marker; null sorts first."""
     value, number = getattr(at, column.name), flavors.c.number
     later = number < at.number if descending else number > at.number
     if value is None:
@@ -112,13 +112,13 @@ def _beyond(column: Any, descending: bool, at: Row[Any]) -> ColumnElement[bool]:
 
 
 def taken(connection: Connection, id: str, name: str) -> str | None:
-    """``id`` or ``name``, when another flavor has it."""
+    """``id`` or ``name``, whichever another flavor has already."""
     row = connection.execute(select(flavors.c.id).where(or_(flavors.c.id == id, flavors.c.name == name))).first()
     return None if row is None else "id" if row.id == id else "name"
 
 
 def make(connection: Connection, **values: Any) -> Row[Any]:
-    """A new flavor. Nobody has access to a private one yet, the project that makes it neither, as in Nova."""
+    """Insert a flavor. No project has access to a private one yet, not even the caller's, as in Nova."""
     connection.execute(insert(flavors).values(created_at=now(), **values))
     return connection.execute(select(flavors).where(flavors.c.id == values["id"])).one()
 
@@ -129,28 +129,28 @@ def change(connection: Connection, number: int, **values: Any) -> None:
 
 
 def locked(connection: Connection, number: int) -> Mapping[Any, Any] | None:
-    """The row, kept from others until the transaction ends."""
+    """The row, locked until the transaction ends."""
     question = select(flavors).where(flavors.c.number == number).with_for_update()
     return connection.execute(question).mappings().one_or_none()
 
 
 def remove(connection: Connection, id: str) -> bool:
-    """Delete; servers keep their copy. False when there is none."""
+    """Delete a flavor; servers keep their copy. ``False`` when there is none."""
     return connection.execute(delete(flavors).where(flavors.c.id == id)).rowcount == 1
 
 
 def projects(connection: Connection, number: int) -> Sequence[str]:
-    """Who may use a private flavor."""
+    """Projects with access to a private flavor."""
     return connection.execute(select(flavor_projects.c.project_id).where(
         flavor_projects.c.flavor_number == number).order_by(flavor_projects.c.project_id)).scalars().all()
 
 
 def grant(connection: Connection, number: int, project: str) -> bool:
-    """False when the project has access already."""
+    """Give a project access; ``False`` when it has access already."""
     return added(connection, flavor_projects, flavor_number=number, project_id=project)
 
 
 def withdraw(connection: Connection, number: int, project: str) -> bool:
-    """False when the project has no access."""
+    """Take a project's access; ``False`` when it has none."""
     return connection.execute(delete(flavor_projects).where(
         flavor_projects.c.flavor_number == number, flavor_projects.c.project_id == project)).rowcount == 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The rows of hosts, what aggregates say of them, and where servers are: what the scheduler asks of the API database.
+"""Hosts, their aggregates, and the hosts of servers: what the scheduler reads from the API database.
 
 A row here is the columns of ``tables.hosts`` and ``cell_disabled``.
 """
@@ -19,7 +19,7 @@ from .allocations import INSERT, RESOURCES, USUAL, Group, Ratios, limits
 from .database import now
 from .tables import aggregate_hosts, aggregates, allocations, cells, hosts, server_group_members, server_groups
 
-#: What an operator may set of a host; the limits follow from these.
+#: Columns that operators may set; limits follow from these.
 SETTABLE = frozenset({"disabled", "disabled_reason", "forced_down", "endpoint", *(
     f"{name}_{what}" for name in RESOURCES for what in ("ratio", "reserved"))})
 
@@ -51,8 +51,8 @@ def show(connection: Connection, name: str) -> RowMapping | None:
 
 
 def register(connection: Connection, name: str, cell_id: str, endpoint: str) -> str:
-    """Have a host of that name, in that cell, at that endpoint; its id. What it has is told by ``inventory``."""
-    # Numbers are given one after the other: whoever registers waits here for the others.
+    """Insert a host, or change its cell and endpoint; returns its id. ``inventory`` saves what it has."""
+    # Numbers are consecutive: registrations wait here for each other.
     connection.execute(select(cells.c.id).order_by(cells.c.id).with_for_update()).all()
     number = select(func.coalesce(func.max(hosts.c.number), 0) + 1).scalar_subquery()
     query = INSERT[connection.dialect.name](hosts).values(
@@ -63,7 +63,7 @@ def register(connection: Connection, name: str, cell_id: str, endpoint: str) -> 
 
 
 def inventory(connection: Connection, name: str, info: Mapping[str, Any], ratios: Ratios = USUAL) -> bool:
-    """Keep what the agent says of its host (its ``host`` resource), and what may be claimed; whether totals changed."""
+    """Save the agent's ``host`` resource and the limits that follow; returns whether totals have changed."""
     row = connection.execute(_rows(hosts.c.name == name).with_for_update(of=hosts)).mappings().one()
     totals = {resource: int(info[resource]) for resource in RESOURCES}
     may = limits({**row, **totals}, ratios)
@@ -75,7 +75,7 @@ def inventory(connection: Connection, name: str, info: Mapping[str, Any], ratios
 
 
 def set_host(connection: Connection, name: str, ratios: Ratios = USUAL, **values: Any) -> bool:
-    """Set what is in ``SETTABLE``; ``False`` when there is no such host. What may be claimed follows."""
+    """Set columns of ``SETTABLE``, and the limits that follow; ``False`` when there is no such host."""
     if wrong := set(values) - SETTABLE:
         raise ValueError(f"a host has no {', '.join(sorted(wrong))} to set; there are {', '.join(sorted(SETTABLE))}")
     row = connection.execute(_rows(hosts.c.name == name).with_for_update(of=hosts)).mappings().one_or_none()
@@ -98,7 +98,7 @@ def every_aggregate(connection: Connection) -> list[Aggregate]:
 
 
 def of_servers(connection: Connection, server_ids: Iterable[str]) -> dict[str, list[str]]:
-    """Names of the hosts of which servers hold something, by server; those without a host are absent."""
+    """Names of the hosts on which servers hold claims, by server; servers without a host are absent."""
     query = select(allocations.c.server_id, hosts.c.name).distinct().join_from(
         allocations, hosts, hosts.c.id == allocations.c.host_id).where(allocations.c.server_id.in_(list(server_ids)))
     found: dict[str, list[str]] = {}

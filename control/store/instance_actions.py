@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What was done to servers, deleted ones too: the action table as users read it."""
+"""os-instance-actions: the action table as users read it, also of deleted servers."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from .tables import action_events, actions
 
 @dataclass(frozen=True)
 class ActionQuery:
-    """A page of a server's actions of the kinds *shown*, newest first. *marker*: a request id. *since*, *before*: when
-    they last changed."""
+    """A page of a server's actions with the keys *shown*, newest first. *marker*: a request id. *since*, *before*:
+    bounds of their last change."""
 
     server_id: str
     shown: Sequence[str]
@@ -29,7 +29,7 @@ class ActionQuery:
 
 
 def server(store: Store, id: str, *, deleted: bool) -> tuple[Database, Row[Any]] | None:
-    """The server and the database that it is in, with *deleted* also when it is gone."""
+    """The server and its database; with *deleted*, also a deleted one."""
     for database in servers.places(store, id):
         with database.read() as connection:
             row = servers.row(connection, id)
@@ -62,7 +62,7 @@ def one(connection: Connection, wanted: ActionQuery, request_id: str) -> Row[Any
 
 
 def events(connection: Connection, action: int) -> Sequence[Row[Any]]:
-    """The steps of an action, newest first."""
+    """The events of an action, newest first."""
     return connection.execute(select(action_events).where(action_events.c.action_id == action).order_by(
         action_events.c.id.desc())).all()
 

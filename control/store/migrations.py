@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Rows of migrations: moves of servers between hosts, and resizes, as ``os-migrations`` shows them."""
+"""Migrations and resizes of servers, as ``os-migrations`` shows them."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from .timeouts import hangs
 T = TypeVar("T")
 Found = Row[Any]
 RESIZE, MIGRATION, LIVE = "resize", "migration", "live-migration"
-#: Statuses after which nothing is done any more.
+#: Final statuses.
 ENDED = ("completed", "confirmed", "reverted", "error", "failed", "cancelled", "done")
-#: Statuses of a move that waits for confirmResize or revertResize, or where one of these was cut short.
+#: Statuses that wait for confirmResize or revertResize, also after one of these was interrupted.
 KEPT = ("finished", "confirming", "reverting")
-#: What a live migration may be asked while it goes on.
+#: What may be asked of a running live migration.
 ABORT, FORCE = "abort", "force_complete"
 
 
 def begin(connection: Connection, action: Found, args: Mapping[str, Any], server: Found, **values: Any) -> str:
-    """Draw the uuid of the migration that an action does, and note it with the action, in one transaction."""
+    """Insert the migration of an action and note its uuid in the action's args, in one transaction; returns the
+    uuid."""
     drawn = str(uuid.uuid4())
     make(connection, server, drawn, user_id=action.user_id, **values)
     connection.execute(update(actions).where(actions.c.id == action.id).values(
@@ -38,7 +39,7 @@ def begin(connection: Connection, action: Found, args: Mapping[str, Any], server
 
 
 def make(connection: Connection, server: Found, id: str, **values: Any) -> None:
-    """Add a migration of a server, from where and as it is."""
+    """Insert a migration of a server, with its present host and flavor as source."""
     connection.execute(insert(migrations).values(**{
         "uuid": id, "server_id": server.id, "project_id": server.project_id, "source": server.host,
         "old_flavor": server.flavor, "new_flavor": server.flavor, "old_vm_state": server.vm_state, "created_at": now(),
@@ -46,7 +47,7 @@ def make(connection: Connection, server: Found, id: str, **values: Any) -> None:
 
 
 def drop(connection: Connection, found: Found) -> bool:
-    """End a live migration that nobody has begun yet: its action is not done, and the server is as it was."""
+    """Cancel a live migration that no conductor has taken yet; returns whether it was still waiting."""
     waits = connection.execute(update(actions).where(
         actions.c.server_id == found.server_id, actions.c.action == "os-migrateLive", actions.c.state == "queued",
         actions.c.attempts == 0).values(state="done", updated_at=now())).rowcount
@@ -63,7 +64,7 @@ def find(connection: Connection, id: str) -> Found | None:
 
 
 def of_server(connection: Connection, server_id: str, number: int) -> Found | None:
-    """The migration of that number, when it is one of the server's."""
+    """The migration of that number, if it is one of the server's."""
     return connection.execute(select(migrations).where(
         migrations.c.id == number, migrations.c.server_id == server_id)).one_or_none()
 
@@ -74,26 +75,27 @@ def change(connection: Connection, id: str, **values: Any) -> None:
 
 
 def became(connection: Connection, found: Found, before: str, status: str) -> bool:
-    """It goes from one status to another; False when it is not in the first any more."""
+    """Change the status *before* to *status*; ``False`` when it is another status by now."""
     return connection.execute(update(migrations).where(
         migrations.c.uuid == found.uuid, migrations.c.status == before).values(
         status=status, updated_at=now())).rowcount == 1
 
 
 def ask(connection: Connection, found: Found, wish: str) -> bool:
-    """Note what is asked of a live migration; whether it is still as it was *found*."""
+    """Note what is asked of a live migration (``ABORT``, ``FORCE``); ``False`` when its status has changed since it was
+    *found*."""
     return connection.execute(update(migrations).where(
         migrations.c.uuid == found.uuid, migrations.c.status == found.status).values(
         asked=wish, updated_at=now())).rowcount == 1
 
 
 def asked(connection: Connection, id: str) -> str | None:
-    """What is asked of it."""
+    """What is asked of a live migration."""
     return connection.execute(select(migrations.c.asked).where(migrations.c.uuid == id)).scalar()
 
 
 def open_ones(connection: Connection, server_id: str, type: str | None = None) -> Sequence[Found]:
-    """Those of a server that have not ended, oldest first."""
+    """Migrations of a server that have not ended, oldest first."""
     where = [migrations.c.server_id == server_id, migrations.c.status.not_in(ENDED)]
     if type is not None:
         where.append(migrations.c.type == type)
@@ -101,14 +103,14 @@ def open_ones(connection: Connection, server_id: str, type: str | None = None) -
 
 
 def kept(connection: Connection, server_id: str) -> Found | None:
-    """The move of a server that waits to be confirmed or taken back."""
+    """The resize or cold migration of a server that waits for confirm or revert."""
     return connection.execute(select(migrations).where(
         migrations.c.server_id == server_id, migrations.c.status.in_(KEPT)).order_by(
         migrations.c.id.desc()).limit(1)).one_or_none()
 
 
 def late(connection: Connection, before: str) -> Sequence[Found]:
-    """Servers whose move has waited since *before* for somebody to confirm it, and to which nothing is done."""
+    """Servers without an action that have waited for confirm or revert since *before*."""
     waiting = select(migrations.c.server_id).where(migrations.c.status == "finished", or_(
         migrations.c.updated_at < before, migrations.c.updated_at.is_(None)))
     return connection.execute(select(servers).where(
@@ -118,8 +120,8 @@ def late(connection: Connection, before: str) -> Sequence[Found]:
 
 @dataclass
 class MigrationQuery:
-    """What a list of migrations is to show: *equal* holds values of columns, *host* is either end's. *newest*: order
-    by creation, newest first; else oldest first. *marker*: a uuid after which to begin."""
+    """*equal*: values of columns. *host*: source or target. *newest*: newest first, else oldest first. *marker*: a
+    uuid."""
 
     equal: Mapping[str, Any] = field(default_factory=dict)
     host: str | None = None
@@ -131,8 +133,8 @@ class MigrationQuery:
 
 
 def listed(store: Store, wanted: MigrationQuery) -> tuple[Sequence[Found], bool]:
-    """Migrations of all cells in one order, and whether there are more. Raises ``KeyError`` for an unknown marker.
-    Cells that do not answer are left out."""
+    """Migrations of all cells in order, and whether there are more. Raises ``KeyError`` for an unknown marker. Cells
+    that do not answer are left out."""
     after = None
     if wanted.marker is not None:
         marked = scatter_gather(store, _read(lambda connection: [find(connection, str(wanted.marker))]), cell0=True)
@@ -150,7 +152,7 @@ def listed(store: Store, wanted: MigrationQuery) -> tuple[Sequence[Found], bool]
 
 
 def _read(question: Callable[[Connection], T]) -> Callable[[Database], T]:
-    """*question* of a connection, as one of a database."""
+    """A function of a connection as a function of a database."""
     def asked(database: Database) -> T:
         with database.read() as connection:
             return question(connection)

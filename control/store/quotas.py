@@ -11,7 +11,7 @@ from .allocations import INSERT
 from .locks import advisory_lock
 from .tables import quotas
 
-#: The class, and the holder, of the defaults.
+#: The class, and holder, of the defaults.
 DEFAULT = "default"
 _FOUND = select(quotas).where(quotas.c.project_id.in_(bindparam("holders", expanding=True)))
 
@@ -27,7 +27,7 @@ def of_class(name: str) -> str:
 
 
 def found(connection: Connection, holders: Iterable[str]) -> dict[str, dict[str, int]]:
-    """What is set, by holder and resource."""
+    """Limits that are set, by holder and resource."""
     limits: dict[str, dict[str, int]] = {}
     for row in connection.execute(_FOUND, {"holders": list(holders)}).all():
         limits.setdefault(row.project_id, {})[row.resource] = row.limit
@@ -35,8 +35,8 @@ def found(connection: Connection, holders: Iterable[str]) -> dict[str, dict[str,
 
 
 def turn(connection: Connection, whose: str) -> None:
-    """Until the transaction ends, nobody else has the turn of *whose* (a project, or one kind of what somebody has):
-    what was counted in it stays true."""
+    """Lock the quota of *whose* (a project, or one kind of what somebody has) until the transaction ends, so that
+    counts stay true."""
     advisory_lock(connection, "quota", whose)
 
 
@@ -49,7 +49,7 @@ def put(connection: Connection, holder: str, limits: Mapping[str, int]) -> None:
 
 
 def reset(connection: Connection, project: str, user: str | None = None) -> None:
-    """Back to the defaults: the user in the project, or the project with all of its users."""
+    """Remove the limits of a user in the project, or of the project with all of its users."""
     if user is not None:
         connection.execute(delete(quotas).where(quotas.c.project_id == of_user(project, user)))
         return

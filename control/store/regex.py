@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Regular expressions of filters: what PostgreSQL and this matcher understand alike.
 
-SQLite has none of its own. Python's ``re`` goes back and tries again, so a short expression can keep it busy for years,
-and PostgreSQL does not understand all of it. The matcher is in all states at once that the text allows: its time grows
-with the text only.
+SQLite has none of its own. Python's ``re`` backtracks, so a short expression can keep it busy for years, and PostgreSQL
+does not understand all of it. This matcher simulates all states at once (an NFA): its time is linear in the text.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any
 
-#: Most characters of an expression, parentheses within each other, and parts when its repeats are written out.
+#: Limits of an expression: characters, nested parentheses, and states when its repeats are expanded.
 LONGEST, DEEPEST, PARTS = 255, 32, 500
 #: Most that a repeat may count to: PostgreSQL's limit.
 COUNTS = 255
-#: How many steps of an expression are kept.
+#: Transitions that are cached for an expression.
 KEPT = 4096
 SPECIAL = frozenset(r"\^$.|?*+()[{")
 KNOWN = r"letters and signs, . [a-z] [^a-z] (a|b) ^ $ * + ? {m,n} and \d \w \s"
@@ -27,11 +26,11 @@ CLASSES: dict[str, Fits] = {"d": str.isdecimal, "s": str.isspace, "w": lambda ch
 
 
 class Refused(ValueError):
-    """An expression that is wrong, too large, or not the same in both engines; the text says why."""
+    """An expression that is wrong, too large, or not understood alike by both engines; the text says why."""
 
 
 class _Parser:
-    """An expression as a tree: ``all`` or ``any`` of trees, ``repeat`` of one, ``char``, ``start``, ``end``."""
+    """Parses an expression to a tree: ``all`` or ``any`` of trees, ``repeat`` of one, ``char``, ``start``, ``end``."""
 
     def __init__(self, text: str) -> None:
         self.text, self.at, self.depth = text, 0, 0
@@ -171,12 +170,12 @@ State = frozenset[int]
 
 
 class Pattern:
-    """A regular expression; ``search`` says whether it is somewhere in a text. Raises ``Refused``."""
+    """A regular expression; ``search`` says whether it matches somewhere in a text. Raises ``Refused``."""
 
     def __init__(self, text: str) -> None:
         if len(text) > LONGEST:
             raise Refused(f"it has more than {LONGEST} characters")
-        #: Parts of the machine: kind, what fits (of CHAR), and where it goes on.
+        #: States: kind, which characters match (of CHAR), and the next states.
         self._parts: list[tuple[int, Fits, list[int]]] = [(FOUND, _any_char, [])]
         self._size = 0
         self._entry = self._built(_Parser(text).parsed(), 0)
@@ -185,7 +184,7 @@ class Pattern:
         self._first = self._reached([self._entry], start=True)
 
     def search(self, text: str) -> bool:
-        """Whether it fits somewhere."""
+        """Whether it matches somewhere in *text*."""
         state, steps = self._first, self._steps
         for char in text:
             if 0 in state:
@@ -203,7 +202,7 @@ class Pattern:
         return found
 
     def _reached(self, numbers: Iterable[int], start: bool = False, end: bool = False) -> State:
-        """The parts that are reached from these without a character."""
+        """The states that are reached from these without a character."""
         left, seen = list(numbers), set()
         while left:
             number = left.pop()
@@ -220,7 +219,7 @@ class Pattern:
         return len(self._parts) - 1
 
     def _built(self, tree: Tree, then: int) -> int:
-        """The part that *tree* begins with, when *then* follows."""
+        """The state that *tree* begins with, when *then* follows."""
         self._size += 1
         if self._size > PARTS:
             raise Refused(f"it has more than {PARTS} parts when its repeats are written out")
@@ -253,7 +252,7 @@ class Pattern:
 
 @lru_cache(maxsize=100)
 def search(text: str) -> Callable[[str], bool]:
-    """What says whether the expression *text* is somewhere in a text. Raises ``Refused``."""
+    """A function that says whether the expression *text* matches somewhere. Raises ``Refused``."""
     if SPECIAL.isdisjoint(text) and len(text) <= LONGEST:
         return lambda where: text in where
     return Pattern(text).search

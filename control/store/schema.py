@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The tables of a database are as this version wants them: Alembic's migrations, in folders ``migrations/{api,cell}``.
+"""Alembic migrations of the tables, in ``migrations/{api,cell}``.
 
-Migrations go forward only, one after another (0001, 0002, …), each in the transaction of all. Any process may bring a
-database up to date at any time: one does it, the others wait and find nothing to do.
+Migrations go forward only (0001, 0002, …); all of an upgrade are one transaction. Any process may upgrade a database at
+any time: one does it, the others wait and find nothing to do.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 FOLDER = Path(__file__).parent / "migrations"
-#: Of PostgreSQL's advisory locks, for the time of an upgrade; any number that nobody else takes.
+#: Number of PostgreSQL's advisory lock for upgrades.
 LOCK = 0x6D61676E65746172
 
 
 def upgrade(database: Database, metadata: MetaData) -> bool:
-    """Bring the tables of *metadata* (``tables.API`` or ``tables.CELL``) up to date; whether there was anything to do.
+    """Upgrade the tables of *metadata* (``tables.API`` or ``tables.CELL``); returns whether there was anything to do.
 
-    May be called by many at once, and again."""
+    May be called by many processes at once, and again.
+    """
     kind = kind_of(metadata)
     with database.read() as connection:
         if version(connection, kind) == newest(kind):
             return False
-    # To wait for another who does it, and to change a large table, takes its time.
+    # Waiting for another upgrade, and changing a large table, takes time.
     with statement_timeout(math.inf), database.write() as connection:  # on SQLite this waits for other writers
         if database.kind == "postgresql":
             connection.execute(text("SET LOCAL statement_timeout = 0"))
@@ -61,7 +62,7 @@ def newest(kind: str) -> str:
 
 
 def version_table(kind: str) -> str:
-    """Where a database keeps its version; tables of both kinds may be in one database."""
+    """The table with a database's version; tables of both kinds may be in one database."""
     return f"alembic_version_{kind}"
 
 
@@ -75,7 +76,7 @@ def version(connection: Connection, kind: str) -> str | None:
 
 
 def config(connection: Connection | None, metadata: MetaData) -> Config:
-    """What Alembic's commands take."""
+    """The configuration of Alembic's commands."""
     from alembic.config import Config
 
     kind = kind_of(metadata)

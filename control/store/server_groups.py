@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Server groups: servers that are to stand together, or apart."""
+"""Server groups: members share a host or are kept apart."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def find(connection: Connection, id: str) -> Row[Any] | None:
 
 
 def page(connection: Connection, project: str | None, limit: int, offset: int = 0) -> Sequence[Row[Any]]:
-    """Groups of a project, or of all, in the order in which they were made."""
+    """Groups of a project, or of all, by creation."""
     question = select(server_groups).order_by(server_groups.c.created_at, server_groups.c.id)
     if project is not None:
         question = question.where(server_groups.c.project_id == project)
@@ -26,7 +26,7 @@ def page(connection: Connection, project: str | None, limit: int, offset: int = 
 
 
 def members(connection: Connection, groups: Iterable[str]) -> dict[str, list[str]]:
-    """Uuids of the servers in each of *groups*; servers leave when they are deleted."""
+    """Uuids of the servers in each of *groups*; deleted servers are no members."""
     found: dict[str, list[str]] = {}
     table = server_group_members
     question = select(table.c.group_id, table.c.server_id).where(table.c.group_id.in_(list(groups)))

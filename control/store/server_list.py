@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Lists of servers over all cells: the conditions of filters, order, and pages."""
+"""Lists of servers over all cells: filters, order, pages."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from .store import Cell, Store
 from .tables import server_mappings, servers
 
 Condition = ColumnElement[bool]
-#: Columns of text that any locale sorts as the signs' numbers do: all values have one form.
+#: Text columns that every locale sorts by code points, since all values have one form.
 SAME = frozenset(("id", "created_at", "updated_at", "launched_at", "terminated_at"))
 
 
 @dataclass
 class ServerQuery:
-    """What a list is to show. *filters*: functions that make a condition for an engine. *sort*: (column, descending).
-    *after*: the values of the sort columns of the marker."""
+    """*filters*: functions that make a condition for an engine. *sort*: (column, descending). *after*: values of the
+    marker's sort columns."""
 
     columns: Sequence[Any]
     limit: int
@@ -56,7 +56,8 @@ class ServerQuery:
 
 @dataclass(frozen=True)
 class Page:
-    """The rows in order, whether there may be more, and servers of cells that do not answer: (id, project, created)."""
+    """The rows in order, whether there may be more, and mappings (id, project, created) of servers in cells that do not
+    answer."""
 
     rows: Sequence[Any]
     more: bool
@@ -64,11 +65,11 @@ class Page:
 
 
 def page(store: Store, wanted: ServerQuery) -> Page:
-    """A page of servers. A server on its way from cell0 to its cell is seen once."""
+    """A page of servers. A server that moves from cell0 to its cell appears once."""
     answers = scatter_gather(store, partial(_rows, wanted=wanted), wanted.timeout, cell0=True)
     results = [(cell, answers[cell.id]) for cell, _database in store.databases() if cell.id in answers]
     rows, seen, merged = [], set(), len([1 for _cell, found in results if found]) > 1
-    for _cell, found in reversed(results):  # cell0 last: what it still has of others is older
+    for _cell, found in reversed(results):  # cell0 last: its row of a server that has moved is older
         for row in found or ():
             if row.id not in seen:
                 seen.add(row.id)
@@ -93,7 +94,7 @@ def _rows(database: Database, wanted: ServerQuery) -> Sequence[Any]:
 
 @lru_cache(maxsize=200)
 def _question(columns: tuple[Any, ...], sort: tuple[tuple[str, bool], ...], kind: str) -> Select[Any]:
-    """What lists have in common: to name all columns anew takes longer than a short list."""
+    """The common part of lists, cached: naming all columns takes longer than a short list."""
     question: Select[Any] = select(*columns).limit(bindparam("most", type_=Integer))
     for name, descending in sort:
         column = _sorts(name, kind)
@@ -102,8 +103,8 @@ def _question(columns: tuple[Any, ...], sort: tuple[tuple[str, bool], ...], kind
 
 
 def _sorts(name: str, kind: str) -> Any:
-    """A column in the order in which ``page`` merges the cells: of the signs' numbers, as SQLite and Python have it.
-    PostgreSQL's is that of its locale. Moments and uuids sort alike in each, and so by their index."""
+    """The column for ORDER BY, so that each cell sorts as ``page`` merges: by code points, as SQLite and Python do.
+    PostgreSQL would sort by its locale; moments and uuids sort the same, and can use their index."""
     column = servers.c[name]
     if kind == "postgresql" and isinstance(column.type, String) and name not in SAME:
         return column.collate("C")
@@ -111,7 +112,7 @@ def _sorts(name: str, kind: str) -> Any:
 
 
 def _beyond(order: Sequence[tuple[Any, bool]], values: Sequence[Any]) -> Condition:
-    """Rows that come after the marker's *values* in this order; null comes before everything."""
+    """The condition of rows after the marker; null sorts first."""
     found: list[Condition] = []
     for at, (column, descending) in enumerate(order):
         same = [_same(before, value) for (before, _d), value in zip(order[:at], values, strict=False)]
@@ -133,7 +134,7 @@ def _null(value: Any) -> tuple[bool, Any]:
 
 
 def _unknown(store: Store, cells: Sequence[Cell], wanted: ServerQuery, room: int) -> Sequence[Any]:
-    """Servers of cells that do not answer, from their mappings."""
+    """Mappings of servers in cells that do not answer."""
     mine = server_mappings.c.project_id == wanted.project if wanted.project else true()
     with store.api.read() as connection:
         return connection.execute(select(server_mappings).where(
@@ -143,22 +144,22 @@ def _unknown(store: Store, cells: Sequence[Cell], wanted: ServerQuery, room: int
 
 # Conditions of filters ------------------------------------------------------------------------------------------
 def plain(column: str, value: Any) -> Callable[[str], Condition]:
-    """Equal."""
+    """The column has this value."""
     return lambda _kind: servers.c[column] == value
 
 
 def among(column: str, values: Sequence[Any]) -> Callable[[str], Condition]:
-    """One of several."""
+    """The column has one of these values."""
     return lambda _kind: servers.c[column].in_(values)
 
 
 def matching(column: str, pattern: str) -> Callable[[str], Condition]:
-    """A regular expression (``regex``), as Nova has it for names."""
+    """The column matches a regular expression (``regex``)."""
     return lambda _kind: servers.c[column].regexp_match(pattern)
 
 
 def with_address(version: int, pattern: str) -> Callable[[str], Condition]:
-    """Has an IP address of this version that a regular expression fits; an empty one does not filter, as in Nova."""
+    """An IP address of this version matches a regular expression; an empty one does not filter, as in Nova."""
     def condition(kind: str) -> Condition:
         if not pattern:
             return true()
@@ -178,7 +179,7 @@ def with_address(version: int, pattern: str) -> Callable[[str], Condition]:
 
 
 def word(status: str) -> Callable[[str], Condition] | None:
-    """A status word; ``None`` when there is no such word."""
+    """The server has a status word; ``None`` when there is no such word."""
     states = states_of(status.upper())
     if not states:
         return None
@@ -195,7 +196,7 @@ def word(status: str) -> Callable[[str], Condition] | None:
 
 
 def tagged(tags: Sequence[str], every: bool, negated: bool) -> Callable[[str], Condition]:
-    """Has all of (*every*), or one of, the tags; or, *negated*, not."""
+    """The server has all (*every*) or one of the tags; *negated*: it has not."""
     def condition(kind: str) -> Condition:
         each = [_has_tag(kind, tag, at) for at, tag in enumerate(tags)]
         found = and_(*each) if every else or_(*each)
@@ -212,7 +213,7 @@ def _has_tag(kind: str, tag: str, at: int) -> Condition:
 
 
 def with_metadata(wanted: dict[str, Any]) -> Callable[[str], Condition]:
-    """Has these keys with these values."""
+    """The server has these metadata."""
     def condition(kind: str) -> Condition:
         if kind == "postgresql":
             return and_(*(cast(servers.c.metadata, JSONB)[key].astext == str(value) for key, value in wanted.items()))
@@ -223,7 +224,7 @@ def with_metadata(wanted: dict[str, Any]) -> Callable[[str], Condition]:
 
 
 def changed(since: str | None, before: str | None) -> Callable[[str], Condition]:
-    """Changed in a span of time, deleted ones too."""
+    """The server changed in a span of time."""
     moment = func.coalesce(servers.c.updated_at, servers.c.created_at)
 
     def condition(_kind: str) -> Condition:
@@ -238,5 +239,5 @@ def changed(since: str | None, before: str | None) -> Callable[[str], Condition]
 
 
 def deleted(value: bool) -> Callable[[str], Condition]:
-    """Deleted ones, or those that are not."""
+    """The server is deleted, or is not."""
     return lambda _kind: servers.c.deleted_at.is_not(None) if value else servers.c.deleted_at.is_(None)

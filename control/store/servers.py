@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Servers: which database has them, and changes that are one transaction with the action they belong to."""
+"""Servers: in which database they are, and changes in one transaction with the action they belong to."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from .store import Store
 from .tables import actions, server_mappings, servers
 
 Found = Row[Any]
-#: The task_state of a server that is to be deleted, and of a new one that its host makes.
+#: The task_state of a server that is to be deleted, and of one that its host builds.
 DELETING, SPAWNING = "deleting", "spawning"
 BY_ID = select(servers)
 _MAPPING = select(server_mappings.c.cell_id)
-#: Statements that are made once: to make one anew takes longer than the database with it.
+#: Statements that are made once: making one takes longer than executing it.
 _ID: BindParameter[str] = bindparam("id")
-_AT: BindParameter[str] = bindparam("at")  # where columns are set: no parameter may be called as one is
+_AT: BindParameter[str] = bindparam("at")  # in updates, where no parameter may have a column's name
 _WHOLE = BY_ID.where(servers.c.id == _ID)
 _LOCKED = _WHOLE.with_for_update()
 _ALIVE = _WHOLE.where(servers.c.deleted_at.is_(None))
@@ -53,22 +53,22 @@ _FORGET_SERVERS = delete(servers).where(servers.c.id.in_(_IDS)).returning(server
 _CANCELLED = update(actions).where(actions.c.server_id == _AT, actions.c.state == "running").values(cancel=True)
 #: The bell that conductors of a cell listen to.
 ACTIONS_BELL = "actions"
-#: The bell that rings when a server has changed (who waits for a state).
+#: The bell that rings when a server has changed.
 SERVERS_BELL = "servers"
 
 
 class Moved(Exception):
-    """The server is in this database no more: it went from cell0 into its cell since it was looked up. Look again."""
+    """The server has moved from cell0 into its cell since it was looked up. Look it up again."""
 
 
 def text(document: Any) -> str:
-    """JSON text of a document, as the columns keep it."""
+    """JSON text of a document, as the columns hold it."""
     return orjson.dumps(document).decode()
 
 
 def find(store: Store, id: str) -> tuple[Database, Found] | None:
-    """The server, not deleted ones, and the database it is in; ``None`` when there is none. One query where the server
-    was found in its cell before, else two."""
+    """The server, unless it is deleted, and its database; ``None`` when there is none. One query where it was found in
+    its cell before, else two."""
     for database in places(store, id):
         with database.read() as connection:
             row = connection.execute(_ALIVE, {"id": id}).one_or_none()
@@ -79,9 +79,8 @@ def find(store: Store, id: str) -> tuple[Database, Found] | None:
 
 
 def places(store: Store, id: str) -> Iterable[Database]:
-    """Databases that may have the server, likeliest first: where it was found before; its cell's; else, and while it
-    is on its way, cell0's. It may have gone from cell0 to its cell between the two looks, so the cell comes once more
-    at last."""
+    """Databases that may have the server, likeliest first: where it was found before, its cell, cell0. It may move from
+    cell0 to its cell between the two queries, so the cell comes once more at the end."""
     before = store.where(id)
     if before is not None:
         yield before
@@ -108,13 +107,13 @@ def by_name(store: Store, project_id: str, name: str) -> list[tuple[Database, Fo
 
 
 def mapping(store: Store, id: str) -> Row[Any] | None:
-    """In which cell a server is, and whose it is; ``None`` while it is in none."""
+    """The cell and the project of a server; ``None`` while it is in cell0."""
     with store.api.read() as connection:
         return connection.execute(select(server_mappings).where(server_mappings.c.server_id == id)).one_or_none()
 
 
 def row(connection: Connection, id: str, lock: bool = False) -> Found | None:
-    """The row of a server; *lock* keeps others from changing it until the transaction ends."""
+    """The row of a server; *lock* locks it until the transaction ends."""
     return connection.execute(_LOCKED if lock else _WHOLE, {"id": id}).one_or_none()
 
 
@@ -124,22 +123,22 @@ def rows(connection: Connection, ids: Collection[str]) -> dict[str, Found]:
 
 
 def allowed(server: Found, key: str) -> bool:
-    """Whether the action may be asked for in the server's states, and where it is."""
+    """Whether the action may be asked for in the server's states."""
     action = ACTIONS[key]
     return (action.states == ANY or server.vm_state in action.states) and (
         action.busy or server.task_state is None) and (not action.placed or server.host is not None)
 
 
 def change(connection: Connection, id: str, **values: Any) -> None:
-    """Set columns of a server; documents are given as they are. Raises ``Moved``."""
+    """Set columns of a server; documents as JSON text. Raises ``Moved``."""
     if not connection.execute(_CHANGED, {"at": id, "updated_at": now(), **values}).rowcount:
         raise Moved
 
 
 def revise(connection: Connection, id: str, column: str,
            change_: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Change one of the lists that a server keeps (``volumes``, ``interfaces``), whoever else does so meanwhile.
-    Returns the list as it is then; an empty one when the server is gone."""
+    """Change one of the lists of a server (``volumes``, ``interfaces``) under a lock. Returns the new list; an empty
+    one when the server is gone."""
     found = row(connection, id, lock=True)
     if found is None:
         return []
@@ -149,12 +148,12 @@ def revise(connection: Connection, id: str, column: str,
 
 
 def progress(connection: Connection, id: str, **values: Any) -> None:
-    """As ``change``, for what an action does to a server: one that is to be deleted meanwhile keeps saying so."""
+    """As ``change``, for a running action: the task_state of a server that is to be deleted stays."""
     connection.execute(*_progress(id, values))
 
 
 def progressed(connection: Connection, id: str, **values: Any) -> Found | None:
-    """As ``progress``; returns the row as it is then."""
+    """As ``progress``; returns the new row."""
     statement, parameters = _progress(id, values)
     return connection.execute(_returning(statement), parameters).one_or_none()
 
@@ -174,9 +173,9 @@ def _returning(statement: Update) -> ReturningUpdate[Any]:
 
 def ask(connection: Connection, server: Found, key: str, request_id: str, user_id: str, project_id: str,
         args: Mapping[str, Any] | None = None, **values: Any) -> bool:
-    """Write down that *key* is asked of *server*: the action, and the task_state with *values*, in one transaction.
+    """Ask for the action *key*: insert the action and set the task_state with *values*, in one transaction.
 
-    False when the server is no longer in a state in which it may be asked for.
+    ``False`` when the server's state does not allow it any more.
     """
     action = ACTIONS[key]
     condition = [servers.c.id == server.id, servers.c.vm_state == server.vm_state, servers.c.deleted_at.is_(None)]
@@ -193,7 +192,7 @@ def ask(connection: Connection, server: Found, key: str, request_id: str, user_i
 
 def enqueue(connection: Connection, id: str, key: str, request_id: str, user_id: str, project_id: str,
             args: Mapping[str, Any] | None = None, host: str | None = None, state: str = "queued") -> int:
-    """Put an action into the queue; returns its number."""
+    """Put an action into the queue; returns its id."""
     found = connection.execute(insert(actions).values(
         request_id=request_id, server_id=id, action=key, project_id=project_id, user_id=user_id, start_time=now(),
         updated_at=now(), state=state, args=text(args or {}), host=host, kind=ACTIONS[key].kind))
@@ -201,7 +200,7 @@ def enqueue(connection: Connection, id: str, key: str, request_id: str, user_id:
 
 
 def make(connection: Connection, rows: Sequence[Mapping[str, Any]], request_id: str) -> None:
-    """Write new servers, each with its create action, into cell0."""
+    """Insert new servers, each with its create action, into cell0."""
     connection.execute(_NEW, [dict(row) for row in rows])
     connection.execute(_ASKED, [
         {"request_id": request_id, "server_id": row["id"], "action": "create", "project_id": row["project_id"],
@@ -217,20 +216,20 @@ class LeavingServer(NamedTuple):
 
 
 def leave(connection: Connection, ids: Collection[str]) -> list[LeavingServer]:
-    """Take servers with their actions out of cell0, which is done when the transaction ends. Who wants to change one
-    meanwhile waits, and finds it in its cell then; so no change is lost. Those that have left already are not told."""
+    """Remove servers with their actions from cell0, when the transaction ends. Whoever wants to change one meanwhile
+    waits, and finds it in its cell then, so no change is lost. Servers that have left already are not returned."""
     found = connection.execute(_FORGET_SERVERS, {"ids": list(ids)}).mappings().all()
     if not found:
         return []
     asked: dict[str, list[RowMapping]] = {server["id"]: [] for server in found}
-    # Who asked for something has the server's row until it is written down: it is seen here.
+    # Whoever asks for an action locks the server's row first, so all committed actions are seen here.
     for action in connection.execute(_FORGET_ACTIONS, {"ids": list(asked)}).mappings():
         asked[action["server_id"]].append(action)
     return [LeavingServer(server, sorted(asked[server["id"]], key=itemgetter("id"))) for server in found]
 
 
 class ArrivedServer(NamedTuple):
-    """A server's row in its cell, that of its creation, and whether nothing else was asked of it yet."""
+    """A server's row in its cell, that of its create action, and whether it has no other action yet."""
 
     server: Found
     creation: Row[Any]
@@ -242,9 +241,9 @@ Begin = Callable[[Sequence[Mapping[str, Any]]], Sequence[Row[Any]]]
 
 def arrive(connection: Connection, leaving: Sequence[tuple[LeavingServer, str]],
            begin: Begin | None = None) -> list[ArrivedServer]:
-    """Write servers that leave cell0 into their cell, where each is to be on the host named with it and its creation is
-    in the queue again, or is begun there by *begin* (given the rows' values; returns the rows): then it is
-    ``SPAWNING``. Of one that is there already nothing is written or told."""
+    """Insert servers that leave cell0 into their cell, each with its host. The create action is queued again, or begun
+    by *begin* (takes the values, returns the rows) with the task_state ``SPAWNING``. Servers that are there already are
+    skipped."""
     new, creations, others = [], [], []
     for left, host in leaving:
         task = SPAWNING if begin and left.server["task_state"] != DELETING else left.server["task_state"]
@@ -259,7 +258,7 @@ def arrive(connection: Connection, leaving: Sequence[tuple[LeavingServer, str]],
             else:
                 others.append(values)
     created: dict[str, Row[Any]] = {}
-    if creations:  # before what was asked later: the queue goes by number
+    if creations:  # first: the queue is ordered by id
         asked = begin(creations) if begin else written(connection, _ASKED, actions.c.server_id, creations)
         created = {row.server_id: row for row in asked}
     if others:
@@ -269,8 +268,8 @@ def arrive(connection: Connection, leaving: Sequence[tuple[LeavingServer, str]],
 
 
 def _entered(connection: Connection, new: Sequence[Mapping[str, Any]]) -> dict[str, Found]:
-    """The rows of new servers of a cell. One that comes alone may be there already (it is tried again after a crash):
-    then it is not among them."""
+    """The rows of servers that are new in a cell. A single one may be there already, after a crash: then it is not
+    returned."""
     if len(new) == 1:
         row = added_row(connection, servers, **new[0])
         return {} if row is None else {row.id: row}
@@ -278,7 +277,8 @@ def _entered(connection: Connection, new: Sequence[Mapping[str, Any]]) -> dict[s
 
 
 def follow(connection: Connection, left: LeavingServer) -> None:
-    """What was asked of a server in cell0 after it had arrived in its cell is asked there: a crash kept it in both."""
+    """Bring actions to the cell that were asked of a server in cell0 after it had arrived in its cell: a crash kept it
+    in both."""
     for action in left.actions:
         values = {name: value for name, value in action.items() if name != "id"}
         if action["action"] != "create" and added(connection, actions, **values) and ACTIONS[

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The services of the cloud as operators see them: agents of compute hosts, and conductors; who was seen when."""
+"""os-services: the agents of compute hosts and the conductors, and when each was last seen."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .store import Store
 from .tables import host_states, migrations, servers
 
 COMPUTE, CONDUCTOR = "nova-compute", "nova-conductor"
-#: The zone of services that are no hosts.
+#: The zone of conductors.
 INTERNAL = "internal"
 #: Statuses of migrations that have ended.
 ENDED = ("completed", "confirmed", "reverted", "error", "cancelled", "failed", "done")
@@ -25,7 +25,7 @@ ENDED = ("completed", "confirmed", "reverted", "error", "cancelled", "failed", "
 
 @dataclass(frozen=True)
 class LastSeen:
-    """What a cell tells: when each host, and each conductor by name, was last seen, and whether that is lately."""
+    """From one cell: when each host, and each conductor by name, was last seen, and whether it is up."""
 
     hosts: Mapping[str, tuple[str | None, bool]]
     conductors: Mapping[str, tuple[str | None, bool]]
@@ -52,8 +52,8 @@ class Service:
 
 
 def last_seen(store: Store, silence: float) -> dict[str, LastSeen | None]:
-    """By cell; ``None`` for one whose database does not answer in time. *silence*: seconds after which something is
-    down."""
+    """By cell; ``None`` for a cell that does not answer in time. *silence*: seconds without a heartbeat after which a
+    service is down."""
     return scatter_gather(store, lambda database: _last_seen(database, silence))
 
 
@@ -68,7 +68,7 @@ def _last_seen(database: Database, silence: float) -> LastSeen:
 
 
 def every(store: Store, default_zone: str, silence: float) -> list[Service]:
-    """All, compute hosts by number, then conductors by name."""
+    """All services: compute hosts by number, then conductors by name."""
     with store.api.read() as connection:
         rows = hosts.every(connection)
         zones = aggregates.zones(connection)
@@ -89,7 +89,7 @@ def _compute(row: RowMapping, zone: str, cell: LastSeen | None) -> Service:
 
 
 def _conductor(cell_id: str, name: str, seen_at: str | None, *, up: bool) -> Service:
-    """A conductor has no row that is kept: its ids follow from cell and name."""
+    """A conductor has no row of its own: its ids are derived from cell and name."""
     id = uuid.uuid5(uuid.UUID(cell_id), name)
     return Service(str(id), 2**30 + (id.int >> 99), CONDUCTOR, name, INTERNAL, cell_id, up, seen_at=seen_at)
 
@@ -106,7 +106,7 @@ def on_hosts(store: Store, names: Iterable[str]) -> dict[str, list[Any]]:
 
 
 def workloads(store: Store, names: Iterable[str]) -> dict[str, tuple[int, int]]:
-    """How many servers each of these hosts has, and to how many of them something is being done."""
+    """For each of these hosts, the number of servers and of servers with a task_state."""
     question = select(servers.c.host, func.count().label("all"), func.count(servers.c.task_state).label("busy")).where(
         servers.c.host.in_(list(names)), servers.c.deleted_at.is_(None)).group_by(servers.c.host)
     found: dict[str, tuple[int, int]] = {}
@@ -117,7 +117,7 @@ def workloads(store: Store, names: Iterable[str]) -> dict[str, tuple[int, int]]:
 
 
 def occupied(store: Store, names: Iterable[str]) -> set[str]:
-    """Which of these hosts have servers: all of them, to be safe, while a cell does not answer."""
+    """Which of these hosts have servers. While a cell does not answer: all of them, to be safe."""
     wanted = list(names)
     question = select(servers.c.host).distinct().where(servers.c.host.in_(wanted), servers.c.deleted_at.is_(None))
     answers = _over_cells(store, question)
@@ -127,7 +127,7 @@ def occupied(store: Store, names: Iterable[str]) -> set[str]:
 
 
 def _over_cells(store: Store, question: Select[Any]) -> list[Sequence[Any] | None]:
-    """Rows of each cell; ``None`` for one that does not answer."""
+    """Rows of each cell; ``None`` for a cell that does not answer."""
     def rows(database: Database) -> Sequence[Any]:
         with database.read() as connection:
             return connection.execute(question).all()
@@ -140,7 +140,7 @@ def _rows(answers: Iterable[Sequence[Any] | None]) -> list[Any]:
 
 
 def moving(database: Database, host: str, *, only: Sequence[str] = ()) -> int:
-    """How many migrations from or to a host are on their way; *only*: those of a type that wait to be cleaned up."""
+    """The number of open migrations from or to a host. *only*: instead those of these types that wait for clean-up."""
     question = select(func.count()).select_from(migrations)
     if only:
         question = question.where(migrations.c.source == host, migrations.c.type.in_(only),

@@ -21,13 +21,11 @@ from .tables import cells, hosts, server_mappings
 log = logging.getLogger(__name__)
 #: The cell of servers without a host.
 CELL0 = "00000000-0000-0000-0000-000000000000"
-#: Seconds for which the list of cells is believed.
+#: Seconds for which the list of cells is cached.
 FRESH = 5.0
-#: How many servers' databases are remembered.
+#: How many servers' databases are cached.
 REMEMBERED = 20_000
-
-
-#: What is told of a cell that gets another database.
+#: What to do after a cell got another database.
 RESTART = "restart every API process, the conductors of the cell and those that schedule; until then they use the " \
           "one from before"
 
@@ -43,13 +41,13 @@ class Cell:
 
 
 class Store:
-    """The databases. Those of cells are opened when they are first needed."""
+    """All databases. Those of cells are opened at first use."""
 
     def __init__(self, api: Database, pool: int = 16) -> None:
         self.api, self.pool = api, pool
         self._lock = threading.Lock()
         self._open: dict[str, Database] = {}
-        #: Of cells whose database is open: the URL it was opened with, and those whose row has another since.
+        #: URLs with which the cells' databases were opened, and cells whose row has another URL since.
         self._opened_by: dict[str, str] = {}
         self._moved: set[str] = set()
         self._cells: tuple[Cell, ...] = ()
@@ -57,19 +55,19 @@ class Store:
         self._where: dict[str, Database] = {}
 
     def where(self, server_id: str) -> Database | None:
-        """The cell's database in which a server was found last. Servers stay in their cells; should it not be there,
-        the API database knows."""
+        """The cell database in which a server was found last. Servers stay in their cells; a wrong answer only costs a
+        query."""
         return self._where.get(server_id)
 
     def found(self, server_id: str, database: Database) -> None:
-        """A server is in this database: told to ``where``, but for cell0's, which servers leave."""
+        """Remember the database of a server for ``where``; not cell0, which servers leave."""
         if database is not self.cell0:
             if len(self._where) >= REMEMBERED:
                 self._where.clear()
             self._where[server_id] = database
 
     def cells(self, fresh: bool = False) -> Sequence[Cell]:
-        """All cells, cell0 too."""
+        """All cells, including cell0."""
         if fresh or time.monotonic() - self._read_at > FRESH:
             with self.api.read() as connection:
                 rows = connection.execute(select(cells).order_by(cells.c.created_at, cells.c.id)).all()
@@ -80,8 +78,7 @@ class Store:
         return self._cells
 
     def _warn(self) -> None:
-        """Another database of a cell counts from the next start: half of the work in one and half in the other would
-        be worse."""
+        """A new database URL of a cell takes effect at the next start: work in both databases would be worse."""
         moved = {cell.id: cell for cell in self._cells
                  if self._opened_by.get(cell.id, cell.database_url) != cell.database_url}
         for id in moved.keys() - self._moved:
@@ -90,7 +87,7 @@ class Store:
         self._moved = set(moved)
 
     def real(self, fresh: bool = False) -> Sequence[Cell]:
-        """The cells that have hosts."""
+        """The cells other than cell0."""
         return [cell for cell in self.cells(fresh) if cell.id != CELL0]
 
     def cell(self, id: str) -> Database:
@@ -129,7 +126,7 @@ class Store:
             return self._open[cell.id]
 
     def add_cell(self, name: str, database_url: str, id: str | None = None) -> Cell:
-        """List a cell, or give the one of that name another database. The tables are made by ``schema.upgrade``."""
+        """List a cell, or change the database URL of the one of that name. ``schema.upgrade`` makes the tables."""
         id = id or str(uuid.uuid4())
         try:
             with self.api.write() as connection:
@@ -152,7 +149,7 @@ class Store:
         self.cells(fresh=True)
 
     def remove_cell(self, name: str) -> None:
-        """Forget a cell. Raises ``NotFound``, ``InUse`` while it has hosts or servers."""
+        """Remove a cell. Raises ``NotFound``, or ``InUse`` while it has hosts or servers."""
         cell = self.named(name)
         with self.api.write() as connection:
             has = connection.execute(select(hosts.c.name).where(hosts.c.cell_id == cell.id)).first()
@@ -164,7 +161,7 @@ class Store:
         self.cells(fresh=True)
 
     def close(self) -> None:
-        """Give all connections back."""
+        """Close all connections."""
         with self._lock:
             opened, self._open = list(self._open.values()), {}
         for database in (*opened, self.api):

@@ -29,7 +29,7 @@ def test_conductor_and_dry_run_choose_as_the_settings_say(small):
                "hints": b"{}", "pinned_availability_zone": None, "availability_zone": None}
         assert predicted_host(Caller(cloud, ADMIN, "req-dry"), row) == best
         conductor = Conductor(cloud.settings, cloud.store, cloud.services, cloud.agents, "cell1", FLOWS, None)
-        conductor.look()
+        conductor.read_hosts()
         for name in ("small", "large"):
             conductor.states.up(name, up=True)
         assert conductor.states.rules == rules_of(cloud.settings)

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import delete
 
 from magnetar_control.conductor import attach_volume, block_devices, delete_server, retry
-from magnetar_control.conductor.work import HostDown
+from magnetar_control.conductor.work import HostDown, WrongHost
 from magnetar_control.services.volume.tables import attachments
 from magnetar_control.services.volume.tables import volumes as rows
 from magnetar_core.errors import Conflict, TimedOut
@@ -20,15 +20,15 @@ from .test_build import block, root
 
 
 def test_a_build_that_moves_on_takes_its_volumes_along(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept, built, tried = owner.volume(host="kvm1"), block_devices.built, []
+    kept, built, tried = owner.volume(host="kvm1"), block_devices.finish_build, []
 
     def fails_once(work: Any, host: str, *more: Any) -> Any:
         tried.append((host, [one["volume_id"] for one in block_devices.entries(work)]))
         if len(tried) == 1:
-            raise Conflict("The first host is no good.")
+            raise WrongHost("The first host is no good.")
         return built(work, host, *more)
 
-    monkeypatch.setattr(block_devices, "built", fails_once)
+    monkeypatch.setattr(block_devices, "finish_build", fails_once)
     blocks = [root(owner), block("volume", kept), block("blank", volume_size=1)]
     server = owner.server(imageRef=owner.call.image(), block_device_mapping_v2=blocks)["id"]
     (first, drawn), (second, drawn_again) = tried
@@ -64,7 +64,7 @@ def test_a_server_goes_while_its_host_is_down(owner: Owner, monkeypatch: pytest.
     owner.attach(server, far)
     until(lambda: owner.state(far) == "in-use")
     with monkeypatch.context() as patch:
-        patch.setattr(delete_server, "_from", lambda _work, _host: None)  # nobody there hears of it
+        patch.setattr(delete_server, "_delete_on", lambda _work, _host: None)  # nobody there hears of it
         owner.call.delete(f"/v2.1/servers/{server}")
         until(lambda: owner.call.get(f"/v2.1/servers/{server}").status == 404)
     assert owner.state(far) == "available"

@@ -18,8 +18,8 @@ from magnetar_control.conductor.flows import FLOWS
 from magnetar_control.conductor.host_watch import HostWatch
 from magnetar_control.services.volume import work as volume_work
 from magnetar_control.store import actions as queue
+from magnetar_control.store import bell, servers, tables
 from magnetar_control.store import database as database_module
-from magnetar_control.store import servers, tables
 from magnetar_control.store.database import Database
 from tests.unit.control.cloud import Cloud
 from tools import postgres as postgresql
@@ -268,8 +268,8 @@ def test_work_is_done_though_no_bell_rings(on_postgresql, monkeypatch):
     """Whoever waits looks again: in cell0, which gives the server to its cell, and in the cell."""
     cloud, silent = on_postgresql, []
     cloud.admin.image()
-    monkeypatch.setattr(database_module.Bell, "ring", lambda _bell, name: silent.append(name))
-    monkeypatch.setattr(database_module._Ringer, "ring", lambda _ringer, names: silent.extend(names))
+    monkeypatch.setattr(bell.Bell, "ring", lambda _bell, name: silent.append(name))
+    monkeypatch.setattr(bell.Notifier, "ring", lambda _ringer, names: silent.extend(names))
     usual = queue.take
     looks = []
     monkeypatch.setattr(queue, "take", lambda *given: looks.append(time.monotonic()) or usual(*given))

@@ -53,7 +53,7 @@ class Host:
 
     def tells(self, *words):
         for word in words:
-            self.watch._heard("kvm1", self, "server", {"id": self.id, "name": "heard", "power_state": word})
+            self.watch._on_event("kvm1", self, "server", {"id": self.id, "name": "heard", "power_state": word})
 
 
 def state(cloud, id):
@@ -77,7 +77,7 @@ def test_what_is_heard_late_is_not_believed(cloud, id):
 def test_nothing_is_asked_while_an_action_is_in_hand(cloud, id, work, monkeypatch):
     host = Host(cloud, id, "off")
     with monkeypatch.context() as patched:
-        patched.setattr(host.watch, "_unlike", lambda *_given: pytest.fail("a query"))
+        patched.setattr(host.watch, "_changed_servers", lambda *_given: pytest.fail("a query"))
         host.tells("off", "running", "off")
     assert not host.asked and state(cloud, id) == ("active", number("running"))
     work()

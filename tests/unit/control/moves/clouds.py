@@ -87,7 +87,7 @@ def disabled(cloud: Cloud, name: str) -> Iterator[None]:
     def set_to(value: bool) -> None:
         with cloud.parts.api_database.write() as connection:
             hosts.set_host(connection, name, cloud.parts.working.ratios, disabled=value)
-        cloud.parts.working.look()
+        cloud.parts.working.read_hosts()
 
     set_to(True)
     try:

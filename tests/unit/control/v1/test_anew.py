@@ -119,10 +119,10 @@ def test_a_server_that_cannot_be_made_anew_stays(cloud: Cloud) -> None:
         {"network": "default", "address": "192.0.2.7"}]}, 400)
     refused_alike(admin, "server/stays", {"availability_zone": "none"}, 400)
     ensure(admin, "compute_service/kvm1", {"status": "disabled"})
-    cloud.parts.working.look()
+    cloud.parts.working.read_hosts()
     refused_alike(admin, "server/stays", {"config_drive": False}, 507)
     ensure(admin, "compute_service/kvm1", {"status": "enabled"})
-    cloud.parts.working.look()
+    cloud.parts.working.read_hosts()
     same = ensure(admin, "server/stays", {"config_drive": False, "networks": [
         {"network": "default", "address": taken}]}, on_immutable="recreate")
     assert same.status == 200 and same.json["resource"]["networks"][0]["address"] == taken, same

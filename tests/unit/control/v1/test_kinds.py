@@ -184,14 +184,14 @@ def test_what_operators_steer(cloud: Cloud) -> None:
     found = ensure(admin, "compute_service/kvm1", {"status": "disabled", "disabled_reason": "repair"})
     assert found.json["changed"] and found.json["resource"]["status"] == "disabled", found
     assert not ensure(admin, "compute_service/kvm1", {"status": "disabled"}).json["changed"]
-    cloud.parts.working.look()  # conductors see it within seconds by themselves
+    cloud.parts.working.read_hosts()  # conductors see it within seconds by themselves
     refused = ensure(admin, "server/nowhere", WEB)
     assert refused.status == 500 and "No valid host" in refused.json["error"]["message"], refused
     assert admin.get("/v1/server/nowhere").status == 404
     planned = ensure(admin, "server/nowhere", WEB, dry_run=True)
     assert planned.status == 507 and "ComputeFilter" in planned.json["error"]["message"], planned
     assert ensure(admin, "compute_service/kvm1", {"status": "enabled"}).json["resource"]["disabled_reason"] is None
-    cloud.parts.working.look()
+    cloud.parts.working.read_hosts()
     assert ensure(admin, "compute_service/none", {"status": "enabled"}).status == 404
     assert ensure(member, "compute_service/kvm1", {"status": "disabled"}).status == 403
     hypervisor = admin.get("/v1/hypervisor/kvm1").json

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A dry run predicts the host that the conductor chooses, or the refusal, whatever a create asks for."""
+
+import itertools
+import uuid
+
+import orjson
+import pytest
+from sqlalchemy import insert
+
+from magnetar_control.compute.caller import Caller
+from magnetar_control.compute.scheduling import predicted_host
+from magnetar_control.conductor.conductor import Conductor
+from magnetar_control.conductor.flows import FLOWS
+from magnetar_control.conductor.schedule import schedule
+from magnetar_control.conductor.work import Work
+from magnetar_control.services import Context, Services
+from magnetar_control.settings import USUAL_FILTERS
+from magnetar_control.store import actions, aggregates, allocations, server_groups, servers
+from magnetar_control.store.allocations import Amounts
+from magnetar_control.store.database import Database, now
+from magnetar_control.store.tables import server_group_members
+from magnetar_core.errors import NoSpace, NotFound
+from tests.unit.control.api.compute import CELL1, Compute, emptied
+from tests.unit.control.conftest import tables
+
+ADMIN = Context("boss", "red", frozenset(("admin",)))
+FLAVOR = {"id": "1", "name": "tiny", "vcpus": 1, "ram": 512, "disk": 10, "ephemeral": 0, "swap": 0, "extra_specs": {}}
+#: The roomiest host comes first; no two weigh the same.
+MEMORY = {"kvm1": 65536, "kvm2": 32768, "kvm3": 16384, "kvm4": 8192}
+#: Servers that are there already, and the groups that they are in.
+THERE = {"on-kvm1": "kvm1", "on-kvm2": "kvm2", "on-kvm3": "kvm3"}
+GROUPS = {"affinity": ["on-kvm3"], "anti-affinity": ["on-kvm1", "on-kvm2"], "soft-affinity": ["on-kvm3"],
+          "soft-anti-affinity": ["on-kvm1"], "empty": []}
+
+
+class Volumes:
+    """Volumes and snapshots that are called by the host they lie on."""
+
+    def where(self, id):
+        if not id.startswith("on-"):
+            raise NotFound("There is no such volume.")
+        return id.removeprefix("on-")
+
+    def snapshot(self, _context, id):
+        return {"host": id.removeprefix("on-")} if id.startswith("on-") else None
+
+
+def block(source_type, id, boot_index=0):
+    return {"boot_index": boot_index, "source_type": source_type, "destination_type": "volume", "uuid": id}
+
+
+def flavor(**more):
+    return {"flavor": {**FLAVOR, **more}}
+
+
+#: What a create asks for, by columns of the server's row; and the host, ``None`` for no valid host.
+CASES = {
+    "nothing": ({}, "kvm1"),
+    "a host": ({"request": {"host": "kvm4"}}, "kvm4"),
+    "a hypervisor": ({"request": {"hypervisor_hostname": "kvm3"}}, "kvm3"),
+    "a host that is down": ({"request": {"host": "kvm5"}}, None),
+    "a host without room": ({"request": {"host": "kvm4"}, **flavor(ram=8000 * 2)}, None),
+    "a zone": ({"pinned_availability_zone": "hall2"}, "kvm3"),
+    "the zone of the settings": ({"availability_zone": "hall2"}, "kvm3"),
+    "a zone without hosts": ({"pinned_availability_zone": "hall9"}, None),
+    "a host in another zone": ({"request": {"host": "kvm1"}, "pinned_availability_zone": "hall2"}, None),
+    "not with a server": ({"hints": {"different_host": ["on-kvm1"]}}, "kvm2"),
+    "not with several": ({"hints": {"different_host": ["on-kvm1", "on-kvm2", "on-kvm3"]}}, "kvm4"),
+    "not with a server without a host": ({"hints": {"different_host": "nowhere"}}, "kvm1"),
+    "with a server": ({"hints": {"same_host": ["on-kvm3"]}}, "kvm3"),
+    "with one of several": ({"hints": {"same_host": ["on-kvm2", "on-kvm3"]}}, "kvm2"),
+    "with a server without a host": ({"hints": {"same_host": "nowhere"}}, None),
+    "with and without": ({"hints": {"same_host": "on-kvm1", "different_host": "on-kvm1"}}, None),
+    "a query": ({"hints": {"query": '["<", "$memory_mb", 10000]'}}, "kvm4"),
+    "affinity": ({"hints": {"group": "affinity"}}, "kvm3"),
+    "affinity in another zone": ({"hints": {"group": "affinity"}, "pinned_availability_zone": "nova"}, None),
+    "anti-affinity": ({"hints": {"group": "anti-affinity"}}, "kvm3"),
+    "soft affinity": ({"hints": {"group": "soft-affinity"}}, "kvm3"),
+    "soft anti-affinity": ({"hints": {"group": "soft-anti-affinity"}}, "kvm2"),
+    "a group without members": ({"hints": {"group": "empty"}}, "kvm1"),
+    "a group that is gone": ({"hints": {"group": "gone"}}, "kvm1"),
+    "a root volume": ({"request": {"blocks": [block("volume", "on-kvm2")]}}, "kvm2"),
+    "a root volume of a snapshot": ({"request": {"blocks": [block("snapshot", "on-kvm3")]}}, "kvm3"),
+    "a root volume that is gone": ({"request": {"blocks": [block("volume", "gone")]}}, "kvm1"),
+    "a data volume": ({"request": {"blocks": [block("volume", "on-kvm4", 1)]}}, "kvm1"),
+    "a root volume elsewhere": ({"request": {"host": "kvm1", "blocks": [block("volume", "on-kvm2")]}}, None),
+    "a root volume and a large flavor": ({"request": {"blocks": [block("blank", None)]}, **flavor(disk=999)}, "kvm1"),
+    "an image of another machine": ({"image": {"properties": {"hw_architecture": "aarch64"}}}, None),
+    "extra specs": (flavor(extra_specs={"capabilities:cpu_model": "Xeon"}), "kvm2"),
+    "too much": (flavor(vcpus=64), None),
+}
+NUMBERS = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def databases(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("prediction")
+    found = {name: Database(f"sqlite:///{folder}/{name}.db", name) for name in ("api", "cell0", "cell1")}
+    for database in found.values():
+        tables(database)
+    yield found
+    for database in found.values():
+        database.close()
+
+
+@pytest.fixture
+def cloud(databases, tmp_path):
+    """Four hosts that are up, one that is down, servers on three of them, and groups."""
+    made = Compute(databases, tmp_path, enabled_filters=[*USUAL_FILTERS, "JsonFilter"],
+                   soft_affinity_weight_multiplier=10.0, soft_anti_affinity_weight_multiplier=10.0)
+    made.cloud.services = Services(None, None, None, Volumes())
+    ids = {name: made.host(name, memory_mb=memory, disk_gb=memory // 256, architecture="x86_64",
+                           cpu_model="Xeon" if name == "kvm2" else "EPYC") for name, memory in MEMORY.items()}
+    made.host("kvm5", seen=False, memory_mb=99999)
+    with made.api.write() as connection:
+        zone = aggregates.make(connection, "hall2", {"availability_zone": "hall2"})
+        aggregates.put(connection, zone, "kvm3")
+        for server, host in THERE.items():
+            allocations.claim(connection, server, server, ids[host], Amounts(0, 64, 1), cell_id=CELL1)
+        for name, members in GROUPS.items():
+            server_groups.make(connection, id=name, name=name, project_id="red", user_id="boss",
+                               policy="affinity" if name == "empty" else name)
+            for member in members:
+                connection.execute(insert(server_group_members).values(group_id=name, server_id=member))
+    yield made.cloud
+    emptied(databases)
+
+
+def row_of(columns):
+    """The row of a server that is to be created."""
+    documents = {"flavor": FLAVOR, "request": {}, "hints": {}, "image": {}}
+    documents |= {name: columns[name] for name in documents if name in columns}
+    found = {"id": str(uuid.uuid4()), "project_id": "red", "user_id": "boss", "name": "web", "vm_state": "building",
+             "task_state": "scheduling", "flavor_id": "1", "created_at": now(), "availability_zone": None,
+             "pinned_availability_zone": None}
+    return {**found, **columns, **{name: servers.text(document) for name, document in documents.items()}}
+
+
+def predicted(cloud, row):
+    """The host that the dry run names, or why there is none."""
+    try:
+        return predicted_host(Caller(cloud, ADMIN, "req-dry"), row)
+    except NoSpace as error:
+        return error.message
+
+
+def chosen(cloud, row):
+    """The host that the flow of the conductor claims, or why there is none."""
+    conductor = Conductor(cloud.settings, cloud.store, cloud.services, cloud.agents, "cell1", FLOWS, None)
+    conductor.read_hosts()
+    for name in ("kvm1", "kvm2", "kvm3", "kvm4", "kvm5"):
+        conductor.states.up(name, up=name != "kvm5")
+    conductor._began -= 3600.0  # it is not waited for hosts that come up
+    cell0 = cloud.store.cell0
+    with cell0.write() as connection:
+        servers.make(connection, [row], f"req-{next(NUMBERS)}")
+    (action,) = actions.take(cell0, conductor.holder, 1, {}).rows
+    schedule(Work(conductor, cell0, action))
+    with cloud.store.api.read() as connection:
+        held = allocations.held(connection, row["id"])
+    if held:
+        return held[0]["host"]
+    with cell0.read() as connection:
+        return orjson.loads(servers.row(connection, row["id"]).fault)["details"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_dry_run_predicts_what_the_conductor_does(cloud, monkeypatch, case):
+    columns, host = CASES[case]
+    monkeypatch.setattr("magnetar_control.conductor.schedule.RANDOM", None)
+    row = row_of(columns)
+    found = predicted(cloud, row)
+    assert found == chosen(cloud, row)
+    if host is None:
+        assert found.startswith("No valid host was found. There are not enough hosts available. Of 5 hosts")
+    else:
+        assert found == host
+
+
+def test_users_are_not_told_which_filter_refused(cloud):
+    user = Caller(cloud, Context("alice", "red", frozenset(("member",))), "req-dry")
+    with pytest.raises(NoSpace) as refused:
+        predicted_host(user, row_of(flavor(vcpus=64)))
+    assert refused.value.message == "No valid host was found. There are not enough hosts available."
+
+
+def test_a_server_that_is_replaced_leaves_its_room(cloud):
+    caller, row = Caller(cloud, ADMIN, "req-dry"), row_of(flavor(vcpus=130))
+    with pytest.raises(NoSpace):
+        predicted_host(caller, row)
+    assert predicted_host(caller, row, freed={**FLAVOR, "vcpus": 130, "disk": 0}) == "kvm1"
