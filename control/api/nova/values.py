@@ -1,21 +1,65 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Value types of Nova's bodies and queries that stand in neither the core nor ``compute.values``."""
+"""Value types of Nova's bodies and queries that the core's do not have: Nova takes numbers and truth as text too."""
 
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from ipaddress import ip_address
 from typing import Any
 
-from magnetar_control.compute.values import FALSE, KEY, METADATA, TAG, TAGS, TRUE, Anything, Id, Number, Truth
+from magnetar_control.compute.metadata import KEY, METADATA
+from magnetar_control.compute.tags import TAG, TAGS
 from magnetar_control.store import patterns
 from magnetar_core.errors import InvalidField
 from magnetar_core.fields import Field, Record
 from magnetar_core.kinds.common import NAME
 from magnetar_core.values import Base64, ListOf, Nullable, Text, Value
 from magnetar_core.versions import Range, Version
+
+TRUE = ("True", "TRUE", "true", "1", "ON", "On", "on", "YES", "Yes", "yes")
+FALSE = ("False", "FALSE", "false", "0", "OFF", "Off", "off", "NO", "No", "no")
+
+
+class Truth(Value):
+    """true or false, or one of the words that Nova takes for them."""
+
+    def check(self, value: Any, path: str, version: Version | None = None) -> Any:
+        """A bool."""
+        if isinstance(value, bool):
+            return value
+        if value in TRUE:
+            return True
+        if value in FALSE:
+            return False
+        raise InvalidField(path, "must be true or false", value)
+
+    def schema(self, version: Version | None = None) -> dict[str, Any]:
+        """The words."""
+        return {"enum": [True, False, *TRUE, *FALSE]}
+
+
+class Number(Value):
+    """A whole number, or text of digits, from *min* to *max*."""
+
+    def __init__(self, min: int = 0, max: int = 2**31 - 1) -> None:
+        self.min, self.max = min, max
+
+    def check(self, value: Any, path: str, version: Version | None = None) -> Any:
+        """An int."""
+        if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,19}", value):
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise InvalidField(path, "must be a whole number", value)
+        if not self.min <= value <= self.max:
+            raise InvalidField(path, f"must be from {self.min} to {self.max}", value)
+        return value
+
+    def schema(self, version: Version | None = None) -> dict[str, Any]:
+        """Both forms."""
+        return {"type": ["integer", "string"], "pattern": "^-?[0-9]+$", "minimum": self.min, "maximum": self.max}
 
 
 class Decimal(Value):
@@ -53,6 +97,10 @@ class Pattern(Value):
     def schema(self, version: Version | None = None) -> dict[str, Any]:
         """A string with a format."""
         return {"type": "string", "format": "regex"}
+
+
+class Anything(Value):
+    """Anything: what Nova does not look at."""
 
 
 class Null(Value):
@@ -129,6 +177,23 @@ class Time(Value):
     def schema(self, version: Version | None = None) -> dict[str, Any]:
         """A string with a format."""
         return {"type": "string", "format": "date-time"}
+
+
+class Id(Value):
+    """A uuid as Nova takes it: any case, hyphens or none; kept as it was given, in lower case with hyphens."""
+
+    def check(self, value: Any, path: str, version: Version | None = None) -> Any:
+        """The uuid."""
+        try:
+            if not isinstance(value, str):
+                raise ValueError  # noqa: TRY004 - one answer for both
+            return str(uuid.UUID(value))
+        except ValueError:
+            raise InvalidField(path, "must be a uuid", value) from None
+
+    def schema(self, version: Version | None = None) -> dict[str, Any]:
+        """A string with a format."""
+        return {"type": "string", "format": "uuid"}
 
 
 def record(fields: Mapping[str, Field | Value], *required: str) -> Record:
@@ -218,4 +283,4 @@ def device_tag(until: str) -> Field:
     return Field(Gapped(TAG, until, "2.42"), "", since="2.32", on="create")
 
 
-__all__ = ["FALSE", "KEY", "METADATA", "NAME", "TAG", "TAGS", "TRUE", "Anything", "Id", "Number", "Truth"]
+__all__ = ["KEY", "METADATA", "NAME", "TAG", "TAGS"]

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from magnetar_control.compute import server_actions
-from magnetar_control.compute.values import METADATA
+from magnetar_control.compute.metadata import METADATA
 from magnetar_control.store import names
 from magnetar_core.actions import STOPPED
 from magnetar_core.errors import InvalidField, NotFound
