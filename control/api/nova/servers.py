@@ -28,7 +28,7 @@ from magnetar_control.api.nova.values import (
     since,
 )
 from magnetar_control.compute import servers
-from magnetar_control.compute.servers import ServerQuery
+from magnetar_control.compute.servers import ServerListRequest
 from magnetar_control.web import Answer
 from magnetar_core.actions import states_of
 from magnetar_core.errors import InvalidField, InvalidRequest
@@ -109,7 +109,7 @@ def _unknown(view: View, row: Any, *, detail: bool = True) -> dict[str, Any]:
     return shown
 
 
-def _query(call: Call) -> ServerQuery:
+def _query(call: Call) -> ServerListRequest:
     """What the query asks for. Raises ``InvalidField``, ``InvalidRequest``."""
     given = {name: value[-1] if isinstance(value, list) and name not in ("sort_key", "sort_dir", "status") else value
              for name, value in call.query.items()}
@@ -117,7 +117,7 @@ def _query(call: Call) -> ServerQuery:
     if not call.allows(servers.ALL_FILTERS):
         given = {name: value for name, value in given.items()
                  if name in OPEN or OPEN_SINCE.get(name, 999) <= call.version}
-    query = ServerQuery(
+    query = ServerListRequest(
         limit=size(call), sort=_sort(call, given), marker=str(given["marker"]) if "marker" in given else None,
         all_projects=everywhere, project=given.get("project_id") or given.get("tenant_id"),
         locked=given.get("locked"), since=given.get("changes-since"), before=given.get("changes-before"),
@@ -135,7 +135,7 @@ def _truth(query: Mapping[str, Any], name: str) -> bool:
     return bool(Truth().check(text, name)) if text not in ("", None) else True
 
 
-def _add_filter(query: ServerQuery, name: str, value: Any) -> None:
+def _add_filter(query: ServerListRequest, name: str, value: Any) -> None:
     """One parameter that filters."""
     if name in COLUMNS:
         query.equal[COLUMNS[name]] = None if value in ("None", "null") else (
