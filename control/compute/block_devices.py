@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID, uuid5
@@ -13,34 +14,22 @@ import orjson
 from magnetar_control.store.servers import Found
 from magnetar_core.errors import InvalidField, InvalidRequest, MagnetarError
 from magnetar_core.fields import Field, Record
-from magnetar_core.values import Choices, ListOf, Nullable, Text, Value
+from magnetar_core.values import Boolean, Choices, Integer, ListOf, Text, Uuid, Value
 
 from .caller import Caller
-from .values import TAG, Anything, Id, Number, Truth
+from .tags import TAG
 
-SIZE = Number(0, 2**20)
 DEVICE = Text(0, 255, r"[a-zA-Z0-9._\-/]*", "must be a device name")
-SOURCES = ("image", "volume", "snapshot", "blank")
-
-
-class BootIndex(Value):
-    """A number, or text of one, or null."""
-
-    def check(self, value: Any, path: str, version: Any = None) -> Any:
-        """An int or None."""
-        if value is None or value == "":
-            return None
-        return Number(-1, 1000).check(value, path, version)
-
-
+SOURCES, DESTINATIONS = ("image", "volume", "snapshot", "blank"), ("local", "volume")
+_WORD = Text(0, 255)
+#: The keys of an item, and what an image may say in its own mapping. A request's body has rules of its own.
 FIELDS: Mapping[str, Value] = {
-    "uuid": Nullable(Id()), "image_id": Id(), "source_type": Choices(*SOURCES),
-    "destination_type": Choices("local", "volume"), "boot_index": BootIndex(), "volume_size": Nullable(SIZE),
-    "delete_on_termination": Truth(), "guest_format": Nullable(Text(0, 255)), "device_name": Nullable(DEVICE),
-    "device_type": Nullable(Text(0, 255)), "disk_bus": Nullable(Text(0, 255)), "no_device": Anything(),
-    "volume_id": Id(), "snapshot_id": Id(), "virtual_name": Text(0, 255), "connection_info": Anything(),
-    "tag": TAG, "volume_type": Nullable(Text(0, 255))}
-#: What an image may have as its own mapping.
+    "uuid": Uuid(), "image_id": Uuid(), "volume_id": Uuid(), "snapshot_id": Uuid(), "source_type": Choices(*SOURCES),
+    "destination_type": Choices(*DESTINATIONS), "boot_index": Integer(-1, 1000), "volume_size": Integer(0, 2**20),
+    "delete_on_termination": Boolean(), "guest_format": _WORD, "device_name": DEVICE, "disk_bus": _WORD,
+    "no_device": Value(), "tag": TAG, "volume_type": _WORD}
+NUMBERS = ("boot_index", "volume_size")
+TRUTH = {**dict.fromkeys(("true", "1", "on", "yes"), True), **dict.fromkeys(("false", "0", "off", "no"), False)}
 OF_IMAGE = ListOf(Record(**{name: Field(value, name) for name, value in FIELDS.items()}), 255)
 
 
@@ -91,8 +80,16 @@ def _of_image(image: Mapping[str, Any]) -> list[dict[str, Any]]:
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
         raise InvalidRequest(f"The property block_device_mapping of image {image['id']} is not a list in JSON.")
     # Nova writes all keys, and newer ones than are known here.
-    given = [{name: value for name, value in one.items() if name in FIELDS and value is not None} for one in found]
+    given = [{name: _from_text(name, value) for name, value in one.items() if name in FIELDS and value is not None}
+             for one in found]
     return [one for one in OF_IMAGE.check(given, _property_of(image)) if not one.get("no_device")]
+
+
+def _from_text(name: str, value: Any) -> Any:
+    """A number or truth value that is written as text, as clients of Nova may; else *value* as it is."""
+    if name in NUMBERS and isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,9}", value):
+        return int(value)
+    return TRUTH.get(str(value).lower(), value) if name == "delete_on_termination" else value
 
 
 def _property_of(image: Mapping[str, Any]) -> str:

@@ -10,11 +10,15 @@ import orjson
 
 from magnetar_control.store import servers
 from magnetar_core.errors import NotFound
+from magnetar_core.values import MapOf, Text
 
 from . import quotas
 from .caller import Caller
 from .target import Target, guard, not_found, of_server
 
+#: A key, and all that a server may have; each project's quota is far below.
+KEY = Text(1, 255, r"[a-zA-Z0-9\-_:. ]{1,255}", "may have letters, digits, blanks and - _ : . only")
+METADATA = MapOf(KEY, Text(0, 255), 100000)
 RULE = "os_compute_api:server-metadata:"
 Metadata = dict[str, str]
 

@@ -29,7 +29,7 @@ Condition = Callable[[str], Any]
 
 
 @dataclass(kw_only=True)
-class ServerQuery:
+class ServerListRequest:
     """A page of servers. *limit*: how many. *sort*: (column, descending). *marker*: the uuid of the last server of the
     page before. *project*: whose servers; only who may list *all_projects* may ask for those of others. Filters:
     *equal*: column to value; *matching*: (column, regular expression); *addresses*: IP version to a regular
@@ -54,7 +54,7 @@ class ServerQuery:
     deleted: bool = False
 
 
-def page(caller: Caller, query: ServerQuery, *, detail: bool) -> server_list.Page:
+def page(caller: Caller, query: ServerListRequest, *, detail: bool) -> server_list.Page:
     """The servers of a page, with the columns of ``FULL`` or ``BRIEF``. Raises ``Forbidden``, ``InvalidRequest``."""
     caller.check(DETAIL if detail else INDEX)
     if query.all_projects:
@@ -88,7 +88,7 @@ def of_project(caller: Caller) -> Sequence[servers.Found]:
         timeout=caller.settings.cell_timeout)).rows
 
 
-def _conditions(caller: Caller, query: ServerQuery) -> list[Condition]:
+def _conditions(caller: Caller, query: ServerListRequest) -> list[Condition]:
     found: list[Condition] = []
     project = query.project if query.all_projects else caller.project
     if project:

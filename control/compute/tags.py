@@ -8,12 +8,14 @@ from collections.abc import Sequence
 import orjson
 
 from magnetar_core.errors import InvalidRequest, NotFound
+from magnetar_core.values import ListOf, Text
 
 from .caller import Caller
 from .metadata import change_document
 from .target import Target, of_server
-from .values import TAGS
 
+TAG = Text(1, 60, r"[^,/]*", "must have 1 to 60 characters, without comma and slash")
+TAGS = ListOf(TAG, 50, unique=True)
 RULE = "os_compute_api:os-server-tags:"
 
 

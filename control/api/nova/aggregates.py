@@ -8,7 +8,11 @@ from typing import Any
 
 from magnetar_control.api.nova.fields import ApiField, Fields, View
 from magnetar_control.api.nova.operation import Call, Operation
-from magnetar_control.api.nova.values import KEY, Wrapped, record
+from magnetar_control.api.nova.values import (
+    KEY,
+    record,
+)
+from magnetar_control.api.values import Wrapped
 from magnetar_control.compute import aggregates
 from magnetar_control.compute.caller import UseCase
 from magnetar_control.store.aggregates import Aggregate

@@ -6,16 +6,41 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from magnetar_control.api.nova.values import device_tag, record, since
-from magnetar_control.compute.block_devices import FIELDS
+from magnetar_control.api.nova.values import (
+    TRUTH,
+    device_tag,
+    record,
+    since,
+)
+from magnetar_control.api.values import Anything, Id, Number
+from magnetar_control.compute.block_devices import DESTINATIONS, DEVICE, SOURCES
 from magnetar_core.errors import InvalidRequest
-from magnetar_core.values import ListOf
+from magnetar_core.values import Choices, ListOf, Nullable, Text, Value
 
+SIZE = Number(0, 2**20)
+
+
+class BootIndex(Value):
+    """A number, or text of one, or null."""
+
+    def check(self, value: Any, path: str, version: Any = None) -> Any:
+        """An int or None."""
+        if value is None or value == "":
+            return None
+        return Number(-1, 1000).check(value, path, version)
+
+
+_FIELDS: dict[str, Any] = {
+    "uuid": Nullable(Id()), "image_id": Id(), "source_type": Choices(*SOURCES),
+    "destination_type": Choices(*DESTINATIONS), "boot_index": BootIndex(), "volume_size": Nullable(SIZE),
+    "delete_on_termination": TRUTH, "guest_format": Nullable(Text(0, 255)), "device_name": Nullable(DEVICE),
+    "device_type": Nullable(Text(0, 255)), "disk_bus": Nullable(Text(0, 255)), "no_device": Anything(),
+    "volume_id": Id(), "snapshot_id": Id(), "virtual_name": Text(0, 255), "connection_info": Anything(),
+    "tag": device_tag("2.32"), "volume_type": since("2.67", Nullable(Text(0, 255)))}
 _OLD = ("volume_id", "snapshot_id", "volume_size", "device_name", "delete_on_termination", "no_device", "virtual_name",
         "connection_info")
-BLOCK_DEVICES = ListOf(record({**FIELDS, "tag": device_tag("2.32"),
-                               "volume_type": since("2.67", FIELDS["volume_type"])}), 255)
-OLD_BLOCK_DEVICES = ListOf(record({name: FIELDS[name] for name in _OLD}), 255)
+BLOCK_DEVICES = ListOf(record(_FIELDS), 255)
+OLD_BLOCK_DEVICES = ListOf(record({name: _FIELDS[name] for name in _OLD}), 255)
 
 
 def mapping(server: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -7,7 +7,10 @@ from typing import Any
 
 from magnetar_control.api.nova.history import Gate
 from magnetar_control.api.nova.operation import Call, Operation
-from magnetar_control.api.nova.values import Wrapped, record
+from magnetar_control.api.nova.values import (
+    record,
+)
+from magnetar_control.api.values import Wrapped
 from magnetar_control.compute import flavor_access
 from magnetar_core.values import Text
 

@@ -9,7 +9,7 @@ import orjson
 
 from magnetar_control.api.nova.history import Gate
 from magnetar_control.api.nova.operation import Call, Operation
-from magnetar_control.api.nova.values import OneKey, Wrapped
+from magnetar_control.api.values import OneKey, Wrapped
 from magnetar_control.compute import flavor_extra_specs
 from magnetar_control.compute.flavor_extra_specs import SPECS
 from magnetar_control.web import Answer

@@ -12,7 +12,12 @@ import orjson
 from magnetar_control.api.nova.fields import ApiField, Fields, View
 from magnetar_control.api.nova.operation import Call, Operation, Query
 from magnetar_control.api.nova.paging import PAGE, next_link, size
-from magnetar_control.api.nova.values import FALSE, TRUE, Anything, Decimal, Number, Pattern, Truth, Wrapped
+from magnetar_control.api.nova.values import (
+    FALSE,
+    TRUE,
+    TRUTH,
+)
+from magnetar_control.api.values import Anything, Decimal, Number, Pattern, Wrapped
 from magnetar_control.compute import flavors
 from magnetar_control.store.flavors import SORTS
 from magnetar_control.web import Answer
@@ -36,7 +41,7 @@ FIELDS = Fields(
     ApiField("swap", SIZE, takes="create"),
     ApiField("swap", shows="show", until=74, show=lambda _view, row: row.swap or ""),
     ApiField("swap", shows="show", since=75),
-    ApiField("os-flavor-access:is_public", Truth(), name="is_public", takes="create", shows="show"),
+    ApiField("os-flavor-access:is_public", TRUTH, name="is_public", takes="create", shows="show"),
     ApiField("rxtx_factor", Decimal(3.40282e38), takes="create", shows="show", until=101),
     ApiField("OS-FLV-DISABLED:disabled", shows="show", until=101, show=lambda _view, _row: False),
     ApiField("description", TEXT, takes="create update", required="update", shows="list show", since=55),

@@ -12,7 +12,10 @@ from magnetar_control.api.nova.fields import ApiField, Fields, View
 from magnetar_control.api.nova.history import Gate
 from magnetar_control.api.nova.operation import Call, Operation, Query
 from magnetar_control.api.nova.paging import PAGE, next_link, size
-from magnetar_control.api.nova.values import Anything, Id, Truth
+from magnetar_control.api.nova.values import (
+    TRUTH,
+)
+from magnetar_control.api.values import Anything, Id
 from magnetar_control.compute import hypervisors
 from magnetar_control.compute.caller import UseCase
 from magnetar_control.compute.hypervisors import SUMMED
@@ -151,7 +154,7 @@ def _row(path: str, handler: Callable[[Call], Any], name: str, use: UseCase[...,
 
 
 _PAGED = Gate.HYPERVISOR_PAGES.version
-_WITH = {"with_servers": Query(value=Truth(), since=53)}
+_WITH = {"with_servers": Query(value=TRUTH, since=53)}
 LIST_QUERY = {
     **_WITH, "hypervisor_hostname_pattern": Query(value=Text(1, 255), since=53),
     "limit": Query(value=PAGE["limit"].value, since=_PAGED), "marker": Query(value=Anything(), since=_PAGED)}

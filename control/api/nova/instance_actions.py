@@ -8,7 +8,7 @@ from typing import Any
 from magnetar_control.api.nova.operation import Call, Operation, Query
 from magnetar_control.api.nova.paging import PAGE, next_link, size
 from magnetar_control.api.nova.server_view import host_id
-from magnetar_control.api.nova.values import Anything, Time
+from magnetar_control.api.values import Anything, Time
 from magnetar_control.compute import instance_actions
 from magnetar_control.compute.target import Target
 from magnetar_core.actions import ACTIONS

@@ -7,7 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from magnetar_control.api.nova.operation import Call, Operation
-from magnetar_control.api.nova.values import TAG, Address, Id, record, since
+from magnetar_control.api.nova.values import (
+    TAG,
+    record,
+    since,
+)
+from magnetar_control.api.values import Address, Id
 from magnetar_control.compute import interfaces
 from magnetar_control.web import Answer
 from magnetar_core.values import ListOf, Nullable

@@ -9,7 +9,7 @@ from magnetar_control.api.nova.fields import ApiField, Fields, View, below
 from magnetar_control.api.nova.history import Gate
 from magnetar_control.api.nova.operation import Call, Operation, Query
 from magnetar_control.api.nova.paging import PAGE, next_link, size
-from magnetar_control.api.nova.values import Anything, Wrapped
+from magnetar_control.api.values import Anything, Wrapped
 from magnetar_control.compute import keypairs
 from magnetar_control.web import Answer
 from magnetar_core.values import Choices, Text

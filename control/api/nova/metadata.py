@@ -8,7 +8,10 @@ from typing import Any
 import orjson
 
 from magnetar_control.api.nova.operation import Call, Operation
-from magnetar_control.api.nova.values import METADATA, OneKey, Wrapped
+from magnetar_control.api.nova.values import (
+    METADATA,
+)
+from magnetar_control.api.values import OneKey, Wrapped
 from magnetar_control.compute import metadata
 from magnetar_control.web import Answer
 from magnetar_core.errors import InvalidRequest

@@ -10,7 +10,7 @@ import orjson
 
 from magnetar_control.api.nova.operation import Call, Operation, Query
 from magnetar_control.api.nova.paging import PAGE, next_link, size
-from magnetar_control.api.nova.values import Anything, Null, Time, Wrapped
+from magnetar_control.api.values import Anything, Null, Time, Wrapped
 from magnetar_control.compute import migrations
 from magnetar_control.store.migrations import ENDED, LIVE
 from magnetar_control.web import Answer

@@ -8,7 +8,10 @@ from typing import Any
 
 from magnetar_control.api.nova.fields import ApiField, Fields, View
 from magnetar_control.api.nova.operation import Call, Operation, Query
-from magnetar_control.api.nova.values import Number, Truth, Wrapped
+from magnetar_control.api.nova.values import (
+    TRUTH,
+)
+from magnetar_control.api.values import Number, Wrapped
 from magnetar_control.compute import quotas
 from magnetar_control.compute.quotas import INJECTED, NETWORK, RESOURCES
 from magnetar_control.web import Answer
@@ -24,7 +27,7 @@ FIELDS = Fields(
     *(ApiField(name, LIMIT, takes="update", shows="show", until=35) for name in NETWORK),
     *(ApiField(name, LIMIT, takes="update_class", shows="show_class", until=49) for name in NETWORK),
     *(ApiField(name, LIMIT, takes="update update_class", shows="show show_class", until=56) for name in INJECTED),
-    ApiField("force", Truth(), takes="update"),
+    ApiField("force", TRUTH, takes="update"),
     mapping=True)
 
 

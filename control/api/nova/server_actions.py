@@ -17,18 +17,12 @@ from magnetar_control.api.nova.values import (
     METADATA,
     PASSWORD,
     PERSONALITY,
+    TRUTH,
     USER_DATA,
-    Address,
-    Anything,
-    ByVersion,
-    Id,
-    Null,
-    Number,
-    Truth,
-    Wrapped,
     record,
     since,
 )
+from magnetar_control.api.values import Address, Anything, ByVersion, Id, Null, Number, Wrapped
 from magnetar_control.compute import server_actions, servers
 from magnetar_control.web import Answer
 from magnetar_core.errors import InvalidField
@@ -90,7 +84,7 @@ def migrate_live(call: Call) -> Answer:
 
 
 REBUILD_BODY = record({
-    "imageRef": Id(), "name": NAME, "adminPass": PASSWORD, "metadata": METADATA, "preserve_ephemeral": Truth(),
+    "imageRef": Id(), "name": NAME, "adminPass": PASSWORD, "metadata": METADATA, "preserve_ephemeral": TRUTH,
     "OS-DCF:diskConfig": Choices("AUTO", "MANUAL"), "accessIPv4": Address(4, empty=True),
     "accessIPv6": Address(6, empty=True), "personality": since("2.1", PERSONALITY, until="2.56"),
     "description": since("2.19", DESCRIPTION), "key_name": since("2.54", Nullable(Text(1, 255))),
@@ -197,10 +191,10 @@ class _MigrateBody(Value):
         return None if value is None else self.HOST.check(value, path, version)
 
 
-BLOCK = ByVersion(("2.1", "2.24", Truth()), ("2.25", None, OneOf(Choices("auto"), Truth())))
+BLOCK = ByVersion(("2.1", "2.24", TRUTH), ("2.25", None, OneOf(Choices("auto"), TRUTH)))
 LIVE_BODY = record({"host": Nullable(Text(1, 255)), "block_migration": BLOCK,
-                    "disk_over_commit": since("2.1", Truth(), until="2.24"),
-                    "force": since("2.30", Truth(), until="2.67")}, "host", "block_migration")
+                    "disk_over_commit": since("2.1", TRUTH, until="2.24"),
+                    "force": since("2.30", TRUTH, until="2.67")}, "host", "block_migration")
 
 
 class _LiveBody(Value):

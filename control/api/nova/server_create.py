@@ -21,18 +21,13 @@ from magnetar_control.api.nova.values import (
     PASSWORD,
     PERSONALITY,
     TAGS,
+    TRUTH,
     USER_DATA,
-    Address,
-    Anything,
-    ByVersion,
-    Id,
-    Number,
-    Truth,
-    Wrapped,
     device_tag,
     record,
     since,
 )
+from magnetar_control.api.values import Address, Anything, ByVersion, Id, Number, Wrapped
 from magnetar_control.compute import server_create
 from magnetar_control.compute.server_create import NewServers
 from magnetar_control.web import Answer
@@ -86,8 +81,8 @@ BODY = Wrapped("server", record({
     "accessIPv4": Address(4, empty=True), "accessIPv6": Address(6, empty=True),
     "personality": since("2.1", PERSONALITY, until="2.56"),
     "availability_zone": Nullable(Text(1, 255)), "block_device_mapping": OLD_BLOCK_DEVICES,
-    "block_device_mapping_v2": BLOCK_DEVICES, "config_drive": Nullable(Truth()), "key_name": Text(1, 255),
-    "min_count": COUNT, "max_count": COUNT, "return_reservation_id": Truth(),
+    "block_device_mapping_v2": BLOCK_DEVICES, "config_drive": Nullable(TRUTH), "key_name": Text(1, 255),
+    "min_count": COUNT, "max_count": COUNT, "return_reservation_id": TRUTH,
     "security_groups": ListOf(record({"name": Text(1, 255)}), 255), "user_data": Nullable(USER_DATA),
     "description": since("2.19", DESCRIPTION), "tags": since("2.52", TAGS),
     "trusted_image_certificates": since("2.63", CERTIFICATES), "host": since("2.74", Text(1, 255)),

@@ -10,7 +10,10 @@ import orjson
 from magnetar_control.api.nova.fields import ApiField, Fields, View
 from magnetar_control.api.nova.operation import Call, Operation, Query
 from magnetar_control.api.nova.paging import Limit, size
-from magnetar_control.api.nova.values import Anything, Number, Wrapped, record
+from magnetar_control.api.nova.values import (
+    record,
+)
+from magnetar_control.api.values import Anything, Number, Wrapped
 from magnetar_control.compute import server_groups
 from magnetar_control.web import Answer
 from magnetar_core.errors import InvalidField

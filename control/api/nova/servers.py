@@ -16,19 +16,13 @@ from magnetar_control.api.nova.values import (
     FQDN,
     HOSTNAME,
     METADATA,
-    Address,
-    Anything,
-    ByVersion,
-    Number,
-    Pattern,
-    Time,
-    Truth,
-    Wrapped,
+    TRUTH,
     record,
     since,
 )
+from magnetar_control.api.values import Address, Anything, ByVersion, Number, Pattern, Time, Wrapped
 from magnetar_control.compute import servers
-from magnetar_control.compute.servers import ServerQuery
+from magnetar_control.compute.servers import ServerListRequest
 from magnetar_control.web import Answer
 from magnetar_core.errors import InvalidField, InvalidRequest
 from magnetar_core.kinds.common import NAME
@@ -75,7 +69,7 @@ LIST_QUERY: Mapping[str, Query] = {
                      "kernel_id", "ramdisk_id", "block_device_mapping", "services", "info_cache", "pci_devices",
                      "security_groups", "system_metadata", "locked_by"), _WORD),
     "changes-since": Query(value=Time()), "changes-before": Query(value=Time(), since=66),
-    "locked": Query(value=Truth(), since=73),
+    "locked": Query(value=TRUTH, since=73),
     **dict.fromkeys(("tags", "tags-any", "not-tags", "not-tags-any"), Query(value=Anything(), since=26)), **PAGE}
 
 
@@ -109,7 +103,7 @@ def _unknown(view: View, row: Any, *, detail: bool = True) -> dict[str, Any]:
     return shown
 
 
-def _query(call: Call) -> ServerQuery:
+def _query(call: Call) -> ServerListRequest:
     """What the query asks for. Raises ``InvalidField``, ``InvalidRequest``."""
     given = {name: value[-1] if isinstance(value, list) and name not in ("sort_key", "sort_dir", "status") else value
              for name, value in call.query.items()}
@@ -117,7 +111,7 @@ def _query(call: Call) -> ServerQuery:
     if not call.allows(servers.ALL_FILTERS):
         given = {name: value for name, value in given.items()
                  if name in OPEN or OPEN_SINCE.get(name, 999) <= call.version}
-    query = ServerQuery(
+    query = ServerListRequest(
         limit=size(call), sort=_sort(call, given), marker=str(given["marker"]) if "marker" in given else None,
         all_projects=everywhere, project=given.get("project_id") or given.get("tenant_id"),
         locked=given.get("locked"), since=given.get("changes-since"), before=given.get("changes-before"),
@@ -132,10 +126,10 @@ def _query(call: Call) -> ServerQuery:
 
 def _truth(query: Mapping[str, Any], name: str) -> bool:
     text = query[name]
-    return bool(Truth().check(text, name)) if text not in ("", None) else True
+    return bool(TRUTH.check(text, name)) if text not in ("", None) else True
 
 
-def _add_filter(query: ServerQuery, name: str, value: Any) -> None:
+def _add_filter(query: ServerListRequest, name: str, value: Any) -> None:
     """One parameter that filters."""
     if name in COLUMNS:
         query.equal[COLUMNS[name]] = None if value in ("None", "null") else (
@@ -147,7 +141,7 @@ def _add_filter(query: ServerQuery, name: str, value: Any) -> None:
     elif name in TAG_FILTERS:
         query.tags.append((str(value).split(","), *TAG_FILTERS[name]))
     elif name == "config_drive":
-        query.equal["config_drive"] = Truth().check(value, name)
+        query.equal["config_drive"] = TRUTH.check(value, name)
     elif name == "metadata":
         query.metadata = _metadata(value)
 

@@ -9,7 +9,11 @@ from typing import Any
 from magnetar_control.api.nova.fields import ApiField, Fields, View
 from magnetar_control.api.nova.history import Gate
 from magnetar_control.api.nova.operation import Call, Operation, Query
-from magnetar_control.api.nova.values import Anything, Truth, record
+from magnetar_control.api.nova.values import (
+    TRUTH,
+    record,
+)
+from magnetar_control.api.values import Anything
 from magnetar_control.compute import services
 from magnetar_control.compute.services import DISABLED, ENABLED
 from magnetar_control.store.services import Service
@@ -33,7 +37,7 @@ FIELDS = Fields(
     ApiField("state", shows="show", show=lambda _view, one: "up" if one.up else "down"),
     ApiField("updated_at", name="seen_at", shows="show"),
     ApiField("disabled_reason", REASON, takes="update", shows="show"),
-    ApiField("forced_down", Truth(), takes="update", shows="show", since=11))
+    ApiField("forced_down", TRUTH, takes="update", shows="show", since=11))
 
 
 def index(call: Call) -> dict[str, Any]:
@@ -96,7 +100,7 @@ OPERATIONS = (
               strict=75, query={"host": _TEXT, "binary": _TEXT}),
     _word("enable", enable), _word("disable", disable),
     _word("disable-log-reason", disable, disabled_reason=REASON),
-    _word("force-down", force_down, 11, forced_down=Truth()),
+    _word("force-down", force_down, 11, forced_down=TRUTH),
     Operation(method="PUT", path=PATH + "/{id}", handler=update, use=services.update,
               name="os-services.update", since=Gate.HOST_UUIDS.version, body=FIELDS.body("update")),
     Operation(method="DELETE", path=PATH + "/{id}", handler=remove, use=services.remove,

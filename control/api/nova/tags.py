@@ -8,7 +8,11 @@ from typing import Any
 import orjson
 
 from magnetar_control.api.nova.operation import Call, Operation
-from magnetar_control.api.nova.values import TAG, TAGS, Wrapped
+from magnetar_control.api.nova.values import (
+    TAG,
+    TAGS,
+)
+from magnetar_control.api.values import Wrapped
 from magnetar_control.compute import tags
 from magnetar_control.web import Answer
 

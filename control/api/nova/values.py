@@ -1,136 +1,24 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Value types of Nova's bodies and queries that stand in neither the core nor ``compute.values``."""
+"""Value types that only Nova's bodies and queries have, and the words, names and texts that several of them share."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
-from ipaddress import ip_address
 from typing import Any
 
 from magnetar_control.api.nova.fields import ApiField, Body
 from magnetar_control.api.nova.versions import NEWEST
-from magnetar_control.compute.values import FALSE, KEY, METADATA, TAG, TAGS, TRUE, Anything, Id, Number, Truth
-from magnetar_control.store import regex
+from magnetar_control.api.values import Truth
+from magnetar_control.compute.metadata import KEY, METADATA
+from magnetar_control.compute.tags import TAG, TAGS
 from magnetar_core.errors import InvalidField
 from magnetar_core.kinds.common import NAME
 from magnetar_core.values import Base64, ListOf, Nullable, Text, Value
-from magnetar_core.versions import Range, Version
 
-
-class Decimal(Value):
-    """A number above 0, or text of one, up to *max*."""
-
-    def __init__(self, max: float) -> None:
-        self.max = max
-
-    def check(self, value: Any, path: str, version: Version | None = None) -> Any:
-        """A float."""
-        if isinstance(value, str) and re.fullmatch(r"[0-9]{1,40}(\.[0-9]{1,40})?", value):
-            value = float(value)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise InvalidField(path, "must be a number", value)
-        if not 0 < value <= self.max:
-            raise InvalidField(path, f"must be above 0, and {self.max:g} at most", value)
-        return float(value)
-
-    def schema(self, version: Version | None = None) -> dict[str, Any]:
-        """Both forms."""
-        return {"type": ["number", "string"], "exclusiveMinimum": 0, "maximum": self.max}
-
-
-class Pattern(Value):
-    """A regular expression of what both databases know (``store.regex``)."""
-
-    def check(self, value: Any, path: str, version: Version | None = None) -> Any:
-        """The text."""
-        try:
-            regex.search(str(value))
-        except regex.Refused as error:
-            raise InvalidField(path, f"must be a regular expression of {regex.KNOWN}: {error}", value) from None
-        return str(value)
-
-    def schema(self, version: Version | None = None) -> dict[str, Any]:
-        """A string with a format."""
-        return {"type": "string", "format": "regex"}
-
-
-class Null(Value):
-    """null."""
-
-    def check(self, value: Any, path: str, version: Version | None = None) -> Any:
-        """None."""
-        if value is not None:
-            raise InvalidField(path, "must be null", value)
-
-    def schema(self, version: Version | None = None) -> dict[str, Any]:
-        """null."""
-        return {"type": "null"}
-
-
-class ByVersion(Value):
-    """One value type or another, by version: (since, until, type) rows."""
-
-    def __init__(self, *rows: tuple[str | None, str | None, Value]) -> None:
-        self.rows = [(Range(since, until), value) for since, until, value in rows]
-
-    def at(self, version: Version | None) -> Value:
-        """The type at *version*; the last one when none is given."""
-        for span, value in self.rows:
-            if version is not None and span.holds(version):
-                return value
-        return self.rows[-1][1]
-
-    def check(self, value: Any, path: str, version: Version | None = None) -> Any:
-        """As the type of the version does."""
-        return self.at(version).check(value, path, version)
-
-    def schema(self, version: Version | None = None) -> dict[str, Any]:
-        """As the type of the version does."""
-        return self.at(version).schema(version)
-
-
-class Address(Value):
-    """An IP address of *family* 4 or 6, or either; empty text for none where *empty*."""
-
-    def __init__(self, family: int | None = None, empty: bool = False) -> None:
-        self.family, self.empty = family, empty
-
-    def check(self, value: Any, path: str, version: Version | None = None) -> Any:
-        """The address as text; ``None`` for empty text."""
-        if self.empty and value == "":
-            return None
-        try:
-            found = ip_address(value if isinstance(value, str) else "")
-        except ValueError:
-            found = None
-        if found is None or (self.family and found.version != self.family):
-            raise InvalidField(path, f"must be an IP{f'v{self.family}' if self.family else ''} address", value)
-        return str(value)
-
-    def schema(self, version: Version | None = None) -> dict[str, Any]:
-        """A string with a format."""
-        return {"type": "string", "format": f"ipv{self.family or 4}"}
-
-
-class Time(Value):
-    """An ISO 8601 moment; normal form is that of the tables."""
-
-    def check(self, value: Any, path: str, version: Version | None = None) -> Any:
-        """Text such as 2026-11-21T10:00:00.000000."""
-        try:
-            found = datetime.fromisoformat(str(value).replace(" ", "+", 1) if "T" in str(value) else str(value))
-            if found.tzinfo is not None:
-                found = found.astimezone(UTC).replace(tzinfo=None)
-        except (ValueError, OverflowError):  # OverflowError: in UTC it is beyond the calendar
-            raise InvalidField(path, "must be a moment such as 2026-11-21T10:00:00Z", value) from None
-        return found.isoformat(timespec="microseconds")
-
-    def schema(self, version: Version | None = None) -> dict[str, Any]:
-        """A string with a format."""
-        return {"type": "string", "format": "date-time"}
+TRUE = ("True", "TRUE", "true", "1", "ON", "On", "on", "YES", "Yes", "yes")
+FALSE = ("False", "FALSE", "false", "0", "OFF", "Off", "off", "NO", "No", "no")
+TRUTH = Truth(TRUE, FALSE)
 
 
 def record(fields: Mapping[str, ApiField | Value], *required: str) -> Body:
@@ -159,51 +47,6 @@ class Gapped(Value):
         return self.value.check(value, path, version)
 
 
-class Wrapped(Value):
-    """A body ``{key: value}`` and nothing else, but for *more* keys."""
-
-    def __init__(self, key: str, value: Value, more: Mapping[str, Value] | None = None) -> None:
-        self.key, self.value, self.more = key, value, dict(more or {})
-
-    def check(self, value: Any, path: str, version: Version | None = None) -> Any:
-        """The inner value; with *more*, the whole object."""
-        if not isinstance(value, dict):
-            raise InvalidField("body", "must be an object", value)
-        if self.key not in value:
-            raise InvalidField(self.key, "is required")
-        for name in value:
-            if name != self.key and name not in self.more:
-                raise InvalidField(str(name)[:80], f"is not known here; the body has the key {self.key} only")
-        inner = self.value.check(value[self.key], self.key, version)
-        if not self.more:
-            return inner
-        return {self.key: inner, **{name: kind.check(value[name], name, version)
-                                    for name, kind in self.more.items() if name in value}}
-
-    def schema(self, version: Version | None = None) -> dict[str, Any]:
-        """The whole object."""
-        return {"type": "object", "required": [self.key], "additionalProperties": False, "properties": {
-            self.key: self.value.schema(version), **{name: kind.schema(version) for name, kind in self.more.items()}}}
-
-
-class OneKey(Value):
-    """An object as *value* takes it, with exactly one key."""
-
-    def __init__(self, value: Value) -> None:
-        self.value = value
-
-    def check(self, value: Any, path: str, version: Version | None = None) -> Any:
-        """The object."""
-        checked = self.value.check(value, path or "body", version)
-        if len(checked) != 1:
-            raise InvalidField(path or "body", "must have exactly one key")
-        return checked
-
-    def schema(self, version: Version | None = None) -> dict[str, Any]:
-        """With the count."""
-        return {**self.value.schema(version), "minProperties": 1, "maxProperties": 1}
-
-
 DESCRIPTION = Nullable(Text(0, 255, r"[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*", "must be printable text"))
 HOSTNAME = Text(2, 63, r"[a-zA-Z0-9]+[a-zA-Z0-9-]*[a-zA-Z0-9]+", "must be a host name of 2 to 63 letters, digits and -")
 FQDN = Text(1, 255, r"[a-zA-Z0-9._-]*", "must be a host name of letters, digits and . _ -")
@@ -220,4 +63,4 @@ def device_tag(until: str) -> ApiField:
     return since("2.32", Gapped(TAG, until, "2.42"))
 
 
-__all__ = ["FALSE", "KEY", "METADATA", "NAME", "TAG", "TAGS", "TRUE", "Anything", "Id", "Number", "Truth"]
+__all__ = ["KEY", "METADATA", "NAME", "TAG", "TAGS"]

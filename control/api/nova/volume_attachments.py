@@ -8,7 +8,13 @@ from typing import Any
 
 from magnetar_control.api.nova.operation import Call, Operation, Query
 from magnetar_control.api.nova.paging import Limit
-from magnetar_control.api.nova.values import TAG, Id, Truth, Wrapped, record, since
+from magnetar_control.api.nova.values import (
+    TAG,
+    TRUTH,
+    record,
+    since,
+)
+from magnetar_control.api.values import Id, Wrapped
 from magnetar_control.compute import volume_attachments
 from magnetar_control.web import Answer
 from magnetar_core.values import Nullable, Text
@@ -74,9 +80,9 @@ def delete(call: Call) -> Answer:
 
 
 CREATE = record({"volumeId": Id(), "device": Nullable(DEVICE), "tag": since("2.49", TAG),
-                 "delete_on_termination": since("2.79", Truth())}, "volumeId")
+                 "delete_on_termination": since("2.79", TRUTH)}, "volumeId")
 UPDATE = record({"volumeId": Id(), "device": since("2.85", Nullable(DEVICE)), "tag": since("2.85", Nullable(TAG)),
-                 "delete_on_termination": since("2.85", Truth()), "serverId": since("2.85", Id()),
+                 "delete_on_termination": since("2.85", TRUTH), "serverId": since("2.85", Id()),
                  "id": since("2.85", Id())}, "volumeId")
 _PAGE = {"limit": Query(value=Limit()), "offset": Query(value=Limit())}
 

@@ -11,7 +11,7 @@ import orjson
 
 from magnetar_control.compute import server_actions
 from magnetar_control.compute.caller import Caller
-from magnetar_control.compute.values import METADATA
+from magnetar_control.compute.metadata import METADATA
 from magnetar_control.store import instance_actions
 from magnetar_core.errors import InvalidField, NotFound
 from magnetar_core.fields import Field, Kind

@@ -13,8 +13,8 @@ import orjson
 from magnetar_control.compute import interfaces, metadata, server_actions, tags
 from magnetar_control.compute import servers as compute
 from magnetar_control.compute.caller import Caller
+from magnetar_control.compute.metadata import METADATA
 from magnetar_control.compute.target import Target, find
-from magnetar_control.compute.values import METADATA
 from magnetar_control.store import instance_actions, servers
 from magnetar_core.errors import Failed, NotFound, TimedOut
 from magnetar_core.power import BUILDING

@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from magnetar_control.compute.caller import Caller
+from magnetar_control.compute.metadata import METADATA
 from magnetar_control.compute.server_actions import Rebuild
 from magnetar_control.compute.server_create import NewServers
-from magnetar_control.compute.values import METADATA
 from magnetar_core.errors import InvalidField
 from magnetar_core.kinds.flavor import completed
 from magnetar_core.reconcile import Document, is_uuid, missing
