@@ -15,7 +15,6 @@ from magnetar_control.api.nova.paging import PAGE, next_link, size
 from magnetar_control.api.nova.values import FALSE, TRUE, Anything, Decimal, Number, Pattern, Truth, Wrapped
 from magnetar_control.compute import flavors
 from magnetar_control.store.flavors import SORTS
-from magnetar_control.web import Answer
 from magnetar_core.errors import InvalidRequest
 from magnetar_core.kinds.common import NAME
 from magnetar_core.values import Choice, Choices, Integer, Nullable, OneOf, Text
@@ -110,10 +109,9 @@ def update(call: Call) -> dict[str, Any]:
     return _shown(call, flavors.update(call, call.params["id"], **FIELDS.arguments(call.body)))
 
 
-def delete(call: Call) -> Answer:
+def delete(call: Call) -> None:
     """DELETE /flavors/{id}."""
     flavors.delete(call, call.params["id"])
-    return Answer(None, 202)
 
 
 OPERATIONS = (

@@ -11,7 +11,6 @@ from magnetar_control.api.nova.operation import Call, Operation, Query
 from magnetar_control.api.nova.values import Number, Truth, Wrapped
 from magnetar_control.compute import quotas
 from magnetar_control.compute.quotas import INJECTED, NETWORK, RESOURCES
-from magnetar_control.web import Answer
 from magnetar_core.values import Text
 
 PATH, CLASS_PATH = "/os-quota-sets/{id}", "/os-quota-class-sets/{id}"
@@ -60,10 +59,9 @@ def update(call: Call) -> dict[str, Any]:
                                                   force=call.body.get("force", False)))}
 
 
-def reset(call: Call) -> Answer:
+def reset(call: Call) -> None:
     """DELETE /os-quota-sets/{id}: the defaults count again."""
     quotas.reset(call, call.params["id"], call.query.get("user_id"))
-    return Answer(None, 202)
 
 
 def _class_set(call: Call, limits: quotas.Limits) -> dict[str, Any]:

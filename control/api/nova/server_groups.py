@@ -12,7 +12,6 @@ from magnetar_control.api.nova.operation import Call, Operation, Query
 from magnetar_control.api.nova.paging import Limit, size
 from magnetar_control.api.nova.values import Anything, Number, Wrapped, record
 from magnetar_control.compute import server_groups
-from magnetar_control.web import Answer
 from magnetar_core.errors import InvalidField
 from magnetar_core.kinds.common import NAME
 from magnetar_core.values import Choice, Choices, ListOf
@@ -60,10 +59,9 @@ def create(call: Call) -> dict[str, Any]:
                                              want.get("rules")))
 
 
-def delete(call: Call) -> Answer:
+def delete(call: Call) -> None:
     """DELETE /os-server-groups/{id}."""
     server_groups.delete(call, call.params["id"])
-    return Answer(None, 204)
 
 
 OPERATIONS = (
