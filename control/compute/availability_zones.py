@@ -34,7 +34,7 @@ def every(caller: Caller) -> list[Zone]:
 def detail(caller: Caller) -> list[Zone]:
     """All zones, that of the conductors first; the available ones with their services, without disabled hosts."""
     zones: dict[str, list[Service]] = {}
-    for service in services.found(caller):
+    for service in services.read_all(caller):
         zones.setdefault(service.zone, []).append(service)
     good = [name for name, found in zones.items() if any(not one.disabled for one in found)]
     good.sort(key=lambda name: (name != INTERNAL, name))

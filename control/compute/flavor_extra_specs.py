@@ -129,7 +129,7 @@ def _change(caller: Caller, id: str, changed: Callable[[dict[str, str]], dict[st
     with caller.cloud.store.api.write() as connection:
         now = store.locked(connection, row.number)
         if now is None:
-            raise flavors.missing(row.id)
+            raise flavors.not_found(row.id)
         store.change(connection, row.number, extra_specs=text(changed(orjson.loads(now["extra_specs"]))))
 
 

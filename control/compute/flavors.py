@@ -18,17 +18,20 @@ MANAGE = "os_compute_api:os-flavor-manage:"
 ALL = 2**31 - 1
 
 
-def page(caller: Caller, limit: int = ALL, *, public: bool | None = True, **more: Any) -> Sequence[Any]:
-    """Rows of at most *limit* flavors. *public*: which ones administrators see: the public ones (True), the private
-    ones (False), or all (``None``); others see the public ones and those that their project has access to. *more*:
-    sort, descending, least_ram, least_disk, name, marker, as in ``store.flavors.FlavorQuery``. Raises
-    ``InvalidRequest`` when there is no flavor *marker*."""
+def page(caller: Caller, limit: int = ALL, *, sort: str = "flavorid", descending: bool = False,
+         public: bool | None = True, least_ram: int | None = None, least_disk: int | None = None,
+         name: str | None = None, marker: str | None = None) -> Sequence[Any]:
+    """Rows of at most *limit* flavors that follow the flavor *marker*. *sort*: a key of ``store.flavors.SORTS``.
+    *public*: which ones administrators see: the public ones (True), the private ones (False), or all (``None``); others
+    see the public ones and those that their project has access to. *least_ram* in MiB, *least_disk* in GiB, *name*, a
+    regular expression: those that fit only. Raises ``InvalidRequest`` when there is no flavor *marker*."""
     wanted = flavors.FlavorQuery(
-        limit=limit, project=caller.project, public=public if caller.context.is_admin else True, **more)
+        limit, sort, descending, caller.project, public if caller.context.is_admin else True, least_ram, least_disk,
+        name, marker)
     with caller.cloud.store.api.read() as connection:
         rows = flavors.page(connection, wanted)
     if rows is None:
-        raise InvalidRequest(f"marker [{str(wanted.marker)[:255]}] not found")
+        raise InvalidRequest(f"marker [{str(marker)[:255]}] not found")
     return rows
 
 
@@ -37,11 +40,11 @@ def show(caller: Caller, id: str) -> Any:
     with caller.cloud.store.api.read() as connection:
         row = flavors.find(connection, id, caller.project, everything=caller.context.is_admin)
     if row is None:
-        raise missing(id)
+        raise not_found(id)
     return row
 
 
-def missing(id: str) -> NotFound:
+def not_found(id: str) -> NotFound:
     """There is no such flavor, in Nova's words."""
     return NotFound(f"Flavor {id[:255]} could not be found.")
 
@@ -84,4 +87,4 @@ def delete(caller: Caller, id: str) -> None:
     with caller.cloud.store.api.write() as connection:
         gone = flavors.remove(connection, id)
     if not gone:
-        raise missing(id)
+        raise not_found(id)

@@ -17,8 +17,7 @@ import orjson
 
 from magnetar_control.agents import Agents
 from magnetar_control.compute.caller import Caller, use_case
-from magnetar_control.compute.services import found as every_service
-from magnetar_control.compute.services import uuid_of
+from magnetar_control.compute.services import read_all, uuid_of
 from magnetar_control.store import hosts, services
 from magnetar_control.store.services import COMPUTE, Service
 from magnetar_core.errors import InvalidRequest, MagnetarError, NotFound, NotSupported
@@ -65,7 +64,7 @@ def _page(caller: Caller, limit: int | None, marker: str | None, pattern: str | 
 
 
 def _every(caller: Caller) -> list[Service]:
-    return [one for one in every_service(caller) if one.binary == COMPUTE]
+    return [one for one in read_all(caller) if one.binary == COMPUTE]
 
 
 def _id(one: Service, *, by_uuid: bool) -> str:

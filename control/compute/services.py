@@ -24,11 +24,11 @@ ENABLED, DISABLED = "enabled", "disabled"
 @use_case(f"{RULE}list")
 def every(caller: Caller, host: str | None = None, binary: str | None = None) -> list[Service]:
     """All, or those of a host or a binary; those of a cell that does not answer are not ``reachable``."""
-    return [one for one in found(caller) if host in (None, one.host) and binary in (None, one.binary)]
+    return [one for one in read_all(caller) if host in (None, one.host) and binary in (None, one.binary)]
 
 
-def found(caller: Caller) -> list[Service]:
-    """All, for what checks rules of its own."""
+def read_all(caller: Caller) -> list[Service]:
+    """All, for use cases that have rules of their own."""
     return services.every(caller.cloud.store, caller.settings.default_availability_zone,
                           caller.settings.host_down_after)
 
@@ -51,7 +51,7 @@ def _one(caller: Caller, id: str, *, by_uuid: bool) -> Service:
         if not (id.isascii() and id.isdigit() and len(id) < 19):
             raise InvalidField("id", "must be a whole number, the id of a service", id)
         fits = lambda one: one.number == int(id)  # noqa: E731
-    for one in found(caller):
+    for one in read_all(caller):
         if fits(one):
             return one
     raise NotFound(f"Service {id[:80]} not found.")

@@ -16,7 +16,6 @@ from magnetar_control.api.values import Wrapped
 from magnetar_control.compute import aggregates
 from magnetar_control.compute.caller import UseCase
 from magnetar_control.store.aggregates import Aggregate
-from magnetar_control.web import Answer
 from magnetar_core.errors import InvalidField
 from magnetar_core.kinds.common import NAME
 from magnetar_core.values import MapOf, Nullable, Text
@@ -65,10 +64,9 @@ def update(call: Call) -> dict[str, Any]:
     return _shown(call, aggregates.update(call, call.params["id"], call.body))
 
 
-def delete(call: Call) -> Answer:
+def delete(call: Call) -> None:
     """DELETE /os-aggregates/{id}: an empty one."""
     aggregates.delete(call, call.params["id"])
-    return Answer(None, 200)
 
 
 def add_host(call: Call) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from sqlalchemy.exc import DataError
 
 from magnetar_control.store.database import away
 from magnetar_control.web import Answer, Fault, fault_of
-from magnetar_core.errors import MagnetarError, NotFound
+from magnetar_core.errors import MagnetarError
 
 log = logging.getLogger(__name__)
 NAMES = {400: "badRequest", 401: "unauthorized", 403: "forbidden", 404: "itemNotFound", 405: "badMethod",
@@ -45,8 +45,3 @@ def of(error: Exception, request_id: str) -> Fault:
     log.error("unexpected failure", exc_info=error, extra={"request_id": request_id})
     return Fault(500, "Unexpected API Error. The operator finds the cause in the log of the API under the request id "
                       f"{request_id} ({type(error).__name__}).")
-
-
-def not_found(what: str, id: str) -> NotFound:
-    """In Nova's words."""
-    return NotFound(f"{what} {id} could not be found.")

@@ -12,7 +12,6 @@ from magnetar_control.api.nova.operation import Call, Operation
 from magnetar_control.api.values import OneKey, Wrapped
 from magnetar_control.compute import flavor_extra_specs
 from magnetar_control.compute.flavor_extra_specs import SPECS
-from magnetar_control.web import Answer
 from magnetar_core.errors import InvalidRequest
 
 PATH = "/flavors/{flavor_id}/os-extra_specs"
@@ -43,10 +42,9 @@ def update(call: Call) -> Any:
     return call.body
 
 
-def delete(call: Call) -> Answer:
-    """DELETE …/os-extra_specs/{id}: 200 with nothing."""
+def delete(call: Call) -> None:
+    """DELETE …/os-extra_specs/{id}."""
     flavor_extra_specs.delete(call, call.params["flavor_id"], call.params["id"])
-    return Answer(None, 200)
 
 
 OPERATIONS = (

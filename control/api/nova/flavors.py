@@ -20,7 +20,6 @@ from magnetar_control.api.nova.values import (
 from magnetar_control.api.values import Anything, Decimal, Number, Pattern, Wrapped
 from magnetar_control.compute import flavors
 from magnetar_control.store.flavors import SORTS
-from magnetar_control.web import Answer
 from magnetar_core.errors import InvalidRequest
 from magnetar_core.kinds.common import NAME
 from magnetar_core.values import Choice, Choices, Integer, Nullable, OneOf, Text
@@ -115,10 +114,9 @@ def update(call: Call) -> dict[str, Any]:
     return _shown(call, flavors.update(call, call.params["id"], **FIELDS.arguments(call.body)))
 
 
-def delete(call: Call) -> Answer:
+def delete(call: Call) -> None:
     """DELETE /flavors/{id}."""
     flavors.delete(call, call.params["id"])
-    return Answer(None, 202)
 
 
 OPERATIONS = (

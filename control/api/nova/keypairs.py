@@ -11,7 +11,6 @@ from magnetar_control.api.nova.operation import Call, Operation, Query
 from magnetar_control.api.nova.paging import PAGE, next_link, size
 from magnetar_control.api.values import Anything, Wrapped
 from magnetar_control.compute import keypairs
-from magnetar_control.web import Answer
 from magnetar_core.values import Choices, Text
 
 PATH = "/os-keypairs"
@@ -67,10 +66,9 @@ def create(call: Call) -> dict[str, Any]:
     return {"keypair": shown}
 
 
-def delete(call: Call) -> Answer:
+def delete(call: Call) -> None:
     """DELETE /os-keypairs/{id}."""
     keypairs.delete(call, call.params["id"], call.query.get("user_id"))
-    return Answer(None, call.operation.success(call.version))
 
 
 _PAGED = Gate.KEYPAIR_PAGES.version

@@ -14,7 +14,6 @@ from magnetar_control.api.nova.values import (
 from magnetar_control.api.values import Number, Wrapped
 from magnetar_control.compute import quotas
 from magnetar_control.compute.quotas import INJECTED, NETWORK, RESOURCES
-from magnetar_control.web import Answer
 from magnetar_core.values import Text
 
 PATH, CLASS_PATH = "/os-quota-sets/{id}", "/os-quota-class-sets/{id}"
@@ -63,10 +62,9 @@ def update(call: Call) -> dict[str, Any]:
                                                   force=call.body.get("force", False)))}
 
 
-def reset(call: Call) -> Answer:
+def reset(call: Call) -> None:
     """DELETE /os-quota-sets/{id}: the defaults count again."""
     quotas.reset(call, call.params["id"], call.query.get("user_id"))
-    return Answer(None, 202)
 
 
 def _class_set(call: Call, limits: quotas.Limits) -> dict[str, Any]:

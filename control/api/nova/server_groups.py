@@ -15,7 +15,6 @@ from magnetar_control.api.nova.values import (
 )
 from magnetar_control.api.values import Anything, Number, Wrapped
 from magnetar_control.compute import server_groups
-from magnetar_control.web import Answer
 from magnetar_core.errors import InvalidField
 from magnetar_core.kinds.common import NAME
 from magnetar_core.values import Choice, Choices, ListOf
@@ -63,10 +62,9 @@ def create(call: Call) -> dict[str, Any]:
                                              want.get("rules")))
 
 
-def delete(call: Call) -> Answer:
+def delete(call: Call) -> None:
     """DELETE /os-server-groups/{id}."""
     server_groups.delete(call, call.params["id"])
-    return Answer(None, 204)
 
 
 OPERATIONS = (

@@ -17,7 +17,6 @@ from magnetar_control.api.values import Anything
 from magnetar_control.compute import services
 from magnetar_control.compute.services import DISABLED, ENABLED
 from magnetar_control.store.services import Service
-from magnetar_control.web import Answer
 from magnetar_core.errors import InvalidField
 from magnetar_core.values import Choices, Text
 
@@ -79,10 +78,9 @@ def update(call: Call) -> dict[str, Any]:
     return {"service": _shown(call, services.update(call, call.params["id"], **call.body))}
 
 
-def remove(call: Call) -> Answer:
+def remove(call: Call) -> None:
     """DELETE /os-services/{id}: a host that nothing is on, or a conductor that is no more."""
     services.remove(call, call.params["id"], by_uuid=call.at(Gate.HOST_UUIDS))
-    return Answer(None, 204)
 
 
 _NAMED = {"host": HOST, "binary": Text(1, 255)}

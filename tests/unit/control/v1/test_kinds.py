@@ -109,6 +109,10 @@ def test_flavors_and_key_pairs(cloud: Cloud) -> None:
     anew = ensure(admin, "flavor/f", {"ram": 128}, on_immutable="recreate")
     assert anew.json["resource"]["ram"] == 128, anew
     admin.delete("/v1/flavor/f")
+    for dry in (True, False):  # before the flavor is made
+        refused = ensure(admin, "flavor/f", {**want, "extra_specs": {"hw:colour": "red"}}, dry_run=dry)
+        assert refused.status == 400 and "hw:colour" in refused.json["error"]["message"], refused
+    assert admin.get("/v1/flavor/f").status == 404
     refused = ensure(admin, "keypair/k", {"public_key": "ssh-ed25519 nothing at all"})
     assert refused.status == 400
 
