@@ -15,7 +15,7 @@ import uvicorn
 from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.agents import Agents
-from magnetar_control.api import image, network
+from magnetar_control.api import image, network, volume
 from magnetar_control.api.nova.app import ComputeApplication
 from magnetar_control.api.nova.operations import OPERATIONS
 from magnetar_control.api.v1 import Native
@@ -160,7 +160,7 @@ class Parts:
                    "/identity": self.identity.application(),
                    "/image": image.application(self.images, authenticate),
                    "/network": network.Application(self.networks, authenticate),
-                   "/volume": self.volumes.application(authenticate),
+                   "/volume": volume.Application(self.volumes, authenticate),
                    "/healthz": self.health, "/metrics": Admins(self.metrics.text, authenticate)}
         return mounts
 

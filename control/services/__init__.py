@@ -94,7 +94,7 @@ class Images(Protocol):
         """Remove image and content; nothing when there is none."""
 
 
-class Resources(Protocol):
+class NetworkResources(Protocol):
     """The resources of one kind, for callers."""
 
     def list(self, context: Context, page: Page = Page()) -> Documents:
@@ -118,7 +118,7 @@ class Networks(Protocol):
     (whether the port goes with the server), on_host: what the agent's server takes: {network} or {bridge}}."""
 
     @property
-    def resources(self) -> Mapping[str, Resources]:
+    def resources(self) -> Mapping[str, NetworkResources]:
         """What users have: networks, subnets, ports, security_groups, security_group_rules."""
 
     def check(self, context: Context, requested: Any) -> list[Document]:
