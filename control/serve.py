@@ -15,7 +15,7 @@ import uvicorn
 from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.agents import Agents
-from magnetar_control.api import image, network
+from magnetar_control.api import image, network, volume
 from magnetar_control.api.health import HealthServer, Healthz, MetricsForAdmins
 from magnetar_control.api.nova.app import ComputeApplication
 from magnetar_control.api.nova.operations import OPERATIONS
@@ -156,15 +156,13 @@ class Parts:
         """What is mounted where."""
         cloud = Cloud(self.settings, self.store, services, self.agents, self.hosts)
         authenticate = by_token(self.identity.validate, self.settings.keystone_url or "/identity")
-        mounts: dict[str, Application] = {}
-        mounts |= {"": ComputeApplication(cloud, OPERATIONS, V1Application(cloud, mounts)),
-                   "/identity": self.identity.application(),
-                   "/image": image.application(self.images, authenticate),
-                   "/network": network.Application(self.networks, authenticate),
-                   "/volume": self.volumes.application(authenticate),
-                   "/healthz": Healthz(self.health),
-                   "/metrics": MetricsForAdmins(self.metrics.text, authenticate)}
-        return mounts
+        return {"": ComputeApplication(cloud, OPERATIONS, V1Application(cloud)),
+                "/identity": self.identity.application(),
+                "/image": image.application(self.images, authenticate),
+                "/network": network.Application(self.networks, authenticate),
+                "/volume": volume.Application(self.volumes, authenticate),
+                "/healthz": Healthz(self.health),
+                "/metrics": MetricsForAdmins(self.metrics.text, authenticate)}
 
     def work(self, services: Services) -> None:
         """Begin to conduct."""

@@ -100,6 +100,17 @@ class Anything(Value):
     """Anything: what Nova does not look at."""
 
 
+class OrEmpty(Value):
+    """*value*, or null, which is *empty*."""
+
+    def __init__(self, value: Value, empty: Any) -> None:
+        self.value, self.empty = value, empty
+
+    def check(self, value: Any, path: str, version: Version | None = None) -> Any:
+        """As the value does."""
+        return self.value.check(self.empty if value is None else value, path, version)
+
+
 class Null(Value):
     """null."""
 

@@ -94,7 +94,7 @@ class Images(Protocol):
         """Remove image and content; nothing when there is none."""
 
 
-class Resources(Protocol):
+class NetworkResources(Protocol):
     """The resources of one kind, for callers."""
 
     def list(self, context: Context, page: Page = Page()) -> Documents:
@@ -118,7 +118,7 @@ class Networks(Protocol):
     (whether the port goes with the server), on_host: what the agent's server takes: {network} or {bridge}}."""
 
     @property
-    def resources(self) -> Mapping[str, Resources]:
+    def resources(self) -> Mapping[str, NetworkResources]:
         """What users have: networks, subnets, ports, security_groups, security_group_rules."""
 
     def check(self, context: Context, requested: Any) -> list[Document]:
@@ -158,6 +158,21 @@ class Volumes(Protocol):
     """Cinder. A volume is {id, name, status, size (GiB), multiattach, bootable, host, attachments: [{id, server_id,
     device, attached_at}], volume_type, availability_zone, metadata, volume_image_metadata, project_id, …}."""
 
+    #: For callers: ``services.volume.volumes.VolumeStore`` and ``services.volume.snapshots.SnapshotStore``.
+    volumes: Any
+    snapshots: Any
+    #: The volume types: ``services.volume.types.Types``.
+    types: Any
+
+    def act(self, context: Context, id: str, action: Callable[..., Document | None], **given: Any) -> Document | None:
+        """Have one of ``services.volume.actions`` done to a volume, for a caller."""
+
+    def quotas(self, project_id: str) -> tuple[dict[str, int], dict[str, int]]:
+        """What a project may have at most (-1: as much as it likes), and what it has: volumes, gigabytes, snapshots."""
+
+    def messages(self, context: Context) -> list[tuple[str, Document]]:
+        """What went wrong with the project's volumes and snapshots: the kind, and the row with its ``fault``."""
+
     def show(self, context: Context, id: str) -> Document | None:
         """The volume, if *context* may see it."""
 
@@ -165,7 +180,8 @@ class Volumes(Protocol):
         """The volume snapshot {id, volume_id, size, status}."""
 
     def create_snapshot(self, context: Context, volume_id: str, **fields: Any) -> Document:
-        """A snapshot that is being taken, also of a volume in use; *fields*: id, name. Asked twice, the same."""
+        """A snapshot that is being taken, also of a volume in use; *fields*: id, name, description, metadata. Asked
+        twice, the same."""
 
     def delete_snapshot(self, context: Context, id: str) -> None:
         """Remove it, also one that is still being taken; nothing when there is none."""

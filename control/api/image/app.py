@@ -11,7 +11,7 @@ from magnetar_control.web import Answer, Fault, Request
 from magnetar_control.web.application import Guarded, Routed
 
 from . import members, schemas
-from .images import METHODS, Images
+from .images import METHODS, ImageRoutes
 
 #: The minor versions that are told; the newest is the current one.
 VERSIONS = tuple(f"v2.{minor}" for minor in range(9, -1, -1) if minor != 8)
@@ -20,7 +20,7 @@ VERSIONS = tuple(f"v2.{minor}" for minor in range(9, -1, -1) if minor != 8)
 def application(service: Embedded, authenticate: Callable[[Request], None]) -> Routed:
     """What is mounted at ``/image``. *authenticate* sets ``request.context`` or raises ``Fault`` 401."""
     one = "/v2/images/{id}"
-    images = Images(service)
+    images = ImageRoutes(service)
     return Routed([
         Guarded(method="GET", path="/", handler=versions, who="anyone"),
         Guarded(method="GET", path="/versions", handler=versions, who="anyone"),
@@ -39,7 +39,7 @@ def application(service: Embedded, authenticate: Callable[[Request], None]) -> R
         Guarded(method="DELETE", path=f"{one}/tags/{{tag}}", handler=images.untag),
         Guarded(method="POST", path=f"{one}/actions/deactivate", handler=images.deactivate, who="admin"),
         Guarded(method="POST", path=f"{one}/actions/reactivate", handler=images.reactivate, who="admin"),
-        *members.Routes(service.members).routes(),
+        *members.MemberRoutes(service.members).routes(),
     ], authenticate, rendered)
 
 

@@ -26,7 +26,7 @@ OCTETS = "application/octet-stream"
 METHODS = ("glance-direct",)
 
 
-class Images:
+class ImageRoutes:
     """What the routes do."""
 
     def __init__(self, service: Embedded) -> None:

@@ -17,7 +17,7 @@ ADD = record({"member": Text(1, 255)}, "member")
 ANSWER = record({"status": Choices("pending", "accepted", "rejected")}, "status")
 
 
-class Routes:
+class MemberRoutes:
     """What the routes do."""
 
     def __init__(self, members: Members) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from magnetar_control.api.values import Number, Truth
 from magnetar_control.services.image.fields import VISIBILITIES
-from magnetar_control.services.image.images import OPERATORS, SORTS, Listing
+from magnetar_control.services.image.images import OPERATORS, SORTS, ImageListing
 from magnetar_core.errors import InvalidRequest
 from magnetar_core.values import Choices, Nullable
 
@@ -22,14 +22,14 @@ Query = Sequence[tuple[str, str]]
 Filter = tuple[str, str, object]
 
 
-def listing(query: Query) -> Listing:
+def listing(query: Query) -> ImageListing:
     """What the list is asked for. Raises ``InvalidField`` or ``InvalidRequest`` naming the parameter."""
     given = dict(query)
     filters = [FILTERS.get(name, _equal)(name, value) for name, value in query if name not in CONTROLS]
     if not any(name == "os_hidden" for name, _value in query):
         filters.append(("os_hidden", "eq", False))
     limit = given.get("limit")
-    return Listing(
+    return ImageListing(
         visibility=VISIBILITY.check(given.get("visibility"), "visibility"),
         member_status=MEMBER_STATUS.check(given.get("member_status"), "member_status"), filters=filters,
         sort=_sort(query), limit=PAGE if limit is None else min(LIMIT.check(limit, "limit"), LARGEST_PAGE),

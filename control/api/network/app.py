@@ -12,7 +12,7 @@ from magnetar_control.web import Answer, Fault, Request
 from magnetar_control.web.application import Guarded, Routed
 from magnetar_core.errors import Forbidden, InvalidField, InvalidRequest, NotFound
 
-from .resources import FORMS, Routes
+from .resources import FORMS, ResourceRoutes
 
 #: Alias to name of the extensions that hold here.
 EXTENSIONS = {
@@ -54,7 +54,7 @@ class Application(Routed):
                   Guarded(method="GET", path="/v2.0/quotas/{id}/default", handler=quota),
                   Guarded(method="PUT", path="/v2.0/quotas/{id}", handler=set_quota, who="admin"),
                   Guarded(method="DELETE", path="/v2.0/quotas/{id}", handler=reset_quota, who="admin"),
-                  *(route for form in FORMS for route in Routes(service.resources[form.plural], form).routes()),
+                  *(route for form in FORMS for route in ResourceRoutes(service.resources[form.plural], form).routes()),
                   *(route for path, key in NONE_OF.items() for route in _none_of(path, key))]
         super().__init__(routes, authenticate, refused)
 

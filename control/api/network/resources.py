@@ -49,7 +49,7 @@ FORMS = tuple(Form(name=name, plural=f"{name}s", path=f"{name}s".replace("_", "-
                   ("security_group_rule", attributes.SECURITY_GROUP_RULE, views.security_group_rule)))
 
 
-class Routes:
+class ResourceRoutes:
     """The routes of one resource."""
 
     def __init__(self, resources: Resources, form: Form) -> None:

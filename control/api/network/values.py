@@ -6,7 +6,7 @@ from __future__ import annotations
 from ipaddress import IPv4Network, ip_network
 from typing import Any
 
-from magnetar_control.api.values import Address, Truth, record
+from magnetar_control.api.values import Address, OrEmpty, Truth, record
 from magnetar_core.errors import InvalidField
 from magnetar_core.values import ListOf, Text, Value
 from magnetar_core.versions import Version
@@ -16,17 +16,6 @@ TRUTH = Truth(("true", "1", "yes", "on"), ("false", "0", "no", "off"), any_case=
 PROTOCOLS = frozenset({"ah", "dccp", "egp", "esp", "gre", "icmp", "icmpv6", "igmp", "ipip", "ipv6-encap", "ipv6-frag",
                        "ipv6-icmp", "ipv6-nonxt", "ipv6-opts", "ipv6-route", "ospf", "pgm", "rsvp", "sctp", "tcp",
                        "udp", "udplite", "vrrp"})
-
-
-class OrEmpty(Value):
-    """*value*, or null, which is *empty*."""
-
-    def __init__(self, value: Value, empty: Any) -> None:
-        self.value, self.empty = value, empty
-
-    def check(self, value: Any, path: str, version: Version | None = None) -> Any:
-        """As the value does."""
-        return self.value.check(self.empty if value is None else value, path, version)
 
 
 class Word(Value):

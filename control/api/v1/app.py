@@ -15,7 +15,6 @@ import orjson
 from magnetar_control.compute.caller import Caller
 from magnetar_control.compute.cloud import Cloud
 from magnetar_control.web import Answer, Fault, Request
-from magnetar_control.web.asgi import Application
 from magnetar_core.ensure import batch, permissions
 from magnetar_core.errors import (
     Forbidden,
@@ -30,7 +29,6 @@ from magnetar_core.query import boolean, fits, number, parameters, plain, reader
 from magnetar_core.reconcile import Document
 
 from . import events
-from .asks import Asks
 from .driver import Driver
 from .drivers import DRIVERS
 from .errors import MethodNotAllowed, error_of
@@ -69,10 +67,10 @@ def shaped(found: Any) -> Any:
 
 
 class V1Application:
-    """The application. *mounts*: the cloud's APIs, by prefix."""
+    """The application."""
 
-    def __init__(self, cloud: Cloud, mounts: Mapping[str, Application]) -> None:
-        self.cloud, self.mounts = cloud, mounts
+    def __init__(self, cloud: Cloud) -> None:
+        self.cloud = cloud
         self.operations = Operations()
         #: How many requests may wait at once: some threads are always left for others.
         self._waiting = threading.BoundedSemaphore(max(1, cloud.settings.threads // 2))
@@ -119,8 +117,8 @@ class V1Application:
                                   f"{self.cloud.settings.keystone_url or request.root + '/identity'}.")
         if not context.project_id:
             raise Forbidden("The token is for no project. Log in with a project (OS_PROJECT_NAME).")
-        request.context, request.extra["token"] = context, token
-        return Asks(self.cloud, self.mounts, request)
+        request.context = context
+        return Caller(self.cloud, context, request.id)
 
     def _answer(self, request: Request) -> Answer:
         if "%00" in request.path or "%00" in request.query_string:

@@ -7,14 +7,16 @@ import contextlib
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import quote
 
+from magnetar_control.compute.caller import Caller
+from magnetar_control.services.volume import actions
+from magnetar_control.services.volume.listing import VolumeListing
+from magnetar_control.services.volume.rows import check_writer
 from magnetar_core.errors import Ambiguous, Conflict, InvalidField, MagnetarError, NotFound, TimedOut
 from magnetar_core.kinds import Volume, VolumeSnapshot
 from magnetar_core.plan import Step
-from magnetar_core.reconcile import is_uuid, missing
+from magnetar_core.reconcile import Document, is_uuid, missing
 
-from .asks import Asks, Document, paged
 from .driver import Driver
 from .image import Images
 from .operations import Operation
@@ -24,141 +26,138 @@ STATUS = {"available": "available", "in-use": "in-use", "creating": "creating", 
 LOOK, LIMIT = 0.1, 1800.0
 #: Statuses of what is being made.
 MAKING = ("creating", "downloading")
-#: What a volume can be made from: field, path in its service, and the statuses in which it can be copied.
-SOURCES = (("image", "images", ("active",)), ("source_volume", "volumes", ("available", "in-use")),
-           ("snapshot", "snapshots", ("available",)))
+#: What a volume can be made from: field, and the statuses in which it can be copied.
+SOURCES = (("image", ("active",)), ("source_volume", ("available", "in-use")), ("snapshot", ("available",)))
 GIB = 2**30
 
 
-def shown(volume: Mapping[str, Any]) -> Document:
-    """Cinder's volume as the kind has it."""
+def shown(volume: Mapping[str, Any], admin: bool) -> Document:
+    """The service's volume as the kind has it; its host is told to admins."""
     copied = volume["source_volid"] or volume["snapshot_id"]  # and has the image of what it is a copy of
-    image = None if copied else (volume.get("volume_image_metadata") or {}).get("image_id")
+    held = [one for one in volume["attachments"] if one["status"] in ("attached", "detaching")]
     return {"id": volume["id"], "name": volume["name"] or "", "description": volume["description"] or "",
-            "size": volume["size"], "pool": volume["volume_type"], "format": None, "image": image,
+            "size": volume["size"], "pool": volume["volume_type"], "format": None,
+            "image": None if copied else volume["volume_image_metadata"].get("image_id"),
             "source_volume": volume["source_volid"], "snapshot": volume["snapshot_id"],
             "metadata": {name: value for name, value in volume["metadata"].items() if name != "readonly"},
-            "multiattach": volume["multiattach"], "bootable": volume["bootable"] == "true",
-            "status": STATUS.get(volume["status"], "in-use" if volume["attachments"] else "error"
-                                 if "error" in volume["status"] else "creating"),
-            "attachments": [{"id": one["attachment_id"], "server": one["server_id"], "server_name": "",
-                             "device": (one["device"] or "").rpartition("/")[2]} for one in volume["attachments"]],
-            "shared": False, "host": (volume.get("os-vol-host-attr:host") or "").partition("@")[0], "fault": None,
+            "multiattach": volume["multiattach"], "bootable": volume["bootable"],
+            "status": STATUS.get(volume["status"], "in-use" if held else "error" if "error" in volume["status"]
+                                 else "creating"),
+            "attachments": [{"id": one["id"], "server": one["server_id"], "server_name": "",
+                             "device": (one["device"] or "").rpartition("/")[2]} for one in held],
+            "shared": False, "host": (volume["host"] or "") if admin else "", "fault": None,
             "created_at": volume["created_at"], "updated_at": volume["updated_at"], "_status": volume["status"]}
 
 
 class Stored(Driver):
-    """What the two have in common. *path* and *word*: in the volume API."""
+    """What the two have in common. *counted*: its quota, and what Cinder calls the limit."""
 
-    path, word = "", ""
-    #: The project's limit of how many there are, and how many there are, as the volume service calls them.
     counted = ("", "")
     takes_id = False
 
-    def shown(self, one: Mapping[str, Any]) -> Document:
+    def shown(self, caller: Caller, one: Mapping[str, Any]) -> Document:
         """As the kind has it."""
         raise NotImplementedError
 
-    def every(self, asks: Asks) -> list[Document]:
-        """Of the project, on all pages."""
-        return [self.shown(one) for one in self._pages(asks, "/detail")]
+    def store(self, caller: Caller) -> Any:
+        """Where the volume service has them."""
+        raise NotImplementedError
 
-    def names(self, asks: Asks) -> dict[str, str]:
-        """Their names by uuid."""
-        return {str(one["id"]): one["name"] or "" for one in self._pages(asks)}
+    def every(self, caller: Caller) -> list[Document]:
+        """Of the project."""
+        return self._listed(caller)
 
-    def _pages(self, asks: Asks, how: str = "", **query: str) -> list[Document]:
-        return paged(asks.volume, f"/{self.path}{how}", self.path, **query)
+    def _listed(self, caller: Caller, **filters: str) -> list[Document]:
+        found, _count = self.store(caller).list(caller.context, VolumeListing(filters=filters))
+        return [self.shown(caller, one) for one in found]
 
-    def find(self, asks: Asks, key: str) -> Document | None:
+    def find(self, caller: Caller, key: str) -> Document | None:
         """By uuid, or by name."""
-        found = self._pages(asks, "/detail", id=key.lower()) if is_uuid(key) else []
-        found = found or self._pages(asks, "/detail", name=key)
+        found = self._listed(caller, id=key.lower()) if is_uuid(key) else []
+        found = found or self._listed(caller, name=key)
         if len(found) > 1:
             raise Ambiguous(f"{len(found)} {self.kind.plural} have the name {key!r}; use a uuid.",
                             uuids=[str(one["id"]) for one in found])
-        return self.shown(found[0]) if found else None
+        return found[0] if found else None
 
-    def sound(self, asks: Asks, have: Document, operation: Operation | None) -> Document:
+    def sound(self, caller: Caller, have: Document, operation: Operation | None) -> Document:
         """What somebody else makes is waited for. What is in error, or being removed, is no answer to a wish."""
         word, name, id = have["_status"], f"{self.kind.noun} {have['name']!r}", str(have["id"])
         if word in MAKING and operation:
-            self.ready(asks, id, operation)
-            return self.one(asks, id)
+            self.ready(caller, id, operation)
+            return self.one(caller, id)
         if word == "deleting":
             raise Conflict(f"The {name} is being removed. Wait until it is gone, then repeat the call.")
         if "error" in word:
-            raise Conflict(f"The {name} is in the status {word}: {self.why(asks, id)} Remove it (state absent) and "
+            raise Conflict(f"The {name} is in the status {word}: {self.why(caller, id)} Remove it (state absent) and "
                            "make it again; or, to keep its content, have an administrator mend the cause and reset "
                            "its status.")
         return have
 
-    def room(self, asks: Asks, size: int, have: Document | None) -> None:
+    def room(self, caller: Caller, size: int, have: Document | None) -> None:
         """Whether the project may have another of so many GiB, when *have* is gone. Raises ``Conflict``."""
-        limits = asks.volume("GET", "/limits")["limits"]["absolute"]
-        for words, more in ((self.counted, int(have is None)),
-                            (("maxTotalVolumeGigabytes", "totalGigabytesUsed"), size - (have["size"] if have else 0))):
-            most, used = (int(limits[word]) for word in words)
+        limits, usage = caller.cloud.services.volume.quotas(caller.project)
+        for (name, word), more in ((self.counted, int(have is None)),
+                                   (("gigabytes", "maxTotalVolumeGigabytes"), size - (have["size"] if have else 0))):
+            most, used = limits[name], usage[name]
             if most >= 0 and more > 0 and used + more > most:
-                raise Conflict(f"The {self.kind.noun} is beyond a quota of the project: {words[0]} is {most}, "
+                raise Conflict(f"The {self.kind.noun} is beyond a quota of the project: {word} is {most}, "
                                f"{used} are used, and {more} more were asked for. Nothing was changed.")
 
-    def source(self, asks: Asks, field: str, path: str, id: str, statuses: tuple[str, ...]) -> Document:
-        """What is to be copied, as its service shows it. Raises ``InvalidField`` where it cannot be."""
-        try:
-            found: Document = (asks.image if path == "images" else asks.volume)("GET", f"/{path}/{id}")
-        except NotFound:
-            raise InvalidField(field, "must be one that is there, and that you may use", id) from None
-        found = found.get(path.removesuffix("s"), found) if path != "images" else found
+    def source(self, caller: Caller, field: str, id: str, statuses: tuple[str, ...]) -> Document:
+        """What is to be copied, as its service has it. Raises ``InvalidField`` where it cannot be."""
+        services = caller.cloud.services
+        show = {"image": services.image.show, "snapshot": services.volume.snapshot}.get(field, services.volume.show)
+        found = show(caller.context, id)
+        if found is None:
+            raise InvalidField(field, "must be one that is there, and that you may use", id)
         if found["status"] not in statuses:
             raise InvalidField(field, f"must be {' or '.join(statuses)}, and is {found['status']}", id)
         return found
 
-    def ready(self, asks: Asks, id: str, operation: Operation) -> None:
+    def ready(self, caller: Caller, id: str, operation: Operation) -> None:
         """Wait until nothing is done to it any more. Raises ``Conflict`` when it is in error then."""
         deadline = time.monotonic() + LIMIT
-        while (status := self._status(asks, id)) not in ("available", "in-use"):
+        while (status := self._status(caller, id)) not in ("available", "in-use"):
             operation.check()
             if status is None or "error" in status:
-                raise Conflict(f"The {self.kind.noun} became {status or 'nothing'}: {self.why(asks, id)}")
+                raise Conflict(f"The {self.kind.noun} became {status or 'nothing'}: {self.why(caller, id)}")
             if time.monotonic() > deadline:
                 raise TimedOut(f"The {self.kind.noun} {id} is still {status}.")
             time.sleep(LOOK)
 
-    def made(self, asks: Asks, id: str, operation: Operation) -> None:
+    def made(self, caller: Caller, id: str, operation: Operation) -> None:
         """Wait until it is made; nothing is left of one that could not be."""
         try:
-            self.ready(asks, id, operation)
+            self.ready(caller, id, operation)
         except Conflict:
             with contextlib.suppress(MagnetarError):
-                asks.volume("DELETE", f"/{self.path}/{id}")
+                self.store(caller).delete(caller.context, id)
             raise
 
-    def why(self, asks: Asks, id: str) -> str:
+    def why(self, caller: Caller, id: str) -> str:
         """What the volume service says of its last failure."""
-        found = [one["user_message"] for one in asks.volume("GET", "/messages")["messages"]
-                 if one["resource_uuid"] == id]
+        messages = caller.cloud.services.volume.messages(caller.context)
+        found = [row["fault"] for _kind, row in messages if row["id"] == id]
         return str(found[0]) if found else "it does not say why; its log does."
 
-    def _status(self, asks: Asks, id: str) -> str | None:
+    def _status(self, caller: Caller, id: str) -> str | None:
         try:
-            return str(asks.volume("GET", f"/{self.path}/{id}")[self.word]["status"])
+            return str(self.store(caller).show(caller.context, id)["status"])
         except NotFound:
             return None
 
-    def told(self, asks: Asks, have: Document, want: Document, names: list[str]) -> None:
+    def told(self, caller: Caller, have: Document, want: Document, names: list[str]) -> None:
         """Name, description, metadata."""
-        body = {name: want[name] for name in names if name in ("name", "description")}
-        if body:
-            asks.volume("PUT", f"/{self.path}/{have['id']}", {self.word: body})
-        if "metadata" in names:
-            asks.volume("PUT", f"/{self.path}/{have['id']}/metadata", {"metadata": want["metadata"]})
+        values = {name: want[name] for name in names if name in ("name", "description", "metadata")}
+        if values:
+            self.store(caller).update(caller.context, have["id"], **values)
 
-    def remove(self, asks: Asks, have: Document, operation: Operation) -> None:
+    def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
         """Delete it, and wait until it is gone."""
-        asks.volume("DELETE", f"/{self.path}/{have['id']}")
+        self.store(caller).delete(caller.context, have["id"])
         deadline = time.monotonic() + LIMIT
-        while (status := self._status(asks, str(have["id"]))) is not None:
+        while (status := self._status(caller, str(have["id"]))) is not None:
             if "error" in status:
                 raise Conflict(f"The {self.kind.noun} {have['name']!r} could not be removed; it is {status}.")
             if time.monotonic() > deadline:
@@ -169,28 +168,37 @@ class Stored(Driver):
 class Volumes(Stored):
     """volume."""
 
-    kind, path, word = Volume, "volumes", "volume"
-    counted = ("maxTotalVolumes", "totalVolumesUsed")
+    kind = Volume
+    counted = ("volumes", "maxTotalVolumes")
     making = (Step("make", "make the content"),)
     removing = (Step("drop", "remove the content"),)
 
-    def shown(self, one: Mapping[str, Any]) -> Document:
+    def shown(self, caller: Caller, one: Mapping[str, Any]) -> Document:
         """As the kind has it."""
-        return shown(one)
+        return shown(one, caller.context.is_admin)
 
-    def complete(self, asks: Asks, want: Document, have: Document | None) -> Document:
+    def store(self, caller: Caller) -> Any:
+        """Where the volume service has them."""
+        return caller.cloud.services.volume.volumes
+
+    def names(self, caller: Caller) -> dict[str, str]:
+        """Their names by uuid."""
+        found, _count = self.store(caller).list(caller.context, VolumeListing(), attached=False)
+        return {str(one["id"]): one["name"] or "" for one in found}
+
+    def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
         """Sources by uuid; they say how a volume is made, and are compared with what is noted of that."""
         want = dict(want)
         if want.get("format") not in (None, have and have["format"]):
             raise InvalidField("format", "is the pool's own affair in a cloud; leave it out", want["format"])
         want["format"] = have["format"] if have else None
-        for name, noun in (("image", IMAGES), ("source_volume", self), ("snapshot", SNAPSHOTS)):
+        for name, driver in (("image", IMAGES), ("source_volume", self), ("snapshot", SNAPSHOTS)):
             given = want.get(name)
             if given and not is_uuid(given):
-                found = noun.find(asks, given)
+                found, noun = driver.find(caller, given), driver.kind.noun
                 if found is None:
-                    missing(InvalidField(name, f"there is no {noun.kind.noun} {given!r} in this cloud "
-                                                               "that you may use"), noun.kind.noun, given)
+                    missing(InvalidField(name, f"there is no {noun} {given!r} in this cloud that you may use"), noun,
+                            given)
                 want[name] = found["id"] if found else given
             elif given:
                 want[name] = given.lower()
@@ -201,33 +209,33 @@ class Volumes(Stored):
                            fields=["size"])
         return want
 
-    def possible(self, asks: Asks, want: Document, have: Document | None) -> None:
+    def possible(self, caller: Caller, want: Document, have: Document | None) -> None:
         """Its source is there and fits, its pool exists, and *have* can go."""
         if have:
-            self._may_go(asks, have)
+            self._may_go(caller, have)
         size, least = want.get("size") or 0, 0
-        for field, path, statuses in SOURCES:
+        for field, statuses in SOURCES:
             given = want.get(field)
             if not given or not is_uuid(given):  # a name that is left is one that a dry run assumes
                 continue
             if have and given == have["id"]:
                 raise InvalidField(field, "must be another volume: this one is gone when it is made anew", given)
-            found = self.source(asks, field, path, given, statuses)
+            found = self.source(caller, field, given, statuses)
             least = _gib(found) if field == "image" else found["size"]
             size = size or (0 if field == "image" else least)
             if size < least:
                 raise InvalidField("size", f"must be at least {least} GiB, which its {field} needs", size)
         if want["pool"] != "default":
             try:
-                asks.volume("GET", f"/types/{quote(want['pool'], safe='')}")
+                caller.cloud.services.volume.types.named(want["pool"])
             except NotFound as error:
                 raise InvalidField("pool", f"must be one that there is. {error.message}", want["pool"]) from None
-        assumed = any(want.get(field) and not is_uuid(want[field]) for field, _path, _statuses in SOURCES)
+        assumed = any(want.get(field) and not is_uuid(want[field]) for field, _statuses in SOURCES)
         if not size and not assumed:
             raise InvalidField("size", "is required to make a volume that is no copy of another")
-        self.room(asks, size, have)
+        self.room(caller, size, have)
 
-    def _may_go(self, asks: Asks, have: Document) -> None:
+    def _may_go(self, caller: Caller, have: Document) -> None:
         users = sorted(one["server"] for one in have["attachments"])
         if users:
             raise Conflict(f"Volume {have['name']!r} is attached to server {', '.join(users)}. Detach it first, then "
@@ -235,18 +243,21 @@ class Volumes(Stored):
         if have["_status"] != "available" and "error" not in have["_status"]:
             raise Conflict(f"Volume {have['name']!r} is {have['_status']}. Wait until it is available, then repeat the "
                            "call.")
-        if asks.volume("GET", "/snapshots", volume_id=have["id"], limit=1)["snapshots"]:
+        if SNAPSHOTS.of(caller, have["id"]):
             raise Conflict(f"Volume {have['name']!r} has snapshots, and cannot go before them. Remove them first, then "
                            "make it anew.")
 
-    def make(self, asks: Asks, want: Document, operation: Operation) -> None:
-        """POST volumes; it waits for the content."""
-        body = {"name": want["name"], "description": want["description"], "metadata": want["metadata"],
-                "size": want.get("size"), "multiattach": want["multiattach"], "imageRef": want["image"],
-                "source_volid": want["source_volume"], "snapshot_id": want["snapshot"],
-                "volume_type": None if want["pool"] == "default" else want["pool"]}
-        made = asks.volume("POST", "/volumes", {"volume": {name: value for name, value in body.items() if value}})
-        self.made(asks, made["volume"]["id"], operation)
+    def make(self, caller: Caller, want: Document, operation: Operation) -> str:
+        """Make it, and wait for the content."""
+        check_writer(caller.context)
+        wanted = {"name": want["name"], "description": want["description"], "metadata": want["metadata"],
+                  "multiattach": want["multiattach"], "image_id": want["image"],
+                  "source_volume_id": want["source_volume"], "snapshot_id": want["snapshot"],
+                  "volume_type": None if want["pool"] == "default" else want["pool"]}
+        made = caller.cloud.services.volume.create(caller.context, want.get("size") or 0, **{
+            name: value for name, value in wanted.items() if value})
+        self.made(caller, made["id"], operation)
+        return str(made["id"])
 
     def plan(self, want: Document | None, have: Document | None) -> Iterator[Step]:
         """More room has to be made."""
@@ -254,25 +265,30 @@ class Volumes(Stored):
         if want and have and want.get("size") != have["size"]:
             yield Step("grow", f"grow it to {want['size']} GiB")
 
-    def change(self, asks: Asks, have: Document, want: Document, names: list[str], operation: Operation) -> None:
+    def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
         """What it is called, and more room."""
-        self.told(asks, have, want, names)
+        self.told(caller, have, want, names)
         if "size" in names:
-            asks.volume("POST", f"/volumes/{have['id']}/action", {"os-extend": {"new_size": want["size"]}})
-            self.ready(asks, str(have["id"]), operation)
-            if self.one(asks, str(have["id"]))["size"] < want["size"]:
-                raise Conflict(f"Volume {have['name']!r} did not grow: {self.why(asks, str(have['id']))}")
+            caller.cloud.services.volume.act(caller.context, have["id"], actions.extend, new_size=want["size"],
+                                             in_use=True)
+            self.ready(caller, str(have["id"]), operation)
+            if self.one(caller, str(have["id"]))["size"] < want["size"]:
+                raise Conflict(f"Volume {have['name']!r} did not grow: {self.why(caller, str(have['id']))}")
 
 
 class Snapshots(Stored):
     """volume_snapshot."""
 
-    kind, path, word = VolumeSnapshot, "snapshots", "snapshot"
-    counted = ("maxTotalSnapshots", "totalSnapshotsUsed")
+    kind = VolumeSnapshot
+    counted = ("snapshots", "maxTotalSnapshots")
     making = (Step("make", "make the content"),)
     removing = (Step("drop", "remove the content"),)
 
-    def shown(self, one: Mapping[str, Any]) -> Document:
+    def store(self, caller: Caller) -> Any:
+        """Where the volume service has them."""
+        return caller.cloud.services.volume.snapshots
+
+    def shown(self, caller: Caller, one: Mapping[str, Any]) -> Document:
         """As the kind has it."""
         return {**{name: one[name] for name in ("id", "size", "created_at", "updated_at", "metadata")},
                 "name": one["name"] or "", "description": one["description"] or "", "volume": one["volume_id"],
@@ -280,31 +296,36 @@ class Snapshots(Stored):
                 "status": one["status"] if one["status"] in ("creating", "available") else "error",
                 "_status": one["status"]}
 
-    def complete(self, asks: Asks, want: Document, have: Document | None) -> Document:
+    def of(self, caller: Caller, volume: str) -> list[Document]:
+        """Those of a volume."""
+        return self._listed(caller, volume_id=volume)
+
+    def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
         """The volume by uuid."""
         given = str(want["volume"])
-        found = None if is_uuid(given) else VOLUMES.find(asks, given)
+        found = None if is_uuid(given) else VOLUMES.find(caller, given)
         if not is_uuid(given) and found is None:
-            missing(InvalidField("volume", f"there is no volume {given!r} that you may use"), "volume",
-                     given)
+            missing(InvalidField("volume", f"there is no volume {given!r} that you may use"), "volume", given)
         return {**want, "volume": found["id"] if found else given}
 
-    def possible(self, asks: Asks, want: Document, have: Document | None) -> None:
+    def possible(self, caller: Caller, want: Document, have: Document | None) -> None:
         """The volume is there, and may have one more."""
         if is_uuid(want["volume"]):  # else a dry run assumes it
-            volume = self.source(asks, "volume", "volumes", want["volume"], ("available", "in-use"))
-            self.room(asks, volume["size"], have)
+            volume = self.source(caller, "volume", want["volume"], ("available", "in-use"))
+            self.room(caller, volume["size"], have)
 
-    def make(self, asks: Asks, want: Document, operation: Operation) -> None:
-        """POST snapshots, of volumes in use too."""
-        made = asks.volume("POST", "/snapshots", {"snapshot": {
-            "volume_id": want["volume"], "name": want["name"], "description": want["description"],
-            "metadata": want["metadata"], "force": True}})
-        self.made(asks, made["snapshot"]["id"], operation)
+    def make(self, caller: Caller, want: Document, operation: Operation) -> str:
+        """Take it, of a volume in use too."""
+        check_writer(caller.context)
+        made = caller.cloud.services.volume.create_snapshot(
+            caller.context, want["volume"], name=want["name"], description=want["description"],
+            metadata=want["metadata"])
+        self.made(caller, made["id"], operation)
+        return str(made["id"])
 
-    def change(self, asks: Asks, have: Document, want: Document, names: list[str], operation: Operation) -> None:
+    def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
         """What it is called."""
-        self.told(asks, have, want, names)
+        self.told(caller, have, want, names)
 
 
 def _gib(image: Mapping[str, Any]) -> int:

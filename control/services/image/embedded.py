@@ -18,7 +18,7 @@ from magnetar_core.errors import Conflict, Forbidden, Gone, InvalidRequest, NotF
 
 from . import fields, images
 from .content import Content
-from .images import Listing, Page
+from .images import ImageListing, Page
 from .members import Members
 from .permissions import check_fields, check_owner
 from .tables import deleted
@@ -52,9 +52,9 @@ class Embedded:
     def list(self, context: Context, name: str | None = None) -> Documents:
         """All images that a list of *context* shows; those of a *name* where it is given."""
         filters = [] if name is None else [("name", "eq", name)]
-        return self.page(context, Listing(filters=[*filters, ("os_hidden", "eq", False)]))[0]
+        return self.page(context, ImageListing(filters=[*filters, ("os_hidden", "eq", False)]))[0]
 
-    def page(self, context: Context, listing: Listing) -> Page:
+    def page(self, context: Context, listing: ImageListing) -> Page:
         """A page of images, and whether more follow."""
         with self.database.read() as connection:
             return images.page(connection, context, listing)

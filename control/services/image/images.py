@@ -53,7 +53,7 @@ _VISIBLE = _BY_ID.where(or_(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listing:
+class ImageListing:
     """Which images a list has. *visibility*: that one, or ``all``; left out: one's own, public ones, and shared ones
     that were accepted. *member_status*: shared ones in that status, or ``all``. *filters*: (field, operator, value), of
     which all hold; operators are eq, neq, gt, gte, lt, lte and in; what is no field is a property. *sort*: fields, and
@@ -145,7 +145,7 @@ def was_there(connection: Connection, id: str) -> bool:
     return connection.execute(select(deleted.c.id).where(deleted.c.id == id)).first() is not None
 
 
-def page(connection: Connection, context: Context, listing: Listing) -> Page:
+def page(connection: Connection, context: Context, listing: ImageListing) -> Page:
     """The images of a list, and whether more follow. Raises ``InvalidRequest`` for a marker that is not there."""
     keys = [*listing.sort, ("id", listing.sort[-1][1])]
     conditions = [_listed(context, listing), *(_filter(*one) for one in listing.filters)]
@@ -160,7 +160,7 @@ def page(connection: Connection, context: Context, listing: Listing) -> Page:
     return with_tags(connection, found[:limit]), len(found) > limit > 0
 
 
-def _listed(context: Context, listing: Listing) -> Condition:
+def _listed(context: Context, listing: ImageListing) -> Condition:
     wanted, status = listing.visibility, listing.member_status
     everything = context.is_admin and status is None
     if wanted is None and everything:

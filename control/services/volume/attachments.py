@@ -8,12 +8,14 @@ import uuid
 import orjson
 from sqlalchemy import Connection, RowMapping, delete, insert, select, update
 
-from magnetar_control.services import Context, Document
-from magnetar_control.store.database import now
+from magnetar_control.services import Context, Document, Documents
+from magnetar_control.store.database import Database, now
 from magnetar_core.errors import NotFound
 
+from .listing import VolumeListing, listed
+from .rows import check_writer, seen, set_, wrong_status
 from .tables import attachments, volumes
-from .volumes import follow, seen, set_, wrong_status
+from .volumes import follow
 
 
 def reserve(connection: Connection, context: Context, volume_id: str, server_id: str | None, id: str | None = None,
@@ -108,3 +110,52 @@ def of(connection: Connection, ids: list[str]) -> dict[str, list[RowMapping]]:
             attachments.c.created_at, attachments.c.id)).mappings():
         found[row["volume_id"]].append(row)
     return found
+
+
+class AttachmentStore:
+    """Attachments, for callers. Each method is one transaction."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    def list(self, context: Context, listing: VolumeListing) -> Documents:
+        """A page of attachments, with ``volume_host``."""
+        with self.database.read() as connection:
+            rows, _count = listed(connection, context, attachments, listing)
+            hosts = {row.id: row.host for row in connection.execute(select(volumes.c.id, volumes.c.host).where(
+                volumes.c.id.in_([row["volume_id"] for row in rows])))}
+        return [{**row, "volume_host": hosts.get(row["volume_id"])} for row in rows]
+
+    def show(self, context: Context, id: str) -> Document:
+        """One, with ``volume_host``. Raises ``NotFound``."""
+        with self.database.read() as connection:
+            row = one(connection, context, id)
+            host = connection.execute(select(volumes.c.host).where(volumes.c.id == row["volume_id"])).scalar()
+        return {**row, "volume_host": host}
+
+    def create(self, context: Context, volume_id: str, server_id: str | None, mode: str,
+               connector: Document | None) -> str:
+        """Keep a volume for a server; the attachment's id."""
+        check_writer(context)
+        with self.database.write() as connection:
+            return str(reserve(connection, context, volume_id, server_id, None, mode, connector)["id"])
+
+    def update(self, context: Context, id: str, connector: Document) -> None:
+        """A host is about to attach it."""
+        check_writer(context)
+        with self.database.write() as connection:
+            connect(connection, one(connection, context, id)["id"], connector)
+
+    def complete(self, context: Context, id: str) -> None:
+        """The server has it now."""
+        check_writer(context)
+        with self.database.write() as connection:
+            complete(connection, one(connection, context, id)["id"])
+
+    def delete(self, context: Context, id: str) -> Documents:
+        """The server has it no more; what others have of the volume."""
+        check_writer(context)
+        with self.database.write() as connection:
+            row = one(connection, context, id)
+            drop(connection, row["id"])
+            return [{**left} for left in of(connection, [row["volume_id"]])[row["volume_id"]]]

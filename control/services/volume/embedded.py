@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -15,17 +15,20 @@ from magnetar_control.agents import Agents
 from magnetar_control.services import Context, Document, Images
 from magnetar_control.store.database import Database
 from magnetar_control.store.tables import API
-from magnetar_control.web import Request
 from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 
-from . import attachments, volumes
-from .application import Application
-from .snapshots import begin
+from . import attachments, quotas, volumes
+from .actions import ADMIN
+from .attachments import AttachmentStore
+from .rows import asked, check_admin, check_writer, own, seen, wrong_status
+from .snapshots import SnapshotStore, begin
+from .snapshots import documents as snapshot_documents
 from .tables import attachments as attachment_rows
 from .tables import snapshots
 from .tables import volumes as table
 from .types import Types
-from .work import BELL, Hosts, Reach, Worker
+from .volumes import VolumeStore, documents
+from .worker import BELL, Hosts, Reach, Worker
 
 GIB = 2**30
 TABLES = ("volumes", "volume_snapshots", "volume_attachments", "quotas")
@@ -42,15 +45,13 @@ class Embedded:
         self.database, self.images, self.zone = database, images, zone
         self.reach = Reach(hosts, agents, ensure_image)
         self.types = Types(tuple(pools))
+        self.volumes, self.snapshots = VolumeStore(database), SnapshotStore(database)
+        self.attachments = AttachmentStore(database)
         self.worker = Worker(database, self.reach, pause)
 
     def create_tables(self) -> None:
         """Make the tables that are not there."""
         API.create_all(self.database.engine, [one for one in API.sorted_tables if one.name in TABLES])
-
-    def application(self, authenticate: Callable[[Request], None]) -> Application:
-        """What is mounted at ``/volume``; *authenticate* sets ``request.context`` or raises ``Unauthenticated``."""
-        return Application(self, authenticate)
 
     def start(self, threads: int = 4) -> None:
         """Work in the background from now on; what a process that died has left is gone on with."""
@@ -68,26 +69,28 @@ class Embedded:
         """See ``services.Volumes``."""
         with self.database.read() as connection:
             row = connection.execute(_one(context, id)).mappings().first()
-            return plain(row, attachments.of(connection, [id])[id]) if row else None
+            return documents(connection, [row])[0] if row else None
 
     def snapshot(self, context: Context, id: str) -> Document | None:
         """See ``services.Volumes``."""
         with self.database.read() as connection:
             row = connection.execute(select(snapshots).where(
-                snapshots.c.id == id, volumes.own(snapshots, context))).mappings().first()
-        return {name: row[name] for name in ("id", "name", "volume_id", "size", "status", "bootable", "host")} if row \
-            else None
+                snapshots.c.id == id, own(snapshots, context))).mappings().first()
+        return snapshot_documents([row])[0] if row else None
 
     def create_snapshot(self, context: Context, volume_id: str, **fields: Any) -> Document:
-        """See ``services.Volumes``. Raises ``NotFound``, 400 when the volume is not ready, 413."""
+        """See ``services.Volumes``; besides: description, metadata, ``in_use`` (false: not of a volume in use). Raises
+        ``NotFound``, ``InvalidRequest`` when the volume is not ready, ``TooLarge``."""
         id = fields.get("id") or str(uuid.uuid4())
         there = self.snapshot(context, id)
         if there is None:
             with self.database.write() as connection:
-                row = volumes.seen(connection, table, context, volume_id)
-                if row["status"] not in ("available", "in-use"):
-                    raise volumes.wrong_status(table, row, ("available", "in-use"))
-                begin(connection, context, row, id, name=fields.get("name"))
+                row = seen(connection, table, context, volume_id)
+                statuses = ("available", "in-use") if fields.get("in_use", True) else ("available",)
+                if row["status"] not in statuses:
+                    raise wrong_status(table, row, statuses)
+                begin(connection, context, row, id, name=fields.get("name"), description=fields.get("description"),
+                      metadata=orjson.dumps(fields.get("metadata") or {}).decode())
                 self.database.ring(connection, BELL)
             there = self.snapshot(context, id)
         assert there is not None
@@ -97,9 +100,9 @@ class Embedded:
         """See ``services.Volumes``."""
         with self.database.write() as connection:
             row = connection.execute(select(snapshots).where(
-                snapshots.c.id == id, volumes.own(snapshots, context))).mappings().first()
+                snapshots.c.id == id, own(snapshots, context))).mappings().first()
             if row is not None and row["status"] != "deleting":
-                volumes.asked(connection, snapshots, row, "delete", status="deleting")
+                asked(connection, snapshots, row, "delete", status="deleting")
                 self.database.ring(connection, BELL)
 
     def create(self, context: Context, size: int, **fields: Any) -> Document:
@@ -149,6 +152,17 @@ class Embedded:
             raise InvalidRequest(f"Invalid input received: Image {id} needs {least} GiB; the volume is to have {size}.")
         return {"bootable": True, "image_metadata": orjson.dumps(volumes.of_image(image)).decode()}
 
+    def act(self, context: Context, id: str, action: Callable[..., Document | None], **given: Any) -> Document | None:
+        """Have one of ``actions`` done to a volume, in one transaction, for a caller."""
+        check_writer(context)
+        if action in ADMIN:
+            check_admin(context, ADMIN[action])
+        with self.database.write() as connection:
+            attachments.lock(connection, id)
+            found = action(connection, context, seen(connection, table, context, id), **given)
+            self.database.ring(connection, BELL)
+        return found
+
     def wait(self, id: str, limit: float) -> Document:
         """See ``services.Volumes``. Where nobody is at it, it is made here."""
         deadline = time.monotonic() + limit
@@ -157,7 +171,7 @@ class Embedded:
             with self.database.read() as connection:
                 row = connection.execute(select(table).where(table.c.id == id)).mappings().first()
                 if row is not None and row["status"] not in ("creating", "error"):
-                    return plain(row, attachments.of(connection, [id])[id])
+                    return documents(connection, [row])[0]
             if row is None or row["status"] == "error":
                 why = f" {row['fault']}" if row is not None and row["fault"] else ""
                 raise InvalidRequest(f"Volume {id} could not be made.{why}" if row is not None else
@@ -176,8 +190,8 @@ class Embedded:
             if row is None or fields.get("attachment_id") not in (None, row["id"]):
                 row = attachments.reserve(connection, context, id, server_id, fields.get("attachment_id"),
                                           fields.get("mode", "rw"))
-            volume = volumes.seen(connection, table, context, id)
-            return {"id": row["id"], "volume": plain(volume, attachments.of(connection, [id])[id])}
+            volume = seen(connection, table, context, id)
+            return {"id": row["id"], "volume": documents(connection, [volume])[0]}
 
     def attached(self, attachment_id: str, host: str, device: str) -> None:
         """See ``services.Volumes``."""
@@ -188,6 +202,24 @@ class Embedded:
         """See ``services.Volumes``."""
         with self.database.write() as connection:
             attachments.drop(connection, attachment_id)
+
+    def quotas(self, project_id: str) -> tuple[dict[str, int], dict[str, int]]:
+        """What a project may have at most (-1: as much as it likes), and what it has: volumes, gigabytes, snapshots."""
+        with self.database.read() as connection:
+            return quotas.limits(connection, project_id), quotas.usage(connection, project_id)
+
+    def set_quotas(self, project_id: str, given: Mapping[str, int | None]) -> dict[str, int]:
+        """Set limits of a project (``None``: the usual one again); all that it has then."""
+        with self.database.write() as connection:
+            quotas.set_limits(connection, project_id, given)
+            return quotas.limits(connection, project_id)
+
+    def messages(self, context: Context) -> list[tuple[str, Document]]:
+        """What went wrong with the project's volumes and snapshots: the kind, and the row with its ``fault``."""
+        with self.database.read() as connection:
+            return [(noun, {**row}) for rows, noun in ((table, "VOLUME"), (snapshots, "VOLUME_SNAPSHOT"))
+                    for row in connection.execute(rows.select().where(
+                        rows.c.project_id == context.project_id, rows.c.fault.is_not(None))).mappings()]
 
     def users(self) -> dict[str, str]:
         """See ``services.Volumes``."""
@@ -220,15 +252,4 @@ class Embedded:
 
 
 def _one(context: Context, id: str) -> Select[Any]:
-    return select(table).where(table.c.id == id, volumes.own(table, context))
-
-
-def plain(row: Any, held: Sequence[Any]) -> Document:
-    """A volume as ``services.Volumes`` has it."""
-    names = ("id", "name", "description", "status", "size", "multiattach", "bootable", "host", "volume_type",
-             "readonly", "availability_zone", "project_id", "user_id", "snapshot_id", "source_volid", "fault",
-             "created_at")
-    return {**{name: row[name] for name in names}, "metadata": volumes.document(row["metadata"]),
-            "volume_image_metadata": volumes.document(row["image_metadata"]),
-            "attachments": [{name: one[name] for name in ("id", "server_id", "device", "attached_at", "status")}
-                            for one in held]}
+    return select(table).where(table.c.id == id, own(table, context))

@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from magnetar_control.services import Document
 from magnetar_core.errors import NotFound
 
 NAMESPACE = uuid.UUID("0d4f4a51-7b3f-5a55-8f0c-2f9f4d1d9c07")
@@ -31,9 +30,3 @@ class Types:
             if given in (name, self.id(name)):
                 return name
         raise NotFound(f"Volume type {given} could not be found. There are: {', '.join(self.pools)}.")
-
-    def show(self, name: str) -> Document:
-        """As Cinder shows it."""
-        return {"id": self.id(name), "name": name, "is_public": True, "os-volume-type-access:is_public": True,
-                "description": f"Volumes in the pool {name} of a compute host.", "extra_specs": {},
-                "qos_specs_id": None}

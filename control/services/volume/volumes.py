@@ -1,109 +1,39 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Rules of volumes: what may become of one, in one transaction each. The work on the host is ``work``'s."""
+"""Volumes: what may become of one, in one transaction each. ``worker`` does the work on the host."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import orjson
-from sqlalchemy import ColumnElement, Connection, RowMapping, Table, and_, delete, func, insert, or_, select, update
+from sqlalchemy import Connection, RowMapping, and_, func, insert, select, update
 
-from magnetar_control.services import Context, Document
-from magnetar_control.store.database import now
-from magnetar_control.store.quotas import turn
-from magnetar_control.store.tables import quotas
-from magnetar_core.errors import Conflict, InvalidRequest, MagnetarError, NotFound, TooLarge
+from magnetar_control.services import Context, Document, Documents
+from magnetar_control.store.database import Database, now
+from magnetar_core.errors import InvalidRequest
 
+from .listing import VolumeListing, listed, mine
+from .quotas import within
+from .rows import (
+    asked,
+    change_metadata,
+    check_admin,
+    check_writer,
+    document,
+    seen,
+    update_row,
+    wrong_status,
+)
 from .tables import attachments, snapshots, volumes
+from .worker import BELL
 
 #: Statuses that follow from the attachments.
 FOLLOWING = ("available", "reserved", "attaching", "in-use", "detaching")
+#: Columns that are shown.
+SHOWN = ("id", "name", "description", "status", "size", "multiattach", "bootable", "host", "volume_type", "readonly",
+         "availability_zone", "project_id", "user_id", "snapshot_id", "source_volid", "fault", "created_at",
+         "updated_at")
 DELETABLE = ("available", "error", "error_extending", "error_deleting", "error_restoring")
-#: Limits of a project where the table ``quotas`` has none; Cinder's defaults.
-LIMITS = {"volumes": 10, "gigabytes": 1000, "snapshots": 10}
-NOUNS = {"volumes": "Volume", "volume_snapshots": "Snapshot", "volume_attachments": "Volume attachment"}
-
-
-def own(table: Table, context: Context) -> ColumnElement[bool]:
-    """What *context* may see: its project's; for admins everything."""
-    mine = table.c.project_id == (context.project_id or "")
-    return or_(mine, table.c.id.is_not(None)) if context.is_admin else mine
-
-
-def seen(connection: Connection, table: Table, context: Context, id: str) -> RowMapping:
-    """The row that *context* may see; raises ``NotFound``."""
-    row = connection.execute(select(table).where(table.c.id == id, own(table, context))).mappings().first()
-    if row is None:
-        raise NotFound(f"{NOUNS[table.name]} {id} could not be found.")
-    return row
-
-
-def set_(connection: Connection, table: Table, id: str, **values: Any) -> None:
-    """Change a row."""
-    connection.execute(update(table).where(table.c.id == id).values(updated_at=now(), **values))
-
-
-def asked(connection: Connection, table: Table, row: RowMapping, task: str, statuses: Sequence[str] | None = None,
-          **values: Any) -> None:
-    """Note a task for the worker. Raises ``InvalidRequest`` where the status is none of *statuses*, or has changed."""
-    if statuses is not None and row["status"] not in statuses:
-        raise wrong_status(table, row, statuses)
-    done = connection.execute(update(table).where(table.c.id == row["id"], table.c.status == row["status"]).values(
-        task=task, holder=None, lease_until=None, not_before=None, attempts=0, fault=None, updated_at=now(), **values))
-    if not done.rowcount:
-        raise Conflict(f"{NOUNS[table.name]} {row['id']} was just changed by somebody else; look again.")
-
-
-def wrong_status(table: Table, row: RowMapping, statuses: Sequence[str]) -> MagnetarError:
-    """It is in no state for this."""
-    noun = NOUNS[table.name]
-    return InvalidRequest(f"Invalid {noun.lower()}: {noun} {row['id']} status must be {' or '.join(statuses)}, but "
-                          "current "
-                 f"status is: {row['status']}.")
-
-
-def limits(connection: Connection, project_id: str) -> dict[str, int]:
-    """Limits of a project; -1 for none."""
-    found = dict(LIMITS)
-    rows = connection.execute(select(quotas).where(
-        quotas.c.project_id.in_(("default", project_id)), quotas.c.resource.in_(LIMITS))).all()
-    for row in sorted(rows, key=lambda row: row.project_id != "default"):
-        found[row.resource] = row.limit
-    return found
-
-
-def set_limits(connection: Connection, project_id: str, given: Mapping[str, int | None]) -> None:
-    """Set limits of a project; ``None`` is the usual one again."""
-    connection.execute(delete(quotas).where(quotas.c.project_id == project_id, quotas.c.resource.in_(given)))
-    for resource, number in given.items():
-        if number is not None:
-            connection.execute(insert(quotas).values(project_id=project_id, resource=resource, limit=number))
-
-
-def usage(connection: Connection, project_id: str) -> dict[str, int]:
-    """What a project has; snapshots count as gigabytes too, as in Cinder."""
-    def of(table: Table) -> tuple[int, int]:
-        count, size = connection.execute(select(func.count(), func.coalesce(func.sum(table.c.size), 0))
-                                         .select_from(table).where(table.c.project_id == project_id)).one()
-        return int(count), int(size)
-
-    (count, size), (taken, taken_size) = of(volumes), of(snapshots)
-    return {"volumes": count, "gigabytes": size + taken_size, "snapshots": taken}
-
-
-def within(connection: Connection, project_id: str, **more: int) -> None:
-    """Raises ``TooLarge`` (Cinder's over-quota status) where *more* is beyond a limit. What it finds stays true until
-    the transaction ends: who wants more in the same project waits."""
-    most = limits(connection, project_id)
-    if all(most[resource] < 0 for resource in more):
-        return
-    turn(connection, project_id)
-    have = usage(connection, project_id)
-    for resource, number in more.items():
-        if most[resource] >= 0 and number > 0 and have[resource] + number > most[resource]:
-            raise TooLarge(f"Quota exceeded for {resource}: the project has {have[resource]}, asked for {number} "
-                        f"more, and may have {most[resource]}.")
 
 
 def create(connection: Connection, context: Context, values: Document) -> None:
@@ -196,6 +126,63 @@ def of_image(image: Document) -> Document:
     return {**image.get("properties", {}), **{name: str(value) for name, value in told.items() if value is not None}}
 
 
-def document(text: str | None) -> Any:
-    """A column with JSON."""
-    return orjson.loads(text) if text else {}
+def documents(connection: Connection, rows: Sequence[RowMapping], attached: bool = True) -> list[Document]:
+    """Volumes as ``services.Volumes`` has them; *attached*: with their attachments."""
+    held: dict[str, list[Document]] = {row["id"]: [] for row in rows}
+    if attached:
+        for one in connection.execute(select(attachments).where(attachments.c.volume_id.in_(held)).order_by(
+                attachments.c.created_at, attachments.c.id)).mappings():
+            held[one["volume_id"]].append({name: one[name] for name in (
+                "id", "volume_id", "server_id", "host", "device", "attached_at", "status")})
+    return [{**{name: row[name] for name in SHOWN}, "metadata": document(row["metadata"]),
+             "volume_image_metadata": document(row["image_metadata"]), "attachments": held[row["id"]]} for row in rows]
+
+
+class VolumeStore:
+    """Volumes, for callers. Each method is one transaction."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    def list(self, context: Context, listing: VolumeListing = VolumeListing(),  # noqa: B008 - it is frozen
+             attached: bool = True) -> tuple[Documents, int | None]:
+        """A page of volumes, and how many there are on all pages where that is asked; *attached*: with attachments."""
+        with self.database.read() as connection:
+            rows, count = listed(connection, context, volumes, listing)
+            return documents(connection, rows, attached), count
+
+    def summary(self, context: Context, listing: VolumeListing) -> tuple[int, int, dict[str, set[str]]]:
+        """How many, how large together, and all values of each key of their metadata."""
+        where = mine(context, volumes, listing)
+        with self.database.read() as connection:
+            count, size = connection.execute(select(func.count(), func.coalesce(func.sum(volumes.c.size), 0))
+                                             .select_from(volumes).where(where)).one()
+            texts = connection.execute(select(volumes.c.metadata).where(where, volumes.c.metadata != "{}")).scalars()
+            values: dict[str, set[str]] = {}
+            for text in texts:
+                for key, value in document(text).items():
+                    values.setdefault(key, set()).add(value)
+        return count, size, values
+
+    def show(self, context: Context, id: str) -> Document:
+        """One. Raises ``NotFound``."""
+        with self.database.read() as connection:
+            return documents(connection, [seen(connection, volumes, context, id)])[0]
+
+    def update(self, context: Context, id: str, **values: Any) -> None:
+        """Change name, description or metadata."""
+        update_row(self.database, volumes, context, id, values)
+
+    def change_metadata(self, context: Context, id: str, change: Callable[[Document], Document]) -> Document:
+        """Change the metadata to what *change* makes of it."""
+        return change_metadata(self.database, volumes, context, id, change)
+
+    def delete(self, context: Context, id: str, cascade: bool = False, force: bool = False) -> None:
+        """Note that it is to go; *cascade*: with its snapshots; *force*: in any status, for admins."""
+        check_writer(context)
+        if force:
+            check_admin(context, "volume:force_delete")
+        with self.database.write() as connection:
+            row = seen(connection, volumes, context, id)
+            begin_delete(connection, row, cascade=cascade, force=force)
+            self.database.ring(connection, BELL)

@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import insert, update
 
 from magnetar_control.api.v1 import Native
+from magnetar_control.api.volume import Application
 from magnetar_control.services.volume import Embedded
 from magnetar_control.services.volume.tables import volumes
 from magnetar_control.store import keypairs, server_groups
@@ -129,7 +130,7 @@ def test_more_attachments_are_not_more_queries(cloud):
     def authenticate(request):
         request.context = WHO[request.headers["x-auth-token"]]
 
-    native = Native(cloud.cloud, {"": cloud.application, "/volume": volume.application(authenticate)})
+    native = Native(cloud.cloud, {"": cloud.application, "/volume": Application(volume, authenticate)})
 
     def more(count):
         for _at in range(count):

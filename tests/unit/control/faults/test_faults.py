@@ -16,7 +16,7 @@ from sqlalchemy.exc import OperationalError
 from magnetar_control.conductor import audit
 from magnetar_control.conductor.flows import FLOWS
 from magnetar_control.conductor.host_watch import HostWatch
-from magnetar_control.services.volume import work as volume_work
+from magnetar_control.services.volume import worker as volume_work
 from magnetar_control.store import actions as queue
 from magnetar_control.store import bell, servers, tables
 from magnetar_control.store import database as database_module

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from magnetar_control.services.volume import work
+from magnetar_control.services.volume import worker as work
 from magnetar_core.errors import Conflict, MagnetarError
 from tests.unit.control.cloud import Cloud
 

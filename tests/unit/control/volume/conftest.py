@@ -16,6 +16,7 @@ from magnetar_agent.agent import Agent
 from magnetar_agent.fake import FakeHypervisor
 from magnetar_agent.settings import Settings
 from magnetar_control.agents import Agents
+from magnetar_control.api.volume import Application
 from magnetar_control.services.volume import Embedded
 from magnetar_control.store.database import Database
 from tests.unit.agent.serving import served
@@ -98,4 +99,4 @@ def service(database: Database, cloud: Cloud) -> Embedded:
 @pytest.fixture
 def ask(service: Embedded) -> Asker:
     """Asks as a user, at the newest microversion."""
-    return Asker(service.application(authenticate), headers={"openstack-api-version": "volume latest"})
+    return Asker(Application(service, authenticate), headers={"openstack-api-version": "volume latest"})

@@ -10,6 +10,7 @@ from threading import Barrier
 import openstack
 import pytest
 
+from magnetar_control.api.volume import Application
 from magnetar_core.errors import MagnetarError
 from tests.unit.control.serving import ADMIN, ALICE, BOB, Asker, authenticate, served
 
@@ -186,7 +187,7 @@ def test_what_is_shown_follows_the_microversion(ask, volume):
 
 def test_the_real_client(service, volume):
     service.start(1)
-    with served(volume=service.application(authenticate)) as url:
+    with served(volume=Application(service, authenticate)) as url:
         cloud = openstack.connect(auth_type="admin_token", auth={"endpoint": url, "token": "alice"}, region_name="one",
                                   block_storage_endpoint_override=f"{url}/volume/v3", load_yaml_config=False,
                                   load_envvars=False)

@@ -153,7 +153,7 @@ def test_what_is_deleted_while_it_is_made_does_not_stay(ask, service, cloud):
 
 
 def test_a_lease_is_renewed_while_somebody_is_at_it(ask, service, cloud, monkeypatch):
-    monkeypatch.setattr("magnetar_control.services.volume.work.LEASE", 0.06)
+    monkeypatch.setattr("magnetar_control.services.volume.worker.LEASE", 0.06)
 
     def slow(host, id):
         cloud.ensure_image(host, id)

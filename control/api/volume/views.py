@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from sqlalchemy import RowMapping
+from collections.abc import Mapping
+from typing import Any
 
 from magnetar_control.services import Document
+from magnetar_control.services.volume.types import Types
 from magnetar_control.web import Request
 
-from .types import Types
-from .volumes import document
+Row = Mapping[Any, Any]
 
 
 def href(request: Request, noun: str, id: str) -> str:
@@ -26,24 +25,23 @@ def links(request: Request, noun: str, id: str) -> list[Document]:
     return [{"rel": "self", "href": url}, {"rel": "bookmark", "href": url.replace("/v3/", "/", 1)}]
 
 
-def brief(request: Request, row: RowMapping) -> Document:
+def brief(request: Request, row: Row) -> Document:
     """A volume in a list without details."""
     return {"id": row["id"], "name": row["name"], "links": links(request, "volumes", row["id"])}
 
 
-def volume(request: Request, row: RowMapping, held: Sequence[RowMapping], types: Types) -> Document:
+def volume(request: Request, row: Row, types: Types) -> Document:
     """A volume in full."""
     found = {
         **{name: row[name] for name in ("id", "name", "description", "size", "created_at", "updated_at", "snapshot_id",
                                         "source_volid", "multiattach", "user_id", "volume_type", "availability_zone")},
         "status": row["status"], "bootable": "true" if row["bootable"] else "false", "encrypted": False,
-        "metadata": {**document(row["metadata"]), **({"readonly": "True"} if row["readonly"] else {})},
-        "links": links(request, "volumes", row["id"]), "attachments": [_held(one) for one in held
-                                                                       if one["status"] in ("attached", "detaching")],
+        "metadata": {**row["metadata"], **({"readonly": "True"} if row["readonly"] else {})},
+        "links": links(request, "volumes", row["id"]), "attachments": [
+            _held(one) for one in row["attachments"] if one["status"] in ("attached", "detaching")],
         "consistencygroup_id": None, "replication_status": None, "os-vol-tenant-attr:tenant_id": row["project_id"]}
-    image = document(row["image_metadata"])
-    if image:
-        found["volume_image_metadata"] = image
+    if row["volume_image_metadata"]:
+        found["volume_image_metadata"] = row["volume_image_metadata"]
     if request.context.is_admin:
         host = f"{row['host']}@magnetar#{row['volume_type']}" if row["host"] else None
         found |= {"migration_status": None, "os-vol-host-attr:host": host, "os-vol-mig-status-attr:migstat": None,
@@ -51,7 +49,7 @@ def volume(request: Request, row: RowMapping, held: Sequence[RowMapping], types:
     return found | _since(request, row, types)
 
 
-def _since(request: Request, row: RowMapping, types: Types) -> Document:
+def _since(request: Request, row: Row, types: Types) -> Document:
     """What came with microversions."""
     version, admin = request.extra["version"], request.context.is_admin
     rows = ((13, True, "group_id", None), (21, admin, "provider_id", None), (48, True, "service_uuid", None),
@@ -60,16 +58,16 @@ def _since(request: Request, row: RowMapping, types: Types) -> Document:
     return {name: value for since, holds, name, value in rows if holds and version >= (3, since)}
 
 
-def _held(row: RowMapping) -> Document:
+def _held(row: Row) -> Document:
     return {"id": row["volume_id"], "attachment_id": row["id"], "volume_id": row["volume_id"],
             "server_id": row["server_id"], "host_name": row["host"], "device": row["device"],
             "attached_at": row["attached_at"]}
 
 
-def snapshot(request: Request, row: RowMapping, detailed: bool = True) -> Document:
+def snapshot(request: Request, row: Row, detailed: bool = True) -> Document:
     """A volume snapshot."""
     names = ("id", "name", "description", "volume_id", "status", "size", "created_at", "updated_at")
-    found = {**{name: row[name] for name in names}, "metadata": document(row["metadata"])}
+    found = {**{name: row[name] for name in names}, "metadata": row["metadata"]}
     version = request.extra["version"]
     if detailed:
         found |= {"os-extended-snapshot-attributes:project_id": row["project_id"],
@@ -83,7 +81,7 @@ def snapshot(request: Request, row: RowMapping, detailed: bool = True) -> Docume
     return found
 
 
-def attachment(row: RowMapping, volume_host: str | None, detailed: bool = True) -> Document:
+def attachment(row: Row, detailed: bool = True) -> Document:
     """An attachment. ``connection_info`` says where the volume is; the agents connect it."""
     found: Document = {"id": row["id"], "volume_id": row["volume_id"], "instance": row["server_id"],
                        "status": row["status"]}
@@ -91,6 +89,12 @@ def attachment(row: RowMapping, volume_host: str | None, detailed: bool = True) 
         ready = row["connector"] is not None or row["status"] == "attached"
         found |= {"attached_at": row["attached_at"] or "", "detached_at": "", "attach_mode": row["mode"],
                   "connection_info": {"driver_volume_type": "magnetar", "volume_id": row["volume_id"],
-                                      "attachment_id": row["id"], "host": volume_host,
+                                      "attachment_id": row["id"], "host": row["volume_host"],
                                       "access_mode": row["mode"]} if ready else {}}
     return found
+
+
+def type(types: Types, name: str) -> Document:
+    """A volume type."""
+    return {"id": types.id(name), "name": name, "is_public": True, "os-volume-type-access:is_public": True,
+            "description": f"Volumes in the pool {name} of a compute host.", "extra_specs": {}, "qos_specs_id": None}

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Cinder's API v3 as an application: routes, microversions, and the small answers that clients look for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from magnetar_control.services import Document
+from magnetar_control.services.volume import Embedded
+from magnetar_control.web import Answer, Fault, Request
+from magnetar_control.web.application import Guarded, Routed
+from magnetar_core.errors import InvalidRequest
+
+from .actions import ActionRoute
+from .attachments import AttachmentRoutes
+from .limits import LimitRoutes
+from .metadata import MetadataRoutes
+from .snapshots import SnapshotRoutes
+from .volumes import VolumeRoutes
+
+LEAST, MOST = (3, 0), (3, 70)
+HEADER = "OpenStack-API-Version"
+KEYS = {400: "badRequest", 401: "unauthorized", 403: "forbidden", 404: "itemNotFound", 405: "badMethod",
+        406: "notAcceptable", 409: "conflictingRequest", 413: "overLimit", 415: "badMediaType", 500: "computeFault",
+        503: "serviceUnavailable"}
+#: Lists of what embedded volumes have none of: path to key.
+NONE_OF = {"backups": "backups", "backups/detail": "backups", "groups": "groups", "groups/detail": "groups",
+           "group_snapshots": "group_snapshots", "group_snapshots/detail": "group_snapshots",
+           "volume-transfers": "transfers", "volume-transfers/detail": "transfers",
+           "os-volume-transfer": "transfers", "os-volume-transfer/detail": "transfers", "qos-specs": "qos_specs",
+           "clusters": "clusters", "extensions": "extensions", "group_types": "group_types"}
+Handler = Callable[[Request], Answer]
+
+
+def refused(fault: Fault) -> Answer:
+    """A fault in Cinder's form."""
+    key = KEYS.get(fault.status, "badRequest" if fault.status < 500 else "computeFault")
+    return Answer({key: {"code": fault.status, "message": fault.message}}, fault.status)
+
+
+def negotiated(header: str) -> tuple[int, int]:
+    """The microversion that ``OpenStack-API-Version`` asks of this service; 3.0 where it does not. Raises
+    ``InvalidRequest`` or ``Fault`` 406."""
+    asked = next((word.split(maxsplit=1)[1].strip() for word in map(str.strip, header.split(","))
+                  if len(word.split(maxsplit=1)) == 2 and word.split()[0].lower() == "volume"), None)
+    if asked is None:
+        return LEAST
+    if asked == "latest":
+        return MOST
+    if not re.fullmatch(r"[1-9]\d{0,3}\.(0|[1-9]\d{0,3})", asked):
+        raise InvalidRequest(f"API Version String '{asked[:40]}' is of invalid format. Must be of format "
+                    "MajorNum.MinorNum.")
+    major, _dot, minor = asked.partition(".")
+    version = int(major), int(minor)
+    if not LEAST <= version <= MOST:
+        raise Fault(406, f"Version {asked} is not supported by the API. Minimum is {_text(LEAST)} and maximum is "
+                    f"{_text(MOST)}.")
+    return version
+
+
+def _text(version: tuple[int, int]) -> str:
+    return f"{version[0]}.{version[1]}"
+
+
+class Application(Routed):
+    """Mounted at ``/volume``. *authenticate* sets ``request.context`` or raises ``Fault`` 401."""
+
+    def __init__(self, service: Embedded, authenticate: Callable[[Request], None]) -> None:
+        def scoped(request: Request) -> None:
+            """The project of the URL is the token's."""
+            authenticate(request)
+            project = request.params.get("project_id")
+            if project is not None and project != request.context.project_id:
+                raise InvalidRequest("Malformed request url: its project is not that of the token.")
+
+        routes = [Guarded(method="GET", path="/", handler=self.versions, who="anyone"),
+                  Guarded(method="GET", path="/v3", handler=self.version, who="anyone")]
+        for method, path, handler in (*_things(service), *LimitRoutes(service).routes(), *(
+                ("GET", path, _nothing(key)) for path, key in NONE_OF.items())):
+            # 3.67 and later leave the project out; taking both at each version lets one endpoint serve all clients.
+            routes += [Guarded(method=method, path=f"/v3/{{project_id}}/{path}", handler=handler),
+                       Guarded(method=method, path=f"/v3/{path}", handler=handler)]
+        super().__init__(routes, scoped, refused)
+
+    def handle(self, request: Request) -> Answer:
+        """Answer at the microversion that is asked for, and say which that was."""
+        try:
+            request.extra["version"] = negotiated(request.headers.get(HEADER.lower(), ""))
+        except (Fault, InvalidRequest) as error:
+            return self.refused(request, error if isinstance(error, Fault) else Fault(error.status, error.message))
+        answer = super().handle(request)
+        answer.headers |= {HEADER: f"volume {_text(request.extra['version'])}", "Vary": HEADER}
+        return answer
+
+    def _document(self, request: Request) -> Document:
+        return {"id": "v3.0", "status": "CURRENT", "version": _text(MOST), "min_version": _text(LEAST),
+                "updated": "2026-11-21T00:00:00Z", "links": [{"rel": "self", "href": request.base + "/v3/"}],
+                "media-types": [{"base": "application/json",
+                                 "type": "application/vnd.openstack.volume+json;version=3"}]}
+
+    def versions(self, request: Request) -> Answer:
+        """All versions; the status is 300, as Cinder's."""
+        return Answer({"versions": [self._document(request)]}, 300)
+
+    def version(self, request: Request) -> Answer:
+        """The one."""
+        return Answer({"versions": [self._document(request)]})
+
+
+def _nothing(key: str) -> Handler:
+    return lambda _request: Answer({key: []})
+
+
+def _things(service: Embedded) -> list[tuple[str, str, Handler]]:
+    """Volumes, snapshots and attachments, with their metadata and actions."""
+    v, s, a = VolumeRoutes(service), SnapshotRoutes(service), AttachmentRoutes(service)
+    routes: list[tuple[str, str, Handler]] = [
+        ("GET", "volumes/summary", v.summary), ("POST", "volumes/{id}/action", ActionRoute(service).act),
+        ("POST", "snapshots/{id}/action", s.act), ("POST", "attachments/{id}/action", a.act)]
+    for path, noun in (("volumes", v), ("snapshots", s), ("attachments", a)):
+        routes += [("GET", path, noun.list), ("GET", f"{path}/detail", noun.detail), ("POST", path, noun.create),
+                   ("GET", f"{path}/{{id}}", noun.show), ("PUT", f"{path}/{{id}}", noun.update),
+                   ("DELETE", f"{path}/{{id}}", noun.delete)]
+    for path, store in (("volumes", service.volumes), ("snapshots", service.snapshots)):
+        data, url = MetadataRoutes(store), f"{path}/{{id}}/metadata"
+        routes += [("GET", url, data.show), ("POST", url, data.add), ("PUT", url, data.replace),
+                   ("GET", url + "/{key}", data.show_one), ("PUT", url + "/{key}", data.put),
+                   ("DELETE", url + "/{key}", data.delete)]
+    return routes

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Types, limits, quotas, zones, services and messages: the small answers that clients look for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from magnetar_control.api.values import record
+from magnetar_control.services.volume import Embedded
+from magnetar_control.services.volume.quotas import LIMITS
+from magnetar_control.services.volume.rows import check_admin
+from magnetar_control.store.database import now
+from magnetar_control.web import Answer, Request
+from magnetar_core.errors import Forbidden
+
+from . import views
+from .values import IGNORED, LIMIT, body
+
+#: Quotas of what there is none of.
+NO_QUOTA = {"backups": 0, "backup_gigabytes": 0, "groups": 0, "per_volume_gigabytes": -1}
+QUOTA_SET = record({**dict.fromkeys(LIMITS, LIMIT), **dict.fromkeys(
+    ("id", "tenant_id", "project_id", "force", "skip_validation"), IGNORED)})
+
+
+class LimitRoutes:
+    """What the routes do."""
+
+    def __init__(self, service: Embedded) -> None:
+        self.service = service
+
+    def routes(self) -> list[tuple[str, str, Callable[[Request], Answer]]]:
+        """Method, path, handler."""
+        return [("GET", "types", self.types), ("GET", "types/{id}", self.type),
+                ("GET", "types/{id}/extra_specs", self.extra_specs), ("GET", "limits", self.limits),
+                ("GET", "os-quota-sets/{id}", self.quota), ("GET", "os-quota-sets/{id}/defaults", self.quota_defaults),
+                ("PUT", "os-quota-sets/{id}", self.set_quota), ("DELETE", "os-quota-sets/{id}", self.drop_quota),
+                ("GET", "os-availability-zone", self.zones), ("GET", "os-services", self.services),
+                ("GET", "messages", self.messages)]
+
+    def types(self, request: Request) -> Answer:
+        """One for each pool."""
+        known = self.service.types
+        wanted = dict(request.query).get("name")
+        return Answer({"volume_types": [views.type(known, name) for name in known.pools if wanted in (None, name)]})
+
+    def type(self, request: Request) -> Answer:
+        """One, also by its name; ``default`` is the first where none has that name."""
+        known, id = self.service.types, request.params["id"]
+        name = known.pools[0] if id == "default" and "default" not in known.pools else known.named(id)
+        return Answer({"volume_type": views.type(known, name)})
+
+    def extra_specs(self, request: Request) -> Answer:
+        """None."""
+        self.service.types.named(request.params["id"])
+        return Answer({"extra_specs": {}})
+
+    def limits(self, request: Request) -> Answer:
+        """What the project may have, and has."""
+        most, have = self.service.quotas(request.context.project_id or "")
+        return Answer({"limits": {"rate": [], "absolute": {
+            "maxTotalVolumes": most["volumes"], "totalVolumesUsed": have["volumes"],
+            "maxTotalVolumeGigabytes": most["gigabytes"], "totalGigabytesUsed": have["gigabytes"],
+            "maxTotalSnapshots": most["snapshots"], "totalSnapshotsUsed": have["snapshots"],
+            "maxTotalBackups": 0, "totalBackupsUsed": 0, "maxTotalBackupGigabytes": 0,
+            "totalBackupGigabytesUsed": 0}}})
+
+    def quota(self, request: Request) -> Answer:
+        """Limits of a project, with ``usage=True`` what it has of them."""
+        id = request.params["id"]
+        if id != request.context.project_id and not request.context.is_admin:
+            raise Forbidden("Policy doesn't allow this to be performed: the quota of another project needs the role "
+                            "admin.")
+        most, have = self.service.quotas(id)
+        full = dict(request.query).get("usage", "").lower() == "true"
+        found: dict[str, Any] = {name: {"limit": limit, "in_use": have.get(name, 0), "reserved": 0} if full else limit
+                                 for name, limit in {**most, **NO_QUOTA}.items()}
+        return Answer({"quota_set": {"id": id, **found}})
+
+    def set_quota(self, request: Request) -> Answer:
+        """Limits of a project, -1 for none; for admins."""
+        check_admin(request.context)
+        given = body(request, "quota_set", QUOTA_SET)
+        return Answer({"quota_set": self.service.set_quotas(
+            request.params["id"], {name: given[name] for name in LIMITS if name in given})})
+
+    def drop_quota(self, request: Request) -> Answer:
+        """The project has those of all others again; for admins."""
+        check_admin(request.context)
+        self.service.set_quotas(request.params["id"], dict.fromkeys(LIMITS))
+        return Answer(None, 200)
+
+    def quota_defaults(self, request: Request) -> Answer:
+        """Limits of a project without its own."""
+        return Answer({"quota_set": {"id": request.params["id"], **self.service.quotas("default")[0]}})
+
+    def zones(self, _request: Request) -> Answer:
+        """The one zone."""
+        return Answer({"availabilityZoneInfo": [{"zoneName": self.service.zone, "zoneState": {"available": True}}]})
+
+    def services(self, request: Request) -> Answer:
+        """The hosts that hold volumes; for admins."""
+        check_admin(request.context)
+        return Answer({"services": [
+            {"binary": "cinder-volume", "host": f"{host['name']}@magnetar", "zone": self.service.zone,
+             "status": "enabled", "state": "up" if host["up"] else "down", "updated_at": now()}
+            for host in self.service.reach.hosts()]})
+
+    def messages(self, request: Request) -> Answer:
+        """Why something failed (3.3)."""
+        return Answer({"messages": [
+            {"id": row["id"], "event_id": f"{noun}_001", "resource_type": noun, "resource_uuid": row["id"],
+             "user_message": row["fault"], "message_level": "ERROR", "guaranteed_until": None, "links": [],
+             "created_at": row["updated_at"] or row["created_at"]}
+            for noun, row in self.service.messages(request.context)]})

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Value types of Cinder's bodies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from magnetar_control.api.values import Anything, Id, Number, OrEmpty, Truth
+from magnetar_control.services import Document
+from magnetar_control.web import Request
+from magnetar_core.errors import InvalidRequest
+from magnetar_core.values import MapOf, Nullable, Text, Value
+from magnetar_core.versions import Version
+
+TRUTH = Truth(("true", "1", "yes", "on", "t", "y"), ("false", "0", "no", "off", "f", "n"), any_case=True)
+
+
+class Stripped(Text):
+    """Text without the blanks around it."""
+
+    def check(self, value: Any, path: str, version: Version | None = None) -> Any:
+        """The text."""
+        return super().check(value, path, version).strip()
+
+
+class IdOrNone(Id):
+    """A uuid; null and the empty text are none."""
+
+    def check(self, value: Any, path: str, version: Version | None = None) -> Any:
+        """The uuid, or ``None``."""
+        return None if value in (None, "") else super().check(value, path, version)
+
+
+NAME = Nullable(Stripped(0, 255))
+ID = IdOrNone()
+#: GiB of a volume; and a limit of a project, of which -1 is none.
+SIZE, LIMIT = Number(1, 2**20), Number(-1)
+METADATA = OrEmpty(MapOf(Text(1, 255), Text(0, 255), 10_000), {})
+CONNECTOR = MapOf(Text(), Anything(), 10_000)
+#: A field whose value changes nothing here.
+IGNORED = Anything()
+NAMES: dict[str, Value] = {"name": NAME, "display_name": NAME, "description": NAME, "display_description": NAME}
+
+
+def body(request: Request, name: str, value: Value) -> Any:
+    """The object *name* of the body, checked."""
+    given = request.json()
+    if not isinstance(given, dict) or not isinstance(given.get(name), dict):
+        raise InvalidRequest(f"Missing required element '{name}' in request body; it must be an object.")
+    return value.check(given[name], name)
+
+
+def named(given: Document) -> Document:
+    """Name and description, also by their old names."""
+    old = {"name": given.get("display_name"), "description": given.get("display_description")}
+    return {name: given.get(name, value) for name, value in old.items()
+            if name in given or f"display_{name}" in given}
+
+
+def is_set(request: Request, name: str) -> bool:
+    """Whether a flag of the query says yes."""
+    return TRUTH.words.get(dict(request.query).get(name, "").lower(), False)
