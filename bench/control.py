@@ -35,6 +35,7 @@ SUBJECTS: Mapping[str, Callable[[Cloud, int], list[Figure]]] = {
     "list": reads.lists,
     "show": reads.show,
     "flavors": reads.flavors,
+    "queries": reads.queries,
     "create": life.one,
     "full": life.full,
     "many": life.many,

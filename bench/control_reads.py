@@ -95,3 +95,36 @@ def flavors(cloud: Cloud, rounds: int) -> list[Figure]:
     """GET /flavors/detail."""
     floor = plain(cloud.api, select(flavor_table).order_by(flavor_table.c.id), rounds * 20)
     return clients(cloud, "GET /flavors/detail", "/v2.1/flavors/detail", cloud.token, rounds * 80, floor, 2500)
+
+
+#: Requests with a query, and others that are no hot path: a name, the path, how many servers the project has, and how
+#: many requests a round asks. Under 8 clients none may be answered more slowly than alone.
+CLASSES = (
+    ("GET /servers/detail?limit=20", "/v2.1/servers/detail?limit=20", 100, 10),
+    ("GET /servers?limit=1000", "/v2.1/servers?limit=1000", 1000, 5),
+    ("GET /servers/detail?status=ACTIVE&limit=20", "/v2.1/servers/detail?status=ACTIVE&limit=20", 100, 10),
+    ("GET /servers?name=server7", "/v2.1/servers?name=server7", 100, 10),
+    ("GET /flavors/detail?minRam=1", "/v2.1/flavors/detail?minRam=1", 100, 20),
+    ("GET /os-hypervisors/detail", "/v2.1/os-hypervisors/detail", 100, 10),
+    ("GET /limits", "/v2.1/limits", 100, 10),
+    ("GET /v1/server", "/v1/server", 100, 3),
+)
+
+
+def queries(cloud: Cloud, rounds: int) -> list[Figure]:
+    """What eight clients get of each class of requests, with a token each, against what one client gets."""
+    like, found = cloud.made("first"), []
+    tokens = {count: cloud.project(count, like) for count in sorted({one[2] for one in CLASSES})}
+    for name, path, count, times in CLASSES:
+        token = tokens[count]
+        texts = [request("GET", path, one) for one in (token, *(cloud.login(cloud.named[token]) for _at in range(7)))]
+        rates: dict[int, list[float]] = {1: [], 8: []}
+        for at in range(6):  # in turns, so that a drift of the machine meets both; the first turn warms up
+            for clients_ in (1, 8) if at % 2 else (8, 1):
+                done = cloud.load(texts, clients_, rounds * times // 2)
+                if at:
+                    rates[clients_].append(rounds * times // 2 / done["seconds"])
+        one, eight = (statistics.median(rates[clients_]) for clients_ in (1, 8))
+        found.append(Figure(f"{name}, {count} servers, 8 clients", eight, "per s", floor=one, floor_name="one client",
+                            least=round(0.95 * one, 1)))  # runs differ by that much
+    return found

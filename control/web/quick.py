@@ -16,7 +16,7 @@ from .request import Request
 #: Quick requests that are in threads at the same moment, and seconds after which one does not count any more.
 QUICK, PATIENCE = 3, 0.02
 Handle = Callable[[Request], Answer]
-#: All that an answer depends on: where the path begins, the path, and the headers, so the token too.
+#: All that an answer depends on: where the path begins, the path, the query, and the headers, so the token too.
 Alike = tuple[object, ...]
 Asked = asyncio.Future[tuple[Request, Answer]]
 Answered = asyncio.Future[Answer]
@@ -24,20 +24,22 @@ Answered = asyncio.Future[Answer]
 
 class Way(Enum):
     """Where a request is answered. ``HERE``: in the event loop, since to hand it to a thread would take longer.
-    ``TURN``: in a thread, a few at a time, since it takes little but the processor. ``THREAD``: in a thread."""
+    ``ALONE``: in a thread, one at a time, since it waits for nobody and only computes. ``TURN``: in a thread, a few at
+    a time, since it takes little but the processor. ``THREAD``: in a thread."""
 
     HERE = auto()
+    ALONE = auto()
     TURN = auto()
     THREAD = auto()
 
 
 class Turnstile:
-    """Lets ``QUICK`` requests into threads at once. More of them answer none sooner, since one thread computes at a
+    """Lets so many requests into threads at once. More of them answer none sooner, since one thread computes at a
     time, and make each longer, since all ask for their turn. One that takes longer than ``PATIENCE`` waits for
     something else (a database that is far or away), and the next may come in."""
 
-    def __init__(self) -> None:
-        self._free = asyncio.Semaphore(QUICK)
+    def __init__(self, most: int = QUICK) -> None:
+        self._free = asyncio.Semaphore(most)
 
     @contextlib.asynccontextmanager
     async def passed(self) -> AsyncIterator[None]:
@@ -59,20 +61,24 @@ class Together:
     few. Nobody is told what was true before he asked."""
 
     def __init__(self, threads: Executor) -> None:
-        self.threads, self.turnstile = threads, Turnstile()
+        self.threads = threads
+        self.turnstiles = {Way.ALONE: Turnstile(1), Way.TURN: Turnstile()}
         #: What waits for its turn, and of each kind what has begun last.
         self._waits: dict[Alike, Asked] = {}
         self._begun: dict[Alike, Asked] = {}
 
     async def answer(self, way: Way, handle: Handle, request: Request) -> Answer:
         """The answer of *handle*, which never raises and gives no stream here."""
-        alike = (request.base, request.path, *request.headers.items())
+        alike = (request.base, request.path, request.query_string, *request.headers.items())
         first = self._waits.get(alike)
         if first is not None:
             return _again(request, *await first)
         first = self._waits[alike] = asyncio.get_running_loop().create_future()
         try:
-            answer = await (self._here if way is Way.HERE else self._turn)(alike, first, handle, request)
+            if way is Way.HERE:
+                answer = await self._here(alike, handle, request)
+            else:
+                answer = await self._turn(self.turnstiles[way], alike, first, handle, request)
             answer.content = answer.body()  # made once
             first.set_result((request, answer))
         finally:
@@ -81,15 +87,16 @@ class Together:
                 first.cancel()
         return answer
 
-    async def _here(self, alike: Alike, _first: Asked, handle: Handle, request: Request) -> Answer:
+    async def _here(self, alike: Alike, handle: Handle, request: Request) -> Answer:
         await asyncio.sleep(0)  # for what has arrived at the same moment
         del self._waits[alike]
         return handle(request)
 
-    async def _turn(self, alike: Alike, first: Asked, handle: Handle, request: Request) -> Answer:
+    async def _turn(self, turnstile: Turnstile, alike: Alike, first: Asked, handle: Handle,
+                    request: Request) -> Answer:
         if before := self._begun.get(alike):  # while it takes its time, more of the kind may come
             await asyncio.wait((before,), timeout=PATIENCE)
-        async with self.turnstile.passed():
+        async with turnstile.passed():
             del self._waits[alike]
             self._begun[alike] = first
             try:

@@ -44,11 +44,12 @@ class ComputeApplication:
     def way(self, request: Request) -> Way:
         """What asks databases only, and little of them, is quick; on SQLite, where readers wait for nobody, it takes
         next to no time."""
-        if request.method != "GET" or request.query_string or self.cloud.settings.keystone_url is not None or not (
+        if request.method != "GET" or self.cloud.settings.keystone_url is not None or not (
                 self._quick.fullmatch(request.path)):
             return Way.THREAD
-        files = all(database.kind == "sqlite" for _cell, database in self.cloud.store.databases())
-        return Way.HERE if files else Way.TURN
+        if any(database.kind != "sqlite" for _cell, database in self.cloud.store.databases()):
+            return Way.TURN
+        return Way.ALONE if request.query_string else Way.HERE  # what a query asks for may take the loop too long
 
     def handle(self, request: Request) -> Answer:
         """Answer; never raises. No database is waited for longer than the settings say."""

@@ -78,7 +78,7 @@ def together():
         yield quick.Together(threads)
 
 
-WAYS = pytest.mark.parametrize("way", [quick.Way.HERE, quick.Way.TURN])
+WAYS = pytest.mark.parametrize("way", [quick.Way.HERE, quick.Way.ALONE, quick.Way.TURN])
 
 
 @WAYS
@@ -104,13 +104,14 @@ def test_who_asks_the_same_at_the_same_moment_is_answered_together(way):
 def test_who_asks_for_something_else_or_is_somebody_else_is_answered_alone(way):
     looks = Looks()
     requests = [of(), of("theirs"), of(path="/v2.1/flavors"),
+                Request("GET", "/v2.1/servers", "limit=1", {"x-auth-token": "mine"}),
                 Request("GET", "/v2.1/servers", "", {"x-auth-token": "mine", "accept": "text/plain"})]
 
     async def all_():
         with together() as quickly:
             return await asyncio.gather(*(quickly.answer(way, looks.handle, one) for one in requests))
 
-    assert sorted(one.body() for one in asyncio.run(all_())) == [b'{"seen":%d}' % number for number in range(1, 5)]
+    assert sorted(one.body() for one in asyncio.run(all_())) == [b'{"seen":%d}' % number for number in range(1, 6)]
 
 
 def test_nobody_is_told_what_was_true_before_he_asked(monkeypatch):
