@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Flavor extra specs and image properties: which there are, what they may say, and what acts on them.
+"""Hardware of servers: which extra specs of flavors and properties of images there are, and what acts on them.
 
 One row each, in ``flavor_specs`` and ``image_properties``. A spec acts in one or more parts of Magnetar (``AGENT``,
 ``API``, ``SCHEDULER``). A server of a spec that nothing acts on is refused, by name, with what is missing (or made with
@@ -19,15 +19,28 @@ EVERYWHERE = frozenset((AGENT, API, SCHEDULER))
 HOST = frozenset((AGENT,))
 
 
+class Element(NamedTuple):
+    """What a spec makes of the domain's XML: the element at *path* below ``domain`` gets *attributes*, where the value
+    fits *of* (a regular expression). ``{}`` in an attribute stands for the value."""
+
+    path: str
+    attributes: Mapping[str, str]
+    of: str = r"(?s:.*)"
+
+
 class Spec(NamedTuple):
     """*name*, *value* and *usual* are regular expressions of the whole text; *usual* are the values that ask for what
-    every server has anyway. *acts*: the parts that act on it. *lacks*: what is missing where nothing does."""
+    every server has anyway. *acts*: the parts that act on it. *lacks*: what is missing where nothing does. *elements*:
+    what the agent makes of it; such a spec reaches the host in the server's ``hardware``. *like*: of an image property,
+    the name of the extra spec that means the same."""
 
     name: str
     value: str
     acts: frozenset[str] = frozenset()
     usual: str = ""
     lacks: str = ""
+    elements: tuple[Element, ...] = ()
+    like: str = ""
 
 
 class Table:

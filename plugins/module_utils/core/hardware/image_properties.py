@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from . import AGENT, API, SCHEDULER, Spec, Table
-from .flavor_specs import ANY, FALSE, TRUE
+from .flavor_specs import ANY, BOOLEAN, FALSE, TRUE
 
-_SCHEDULED, _HERE = frozenset((SCHEDULER,)), frozenset((API,))
+_HOST, _SCHEDULED, _HERE = frozenset((AGENT,)), frozenset((SCHEDULER,)), frozenset((API,))
 
 ROWS = (
     Spec(r"(hw_)?architecture|img_hv_type|hypervisor_type|(hw_)?vm_mode", ANY, _SCHEDULED),
-    Spec(r"img_config_drive", ANY, frozenset((AGENT,))),
+    Spec(r"img_config_drive", ANY, _HOST),
     Spec(r"(hw_)?auto_disk_config|(img_)?(block_device_mapping|bdm_v2|root_device_name|mappings)", ANY, _HERE),
     # What an image is, and where it comes from: for people, and for those who look for images.
     Spec(r"os_(distro|version|admin_user|type|hidden|hash_\w+)|(base_image_ref|image_type|image_location|image_state|"
@@ -27,7 +27,8 @@ ROWS = (
     Spec(r"hw_firmware_type", ANY, usual="bios", lacks="guests boot by BIOS"),
     Spec(r"os_secure_boot|hw_firmware_\w+", ANY, usual="disabled|optional", lacks="guests boot by BIOS"),
     Spec(r"hw_machine_type", ANY, lacks="the machine type is the host's choice"),
-    Spec(r"hw_(boot_menu|ephemeral_encryption|locked_memory|mem_encryption|vif_multiqueue_enabled|virtio_packed_ring|"
+    Spec(r"hw_boot_menu", BOOLEAN, _HOST, FALSE, like="hw:boot_menu"),
+    Spec(r"hw_(ephemeral_encryption|locked_memory|mem_encryption|vif_multiqueue_enabled|virtio_packed_ring|"
          r"time_hpet|cpu_realtime|ipxe_boot)|img_hide_hypervisor_id|os_require_quiesce", ANY, usual=FALSE),
     Spec(r"hw_serial_port_count", ANY, usual="1", lacks="each guest has one serial port"),
     Spec(r"hw_watchdog_action", ANY, usual="disabled", lacks="guests have no watchdog"),
