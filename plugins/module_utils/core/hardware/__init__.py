@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Hardware of servers: which extra specs of flavors and properties of images there are, and what acts on them.
+
+One row each, in ``flavor_specs`` and ``image_properties``. A spec acts in one or more parts of Magnetar (``AGENT``,
+``API``, ``SCHEDULER``). A server of a spec that nothing acts on is refused, by name, with what is missing (or made with
+a warning where the setting ``specs_without_effect`` says so): see ``without_effect``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Collection, Iterator, Mapping, NamedTuple, Optional, Sequence
+
+from ..errors import InvalidField
+
+#: Parts that act on specs.
+AGENT, API, SCHEDULER = "agent", "api", "scheduler"
+EVERYWHERE = frozenset((AGENT, API, SCHEDULER))
+HOST = frozenset((AGENT,))
+
+
+class Element(NamedTuple):
+    """What a spec makes of the domain's XML: the element at *path* below ``domain`` gets *attributes*, where the value
+    fits *of* (a regular expression). ``{}`` in an attribute stands for the value."""
+
+    path: str
+    attributes: Mapping[str, str]
+    of: str = r"(?s:.*)"
+
+
+class Spec(NamedTuple):
+    """*name*, *value* and *usual* are regular expressions of the whole text; *usual* are the values that ask for what
+    every server has anyway. *acts*: the parts that act on it. *lacks*: what is missing where nothing does. *elements*:
+    what the agent makes of it; such a spec reaches the host in the server's ``hardware``. *like*: of an image property,
+    the name of the extra spec that means the same."""
+
+    name: str
+    value: str
+    acts: frozenset[str] = frozenset()
+    usual: str = ""
+    lacks: str = ""
+    elements: tuple[Element, ...] = ()
+    like: str = ""
+
+
+class Table:
+    """The rows of one kind of specs. *namespaces*: a regular expression of the beginnings of names in which nothing but
+    the rows exists; other names are free."""
+
+    def __init__(self, what: str, rows: Sequence[Spec], namespaces: str) -> None:
+        self.what, self.rows = what, tuple(rows)
+        self._namespaces = re.compile(namespaces)
+        self._rows = [(re.compile(row.name), row) for row in rows]
+
+    def find(self, name: str) -> Optional[Spec]:
+        """The row of the spec *name*; ``None`` for one that nobody knows."""
+        return next((row for known, row in self._rows if known.fullmatch(name)), None)
+
+    def reserved(self, name: str) -> bool:
+        """Whether only the rows exist in the namespace of *name*."""
+        return bool(self._namespaces.match(name))
+
+    def validate(self, name: str, value: str) -> None:
+        """Raises ``InvalidField`` when the namespace of *name* is reserved, and there is no such spec or value."""
+        row = self.find(name)
+        if row is None and self.reserved(name):
+            raise InvalidField("extra_specs.%s" % name, "Validation failed; extra spec '%s' does not appear to be a "
+                               "valid extra spec. Another namespace is free to use" % name)
+        if row is not None and not re.fullmatch(row.value, value):
+            raise InvalidField("extra_specs.%s" % name, "Validation failed; it must match %s" % row.value, value)
+
+    def without_effect(self, given: Mapping[str, str], parts: Collection[str] = EVERYWHERE) -> Iterator[str]:
+        """For each of the *given* specs that none of the *parts* acts on: a text that names it and what is missing.
+        Names that are free pass: they are somebody else's."""
+        for name, value in sorted(given.items()):
+            row = self.find(name)
+            if row is None:
+                if self.reserved(name):
+                    yield "%s %s=%s: there is no such %s" % (self.what, name, value, self.what)
+            elif not row.acts.intersection(parts) and not (row.usual and re.fullmatch(row.usual, value)):
+                lacks = row.lacks or "nothing here acts on it yet"
+                yield "%s %s=%s: %s" % (self.what, name, value, lacks if not row.acts else
+                                        "only a cloud's %s acts on it" % " and ".join(sorted(row.acts)))

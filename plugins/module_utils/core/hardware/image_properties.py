@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Properties of images. Source: Glance's list of useful image properties, Nova's image metadata (2026)."""
+
+from __future__ import annotations
+
+from . import AGENT, API, SCHEDULER, Spec, Table
+from .flavor_specs import ANY, BOOLEAN, FALSE, TRUE
+
+_HOST, _SCHEDULED, _HERE = frozenset((AGENT,)), frozenset((SCHEDULER,)), frozenset((API,))
+
+ROWS = (
+    Spec(r"(hw_)?architecture|img_hv_type|hypervisor_type|(hw_)?vm_mode", ANY, _SCHEDULED),
+    Spec(r"img_config_drive", ANY, _HOST),
+    Spec(r"(hw_)?auto_disk_config|(img_)?(block_device_mapping|bdm_v2|root_device_name|mappings)", ANY, _HERE),
+    # What an image is, and where it comes from: for people, and for those who look for images.
+    Spec(r"os_(distro|version|admin_user|type|hidden|hash_\w+)|(base_image_ref|image_type|image_location|image_state|"
+         r"instance_uuid|instance_type_\w+|owner_id|owner_\w+|user_id|kernel_id|ramdisk_id|boot_roles|stores|locations|"
+         r"description)", ANY, usual=ANY),
+    Spec(r"hw_(disk|rescue|cdrom|floppy)_bus|hw_vif_model|hw_input_bus", ANY, usual="virtio",
+         lacks="disks, NICs and input devices are virtio"),
+    Spec(r"hw_scsi_model", ANY, usual="virtio-scsi", lacks="disks are virtio"),
+    Spec(r"hw_qemu_guest_agent", ANY, usual=ANY),  # every guest has its channel
+    Spec(r"hw_rng_model", ANY, usual="virtio", lacks="the random number generator is virtio"),
+    Spec(r"hw_video_model", ANY, usual="vga", lacks="the graphics card is vga"),
+    Spec(r"hw_video_ram", ANY, lacks="the memory of the graphics card is fixed"),
+    Spec(r"hw_pointer_model", ANY, usual="usbtablet|ps2mouse", lacks="the pointer is a virtio tablet"),
+    Spec(r"hw_firmware_type", ANY, usual="bios", lacks="guests boot by BIOS"),
+    Spec(r"os_secure_boot|hw_firmware_\w+", ANY, usual="disabled|optional", lacks="guests boot by BIOS"),
+    Spec(r"hw_machine_type", ANY, lacks="the machine type is the host's choice"),
+    Spec(r"hw_boot_menu", BOOLEAN, _HOST, FALSE, like="hw:boot_menu"),
+    Spec(r"hw_(ephemeral_encryption|locked_memory|mem_encryption|vif_multiqueue_enabled|virtio_packed_ring|"
+         r"time_hpet|cpu_realtime|ipxe_boot)|img_hide_hypervisor_id|os_require_quiesce", ANY, usual=FALSE),
+    Spec(r"hw_serial_port_count", ANY, usual="1", lacks="each guest has one serial port"),
+    Spec(r"hw_watchdog_action", ANY, usual="disabled", lacks="guests have no watchdog"),
+    Spec(r"hw_cpu_policy", ANY, usual="shared", lacks="CPUs are not pinned"),
+    Spec(r"hw_mem_page_size", ANY, usual="small|any", lacks="guests have small memory pages only"),
+    Spec(r"hw_pci_numa_affinity_policy", ANY, usual="legacy", lacks="guests have no NUMA topology"),
+    Spec(r"hw_emulation_architecture", ANY, lacks="guests have the architecture of their host"),
+    Spec(r"hw_rescue_device", ANY, usual="disk", lacks="rescue disks are disks"),
+    Spec(r"os_skip_agent_inject_(at_boot|ssh)", ANY, usual=TRUE, lacks="nothing is injected into guests that run"),
+    Spec(r"os_command_line", ANY, lacks="the kernel's command line is that of the kernel's image (cmdline)"),
+    Spec(r"os_shutdown_timeout", ANY, lacks="how long a shutdown may take is a setting of the agent"),
+    Spec(r"img_(signature\w*|hv_requested_version|cache_raw|mkfs_\w+|\w+)", ANY),
+    Spec(r"cinder_encryption_\w+", ANY, lacks="volumes are not encrypted"),
+    Spec(r"trait\w*:[A-Z0-9_]+", ANY, lacks="hosts have no traits"),
+    Spec(r"hw_\w+", ANY),
+)
+#: Nothing is reserved: who keeps images may note what he likes, also in Nova's namespaces.
+IMAGE_PROPERTIES = Table("image property", ROWS, r"(?!)")
