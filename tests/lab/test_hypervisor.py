@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.lab
 
-LIMIT = 90.0  # seconds for anything that is waited for; a guest boots in 3 to 7 on idle cores
+LIMIT = 240.0  # seconds for anything that is waited for; a guest boots in 3 to 7 on idle cores
 LIBVIRTD = (
     "mkdir -p /run/libvirt && for d in /run/libvirt /var/lib/libvirt /var/cache/libvirt /var/log/libvirt; do "
     "mkdir -p $d && mount -t tmpfs none $d; done && exec libvirtd -f {0}/libvirtd.conf -p {0}/pid"

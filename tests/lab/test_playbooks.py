@@ -179,7 +179,7 @@ def check_guest(play: Play, name: str, shown: dict[str, Any]) -> None:
     assert [(one["addr"], one["mac"]) for one in addresses] == [(address, mac)]
 
 
-@pytest.mark.parametrize("direct", ["auto", pytest.param("never", marks=pytest.mark.deep(shard="playbooks"))])
+@pytest.mark.parametrize("direct", ["auto", pytest.param("never", marks=pytest.mark.deep(shard="one host"))])
 def test_playbook(lab: LabAgent, guest_image: dict[str, Path], tmp_path: Path, direct: str) -> None:
     """In the Ansible process, and as module processes: the same results. What guests say is looked at once."""
     play = Play(lab, tmp_path, guest_image["disk"], direct)
