@@ -30,7 +30,13 @@ GROUP_OF = {f"tests/{file}": name for name, files in GROUPS.items() for file in 
 #: Groups that begin first, since they take long: else one process is left with them while the others have nothing to
 #: do. A process takes its next group before it begins the last two tests of the one before: groups of one or two long
 #: tests are followed by short ones here.
-FIRST: tuple[str, ...] = ()
+FIRST = (
+    # slow
+    "tests/kill/test_kill.py", "tests/conformance/test_conformance.py",
+    # lab
+    "tests/lab/test_site.py", "three_hosts", "tests/lab/test_roles.py", "network default", "tests/lab/test_lifecycle.py",
+    "tests/lab/test_volumes.py", "tests/lab/test_servers.py", "tests/lab/test_faults.py", "tests/lab/test_playbooks.py",
+)
 DEEP = pytest.StashKey[str]()
 
 

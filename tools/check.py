@@ -55,8 +55,11 @@ def tracked() -> list[str]:
     return sorted({name for name in names if name and (ROOT / name).exists()})
 
 
-def sanity() -> bool:
-    """ansible-test sanity on a copy of the files, laid out as it wants a collection."""
+def sanity(*words: str) -> bool:
+    """ansible-test sanity on a copy of the files, laid out as it wants a collection; *words* say which tests and files.
+
+    The environments that it makes at its first run (two minutes) are kept in ~/.ansible/test.
+    """
     stand_in = Path.home() / ".ansible/test/cache/get_pip_24_2.py"  # ansible-test would download this file
     if not stand_in.exists():
         stand_in.parent.mkdir(parents=True, exist_ok=True)
@@ -66,7 +69,7 @@ def sanity() -> bool:
         copy.mkdir(parents=True)
         subprocess.run(["cp", "--parents", "-t", str(copy), *tracked()], check=True, cwd=ROOT)
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
-        return call("ansible-test", "sanity", "--local", "--requirements", "--python", version, "--color", "no",
+        return call("ansible-test", "sanity", "--local", "--requirements", "--python", version, "--color", "no", *words,
                     folder=copy)
 
 
@@ -102,18 +105,21 @@ STAGES: dict[str, tuple[str, Callable[[], bool]]] = {
     "ansible-lint": ("roles and playbooks, profile production",
                      partial(call, "ansible-lint", "--offline", "--profile", "production", "roles", "playbooks")),
     "changelog": ("changelog fragments", partial(call, "antsibull-changelog", "lint")),
-    "sanity": ("ansible-test sanity", sanity),
+    "sanity": ("ansible-test sanity of what Ansible loads",
+               partial(sanity, *(f"--exclude={folder}/" for folder in ("agent", "bench", "control", "tests")))),
     "collection": ("the collection builds, installs and holds the agent", collection),
+    "pylint": ("ansible-test's pylint of agent and control plane, which the collection carries",
+               partial(sanity, "--test=pylint", "agent/", "control/")),
     "slow": ("tests without guests that take long: moves, faults, crashes, kills, conformance",
              partial(tests, "slow", MANY, "slow and not deep")),
     "lab": ("tests with real guests and hosts", partial(tests, "lab", TWO, "lab and not deep")),
     "deep": ("further proofs of what others show, and what is long by nature; one shard of it unless it is named",
              partial(tests, "deep", TWO, "deep")),
 }
-FAST = [name for name in STAGES if name not in ("slow", "lab", "deep")]
+FAST = [name for name in STAGES if name not in ("pylint", "slow", "lab", "deep")]
 GUESTS = {"lab", "deep"}
 #: What runs beside the tests: each of these needs one CPU, and the tests wait for other things half of the time.
-BESIDE = ("mypy", "imports", "ansible-lint", "changelog", "sanity", "collection")
+BESIDE = {"tests": ("mypy", "imports", "ansible-lint", "changelog", "sanity", "collection"), "slow": ("pylint",)}
 #: Stages that ran: whether they passed, and seconds.
 Ended = dict[str, tuple[bool, float]]
 
@@ -164,7 +170,7 @@ def _beside(names: list[str], said: int, tell: multiprocessing.connection.Connec
 def work() -> int:
     """Set up, run each stage, say how it ended."""
     began = time.monotonic()
-    listed = "\n".join(f"  {name:<12}{what}" for name, (what, _stage) in STAGES.items())
+    listed = "\n".join(f"  {name:<13}{what}" for name, (what, _stage) in STAGES.items())
     parser = argparse.ArgumentParser("check", description=__doc__, epilog=f"Stages:\n{listed}",
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("stage", nargs="*", choices=[[], "fast", *STAGES], help="fast, or stages by name; default: all")
@@ -178,12 +184,11 @@ def work() -> int:
     if not given:
         STAGES["deep"] = STAGES["deep"][0], partial(tests, "deep", TWO, "deep", shard())
     ended: Ended = {"set-up": (True, time.monotonic() - began)}
+    companions = [one for name, ones in BESIDE.items() if name in chosen for one in ones]
     for name in chosen:
-        if name == "tests":
-            with beside([one for one in chosen if one in BESIDE], ended):
+        if name not in companions:
+            with beside([one for one in BESIDE.get(name, ()) if one in chosen], ended):
                 ended |= run([name])
-        elif name not in BESIDE or "tests" not in chosen:
-            ended |= run([name])
     failed = [name for name, (good, _seconds) in ended.items() if not good]
     if failed:
         print(f"Failed: {', '.join(failed)}. Run one alone with ./check NAME.")
