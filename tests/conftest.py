@@ -28,14 +28,15 @@ GROUPS = {
 }
 GROUP_OF = {f"tests/{file}": name for name, files in GROUPS.items() for file in files}
 #: Groups that begin first, since they take long: else one process is left with them while the others have nothing to
-#: do. A process takes its next group before it begins the last two tests of the one before: groups of one or two long
-#: tests are followed by short ones here.
+#: do. The others follow by how many tests they have. A process takes its next group before it begins the last two tests
+#: of the one before.
 FIRST = (
     # slow
-    "tests/kill/test_kill.py", "tests/conformance/test_conformance.py",
+    "tests/kill/test_kill.py", "tests/conformance/test_conformance.py", "tests/unit/control/moves/test_crashes.py",
     # lab
-    "tests/lab/test_site.py", "three_hosts", "tests/lab/test_roles.py", "network default", "tests/lab/test_lifecycle.py",
-    "tests/lab/test_volumes.py", "tests/lab/test_servers.py", "tests/lab/test_faults.py", "tests/lab/test_playbooks.py",
+    "tests/lab/test_site.py", "three_hosts", "tests/lab/test_roles.py", "network default",
+    "tests/lab/test_lifecycle.py", "tests/lab/test_volumes.py", "tests/lab/test_servers.py",
+    "tests/lab/test_faults.py", "tests/lab/test_playbooks.py",
 )
 DEEP = pytest.StashKey[str]()
 
@@ -74,7 +75,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             f"{item.nodeid} uses the fixture three_hosts: name its file in GROUPS of tests/conftest.py")
     if number := config.getoption("--shard"):
         choose(config, items, int(number, 16))
-    items.sort(key=lambda item: FIRST.index(found) if (found := group(item.nodeid)) in FIRST else len(FIRST))
+    sizes = Counter(group(item.nodeid) for item in items)
+    order = {name: (FIRST.index(name) if name in FIRST else len(FIRST), -size) for name, size in sizes.items()}
+    items.sort(key=lambda item: order[group(item.nodeid)])
 
 
 def choose(config: pytest.Config, items: list[pytest.Item], number: int) -> None:
