@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Which tests run in one process, which of these groups begin first, which deep tests run, and how long all took.
 
-Tests of one group run one after the other, whatever ``pytest -n`` says: those of a file, or of the files in `GROUPS`.
+Tests of one group run one after the other, whatever ``pytest -n`` says: those of a file, or of files that
+share something.
 """
 
 from __future__ import annotations
@@ -17,16 +18,14 @@ from xdist.scheduler import LoadScopeScheduling
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-#: Files whose tests share something of which there is one at a time: hosts, or a name on this machine.
-GROUPS = {
-    # The fixture `three_hosts`, which takes a minute.
-    "three_hosts": ("lab/test_fleet.py", "lab/test_fleet_volumes.py", "lab/test_drain.py", "lab/test_quickstart.py"),
-    # A host of that name; the others are in sites, of which each has a bridge of its own.
-    "lab1": ("lab/test_hosts.py", "lab/test_agent_on_host.py"),
-    # The network default of a cloud, which has the same name on hosts of all clouds; the host is this machine.
-    "network default": ("lab/test_clients.py", "lab/test_kill_guests.py"),
-}
-GROUP_OF = {f"tests/{file}": name for name, files in GROUPS.items() for file in files}
+#: Files of tests/lab whose tests share hosts in containers, by the hosts' name.
+HOSTS = {"three_hosts": ("test_drain", "test_fleet", "test_fleet_volumes", "test_quickstart"),
+         "lab1": ("test_agent_on_host", "test_hosts")}
+#: Files of tests/lab with hosts of their own, or none.
+ALONE = ("test_guest", "test_keystone", "test_roles", "test_site")
+#: All other tests with guests use this machine's own libvirt, in which agents and clouds draw the same names.
+LIBVIRT = "this machine's libvirt"
+GROUP_OF = {f"tests/lab/{name}.py": group for group, names in HOSTS.items() for name in names}
 #: Groups that begin first, since they take long: else one process is left with them while the others have nothing to
 #: do. The others follow by how many tests they have. A process takes its next group before it begins the last two tests
 #: of the one before.
@@ -34,9 +33,7 @@ FIRST = (
     # slow
     "tests/kill/test_kill.py", "tests/conformance/test_conformance.py", "tests/unit/control/moves/test_crashes.py",
     # lab
-    "tests/lab/test_site.py", "three_hosts", "tests/lab/test_roles.py", "network default",
-    "tests/lab/test_lifecycle.py", "tests/lab/test_volumes.py", "tests/lab/test_servers.py",
-    "tests/lab/test_faults.py", "tests/lab/test_playbooks.py",
+    "tests/lab/test_site.py", LIBVIRT, "three_hosts", "tests/lab/test_roles.py", "lab1",
 )
 DEEP = pytest.StashKey[str]()
 
@@ -44,7 +41,8 @@ DEEP = pytest.StashKey[str]()
 def group(nodeid: str) -> str:
     """The name of a test's group."""
     file = nodeid.partition("::")[0]
-    return GROUP_OF.get(file, file)
+    shared = file.startswith(("tests/lab/", "tests/contract/")) and Path(file).stem not in ALONE
+    return GROUP_OF.get(file, LIBVIRT if shared else file)
 
 
 class ByGroup(LoadScopeScheduling):
@@ -72,7 +70,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Long groups come first, each in its order; of deep tests one shard may be chosen."""
     for item in items:
         assert "three_hosts" not in getattr(item, "fixturenames", ()) or group(item.nodeid) == "three_hosts", (
-            f"{item.nodeid} uses the fixture three_hosts: name its file in GROUPS of tests/conftest.py")
+            f"{item.nodeid} uses the fixture three_hosts: name its file in HOSTS of tests/conftest.py")
     if number := config.getoption("--shard"):
         choose(config, items, int(number, 16))
     sizes = Counter(group(item.nodeid) for item in items)
@@ -120,13 +118,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         reports = [one for found in terminalreporter.stats.values() for one in found if hasattr(one, "duration")]
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text("".join(f"{line}\n" for line in times(reports)), encoding="utf-8")
-        terminalreporter.write_line(f"Seconds of each group, and of what took one or more: {path}")
+        terminalreporter.write_line(f"Seconds of each file, and of what took one or more: {path}")
 
 
 def times(reports: Iterable[Any]) -> list[str]:
-    """Lines of seconds: those of each group, then those of its tests, setups and teardowns."""
+    """Lines of seconds: those of each file, then those of its tests, setups and teardowns."""
     whole: Counter[str] = Counter()
     for one in reports:
-        whole[group(one.nodeid)] += one.duration
+        whole[one.nodeid.partition("::")[0]] += one.duration
     long = sorted(((one.duration, f"{one.when:<8} {one.nodeid}") for one in reports if one.duration >= 1), reverse=True)
     return [f"{seconds:8.1f} {what}" for seconds, what in [*((s, name) for name, s in whole.most_common()), *long]]
