@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Playbooks run by ansible-playbook against a real agent: one of all kinds (check mode, the run, the second run, and the
-end), and those of `./quickstart`."""
+"""Playbooks run by ansible-playbook against a real agent: check mode, the run, the second run, the end; and those of
+`./quickstart`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What `./quickstart --hosts` ends with, on hosts that the role has installed; its other playbooks: test_playbooks.py."""
+"""What `./quickstart --hosts` ends with, on hosts that the role has installed. Its others are in test_playbooks.py."""
 
 from __future__ import annotations
 
