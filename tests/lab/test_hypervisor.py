@@ -247,7 +247,7 @@ def test_the_connection_comes_back_after_libvirtd_died(folder: Path) -> None:
                 hypervisor.leases("nothing")
             daemon.start()
             eventually(hypervisor.connected, "connected again")
-            assert connected.acquire(timeout=10)
+            assert connected.acquire(timeout=LIMIT)
             assert hypervisor.leases("nothing") == []
     finally:
         hypervisor.close()

@@ -201,7 +201,7 @@ def test_a_guest_that_cannot_let_go_keeps_its_volume(lab: LabAgent) -> None:
         detach(lab, "held")
     assert lab.show("volume_attachment", "s:held")["status"] == "attached"
     lab.power("s", "running")  # now it hears what it was asked
-    eventually(lambda: detach(lab, "held")["changed"], "the guest lets go of it", 20)
+    eventually(lambda: detach(lab, "held")["changed"], "the guest lets go of it")
     assert disk(lab, "held") is None
     assert attach(lab, "held")["status"] == "attached"
     assert name_of(lab, "held")
