@@ -105,7 +105,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """Hear it."""
-    node.config.stash[DEEP] = getattr(node, "workeroutput", {}).get("deep", "")
+    if said := getattr(node, "workeroutput", {}).get("deep"):
+        node.config.stash[DEEP] = said
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
