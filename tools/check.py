@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Checks the project: `./check fast` without real guests, `./check` with them. Sets up what it needs (root)."""
+"""Checks the project: `./check fast` without real guests, `./check` with them. Sets up what it needs (root).
+
+`./check` runs one shard of the stage deep, which the commit's hash chooses; `./check deep` runs all of them.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,10 @@ from pathlib import Path
 import machine
 
 ROOT, BIN, SRC = machine.ROOT, machine.VENV / "bin", machine.CACHE / "src"
-PYTEST = ("python", "-m", "pytest", "-q", "--durations=10", "--color=no")
-#: Tests without guests wait more than they work.
-AT_ONCE = ("-n", str((os.cpu_count() or 1) + 1), "--dist", "loadfile")
+DURATIONS = machine.CACHE / "durations"
+#: Tests of one group run one after the other (see tests/conftest.py). Those without guests wait more than they work.
+PYTEST = ("python", "-m", "pytest", "-q", "--durations=30", "--color=no", "-n")
+MANY, TWO = (os.cpu_count() or 1) + 1, 2
 PIP = 'import os, sys\nos.execv(sys.executable, [sys.executable, "-m", "ensurepip", "--upgrade"])\n'
 
 
@@ -32,6 +36,18 @@ def call(*words: object, folder: Path = ROOT, **more: str) -> bool:
     return subprocess.run([str(word) for word in words], check=False, cwd=folder, env=environment).returncode == 0
 
 
+def tests(stage: str, at_once: int, marks: str, *words: str) -> bool:
+    """Run the tests with these *marks*, so many *at_once*; what each took is kept in a file of the stage's name."""
+    file = DURATIONS / f"{stage}.txt"
+    return call(*PYTEST, at_once, "-m", marks, *words, "tests", MAGNETAR_DURATIONS=str(file))
+
+
+def shard() -> str:
+    """By which number one of deep's shards is chosen: the commit's."""
+    done = subprocess.run(["git", "rev-parse", "HEAD"], check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    return f"--shard={done.stdout.strip()}"
+
+
 def tracked() -> list[str]:
     """Files that git knows, and new ones that it does not ignore."""
     words = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
@@ -39,8 +55,11 @@ def tracked() -> list[str]:
     return sorted({name for name in names if name and (ROOT / name).exists()})
 
 
-def sanity() -> bool:
-    """ansible-test sanity on a copy of the files, laid out as it wants a collection."""
+def sanity(*words: str) -> bool:
+    """ansible-test sanity on a copy of the files, laid out as it wants a collection; *words* say which tests and files.
+
+    The environments that it makes at its first run (two minutes) are kept in ~/.ansible/test.
+    """
     stand_in = Path.home() / ".ansible/test/cache/get_pip_24_2.py"  # ansible-test would download this file
     if not stand_in.exists():
         stand_in.parent.mkdir(parents=True, exist_ok=True)
@@ -50,7 +69,7 @@ def sanity() -> bool:
         copy.mkdir(parents=True)
         subprocess.run(["cp", "--parents", "-t", str(copy), *tracked()], check=True, cwd=ROOT)
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
-        return call("ansible-test", "sanity", "--local", "--requirements", "--python", version, "--color", "no",
+        return call("ansible-test", "sanity", "--local", "--requirements", "--python", version, "--color", "no", *words,
                     folder=copy)
 
 
@@ -82,36 +101,44 @@ STAGES: dict[str, tuple[str, Callable[[], bool]]] = {
     "ruff": ("lint", partial(call, "ruff", "check", ".")),
     "mypy": ("types of core and agent, strict", partial(call, "mypy")),
     "imports": ("which layer may import which", partial(call, "lint-imports")),
-    "tests": ("unit, contract and module tests", partial(call, *PYTEST, *AT_ONCE, "-m", "not lab", "tests")),
+    "tests": ("unit, contract and module tests", partial(tests, "tests", MANY, "not slow and not lab and not deep")),
     "ansible-lint": ("roles and playbooks, profile production",
                      partial(call, "ansible-lint", "--offline", "--profile", "production", "roles", "playbooks")),
     "changelog": ("changelog fragments", partial(call, "antsibull-changelog", "lint")),
-    "sanity": ("ansible-test sanity", sanity),
+    "sanity": ("ansible-test sanity of what Ansible loads",
+               partial(sanity, *(f"--exclude={folder}/" for folder in ("agent", "bench", "control", "tests")))),
     "collection": ("the collection builds, installs and holds the agent", collection),
-    "slow": ("unit tests that take long: moves, faults, crashes",
-             partial(call, *PYTEST, *AT_ONCE, "-m", "lab", "tests/unit")),
-    "lab": ("tests with real guests and hosts", partial(call, *PYTEST, "-m", "lab", "--ignore=tests/unit", "tests")),
+    "pylint": ("ansible-test's pylint of agent and control plane, which the collection carries",
+               partial(sanity, "--test=pylint", "agent/", "control/")),
+    "slow": ("tests without guests that take long: moves, faults, crashes, kills, conformance",
+             partial(tests, "slow", MANY, "slow and not deep")),
+    "lab": ("tests with real guests and hosts", partial(tests, "lab", TWO, "lab and not deep")),
+    "deep": ("further proofs of what others show, and what is long by nature; one shard of it unless it is named",
+             partial(tests, "deep", TWO, "deep")),
 }
-FAST = [name for name in STAGES if name not in ("slow", "lab")]
+FAST = [name for name in STAGES if name not in ("pylint", "slow", "lab", "deep")]
+GUESTS = {"lab", "deep"}
 #: What runs beside the tests: each of these needs one CPU, and the tests wait for other things half of the time.
-BESIDE = ("ansible-lint", "changelog", "sanity", "collection")
+BESIDE = {"tests": ("mypy", "imports", "ansible-lint", "changelog", "sanity", "collection"), "slow": ("pylint",)}
+#: Stages that ran: whether they passed, and seconds.
+Ended = dict[str, tuple[bool, float]]
 
 
-def run(names: list[str]) -> list[str]:
-    """Run the stages; returns those that failed."""
-    failed = []
+def run(names: list[str]) -> Ended:
+    """Run the stages."""
+    ended: Ended = {}
     for name in names:
         print(f"==> {name}", flush=True)
         started = time.monotonic()
         good = STAGES[name][1]()
-        failed += [] if good else [name]
-        print(f"==> {name}: {'passed' if good else 'FAILED'} ({time.monotonic() - started:.1f} s)", flush=True)
-    return failed
+        ended[name] = good, time.monotonic() - started
+        print(f"==> {name}: {'passed' if good else 'FAILED'} ({ended[name][1]:.1f} s)", flush=True)
+    return ended
 
 
 @contextlib.contextmanager
-def beside(names: list[str], failed: list[str]) -> Iterator[None]:
-    """Run stages in a process of their own beside the block; then show what they said, and add those that failed."""
+def beside(names: list[str], ended: Ended) -> Iterator[None]:
+    """Run stages in a process of their own beside the block; then show what they said, and add how they ended."""
     if names:
         print(f"==> {', '.join(names)}: at the same time, shown afterwards", flush=True)
     with tempfile.TemporaryFile("w+") as said:
@@ -129,9 +156,9 @@ def beside(names: list[str], failed: list[str]) -> Iterator[None]:
             said.seek(0)
             print(said.read(), end="", flush=True)
         try:
-            failed += told.recv()
+            ended |= told.recv()
         except EOFError:  # it died
-            failed += names
+            ended |= dict.fromkeys(names, (False, 0.0))
 
 
 def _beside(names: list[str], said: int, tell: multiprocessing.connection.Connection) -> None:
@@ -142,26 +169,31 @@ def _beside(names: list[str], said: int, tell: multiprocessing.connection.Connec
 
 def work() -> int:
     """Set up, run each stage, say how it ended."""
-    listed = "\n".join(f"  {name:<12}{what}" for name, (what, _stage) in STAGES.items())
+    began = time.monotonic()
+    listed = "\n".join(f"  {name:<13}{what}" for name, (what, _stage) in STAGES.items())
     parser = argparse.ArgumentParser("check", description=__doc__, epilog=f"Stages:\n{listed}",
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("stage", nargs="*", choices=[[], "fast", *STAGES], help="fast, or stages by name; default: all")
     given = parser.parse_args().stage
     chosen = [name for name in STAGES if not given or name in given or ("fast" in given and name in FAST)]
     machine.need_root()
-    machine.install_packages("agent", "test", *(["lab", "keystone"] if "lab" in chosen else []))
+    machine.install_packages("agent", "test", *(["lab", "keystone"] if GUESTS & {*chosen} else []))
     machine.development_environment()
-    if "lab" in chosen:
+    if GUESTS & {*chosen}:
         machine.libvirt()
-    failed = []
+    if not given:
+        STAGES["deep"] = STAGES["deep"][0], partial(tests, "deep", TWO, "deep", shard())
+    ended: Ended = {"set-up": (True, time.monotonic() - began)}
+    companions = [one for name, ones in BESIDE.items() if name in chosen for one in ones]
     for name in chosen:
-        if name == "tests":
-            with beside([one for one in chosen if one in BESIDE], failed):
-                failed += run([name])
-        elif name not in BESIDE or "tests" not in chosen:
-            failed += run([name])
+        if name not in companions:
+            with beside([one for one in BESIDE.get(name, ()) if one in chosen], ended):
+                ended |= run([name])
+    failed = [name for name, (good, _seconds) in ended.items() if not good]
     if failed:
         print(f"Failed: {', '.join(failed)}. Run one alone with ./check NAME.")
+    took = ", ".join(f"{name} {seconds:.0f}" for name, (_good, seconds) in ended.items())
+    print(f"Seconds: {took}; in all {time.monotonic() - began:.0f}")
     print(f"{len(chosen) - len(failed)} passed, {len(failed)} failed")
     return 1 if failed else 0
 

@@ -18,7 +18,7 @@ from tests.conformance.samples import FOLDER, Evidence
 from tests.conformance.transport import Target
 
 pytestmark = [
-    pytest.mark.lab,  # it needs no guest, but minutes
+    pytest.mark.slow,  # it needs minutes
     pytest.mark.skipif(not FOLDER.is_dir(), reason=f"there is no folder {FOLDER.name} beside the checkout: "
                                                    "MAGNETAR_CONFORMANCE says where it is")]
 

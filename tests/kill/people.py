@@ -124,7 +124,7 @@ class Person(threading.Thread):
         reply = self.call("POST", volumes, {"volume": {"size": 1}})
         if reply is None or reply.status != 202:
             return
-        volume, deadline = reply.json["volume"]["id"], time.monotonic() + 60
+        volume, deadline = reply.json["volume"]["id"], time.monotonic() + 180
         while self.surely(f"{volumes}/{volume}").json["volume"]["status"] == "creating":
             assert time.monotonic() < deadline, f"volume {volume} is still being made"
             time.sleep(0.1)

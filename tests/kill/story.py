@@ -21,7 +21,7 @@ from .world import World
 #: Servers that one person makes, one after the other.
 EACH = 5
 #: Seconds in which everything must have come to an end when nothing is killed any more.
-CALM = 90.0
+CALM = 180.0
 STATES = {"active", "stopped", "paused", "suspended", "resized", "error"}
 
 

@@ -2,7 +2,7 @@
 """Whatever is killed and cut while servers live: at the end nothing is stuck, lost, doubled or left behind.
 
 The seed draws what people ask for and what is killed when; it is printed, and MAGNETAR_KILL_SEED gives another.
-MAGNETAR_KILL_SERVERS says how many servers (300).
+MAGNETAR_KILL_SERVERS says how many servers.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from tools import postgres
 from .story import live
 from .world import World
 
+ENGINES = ("sqlite", "postgres")
 
-@pytest.fixture(params=["sqlite", "postgres"])
+
+@pytest.fixture(params=ENGINES)
 def world(request):
     """A cloud on each engine."""
     if request.param == "postgres" and postgres.programs() is None:
@@ -31,6 +33,12 @@ def world(request):
         yield found
 
 
-@pytest.mark.lab  # it needs no guest, but minutes
+@pytest.mark.slow
 def test_nothing_is_stuck_or_leaked(world):
+    live(world, int(os.environ.get("MAGNETAR_KILL_SERVERS", "100")))
+
+
+@pytest.mark.parametrize("world", [pytest.param(engine, marks=pytest.mark.deep(shard=f"kills, {engine}"))
+                                   for engine in ENGINES], indirect=True)
+def test_nothing_is_stuck_or_leaked_of_many(world):
     live(world, int(os.environ.get("MAGNETAR_KILL_SERVERS", "300")))

@@ -126,7 +126,7 @@ class World(Cloud):
                 connection.execute("BEGIN EXCLUSIVE")
             time.sleep(seconds)
 
-    def until_open(self, limit: float = 60.0) -> None:
+    def until_open(self, limit: float = 180.0) -> None:
         """Wait until the API answers."""
         deadline = time.monotonic() + limit
         while True:
@@ -154,7 +154,7 @@ class World(Cloud):
         return found
 
     def _all_up(self) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while time.monotonic() < deadline:
             with self.parts.api_database.read() as connection:
                 rows = hosts.every(connection)

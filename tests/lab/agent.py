@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 CACHE = CHECKOUT / ".cache"
-LIMIT = 120.0  # seconds for anything that is waited for; a guest boots in 3 to 7 on idle cores
+LIMIT = 240.0  # seconds for anything that is waited for; a guest boots in 3 to 7 on idle cores
 
 # libvirt writes every error to stderr too, also those that are asked for here.
 libvirt.registerErrorHandler(lambda *_: None, None)
@@ -104,7 +104,7 @@ class LabAgent:
     def start(self) -> None:
         """Start the process and wait until it answers."""
         self.launch()
-        eventually(self.answers, "the agent answers", 60)
+        eventually(self.answers, "the agent answers")
 
     def answers(self) -> bool:
         assert self.process is not None

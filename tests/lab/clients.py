@@ -27,7 +27,7 @@ from sdk import Story
 
 CASES = Path(__file__).resolve().parents[1] / "cases/clients"
 #: Seconds for what comes about after a command has ended, and for a command.
-LATER, LIMIT = 60.0, 240.0
+LATER, LIMIT = 180.0, 240.0
 ENOUGH = 3
 #: Commands and kinds of calls that a story has at least.
 ASKED = 50

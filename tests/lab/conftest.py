@@ -15,14 +15,9 @@ from typing import TYPE_CHECKING
 
 import bare
 import guest
-import hosts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "lab: starts real guests or lab hosts (QEMU, libvirt, systemd-nspawn)")
 
 
 @pytest.fixture(scope="session")
@@ -45,12 +40,3 @@ def three_hosts(tmp_path_factory: pytest.TempPathFactory, guest_image: dict[str,
     with bare.Site(folder, names, packed=names, **given) as site:
         site.play("magnetar.compute.agents")
         yield site
-
-
-@pytest.fixture(scope="module")
-def lab_host() -> Iterator[hosts.LabHost]:
-    """A running lab host with systemd and libvirt, thrown away after the module."""
-    if os.geteuid() != 0:
-        pytest.skip("lab hosts need root (systemd-nspawn, overlay mounts, a bridge)")
-    with hosts.LabHost("lab1") as host:
-        yield host

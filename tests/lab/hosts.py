@@ -51,8 +51,8 @@ ADDRESSES = {f"lab{number}": f"{NETWORK}.{10 + number}" for number in range(1, 9
 
 # A container has no security driver and no controllers to give away; QEMU's private /dev would lack /dev/net/tun.
 QEMU_CONF = 'security_driver = "none"\nremember_owner = 0\nnamespaces = []\ncgroup_controllers = []\n'
-BOOT_LIMIT = 90.0  # seconds
-STOP_LIMIT = 20.0
+BOOT_LIMIT = 240.0  # seconds
+STOP_LIMIT = 60.0
 PATH = "/opt/magnetar/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 

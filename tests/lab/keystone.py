@@ -76,7 +76,7 @@ class LabKeystone:
                 self.process = subprocess.Popen(
                     [PYTHON, SERVE, "--host", "127.0.0.1", "--port", str(self.port), "--", "--config-file",
                      str(self.config)], stdin=subprocess.DEVNULL, stdout=log, stderr=log, **self._as_user())
-            eventually(self.answers, "Keystone answers", 60)
+            eventually(self.answers, "Keystone answers")
             self.admin = self.login("admin", PASSWORD, "admin")
         except BaseException:
             self.__exit__()

@@ -41,7 +41,7 @@ class LabControl:
                 [sys.executable, "-c", SERVE, "serve", "--config", self.config], cwd="/", stdin=subprocess.DEVNULL,
                 env={**os.environ, "PYTHONPATH": str(CACHE / "src")}, stdout=log, stderr=log)
         try:
-            eventually(self.answers, "the API answers", 60)
+            eventually(self.answers, "the API answers")
         except BaseException:
             self.__exit__()
             raise

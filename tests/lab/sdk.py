@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 #: Seconds for anything that is waited for, and between two looks.
-LIMIT, PAUSE = 120.0, 0.2
+LIMIT, PAUSE = 240.0, 0.2
 
 
 class Counted:

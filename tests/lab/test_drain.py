@@ -86,7 +86,7 @@ class Story:
 
     def until_memory_flows(self) -> None:
         """Wait until a live migration from SOURCE is under way."""
-        end = time.monotonic() + 60
+        end = time.monotonic() + 240
         while not any((half["progress"] or {}).get("phase") == "memory and disks"
                       for half in self.client(SOURCE).list("migration", status="running")):
             assert time.monotonic() < end
@@ -99,7 +99,7 @@ class Story:
         assert numbers == list(range(1, len(numbers) + 1))
         return len(numbers)
 
-    def goes_on(self, name: str, limit: float = 120) -> int:
+    def goes_on(self, name: str, limit: float = 240) -> int:
         """Wait until the guest counts further."""
         start, end = self.counted(name), time.monotonic() + limit
         while (now := self.counted(name)) <= start:

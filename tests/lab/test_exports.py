@@ -85,7 +85,7 @@ class Abroad:
     def goes_on(self) -> int:
         """Wait until the guest writes further."""
         start = self.wrote()
-        eventually(lambda: self.wrote() > start + 3, f"the guest writes further than {start}", 40)
+        eventually(lambda: self.wrote() > start + 3, f"the guest writes further than {start}")
         return self.wrote()
 
 

@@ -82,7 +82,13 @@ def known(uuid: str, active: bool = False) -> bool:
         connection.close()
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+#: The others are deep: unit tests kill an agent of a fake host at every step.
+COMMON = ("the disk is being copied", "the domain is active")
+DEEP = pytest.mark.deep(shard="one host")
+
+
+@pytest.mark.parametrize("moment", [
+    pytest.param(moment, marks=() if moment in COMMON else DEEP) for moment in MOMENTS])
 def test_an_agent_killed_while_it_makes_a_server(lab: LabAgent, moment: str) -> None:
     """Started again and asked again it converges: one server, one domain, no orphan."""
     uuid = f"{os.urandom(4).hex()}-0000-4000-8000-{os.urandom(6).hex()}"

@@ -29,22 +29,29 @@ DOMAIN = """
 """
 
 
+NAME = "lab1"
+
+
 def remains() -> dict[str, set[str]]:
-    """What a lab host adds to the machine while it runs: mounts, links, processes, folders, control groups."""
+    """What the lab host adds to the machine while it runs: mounts, links, processes, folders, control groups.
+
+    Other tests have hosts of other names beside it, on other bridges.
+    """
     commands = set()
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             words = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue
-        if "systemd-nspawn" in words or "guest=tiny" in words:
+        if f"--machine={NAME} " in words or "guest=tiny" in words:
             commands.add(words)
+    mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
     return {
-        "mounts": {line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()},
-        "links": {path.name for path in Path("/sys/class/net").iterdir() if path.name.startswith(("vb-", "mag"))},
+        "mounts": {path for path in mounts if f"/{NAME}-" in path},
+        "links": {path.name for path in Path("/sys/class/net").iterdir() if path.name in (f"vb-{NAME}", hosts.BRIDGE)},
         "processes": commands,
-        "folders": {path.name for path in hosts.CACHE.glob("lab1-*")},
-        "groups": {str(path) for tree in hosts.hierarchies() for path in tree.iterdir() if path.is_dir()},
+        "folders": {path.name for path in hosts.CACHE.glob(f"{NAME}-*")},
+        "groups": {str(path) for tree in hosts.hierarchies() for path in tree.glob(f"maglab-{NAME}-*")},
     }
 
 
@@ -57,10 +64,10 @@ def test_host_runs_a_guest_and_leaves_nothing(guest_image: dict[str, Path], tmp_
     (tmp_path / "tiny.xml").write_text(DOMAIN)
 
     began = time.monotonic()
-    with hosts.LabHost("lab1", binds={shared: "/srv/shared"}) as host:
+    with hosts.LabHost(NAME, binds={shared: "/srv/shared"}) as host:
         print(f"\nlab host: systemd running after {time.monotonic() - began:.1f} s")
         assert host.run(["systemctl", "is-system-running"]).stdout == "running\n"
-        assert host.run(["hostname"]).stdout == "lab1\n"
+        assert host.run(["hostname"]).stdout == f"{NAME}\n"
         assert host.run(["cat", "/srv/shared/file"]).stdout == "from the machine\n"
         assert host.run(["touch", "/srv/shared/other"], check=False).returncode != 0
         host.run(["ping", "-c", "1", "-W", "5", hosts.MACHINE_ADDRESS])

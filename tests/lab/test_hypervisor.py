@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import statistics
 import subprocess
 import tempfile
 import threading
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import guest
+import libvirt
 import pytest
 
 from magnetar_agent.hypervisor import Disk, DomainSpec, Event
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.lab
 
-LIMIT = 90.0  # seconds for anything that is waited for; a guest boots in 3 to 7 on idle cores
+LIMIT = 240.0  # seconds for anything that is waited for; a guest boots in 3 to 7 on idle cores
 LIBVIRTD = (
     "mkdir -p /run/libvirt && for d in /run/libvirt /var/lib/libvirt /var/cache/libvirt /var/log/libvirt; do "
     "mkdir -p $d && mount -t tmpfs none $d; done && exec libvirtd -f {0}/libvirtd.conf -p {0}/pid"
@@ -162,8 +162,24 @@ def test_the_panic_of_a_guest_is_seen_and_it_starts_again(domain: Guest) -> None
     assert domain.state()[0] == RUNNING
 
 
-def test_fifty_domains_are_read_within_30_ms(hypervisor: LibvirtHypervisor, folder: Path) -> None:
-    made = []
+def test_fifty_domains_are_listed_without_one_question_for_each(
+    hypervisor: LibvirtHypervisor, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three calls of libvirt list all; a definition is read when it is new, or has changed (bench/run has the time)."""
+    calls, asked, read = [], [], libvirt.virDomain.XMLDesc
+
+    def definition(domain: Any, flags: int = 0) -> str:
+        asked.append(domain.UUIDString())
+        return str(read(domain, flags))
+
+    def listing(name: str) -> None:
+        whole = getattr(libvirt.virConnect, name)
+        monkeypatch.setattr(libvirt.virConnect, name, lambda *words: calls.append(name) or whole(*words))
+
+    monkeypatch.setattr(libvirt.virDomain, "XMLDesc", definition)
+    for name in ("getAllDomainStats", "listAllDomains"):
+        listing(name)
+    made: list[str] = []
     try:
         for at in range(50):
             uuid = str(uuids.uuid4())
@@ -181,12 +197,12 @@ def test_fifty_domains_are_read_within_30_ms(hypervisor: LibvirtHypervisor, fold
             )
             hypervisor.define(spec)
             made.append(uuid)
-        took = []
-        for _time in range(9):
-            started = time.perf_counter()
+        for wanted in (made, [], []):
+            asked.clear()
+            calls.clear()
             assert set(made) <= set(hypervisor.domains())
-            took.append(time.perf_counter() - started)
-        assert statistics.median(took) < 0.03, took
+            assert sorted(one for one in asked if one in made) == sorted(wanted)
+            assert calls == ["getAllDomainStats", "listAllDomains", "listAllDomains"]
     finally:
         for uuid in made:
             hypervisor.undefine(uuid)
@@ -232,7 +248,7 @@ def test_the_connection_comes_back_after_libvirtd_died(folder: Path) -> None:
                 hypervisor.leases("nothing")
             daemon.start()
             eventually(hypervisor.connected, "connected again")
-            assert connected.acquire(timeout=10)
+            assert connected.acquire(timeout=LIMIT)
             assert hypervisor.leases("nothing") == []
     finally:
         hypervisor.close()

@@ -51,7 +51,8 @@ class RealWorld(World):
         eventually(self.agent.answers, "the agent answers")
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=[pytest.param(engine, marks=pytest.mark.deep(shard=f"kills with guests, {engine}"))
+                        for engine in ("sqlite", "postgres")])
 def world(request: pytest.FixtureRequest, guest_image: dict[str, Path]) -> Iterator[RealWorld]:
     # A guest is often asked to power off before it has booted, when it cannot hear that yet.
     with LabAgent(shutdown_timeout=3) as agent, RealWorld(request.param, agent, guest_image["disk"]) as found:

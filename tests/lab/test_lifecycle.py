@@ -131,7 +131,11 @@ def test_rebuild_from_another_image(lab: LabAgent, web: str) -> None:
         assert not client.ensure("server", web, want, on_immutable="rebuild")["changed"]
 
 
-@pytest.mark.parametrize("moment", ["wipe", "disk", "define"])
+#: What the other parameters show once more.
+DEEP = pytest.mark.deep(shard="one host")
+
+
+@pytest.mark.parametrize("moment", [pytest.param("wipe", marks=DEEP), "disk", pytest.param("define", marks=DEEP)])
 def test_an_agent_killed_in_a_rebuild(lab: LabAgent, web: str, moment: str) -> None:
     """It is carried on at the next start, and the same request asked again is done by then, once."""
     uuid = lab.show("server", web)["id"]
@@ -219,7 +223,8 @@ def info(path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("power", "consistency"), [
-    ("running", "frozen"), ("paused", "crash-consistent"), ("suspended", "crash-consistent"), ("off", "stopped")])
+    ("running", "frozen"), ("paused", "crash-consistent"), pytest.param("suspended", "crash-consistent", marks=DEEP),
+    ("off", "stopped")])
 def test_an_image_of_a_server(lab: LabAgent, web: str, power: str, consistency: str) -> None:
     eventually(lambda: lab.ask(web, "sh pidof qemu-ga")["code"] == 0, "the guest agent")
     lab.power(web, power)

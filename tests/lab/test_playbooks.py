@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A playbook run by ansible-playbook against a real agent: check mode, the run, the second run, and the end."""
+"""Playbooks run by ansible-playbook against a real agent: check mode, the run, the second run, the end; and those of
+`./quickstart`."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from agent import CACHE, LabAgent, eventually
+from agent import CACHE, CHECKOUT, LabAgent, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -179,7 +180,7 @@ def check_guest(play: Play, name: str, shown: dict[str, Any]) -> None:
     assert [(one["addr"], one["mac"]) for one in addresses] == [(address, mac)]
 
 
-@pytest.mark.parametrize("direct", ["auto", "never"])
+@pytest.mark.parametrize("direct", ["auto", pytest.param("never", marks=pytest.mark.deep(shard="one host"))])
 def test_playbook(lab: LabAgent, guest_image: dict[str, Path], tmp_path: Path, direct: str) -> None:
     """In the Ansible process, and as module processes: the same results. What guests say is looked at once."""
     play = Play(lab, tmp_path, guest_image["disk"], direct)
@@ -212,3 +213,46 @@ def test_playbook(lab: LabAgent, guest_image: dict[str, Path], tmp_path: Path, d
     assert changed(play.run(wanted="absent")) == REMOVES
     assert changed(play.run(wanted="absent")) == []
     assert not left_on_host(play)
+
+
+# The playbooks of ./quickstart
+
+
+def quickstart(lab: LabAgent, name: str, folder: Path, **variables: object) -> str:
+    """What a playbook of the checkout says with this agent, and its status at the end."""
+    words = [Path(sys.executable).parent / "ansible-playbook", CHECKOUT / "playbooks" / name]
+    for key, value in variables.items():
+        words += ["-e", f"{key}={value}"]
+    environment = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(CACHE), "MAGNETAR_ENDPOINT": lab.endpoint,
+                   "ANSIBLE_LOCAL_TEMP": str(folder)}  # fmt: skip
+    done = subprocess.run(words, check=False, env=environment, cwd=folder, stdin=subprocess.DEVNULL, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
+    return f"{done.stdout}\nstatus {done.returncode}"
+
+
+def test_quickstart_again_whatever_was_tried_in_between(guest_image: dict[str, Path], tmp_path: Path) -> None:
+    """A server that somebody stopped runs again; one that somebody made is not lost unless that is said."""
+    (tmp_path / "key.pub").write_text(
+        "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBwIIyAUw3AJlDWG3n5qZLbcC3nJpWCPTzfWkqTzUDvx"
+    )
+    given: dict[str, object] = {"guest_disk": guest_image["disk"], "public_key_file": tmp_path / "key.pub"}
+    with LabAgent() as lab:
+        given |= {"network": f"net-{lab.mark}", "cidr": lab.cidr}
+        said = quickstart(lab, "quickstart.yml", tmp_path, **given)
+        assert said.endswith("status 0"), said
+        lab.domain("quick-1").destroy()
+        lab.becomes("quick-1", "off")
+        said = quickstart(lab, "quickstart.yml", tmp_path, **given)
+        assert "quick-1 is ACTIVE" in said, said
+        assert said.endswith("status 0"), said
+
+        lab.ensure("volume", "mine", {"size": 1})
+        said = quickstart(lab, "quickstart_down.yml", tmp_path)
+        assert "not of the quickstart: mine. Nothing was removed" in said, said
+        assert said.endswith("status 2"), said
+        assert len(lab.domains()) == 2
+        said = quickstart(lab, "quickstart_down.yml", tmp_path, everything=True)
+        assert said.endswith("status 0"), said
+        assert not lab.domains()
+        assert not [one for kind in ("server", "volume", "network", "image", "flavor", "keypair")
+                    for one in lab.names(kind)]  # fmt: skip

@@ -50,7 +50,7 @@ class Cloud(Clients):
         super().__init__(site.folder / "magnetar-pki/clouds.yaml", site.folder)
         self.site, self.hosts = site, site.hosts
 
-    def until(self, ready: Callable[[], object], what: str, limit: float = 90.0) -> None:
+    def until(self, ready: Callable[[], object], what: str, limit: float = 240.0) -> None:
         """Wait."""
         end = time.monotonic() + limit
         while not ready():

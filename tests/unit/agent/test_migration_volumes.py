@@ -375,7 +375,7 @@ def test_an_agent_dies_while_it_gives_a_server_back(trio: Trio, method: str, mon
     trio.check(trio.two)
 
 
-@pytest.mark.lab  # it needs no guest, but minutes
+@pytest.mark.slow  # it needs minutes
 @pytest.mark.parametrize("kind", ["live", "cold"])
 @pytest.mark.parametrize(("side", "part", "method"), POINTS)
 def test_an_agent_dies(trio: Trio, kind: str, side: str, part: str, method: str) -> None:

@@ -17,7 +17,7 @@ from tools import postgres as server
 NUMBERS = itertools.count(1)
 
 
-#: Tests here start agents, or whole clouds, and take their time: they run with the lab's, though they need no guest.
+#: Tests here start agents, or whole clouds, and take their time.
 SLOW = ("attachments/", "faults/", "moves/", "native/", "api/test_sdk.py", "api/test_personality.py", "test_slice.py",
         "test_spread.py", "identity/test_sdk.py", "volume/")
 HERE = Path(__file__).parent
@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items):
     """Mark the slow ones."""
     for item in items:
         if item.path.is_relative_to(HERE) and item.path.relative_to(HERE).as_posix().startswith(SLOW):
-            item.add_marker(pytest.mark.lab)
+            item.add_marker(pytest.mark.slow)
 
 
 def tables(database):

@@ -13,7 +13,7 @@ from .asking import Owner, until
 from .dying import Fuse
 from .test_build import block, root
 
-pytestmark = pytest.mark.lab  # it needs no guest, but minutes
+pytestmark = pytest.mark.slow  # it needs minutes
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from .clouds import at, check, claims, disabled, flavors, row
 from .dying import Fate, Stall, ask, flavor, take, through, turn
 from .inside import Inside
 
-pytestmark = pytest.mark.lab  # it needs no guest, but minutes
+pytestmark = pytest.mark.slow  # it needs minutes
 
 #: Deaths that are tried: each fifth one, or as the variable says; 1 is all of them.
 EVERY = int(os.environ.get("MAGNETAR_EVERY_DEATH", "5"))
