@@ -156,7 +156,7 @@ from ansible.module_utils.errors import UnsupportedError
 from ansible.plugins.inventory import BaseInventoryPlugin, Cacheable, Constructable
 from ansible.template import trust_as_template
 
-from ansible_collections.magnetar.compute.plugins.module_utils import clouds, shell
+from ansible_collections.magnetar.compute.plugins.module_utils import clouds, run
 from ansible_collections.magnetar.compute.plugins.module_utils.core.endpoint import ENDPOINT
 from ansible_collections.magnetar.compute.plugins.module_utils.core.errors import MagnetarError
 from ansible_collections.magnetar.compute.plugins.module_utils.core.options import CONNECTION, CONNECTION_FILES, spec
@@ -348,7 +348,7 @@ def _place(options):
 def _ask(options):
     """The servers of an endpoint, or the error."""
     try:
-        client = shell.connect(options)
+        client = run.connect(options)
         try:
             where = {"endpoint": client.endpoint, "cloud": (clouds.meant(options) or [None])[0]}
             return [dict(server, **where) for server in _pages(client)]

@@ -15,7 +15,7 @@ description:
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
-  - magnetar.compute.compute_service
+  - magnetar.compute.options.compute_service
   - magnetar.compute.connection
   - magnetar.compute.attributes
 seealso:
@@ -94,13 +94,10 @@ error:
     request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
 """
 
-from ansible_collections.magnetar.compute.plugins.module_utils.faces.operators import MODULES
-from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+from ansible_collections.magnetar.compute.plugins.module_utils.modules.compute_service import ComputeServiceModule
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run
 
-
-def main():
-    run(MODULES["compute_service"])
-
+MODULE = ComputeServiceModule()
 
 if __name__ == "__main__":
-    main()
+    run(MODULE)

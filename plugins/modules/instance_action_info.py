@@ -14,7 +14,7 @@ description:
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
-  - magnetar.compute.instance_action.info
+  - magnetar.compute.options.instance_action_info
   - magnetar.compute.connection
   - magnetar.compute.attributes.info
 seealso:
@@ -68,13 +68,10 @@ error:
     request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
 """
 
-from ansible_collections.magnetar.compute.plugins.module_utils.faces.operators import MODULES
-from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+from ansible_collections.magnetar.compute.plugins.module_utils.modules.instance_action import InstanceActionInfoModule
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run
 
-
-def main():
-    run(MODULES["instance_action_info"])
-
+MODULE = InstanceActionInfoModule()
 
 if __name__ == "__main__":
-    main()
+    run(MODULE)

@@ -19,7 +19,7 @@ description:
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
-  - magnetar.compute.migration
+  - magnetar.compute.options.migration
   - magnetar.compute.connection
   - magnetar.compute.attributes
 notes:
@@ -168,13 +168,10 @@ error:
     request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
 """
 
-from ansible_collections.magnetar.compute.plugins.module_utils.faces.migration import MODULES
-from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+from ansible_collections.magnetar.compute.plugins.module_utils.modules.migration import MigrationModule
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run
 
-
-def main():
-    run(MODULES["migration"])
-
+MODULE = MigrationModule()
 
 if __name__ == "__main__":
-    main()
+    run(MODULE)

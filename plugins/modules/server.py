@@ -17,7 +17,7 @@ description:
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
-  - magnetar.compute.server
+  - magnetar.compute.options.server
   - magnetar.compute.connection
   - magnetar.compute.attributes
 seealso:
@@ -297,13 +297,10 @@ failed_ids:
   sample: []
 """
 
-from ansible_collections.magnetar.compute.plugins.module_utils.faces.server import MODULES
-from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+from ansible_collections.magnetar.compute.plugins.module_utils.modules.server import ServerModule
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run
 
-
-def main():
-    run(MODULES["server"])
-
+MODULE = ServerModule()
 
 if __name__ == "__main__":
-    main()
+    run(MODULE)

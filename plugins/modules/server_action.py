@@ -19,7 +19,7 @@ description:
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
-  - magnetar.compute.server.action
+  - magnetar.compute.options.server_action
   - magnetar.compute.connection
   - magnetar.compute.attributes.action
 seealso:
@@ -194,13 +194,10 @@ error:
     request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
 """
 
-from ansible_collections.magnetar.compute.plugins.module_utils.faces.server_action import MODULES
-from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+from ansible_collections.magnetar.compute.plugins.module_utils.modules.server_action import ServerActionModule
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run
 
-
-def main():
-    run(MODULES["server_action"])
-
+MODULE = ServerActionModule()
 
 if __name__ == "__main__":
-    main()
+    run(MODULE)

@@ -17,7 +17,7 @@ description:
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
-  - magnetar.compute.volume_attachment
+  - magnetar.compute.options.volume_attachment
   - magnetar.compute.connection
   - magnetar.compute.attributes
 seealso:
@@ -115,13 +115,10 @@ error:
     request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
 """
 
-from ansible_collections.magnetar.compute.plugins.module_utils.faces.attachment import MODULES
-from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+from ansible_collections.magnetar.compute.plugins.module_utils.modules.attachment import VolumeAttachmentModule
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run
 
-
-def main():
-    run(MODULES["volume_attachment"])
-
+MODULE = VolumeAttachmentModule()
 
 if __name__ == "__main__":
-    main()
+    run(MODULE)

@@ -16,7 +16,7 @@ description:
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
-  - magnetar.compute.volume_snapshot
+  - magnetar.compute.options.volume_snapshot
   - magnetar.compute.connection
   - magnetar.compute.attributes
 seealso:
@@ -99,13 +99,11 @@ error:
     request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
 """
 
-from ansible_collections.magnetar.compute.plugins.module_utils.faces.volume import MODULES
-from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+from ansible_collections.magnetar.compute.plugins.module_utils.core.kinds import VolumeSnapshot
+from ansible_collections.magnetar.compute.plugins.module_utils.modules.resource import ResourceModule
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run
 
-
-def main():
-    run(MODULES["volume_snapshot"])
-
+MODULE = ResourceModule(VolumeSnapshot)
 
 if __name__ == "__main__":
-    main()
+    run(MODULE)
