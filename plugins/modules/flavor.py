@@ -78,7 +78,7 @@ actions:
   returned: on success
   type: list
   elements: str
-  sample: [write]
+  sample: [record]
 changes:
   description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden.
   returned: on success

@@ -91,12 +91,12 @@ actions:
   returned: on success
   type: list
   elements: str
-  sample: [record, store]
+  sample: [record, receive]
 changes:
   description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden.
   returned: on success
   type: dict
-  sample: {status: {old: null, new: active}}
+  sample: {min_ram: {old: 64, new: 128}}
 operation:
   description: The work that goes on, when it was not waited for.
   returned: when O(wait=false) and the work takes longer than a moment

@@ -53,6 +53,7 @@ instance_actions:
       updated_at: '2026-11-20T20:00:01Z'
       events:
         - event: compute__do_build_and_run_instance
+          host: kvm1
           result: Success
           started_at: '2026-11-20T20:00:00Z'
           finished_at: '2026-11-20T20:00:01Z'

@@ -86,7 +86,7 @@ changes:
   description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden.
   returned: on success
   type: dict
-  sample: {networks: {old: [], new: [{network: lan}]}}
+  sample: {address: {old: null, new: 192.168.100.57}}
 operation:
   description: The work that goes on, when it was not waited for.
   returned: when O(wait=false) and the work takes longer than a moment

@@ -92,6 +92,13 @@ server:
       - network: lan
         mac: '52:54:00:12:34:56'
         model: virtio
+    block_device_mapping:
+      - source_type: blank
+        destination_type: volume
+        volume_size: 10
+        disk_bus: virtio
+        device_name: vdb
+        volume: 0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11
     key_name: me
     metadata:
       role: web
@@ -100,11 +107,17 @@ server:
     availability_zone: nova
     config_drive: true
     power: running
+    rescue: null
     restart_on_crash: false
     resume_on_host_boot: true
     root_format: qcow2
     virt_type: qemu
     machine: q35
+    volumes_attached:
+      - id: 0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11
+        name: data
+        device: vdb
+        delete_on_termination: false
     status: ACTIVE
     power_state: running
     status_reason: the guest shut itself down
@@ -148,6 +161,7 @@ migration:
       remaining: 10760939
       dirty_rate: 1048576
       seconds_left: 1
+    native_tls: false
     fault: null
     host: kvm1
 actions:

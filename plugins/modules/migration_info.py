@@ -67,6 +67,7 @@ migrations:
         remaining: 10760939
         dirty_rate: 1048576
         seconds_left: 1
+      native_tls: false
       fault: null
       host: kvm1
 error:

@@ -88,7 +88,7 @@ actions:
   returned: on success
   type: list
   elements: str
-  sample: [define, start]
+  sample: [record, make]
 changes:
   description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden.
   returned: on success

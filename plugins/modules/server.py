@@ -208,7 +208,7 @@ actions:
   returned: on success
   type: list
   elements: str
-  sample: [create_disk, define, start]
+  sample: [record, disks, drive, define, start]
 changes:
   description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden.
   returned: on success
@@ -272,7 +272,7 @@ results:
       type: list
       elements: str
       returned: when the item has not failed
-      sample: [start]
+      sample: [record, start]
     changes:
       description: As RV(changes).
       type: dict

@@ -122,6 +122,13 @@ server:
       - network: lan
         mac: '52:54:00:12:34:56'
         model: virtio
+    block_device_mapping:
+      - source_type: blank
+        destination_type: volume
+        volume_size: 10
+        disk_bus: virtio
+        device_name: vdb
+        volume: 0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11
     key_name: me
     metadata:
       role: web
@@ -136,6 +143,11 @@ server:
     root_format: qcow2
     virt_type: qemu
     machine: q35
+    volumes_attached:
+      - id: 0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11
+        name: data
+        device: vdb
+        delete_on_termination: false
     status: ACTIVE
     power_state: running
     status_reason: the guest shut itself down
