@@ -1,10 +1,10 @@
 # Copyright: (c) 2026, Magnetar contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Direct execution: the work of a module done in Ansible's own process, where that gives the same result.
+"""The action plugin of all modules: runs a module in Ansible's own process where that gives the same result.
 
-A module process costs about twelve times what such a task costs. When direct execution is not possible, the module runs
-as any other.
+This is direct execution. Starting a module process takes about twelve times as long; it is done where direct execution
+is not possible.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _clients = {}
 
 
 class ActionModule(ActionBase):
-    """Runs the module of the task's name, directly where possible."""
+    """Runs the module that the task names, directly where possible."""
 
     _supports_check_mode = True
     _supports_async = True
@@ -59,8 +59,8 @@ class ActionModule(ActionBase):
         mode = str(self._task.args.get("direct") or _mode(task_vars))
         if mode not in DIRECT:
             return dict(result, failed=True, msg="direct must be one of %s (got %s)." % (", ".join(DIRECT), mode))
-        reason = "direct is never" if mode == "never" else self._obstacle()
-        checked = None if reason else _Checked(module, _plain(self._task.args))
+        reason = "direct is never" if mode == "never" else self._unsupported()
+        checked = None if reason else _CheckedTask(module, _plain(self._task.args))
         if checked and not checked.error:
             reason = self._unreachable(module, checked.params)
         if not reason:
@@ -72,8 +72,8 @@ class ActionModule(ActionBase):
             result.update(self._execute_module(task_vars=task_vars, wrap_async=self._task.async_val))
         return result
 
-    def _obstacle(self):
-        """Why this task cannot be done here, whatever its options say; ``None`` when nothing is in the way."""
+    def _unsupported(self):
+        """Why a task with these keywords cannot run directly; ``None`` when it can."""
         if self._task.async_val:
             return "the task is asynchronous"
         if any(self._task.environment or ()):
@@ -81,7 +81,7 @@ class ActionModule(ActionBase):
         return None
 
     def _unreachable(self, module, params):
-        """Why the endpoint, or a file, is not the same from here as from the host of the task.
+        """Why the endpoint, or a file, is another one here than on the host of the task; ``None`` when it is the same.
 
         An ssh endpoint is reached from the controller, with its keys, whatever the connection and who becomes whom.
         """
@@ -109,7 +109,7 @@ class ActionModule(ActionBase):
         return None
 
 
-class _Checked:
+class _CheckedTask:
     """The arguments of a task, checked as ``AnsibleModule`` does it."""
 
     def __init__(self, module, arguments):
@@ -178,7 +178,7 @@ def _configured():
 
 
 def _plain(value):
-    """*value* as the module process would read it: templates done, tags and vault gone, plain types."""
+    """*value* in plain types, without Ansible's tags, as the module process would read it."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

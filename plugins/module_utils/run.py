@@ -70,9 +70,9 @@ def connect(params):
     if described is not None:
         return Client(**dict(arguments, login=Login(described, arguments["connect_timeout"])))
     if str(arguments["endpoint"]).startswith("ssh:"):
-        from .ssh.dial import Dial
+        from .ssh.dial import SshDial
 
-        arguments["dial"] = Dial(arguments["endpoint"], params.get("ssh_private_key"), params.get("ssh_known_hosts"))
+        arguments["dial"] = SshDial(arguments["endpoint"], params.get("ssh_private_key"), params.get("ssh_known_hosts"))
     return Client(**arguments)
 
 

@@ -10,7 +10,7 @@ module: availability_zone_info
 version_added: "0.1.0"
 short_description: Report the availability zones of a cloud
 description:
-  - Reports the zones that servers may be asked to be in; administrators see their hosts.
+  - Reports the availability zones that a new server can ask for; administrators also see their hosts.
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
@@ -28,14 +28,14 @@ EXAMPLES = r"""
     cloud: mycloud
   register: result
 
-- name: Names of those that take servers
+- name: Names of the zones that get new servers
   ansible.builtin.debug:
     msg: "{{ result.availability_zones | selectattr('available') | map(attribute='name') }}"
 """
 
 RETURN = r"""
 availability_zones:
-  description: What there is, or what fits; empty when there is nothing.
+  description: The availability zones of the cloud.
   returned: on success
   type: list
   elements: dict

@@ -10,10 +10,10 @@ module: cell
 version_added: "0.1.0"
 short_description: Manage cells, the parts of a cloud
 description:
-  - Makes a cell be listed as described, or not. The tables of its database are made; a database that does not answer is
-    refused.
-  - Hosts come into the cell with its conductors. A cell that has hosts or servers is not removed. The database itself
-    stays.
+  - Adds a cell to the cloud, changes it, or removes it. Creates the tables in its database; a database that does not
+    answer is refused.
+  - The conductors of a cell bring its hosts. A cell that has hosts or servers is not removed. Removing a cell does not
+    remove its database.
   - Needs the role V(admin).
 author:
   - Magnetar contributors (@magnetar)
@@ -32,13 +32,13 @@ EXAMPLES = r"""
     name: cell2
     database_url: "postgresql+psycopg://magnetar:{{ vault_password }}@db2/cell2"
 
-- name: No new servers there
+- name: Create no new servers in it
   magnetar.compute.cell:
     cloud: mycloud
     name: cell2
     disabled: true
 
-- name: Forget it
+- name: Remove it
   magnetar.compute.cell:
     cloud: mycloud
     name: cell2

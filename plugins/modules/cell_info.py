@@ -28,7 +28,7 @@ EXAMPLES = r"""
     cloud: mycloud
   register: all
 
-- name: Those that get no new servers
+- name: Cells that get no new servers
   magnetar.compute.cell_info:
     cloud: mycloud
     filters:
@@ -37,7 +37,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 cells:
-  description: What there is, or what fits; empty when there is nothing.
+  description: The cells that fit; empty when there are none.
   returned: on success
   type: list
   elements: dict

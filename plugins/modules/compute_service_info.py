@@ -10,7 +10,7 @@ module: compute_service_info
 version_added: "0.1.0"
 short_description: Report the compute services of a cloud
 description:
-  - Reports for each compute host whether it gets new servers, whether its agent was heard lately, and when.
+  - Reports for each compute host whether it gets new servers, whether its agent reported lately, and when it last did.
   - Needs the role V(admin).
 author:
   - Magnetar contributors (@magnetar)
@@ -28,7 +28,7 @@ EXAMPLES = r"""
     cloud: mycloud
   register: all
 
-- name: Those whose agents are silent
+- name: Services whose agents do not report
   magnetar.compute.compute_service_info:
     cloud: mycloud
     filters:
@@ -37,7 +37,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 compute_services:
-  description: What there is, or what fits; empty when there is nothing.
+  description: The compute services that fit; empty when there are none.
   returned: on success
   type: list
   elements: dict

@@ -11,7 +11,8 @@ version_added: "0.1.0"
 short_description: Manage flavors, the sizes of servers
 description:
   - Makes a flavor be present as described, or absent.
-  - Sizes are fixed once the flavor is made. Servers keep the sizes they were made with, whatever becomes of the flavor.
+  - Sizes are fixed once the flavor is made. Servers keep the sizes they were made with, even when the flavor is
+    changed or removed.
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
@@ -30,7 +31,7 @@ EXAMPLES = r"""
     vcpus: 1
     ram: 512
 
-- name: Make a flavor with everything
+- name: Make a flavor with all options
   magnetar.compute.flavor:
     name: large
     description: for databases

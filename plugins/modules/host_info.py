@@ -10,7 +10,7 @@ module: host_info
 version_added: "0.1.0"
 short_description: Report the host of an agent
 description:
-  - Reports what the host is, what it has, what of it is used, and whether KVM really works there.
+  - Reports the hypervisor, the CPUs, memory and disk of the host with what is used of them, and whether KVM works.
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
@@ -36,7 +36,7 @@ EXAMPLES = r"""
     token: "{{ vault_token }}"
   delegate_to: localhost
 
-- name: Stop when nothing answers below the agent
+- name: Stop when libvirt does not answer the agent
   ansible.builtin.assert:
     that: result.hosts[0].connected
 """

@@ -10,7 +10,8 @@ module: hypervisor_info
 version_added: "0.1.0"
 short_description: Report the hosts of a cloud as the scheduler sees them
 description:
-  - Reports for each compute host what it has, what is claimed of it, and what may be claimed by the allocation ratios.
+  - Reports the CPUs, memory and disk of each compute host, what is claimed of them, and what the allocation
+    ratios allow to be claimed.
   - Needs the role V(admin).
 author:
   - Magnetar contributors (@magnetar)
@@ -38,7 +39,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 hypervisors:
-  description: What there is, or what fits; empty when there is nothing.
+  description: The hypervisors that fit; empty when there are none.
   returned: on success
   type: list
   elements: dict

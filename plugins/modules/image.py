@@ -13,7 +13,7 @@ description:
   - Makes an image be present as described, or absent.
   - The content comes from a file where the module runs (O(filename)), from a URL (O(url)), or from a file of the host
     (O(host_path)).
-  - The format is found from the content. Content that refers to files outside of itself is refused.
+  - The agent detects the format from the content. It refuses content that refers to other files.
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
@@ -31,7 +31,7 @@ EXAMPLES = r"""
     name: debian
     filename: /srv/images/debian-12.qcow2
 
-- name: Let the agent load it, with everything that can be said
+- name: Let the agent load it, with all options
   magnetar.compute.image:
     name: debian
     description: Debian 12
@@ -44,7 +44,7 @@ EXAMPLES = r"""
       os_distro: debian
     timeout: 1800
 
-- name: Change what it needs
+- name: Change the memory that it needs
   magnetar.compute.image:
     name: debian
     min_ram: 512

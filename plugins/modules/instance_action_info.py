@@ -8,9 +8,9 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: instance_action_info
 version_added: "0.1.0"
-short_description: Report what was asked of a server of a cloud
+short_description: Report the actions on a server of a cloud
 description:
-  - Reports the requests that a server got, latest first, and of one of them its steps.
+  - Reports the requests that a server got, latest first, and the events of one of them.
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
@@ -29,7 +29,7 @@ EXAMPLES = r"""
     server: web1
   register: done
 
-- name: The steps of the last one
+- name: The events of the last one
   magnetar.compute.instance_action_info:
     cloud: mycloud
     server: web1
@@ -38,7 +38,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 instance_actions:
-  description: What there is, or what fits; empty when there is nothing.
+  description: The requests that the server got, latest first; empty when there are none.
   returned: on success
   type: list
   elements: dict

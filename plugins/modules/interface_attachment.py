@@ -12,7 +12,7 @@ short_description: Attach NICs to servers and detach them
 description:
   - Makes a server have a NIC on a network or bridge, or not have it; while it runs and when it is off.
   - A NIC that is attached becomes part of the O(magnetar.compute.server#module:networks) of its server, so a task of
-    M(magnetar.compute.server) that gives C(networks) says the last word.
+    M(magnetar.compute.server) that gives C(networks) replaces it.
   - Detaching waits until the guest lets go of the NIC. A guest that refuses within the agent's C(detach_timeout)
     keeps it, and the task fails.
 author:
@@ -41,13 +41,13 @@ EXAMPLES = r"""
     model: e1000e
     tag: back
 
-- name: Take it away
+- name: Remove it
   magnetar.compute.interface_attachment:
     server: web1
     mac: "52:54:00:12:34:77"
     state: absent
 
-- name: Take away the one on a bridge
+- name: Remove the NIC on a bridge
   magnetar.compute.interface_attachment:
     server: web1
     bridge: br1

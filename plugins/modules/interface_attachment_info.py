@@ -22,11 +22,11 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: All of them
+- name: All interface attachments
   magnetar.compute.interface_attachment_info:
   register: all
 
-- name: Those of a server
+- name: NICs of a server
   magnetar.compute.interface_attachment_info:
     server: web1
 

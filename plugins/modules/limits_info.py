@@ -8,9 +8,9 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: limits_info
 version_added: "0.1.0"
-short_description: Report what a project of a cloud may use, and uses
+short_description: Report the limits of a project of a cloud, and what it uses
 description:
-  - Reports the limits of the project of the credentials, and what of them is used. -1 is no limit.
+  - Reports the limits of the project that the credentials belong to, and what it uses of them. -1 means no limit.
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
@@ -34,7 +34,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 limits:
-  description: What there is, or what fits; empty when there is nothing.
+  description: The limits of the project, as the only item.
   returned: on success
   type: list
   elements: dict

@@ -10,12 +10,12 @@ module: migration
 version_added: "0.1.0"
 short_description: Move a server to another host
 description:
-  - Makes a server be on the host of O(destination). It goes from the host of O(endpoint) with its disks, its config
-    drive, its console log and its addresses; a running guest does not notice more than a short pause.
-  - The two agents speak to each other over TLS, on the agent's port and no other. Each must believe the CA of the
-    other's certificate, which is so where the role P(magnetar.compute.agent#role) installed them.
-  - What cannot be is refused before anything is done. After a failure or a crash, of whatever, run it again; it goes on
-    where it was.
+  - Makes a server be on the host of O(destination). It moves from the host of O(endpoint) with its disks, its config
+    drive, its console log and its addresses; a running guest is paused for a short time only.
+  - The two agents connect to each other over TLS, on the agent's port and no other. Each must trust the CA of the
+    other's certificate, as it does where the role P(magnetar.compute.agent#role) installed them.
+  - A migration that is not possible is refused before anything is changed. After a failure or a crash, run the task
+    again, and it continues where it was.
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
@@ -23,15 +23,15 @@ extends_documentation_fragment:
   - magnetar.compute.connection
   - magnetar.compute.attributes
 notes:
-  - O(timeout) is the time that the task waits. O(time_limit) is the time that the guest's way may take. For a
-    cold migration only O(on_time_limit=abort) does something, as the guest is off.
+  - O(timeout) is the time that the task waits. O(time_limit) is the time that the migration of the guest may take.
+    For a cold migration only O(on_time_limit=abort) has an effect, as the guest is off.
 seealso:
   - module: magnetar.compute.migration_info
   - module: magnetar.compute.server
 """
 
 EXAMPLES = r"""
-- name: The server web1 is on kvm2
+- name: Move the server web1 to kvm2
   magnetar.compute.migration:
     server: web1
     endpoint: https://kvm1.example.org
@@ -40,7 +40,7 @@ EXAMPLES = r"""
     client_cert: /home/me/magnetar-pki/clients/admin.pem
     client_key: /home/me/magnetar-pki/clients/admin.key
 
-- name: A busy guest, which may take an hour and is paused then until all is there
+- name: Move a busy guest; after an hour it is paused until its memory is copied
   magnetar.compute.migration:
     server: db1
     endpoint: https://kvm1.example.org
@@ -59,7 +59,7 @@ EXAMPLES = r"""
     destination: https://kvm2.example.org
     type: cold
 
-- name: Abort what is on its way
+- name: Abort the migration
   magnetar.compute.migration:
     server: web1
     endpoint: https://kvm1.example.org
@@ -132,7 +132,7 @@ server:
     instance_name: magnetar-8c7d3c0e
     console_log: /var/lib/magnetar/servers/8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d/console.log
 migration:
-  description: The half of the migration that was asked last.
+  description: The migration as the agent that was asked last sees it.
   returned: when something was done
   type: dict
   sample:

@@ -10,8 +10,8 @@ module: migration_info
 version_added: "0.1.0"
 short_description: Report migrations
 description:
-  - Reports the migrations that an agent knows, of servers that it gave or got, those that go on and the last thousand
-    that ended. That there are none is no failure.
+  - Reports the migrations from and to the host of an agent, those that go on and the last thousand that ended.
+  - That there are none is no failure.
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
@@ -27,7 +27,7 @@ EXAMPLES = r"""
   magnetar.compute.migration_info:
   register: all
 
-- name: How far the way of one server is
+- name: Progress of the migration of one server
   magnetar.compute.migration_info:
     name: web1
     filters:

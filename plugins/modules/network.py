@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: network
 version_added: "0.1.0"
-short_description: Manage networks, which servers plug into
+short_description: Manage networks, which servers are connected to
 description:
   - Makes a network be present as described, or absent.
   - V(mode=bridge) names a bridge that exists on the host. V(mode=nat) and V(mode=isolated) make a libvirt network, with
@@ -25,12 +25,12 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: A network with DHCP and a way out by address translation
+- name: A network with DHCP, and with NAT to the outside
   magnetar.compute.network:
     name: lan
     cidr: 192.168.100.0/24
 
-- name: A network of guests only, with everything
+- name: A network of guests only, with all options
   magnetar.compute.network:
     name: back
     description: between the servers

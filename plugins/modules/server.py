@@ -11,8 +11,8 @@ version_added: "0.1.0"
 short_description: Manage servers, the virtual machines of a host
 description:
   - Makes a server be present as described, running, stopped, paused, suspended, or absent.
-  - Options that are left out stay as they are. An option that cannot change on an existing server never passes in
-    silence, see O(on_immutable).
+  - Options that are left out stay as they are. An option that cannot change on an existing server is never
+    ignored silently, see O(on_immutable).
   - O(servers) makes many servers be as described with one call.
 author:
   - Magnetar contributors (@magnetar)
@@ -37,7 +37,7 @@ EXAMPLES = r"""
     image: debian
     networks: [lan]
 
-- name: Make a server with all that a guest can be given
+- name: Make a server with a keypair, user data, metadata and tags
   magnetar.compute.server:
     name: web2
     description: second web server
@@ -58,7 +58,7 @@ EXAMPLES = r"""
     tags: [shop]
     timeout: 300
 
-- name: Make a server whose root disk is a volume that goes with it, and give it a volume that exists
+- name: Make a server whose root disk is a volume that is deleted with it, and attach an existing volume
   magnetar.compute.server:
     name: db1
     flavor: small
@@ -70,7 +70,7 @@ EXAMPLES = r"""
     networks: [lan]
     timeout: 600
 
-- name: Say the same, and more, in Nova's block device mapping
+- name: Do the same, and more, with Nova's block device mapping
   magnetar.compute.server:
     name: db2
     flavor: small
@@ -102,7 +102,7 @@ EXAMPLES = r"""
     name: web2
     state: stopped
 
-- name: Give it another flavor; it may be stopped and started again for that
+- name: Resize it; a running server is stopped and started again for that
   magnetar.compute.server:
     name: web2
     vcpus: 4
@@ -111,14 +111,14 @@ EXAMPLES = r"""
     allow_reboot: true
     timeout: 300
 
-- name: Make its root disk anew from another image, or leave it when it is of that image
+- name: Rebuild its root disk from another image, unless it was made from that image
   magnetar.compute.server:
     name: web2
     image: debian
     on_immutable: rebuild
     preserve_ephemeral: true
 
-- name: Many servers in one call, sharing what is given beside the list
+- name: Many servers in one call; options beside the list are for all of them
   magnetar.compute.server:
     flavor: small
     image: debian

@@ -10,9 +10,9 @@ module: server_action
 version_added: "0.1.0"
 short_description: Reboot, rebuild, rescue a server, make an image of it, and the like
 description:
-  - Does something once with a server, such as a reboot.
+  - Does one action on a server, such as a reboot.
   - Actions that are lasting states (V(rescue), V(unrescue), V(start), V(stop), V(pause), V(unpause), V(suspend),
-    V(resume)) change nothing where they are so already.
+    V(resume)) change nothing on a server that is in that state.
   - V(create_image) copies the root disk as it is at one instant, while the guest runs. Where a guest agent
     (C(qemu-guest-agent)) answers, file systems are frozen for that instant; RV(consistency) says so.
   - V(rebuild) powers the guest off and loses its root disk, swap, and ephemeral disk unless O(preserve_ephemeral).
@@ -38,13 +38,13 @@ EXAMPLES = r"""
     name: web1
     action: reboot_hard
 
-- name: The same with the kind as an option of its own
+- name: Restart it, with the kind of reboot as an option
   magnetar.compute.server_action:
     name: web1
     action: reboot
     reboot_type: hard
 
-- name: Take an image of the running server, with properties of its own
+- name: Make an image of the running server, with properties
   magnetar.compute.server_action:
     name: web1
     action: create_image
@@ -53,7 +53,7 @@ EXAMPLES = r"""
       purpose: rollback
     timeout: 600
 
-- name: Make the root disk anew from an image; name, uuid and MACs stay
+- name: Rebuild the root disk from an image; name, uuid and MACs stay
   magnetar.compute.server_action:
     name: web1
     action: rebuild

@@ -10,10 +10,10 @@ module: volume_attachment
 version_added: "0.1.0"
 short_description: Attach volumes to servers and detach them
 description:
-  - Makes a server have a volume, or not have it; while it runs, when it is off, and for all its later starts.
+  - Makes a server have a volume, or not have it, while the server runs and when it is off.
   - Detaching waits until the guest lets go of the disk. A guest that refuses within the agent's C(detach_timeout)
     keeps the volume, and the task fails.
-  - The root disk of a server stays for as long as the server is there.
+  - A volume that is the root disk of a server cannot be detached.
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:

@@ -22,15 +22,15 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: All of them
+- name: All volume attachments
   magnetar.compute.volume_attachment_info:
   register: all
 
-- name: What a server has
+- name: Volumes of a server
   magnetar.compute.volume_attachment_info:
     server: web1
 
-- name: Who has a volume
+- name: Servers that have a volume
   magnetar.compute.volume_attachment_info:
     volume: data
     fields: [server_name, device]

@@ -22,11 +22,11 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: All of them
+- name: All volumes
   magnetar.compute.volume_info:
   register: all
 
-- name: Some of them, by pattern and field
+- name: Some volumes, by pattern and field
   magnetar.compute.volume_info:
     name: d*
     filters:

@@ -10,9 +10,9 @@ module: volume_snapshot
 version_added: "0.1.0"
 short_description: Manage volume snapshots, copies of volumes as they were at a moment
 description:
-  - Takes a snapshot of a volume, or removes one. A snapshot that is there is never taken again.
-  - Also of a volume that a running server has; what the guest has not written to its disks by then is not in it.
-  - It is a full copy in the pool of its volume, which may be removed.
+  - Takes a snapshot of a volume, or removes one. A snapshot that exists is never taken again.
+  - A running server may have the volume; what its guest has not written to the disk yet is not in the snapshot.
+  - A snapshot is a full copy in the pool of its volume. The volume may be removed.
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
@@ -30,7 +30,7 @@ EXAMPLES = r"""
     name: data-before-upgrade
     volume: data
 
-- name: A volume as it was then
+- name: Make a volume from the snapshot
   magnetar.compute.volume:
     name: data-restored
     snapshot: data-before-upgrade

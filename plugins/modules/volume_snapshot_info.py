@@ -22,11 +22,11 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: All of them
+- name: All volume snapshots
   magnetar.compute.volume_snapshot_info:
   register: all
 
-- name: Some of them, by pattern and field
+- name: Some volume snapshots, by pattern and field
   magnetar.compute.volume_snapshot_info:
     name: d*
     filters:

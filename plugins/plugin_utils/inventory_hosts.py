@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""From servers to an inventory: which ones, what they are called, where they are, what groups they belong to.
+"""From servers to hosts of an inventory: filters, host names, addresses, groups.
 
-Pure functions on documents of servers, as the agent lists them. A *key* names something of a server: see ``KEYS``.
+Pure functions on documents of servers, as the agent lists them. A *key* names a property of servers: see ``KEYS``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 Server = Mapping[str, Any]
 
-#: Keys besides ``metadata.<key>``: of each the texts that a server has for it, none or one or more.
+#: Keys besides ``metadata.<key>``, each with a function that lists what a server has for it.
 KEYS = {
     "availability_zone": lambda server: [server.get("availability_zone")],
     "flavor": lambda server: [_name(server.get("flavor"))],
@@ -30,13 +30,13 @@ KEYS = {
 METADATA = "metadata."
 
 
-def known(key: str) -> bool:
-    """Whether *key* names something of a server."""
+def is_known(key: str) -> bool:
+    """Whether *key* is a key of servers."""
     return key in KEYS or (key.startswith(METADATA) and key != METADATA)
 
 
-def texts(server: Server, key: str) -> list[str]:
-    """What *server* has for *key*."""
+def values_of(server: Server, key: str) -> list[str]:
+    """The values that *server* has for *key*, as texts: none, one or more."""
     if key.startswith(METADATA):
         found = [(server.get("metadata") or {}).get(key[len(METADATA):])]
     else:
@@ -44,25 +44,25 @@ def texts(server: Server, key: str) -> list[str]:
     return [str(text) for text in found if text not in (None, "")]
 
 
-def flat(filters: Mapping[str, Any]) -> dict[str, list[str]]:
-    """*filters* with ``metadata.<key>`` in place of a mapping, and lists of patterns."""
+def flat_filters(filters: Mapping[str, Any]) -> dict[str, list[str]]:
+    """*filters* with keys ``metadata.<key>`` in place of a mapping ``metadata``, and with lists as values."""
     found = {}
     for key, value in filters.items():
         if key == "metadata" and isinstance(value, Mapping):
-            found.update(flat({METADATA + str(name): text for name, text in value.items()}))
+            found.update(flat_filters({METADATA + str(name): text for name, text in value.items()}))
         else:
             found[key] = [str(text) for text in (value if isinstance(value, (list, tuple)) else [value])]
     return found
 
 
-def fits(server: Server, filters: Mapping[str, list[str]]) -> bool:
-    """Whether each filter has a pattern that fits what *server* has for its key."""
-    return all(any(fnmatch.fnmatchcase(text, pattern) for text in texts(server, key) for pattern in patterns)
+def matches(server: Server, filters: Mapping[str, list[str]]) -> bool:
+    """Whether of each filter a pattern matches a value that *server* has for its key."""
+    return all(any(fnmatch.fnmatchcase(text, pattern) for text in values_of(server, key) for pattern in patterns)
                for key, patterns in filters.items())
 
 
-def once(servers: Iterable[Server]) -> list[Server]:
-    """Each uuid once. While a server moves, two hosts have it: the one where it runs counts."""
+def deduplicated(servers: Iterable[Server]) -> list[Server]:
+    """*servers* with each uuid once. Two hosts list a server while it migrates: the one where it runs counts."""
     found: dict[str, Server] = {}
     for server in servers:
         if server["id"] not in found or (server.get("power_state") == "running"
@@ -71,12 +71,13 @@ def once(servers: Iterable[Server]) -> list[Server]:
     return list(found.values())
 
 
-def names(servers: Iterable[Server], preferences: Iterable[str]) -> tuple[dict[str, str], list[str]]:
-    """``{uuid: name}`` by the first of *preferences* that a server has, and names that several would have had.
+def host_names(servers: Iterable[Server], preferences: Iterable[str]) -> tuple[dict[str, str], list[str]]:
+    """``{uuid: host name}`` by the first of *preferences* that a server has, and the names that several servers share.
 
-    Those are made different by the beginning of their uuids, whichever is asked first.
+    A shared name gets the beginning of the uuid appended, for each of its servers.
     """
-    wished = {server["id"]: next((text for key in (*preferences, "id") for text in texts(server, key)), server["id"])
+    keys = (*preferences, "id")
+    wished = {server["id"]: next((text for key in keys for text in values_of(server, key)), server["id"])
               for server in servers}
     count = Counter(wished.values())
     shared = sorted(name for name, times in count.items() if times > 1)
@@ -90,7 +91,10 @@ def names(servers: Iterable[Server], preferences: Iterable[str]) -> tuple[dict[s
 
 
 def address(server: Server, networks: Iterable[str], versions: Iterable[int]) -> str | None:
-    """The address to reach *server* by: of the first of *networks* (all, as its NICs are) and then of *versions*."""
+    """The address by which Ansible reaches *server*: on the first of *networks*, and there of the first of *versions*.
+
+    Without *networks*: on any network, in the order of its NICs.
+    """
     offered = server.get("addresses") or {}
     order = [name for name in networks if name in offered] or ([] if networks else _in_order(server, offered))
     for name in order:
@@ -102,8 +106,8 @@ def address(server: Server, networks: Iterable[str], versions: Iterable[int]) ->
 
 
 def groups(server: Server, wanted: Iterable[tuple[str, str]]) -> list[str]:
-    """Names of groups for pairs of key and prefix, not made safe yet."""
-    return ["%s_%s" % (prefix, text) for key, prefix in wanted for text in texts(server, key)]
+    """Names of groups for pairs of key and prefix. They may have characters that Ansible does not allow."""
+    return ["%s_%s" % (prefix, text) for key, prefix in wanted for text in values_of(server, key)]
 
 
 def _in_order(server: Server, offered: Mapping[str, Any]) -> list[str]:
@@ -112,5 +116,5 @@ def _in_order(server: Server, offered: Mapping[str, Any]) -> list[str]:
 
 
 def _name(reference: Any) -> Any:
-    """The name of what is referred to, or else its uuid; nothing for sizes without a name."""
+    """The name of a referenced resource, or else its uuid; ``None`` for a flavor that is only sizes."""
     return reference.get("name") or reference.get("id") if isinstance(reference, Mapping) else reference
