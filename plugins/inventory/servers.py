@@ -156,20 +156,20 @@ from ansible.module_utils.errors import UnsupportedError
 from ansible.plugins.inventory import BaseInventoryPlugin, Cacheable, Constructable
 from ansible.template import trust_as_template
 
-from ansible_collections.magnetar.compute.plugins.module_utils import clouds, shell
+from ansible_collections.magnetar.compute.plugins.module_utils import clouds, run
 from ansible_collections.magnetar.compute.plugins.module_utils.core.endpoint import ENDPOINT
 from ansible_collections.magnetar.compute.plugins.module_utils.core.errors import MagnetarError
 from ansible_collections.magnetar.compute.plugins.module_utils.core.options import CONNECTION, CONNECTION_FILES, spec
-from ansible_collections.magnetar.compute.plugins.plugin_utils import listing
+from ansible_collections.magnetar.compute.plugins.plugin_utils import inventory_hosts
 
 FILES = re.compile(r"(.*\.)?magnetar\.ya?ml|magnetar_servers\.ya?ml")
 OPTIONS = tuple(option for option in CONNECTION if option.name != "direct")
 #: Endpoints that are asked at the same time.
-AT_ONCE = 16
+CONCURRENT = 16
 PAGE = 2000
-#: What is noted with each server of where it was found.
+#: Where a server was found; noted with each server.
 WHERE = ("endpoint", "cloud")
-#: Texts that can be no template and no expression with a call.
+#: Texts that cannot be a template, nor an expression with a call.
 HARMLESS = re.compile(r"[^()\[\]{}|]*")
 
 
@@ -186,13 +186,13 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         """Put the servers into *inventory*."""
         super().parse(inventory, loader, path, cache)
         self._check(self._read_config_data(path))
-        filters = listing.flat(self.get_option("filters"))
+        filters = inventory_hosts.flat_filters(self.get_option("filters"))
         wanted = [self._group(item) for item in self.get_option("group_by")]
-        self._known("filters", filters)
-        self._known("hostnames", self.get_option("hostnames"))
-        self._known("group_by", [key for key, _prefix in wanted])
-        servers = [server for server in self._servers(path, cache) if listing.fits(server, filters)]
-        self._fill(listing.once(servers), wanted)
+        self._check_keys("filters", filters)
+        self._check_keys("hostnames", self.get_option("hostnames"))
+        self._check_keys("group_by", [key for key, _prefix in wanted])
+        servers = [server for server in self._servers(path, cache) if inventory_hosts.matches(server, filters)]
+        self._add_hosts(inventory_hosts.deduplicated(servers), wanted)
 
     def _check(self, config):
         """Refuse what would be ignored: unknown keys, and a cloud that is not asked."""
@@ -218,29 +218,29 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         return found["key"], self.get_option("group_prefix") + str(found.get("prefix", found["key"]))
 
     @staticmethod
-    def _known(option, keys):
+    def _check_keys(option, keys):
         for key in keys:
-            if not listing.known(key):
+            if not inventory_hosts.is_known(key):
                 raise AnsibleParserError("%s: %s is nothing that servers have; known are %s and metadata.KEY."
-                                         % (option, key, ", ".join(listing.KEYS)))
+                                         % (option, key, ", ".join(inventory_hosts.KEYS)))
 
-    # asking
+    # asking the endpoints
 
     def _servers(self, path, cache):
         """All servers, each with ``endpoint``; from the cache where that is wanted and possible."""
         key, caching = self.get_cache_key(path), self.get_option("cache")
         connections = self._connections(path)
-        endpoints = [_place(one) for one in connections]
+        endpoints = [_label(one) for one in connections]
         if caching and cache:
-            kept = self._kept(key)
+            kept = self._cached(key)
             if kept.get("endpoints") == endpoints:
                 return kept["servers"]
-        found, complete = self._asked(connections)
+        found, complete = self._fetch_all(connections)
         if caching and complete:
             self._cache[key] = {"endpoints": endpoints, "servers": found}
         return found
 
-    def _kept(self, key):
+    def _cached(self, key):
         try:
             return self._cache[key]
         except KeyError:
@@ -254,10 +254,10 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             return [self._checked(common, path)]
         if not items:
             raise AnsibleParserError("endpoints: is empty. Name an endpoint, or leave it out for the local agent.")
-        return [self._checked(self._own(at, item, common), path) for at, item in enumerate(items)]
+        return [self._checked(self._item_options(at, item, common), path) for at, item in enumerate(items)]
 
-    def _own(self, at, item, common):
-        """The options of an item of ``endpoints``, which says itself what to ask."""
+    def _item_options(self, at, item, common):
+        """The options of an item of ``endpoints``: its own, and the common ones except which endpoint or cloud."""
         own = self._given(item if isinstance(item, Mapping) else {"endpoint": item})
         if not own.get("endpoint") and not own.get("cloud"):
             raise AnsibleParserError("endpoints[%d]: has no endpoint. Each item is an endpoint, or a mapping with "
@@ -269,7 +269,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         return {name: self._plain(value) for name, value in options.items() if value is not None}
 
     def _plain(self, value):
-        """*value* with templates done, and vaulted texts read."""
+        """*value* with templates resolved and vaulted texts decrypted."""
         value = self.templar.template(value)
         return str(value) if isinstance(value, str) else value
 
@@ -287,10 +287,10 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
                 found[name] = os.path.join(os.path.dirname(os.path.abspath(path)), os.path.expanduser(found[name]))
         return found
 
-    def _asked(self, connections):
+    def _fetch_all(self, connections):
         """The servers of all endpoints, and whether all have answered."""
-        with ThreadPoolExecutor(min(AT_ONCE, len(connections))) as pool:
-            answers = list(pool.map(_ask, connections))
+        with ThreadPoolExecutor(min(CONCURRENT, len(connections))) as pool:
+            answers = list(pool.map(_fetch, connections))
         failed = [answer for answer in answers if isinstance(answer, MagnetarError)]
         for error in failed:
             if self.get_option("strict_endpoints"):
@@ -298,10 +298,10 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             self.display.warning("%s Its servers are missing." % error.message)
         return [server for answer in answers if not isinstance(answer, MagnetarError) for server in answer], not failed
 
-    # filling
+    # filling the inventory
 
-    def _fill(self, servers, wanted):
-        called, shared = listing.names(servers, self.get_option("hostnames"))
+    def _add_hosts(self, servers, wanted):
+        called, shared = inventory_hosts.host_names(servers, self.get_option("hostnames"))
         if shared:
             self.display.warning("Several servers are called %s; each has got the beginning of its uuid appended."
                                  % ", ".join(shared))
@@ -311,13 +311,13 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             name = self.inventory.add_host(called[server["id"]])
             variables = {"magnetar": {key: value for key, value in server.items() if key not in WHERE},
                          **{"magnetar_%s" % key: server[key] for key in WHERE if server.get(key)}}
-            address = listing.address(server, networks, versions)
+            address = inventory_hosts.address(server, networks, versions)
             if address:
                 variables["ansible_host"] = address
             variables = _trusted(variables)
             for key, value in variables.items():
                 self.inventory.set_variable(name, key, value)
-            for group in listing.groups(server, wanted):
+            for group in inventory_hosts.groups(server, wanted):
                 if group not in safe:
                     safe[group] = self.inventory.add_group(to_safe_group_name(group, force=True, silent=True))
                 self.inventory.add_child(safe[group], name)
@@ -335,8 +335,8 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         self._add_host_to_keyed_groups(self.get_option("keyed_groups"), variables, name, **more)
 
 
-def _place(options):
-    """What is asked, in words that are kept with the cache: never a secret."""
+def _label(options):
+    """A name for the endpoint or cloud that *options* mean. It is written to the cache, so it holds no secret."""
     name, described = clouds.meant(options) or (None, None)
     if described is None:
         return "cloud %s" % name if name else options["endpoint"]
@@ -345,10 +345,10 @@ def _place(options):
                                                        "application_credential_id") if key in auth)
 
 
-def _ask(options):
+def _fetch(options):
     """The servers of an endpoint, or the error."""
     try:
-        client = shell.connect(options)
+        client = run.connect(options)
         try:
             where = {"endpoint": client.endpoint, "cloud": (clouds.meant(options) or [None])[0]}
             return [dict(server, **where) for server in _pages(client)]
@@ -359,7 +359,7 @@ def _ask(options):
 
 
 def _trusted(value):
-    """*value* with harmless texts marked as such; what else users of servers wrote is never evaluated.
+    """*value* with harmless texts marked as trusted. Other texts, which users of servers wrote, are never evaluated.
 
     Without the mark ``ansible-inventory --list`` wraps each text in a mapping, which AWX does not understand.
     """

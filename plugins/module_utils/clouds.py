@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which cloud a task means: its name in clouds.yaml, or the OS_* variables. Here, as YAML is not for the core."""
+"""The cloud that a task asks: an entry of clouds.yaml, or the OS_* variables. Not in the core, which has no YAML."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FOLDERS = (".", "~/.config/openstack", "/etc/openstack")
 
 
 def meant(params):
-    """``(name, None)``, ``(None, description by the environment)``, or ``None`` when an agent is meant.
+    """``(name, None)`` for an entry of clouds.yaml, ``(None, entry)`` for the variables, ``None`` for an agent.
 
     An endpoint wins, but one of the environment does not win over a cloud that the task names.
     """
@@ -27,7 +27,7 @@ def meant(params):
 
 
 def described(params):
-    """The entry of clouds.yaml, or what stands for one; ``None`` when an agent is meant. Raises ``InvalidField``."""
+    """The entry of clouds.yaml, or its like out of the variables; ``None`` for an agent. Raises ``InvalidField``."""
     found = meant(params)
     if found is None:
         return None

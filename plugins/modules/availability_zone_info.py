@@ -10,11 +10,11 @@ module: availability_zone_info
 version_added: "0.1.0"
 short_description: Report the availability zones of a cloud
 description:
-  - Reports the zones that servers may be asked to be in; administrators see their hosts.
+  - Reports the availability zones that a new server can ask for; administrators also see their hosts.
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
-  - magnetar.compute.availability_zone.info
+  - magnetar.compute.options.availability_zone_info
   - magnetar.compute.connection
   - magnetar.compute.attributes.info
 seealso:
@@ -28,14 +28,14 @@ EXAMPLES = r"""
     cloud: mycloud
   register: result
 
-- name: Names of those that take servers
+- name: Names of the zones that get new servers
   ansible.builtin.debug:
     msg: "{{ result.availability_zones | selectattr('available') | map(attribute='name') }}"
 """
 
 RETURN = r"""
 availability_zones:
-  description: What there is, or what fits; empty when there is nothing.
+  description: The availability zones of the cloud.
   returned: on success
   type: list
   elements: dict
@@ -57,13 +57,11 @@ error:
     request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
 """
 
-from ansible_collections.magnetar.compute.plugins.module_utils.faces.operators import MODULES
-from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+from ansible_collections.magnetar.compute.plugins.module_utils.core.kinds import AvailabilityZone
+from ansible_collections.magnetar.compute.plugins.module_utils.modules.info import InfoModule
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run
 
-
-def main():
-    run(MODULES["availability_zone_info"])
-
+MODULE = InfoModule(AvailabilityZone)
 
 if __name__ == "__main__":
-    main()
+    run(MODULE)

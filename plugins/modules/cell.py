@@ -10,15 +10,15 @@ module: cell
 version_added: "0.1.0"
 short_description: Manage cells, the parts of a cloud
 description:
-  - Makes a cell be listed as described, or not. The tables of its database are made; a database that does not answer is
-    refused.
-  - Hosts come into the cell with its conductors. A cell that has hosts or servers is not removed. The database itself
-    stays.
+  - Adds a cell to the cloud, changes it, or removes it. Creates the tables in its database; a database that does not
+    answer is refused.
+  - The conductors of a cell bring its hosts. A cell that has hosts or servers is not removed. Removing a cell does not
+    remove its database.
   - Needs the role V(admin).
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
-  - magnetar.compute.cell
+  - magnetar.compute.options.cell
   - magnetar.compute.connection
   - magnetar.compute.attributes
 seealso:
@@ -32,13 +32,13 @@ EXAMPLES = r"""
     name: cell2
     database_url: "postgresql+psycopg://magnetar:{{ vault_password }}@db2/cell2"
 
-- name: No new servers there
+- name: Create no new servers in it
   magnetar.compute.cell:
     cloud: mycloud
     name: cell2
     disabled: true
 
-- name: Forget it
+- name: Remove it
   magnetar.compute.cell:
     cloud: mycloud
     name: cell2
@@ -93,13 +93,10 @@ error:
     request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
 """
 
-from ansible_collections.magnetar.compute.plugins.module_utils.faces.operators import MODULES
-from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+from ansible_collections.magnetar.compute.plugins.module_utils.modules.cell import CellModule
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run
 
-
-def main():
-    run(MODULES["cell"])
-
+MODULE = CellModule()
 
 if __name__ == "__main__":
-    main()
+    run(MODULE)

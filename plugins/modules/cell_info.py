@@ -15,7 +15,7 @@ description:
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
-  - magnetar.compute.cell.info
+  - magnetar.compute.options.cell_info
   - magnetar.compute.connection
   - magnetar.compute.attributes.info
 seealso:
@@ -28,7 +28,7 @@ EXAMPLES = r"""
     cloud: mycloud
   register: all
 
-- name: Those that get no new servers
+- name: Cells that get no new servers
   magnetar.compute.cell_info:
     cloud: mycloud
     filters:
@@ -37,7 +37,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 cells:
-  description: What there is, or what fits; empty when there is nothing.
+  description: The cells that fit; empty when there are none.
   returned: on success
   type: list
   elements: dict
@@ -59,13 +59,11 @@ error:
     request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
 """
 
-from ansible_collections.magnetar.compute.plugins.module_utils.faces.operators import MODULES
-from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+from ansible_collections.magnetar.compute.plugins.module_utils.core.kinds import Cell
+from ansible_collections.magnetar.compute.plugins.module_utils.modules.info import InfoModule
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run
 
-
-def main():
-    run(MODULES["cell_info"])
-
+MODULE = InfoModule(Cell)
 
 if __name__ == "__main__":
-    main()
+    run(MODULE)

@@ -10,9 +10,10 @@ module: certificate
 short_description: Keep a small certificate authority, and certificates of hosts and clients signed by it
 version_added: 0.2.0
 description:
-  - Makes a CA, or a certificate signed by it, and renews it in time. Nothing is done while the certificate fits.
+  - Makes a CA, or a certificate signed by it, and renews it in time. Nothing is done while the certificate
+    is as described.
   - It runs where the key of the CA is, usually on the controller with C(delegate_to=localhost). A host makes its key
-    itself and hands in a O(request), so that no key of a host is ever sent.
+    itself and passes a certificate request as O(request), so that no key of a host is ever sent.
   - Only the public key is taken from the request. Names and usage are what the task says.
 options:
   path:
@@ -23,7 +24,7 @@ options:
     description: File of the private key, which is made when it is missing, for its owner only.
     type: path
   request:
-    description: Certificate request (PEM) of who has the private key, in place of O(key_path).
+    description: Certificate request (PEM) of the owner of the private key, in place of O(key_path).
     type: str
   ca_path:
     description: Certificate of the CA that signs. Without it the certificate is that of a CA.
@@ -39,18 +40,18 @@ options:
     type: str
     required: true
   names:
-    description: DNS names and addresses for which the certificate of a server is good.
+    description: DNS names and addresses for which the certificate of a server is valid.
     type: list
     elements: str
     default: []
   usage:
-    description: What the certificate may be used for. It means nothing for a CA.
+    description: What the certificate may be used for. Not used for a CA.
     type: list
     elements: str
     choices: [server, client]
     default: [client]
   valid_for:
-    description: Days for which a new certificate is good.
+    description: Days for which a new certificate is valid.
     type: int
     default: 365
   renew_before:
@@ -58,7 +59,7 @@ options:
     type: int
     default: 30
   force:
-    description: Replace the certificate even if it fits.
+    description: Replace the certificate even if it is as described.
     type: bool
     default: false
 requirements:
@@ -129,7 +130,7 @@ UTC = dt.timezone.utc
 SKEW = dt.timedelta(hours=1)
 
 
-class Refused(Exception):
+class Failure(Exception):
     """The certificate cannot be made; the text says why and what to do."""
 
 
@@ -141,7 +142,7 @@ def read(path):
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise Refused("%s cannot be read: %s." % (path, error.strerror)) from error
+        raise Failure("%s cannot be read: %s." % (path, error.strerror)) from error
 
 
 def write(path, content, mode):
@@ -167,7 +168,7 @@ def private_key(path, passphrase):
     try:
         return serialization.load_pem_private_key(content, passphrase)
     except (ValueError, TypeError) as error:
-        raise Refused("%s is not a private key that can be used with the given passphrase: %s. Correct ca_passphrase, "
+        raise Failure("%s is not a private key that can be used with the given passphrase: %s. Correct ca_passphrase, "
                       "or move the file away to have another key made." % (path, error)) from error
 
 
@@ -189,7 +190,7 @@ def general_names(names):
             try:
                 found.append(x509.DNSName(name))
             except ValueError as error:
-                raise Refused("names: %r is neither an address nor a DNS name." % name) from error
+                raise Failure("names: %r is neither an address nor a DNS name." % name) from error
     return found
 
 
@@ -252,15 +253,15 @@ class Issue:
         content = read(path)
         with contextlib.suppress(ValueError):
             return x509.load_pem_x509_certificate(content) if content else None
-        raise Refused("%s is not a certificate. Move it away to have another made." % path)
+        raise Failure("%s is not a certificate. Move it away to have another made." % path)
 
     def _requested(self):
         try:
             request = x509.load_pem_x509_csr(self.params["request"].encode())
         except ValueError as error:
-            raise Refused("request is not a certificate request in PEM: %s." % error) from error
+            raise Failure("request is not a certificate request in PEM: %s." % error) from error
         if not request.is_signature_valid:
-            raise Refused("request is not signed with the key that it is for.")
+            raise Failure("request is not signed with the key that it is for.")
         return request.public_key()
 
     def reason(self):
@@ -302,10 +303,10 @@ class Issue:
         """Make the key if there is none, sign, and keep the certificate."""
         params = self.params
         if not self.is_ca and (self.ca is None or self.ca_key is None):
-            raise Refused("The CA is not there: %s and %s are both needed."
+            raise Failure("The CA is not there: %s and %s are both needed."
                           % (params["ca_path"], params["ca_key_path"]))
         if not self.is_ca and not isinstance(self.ca_key, ec.EllipticCurvePrivateKey):
-            raise Refused("%s is not an elliptic-curve key." % params["ca_key_path"])
+            raise Failure("%s is not an elliptic-curve key." % params["ca_key_path"])
         if self.public is None:
             self.key = new_key(params["key_path"], self.passphrase if self.is_ca else None)
             self.public = self.key.public_key()
@@ -388,7 +389,7 @@ def main():
         module.fail_json(msg=missing_required_lib("cryptography"))
     try:
         module.exit_json(**work(module))
-    except Refused as error:
+    except Failure as error:
         module.fail_json(msg=str(error))
 
 

@@ -10,12 +10,12 @@ module: compute_service
 version_added: "0.1.0"
 short_description: Enable, disable, or force down the compute service of a host
 description:
-  - Says of a compute host of a cloud whether it gets new servers, and whether it counts as down.
-  - The service comes with its host, so it is never made here. Needs the role V(admin).
+  - Sets whether a compute host of a cloud gets new servers, and whether it counts as down.
+  - A service exists as long as its host does; this module neither creates nor removes it. Needs the role V(admin).
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
-  - magnetar.compute.compute_service
+  - magnetar.compute.options.compute_service
   - magnetar.compute.connection
   - magnetar.compute.attributes
 seealso:
@@ -24,20 +24,20 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: No new servers on kvm1
+- name: Create no new servers on kvm1
   magnetar.compute.compute_service:
     cloud: mycloud
     name: kvm1
     status: disabled
     disabled_reason: new memory on Friday
 
-- name: Use it again
+- name: Create new servers on it again
   magnetar.compute.compute_service:
     cloud: mycloud
     name: kvm1
     status: enabled
 
-- name: It is off for sure, whatever was heard of it last
+- name: Count it as down, after it was switched off for sure
   magnetar.compute.compute_service:
     cloud: mycloud
     name: kvm1
@@ -94,13 +94,10 @@ error:
     request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
 """
 
-from ansible_collections.magnetar.compute.plugins.module_utils.faces.operators import MODULES
-from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+from ansible_collections.magnetar.compute.plugins.module_utils.modules.compute_service import ComputeServiceModule
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run
 
-
-def main():
-    run(MODULES["compute_service"])
-
+MODULE = ComputeServiceModule()
 
 if __name__ == "__main__":
-    main()
+    run(MODULE)

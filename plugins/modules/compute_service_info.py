@@ -10,12 +10,12 @@ module: compute_service_info
 version_added: "0.1.0"
 short_description: Report the compute services of a cloud
 description:
-  - Reports for each compute host whether it gets new servers, whether its agent was heard lately, and when.
+  - Reports for each compute host whether it gets new servers, whether its agent reported lately, and when it last did.
   - Needs the role V(admin).
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
-  - magnetar.compute.compute_service.info
+  - magnetar.compute.options.compute_service_info
   - magnetar.compute.connection
   - magnetar.compute.attributes.info
 seealso:
@@ -28,7 +28,7 @@ EXAMPLES = r"""
     cloud: mycloud
   register: all
 
-- name: Those whose agents are silent
+- name: Services whose agents do not report
   magnetar.compute.compute_service_info:
     cloud: mycloud
     filters:
@@ -37,7 +37,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 compute_services:
-  description: What there is, or what fits; empty when there is nothing.
+  description: The compute services that fit; empty when there are none.
   returned: on success
   type: list
   elements: dict
@@ -63,13 +63,11 @@ error:
     request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
 """
 
-from ansible_collections.magnetar.compute.plugins.module_utils.faces.operators import MODULES
-from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+from ansible_collections.magnetar.compute.plugins.module_utils.core.kinds import ComputeService
+from ansible_collections.magnetar.compute.plugins.module_utils.modules.info import InfoModule
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run
 
-
-def main():
-    run(MODULES["compute_service_info"])
-
+MODULE = InfoModule(ComputeService)
 
 if __name__ == "__main__":
-    main()
+    run(MODULE)

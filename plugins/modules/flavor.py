@@ -11,11 +11,12 @@ version_added: "0.1.0"
 short_description: Manage flavors, the sizes of servers
 description:
   - Makes a flavor be present as described, or absent.
-  - Sizes are fixed once the flavor is made. Servers keep the sizes they were made with, whatever becomes of the flavor.
+  - Sizes are fixed once the flavor is made. Servers keep the sizes they were made with, even when the flavor is
+    changed or removed.
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
-  - magnetar.compute.flavor
+  - magnetar.compute.options.flavor
   - magnetar.compute.connection
   - magnetar.compute.attributes
 seealso:
@@ -30,7 +31,7 @@ EXAMPLES = r"""
     vcpus: 1
     ram: 512
 
-- name: Make a flavor with everything
+- name: Make a flavor with all options
   magnetar.compute.flavor:
     name: large
     description: for databases
@@ -78,7 +79,7 @@ actions:
   returned: on success
   type: list
   elements: str
-  sample: [write]
+  sample: [record]
 changes:
   description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden.
   returned: on success
@@ -108,13 +109,11 @@ error:
     request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
 """
 
-from ansible_collections.magnetar.compute.plugins.module_utils.faces.flavor import MODULES
-from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+from ansible_collections.magnetar.compute.plugins.module_utils.core.kinds import Flavor
+from ansible_collections.magnetar.compute.plugins.module_utils.modules.resource import ResourceModule
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run
 
-
-def main():
-    run(MODULES["flavor"])
-
+MODULE = ResourceModule(Flavor)
 
 if __name__ == "__main__":
-    main()
+    run(MODULE)

@@ -10,11 +10,11 @@ module: host_info
 version_added: "0.1.0"
 short_description: Report the host of an agent
 description:
-  - Reports what the host is, what it has, what of it is used, and whether KVM really works there.
+  - Reports the hypervisor, the CPUs, memory and disk of the host with what is used of them, and whether KVM works.
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
-  - magnetar.compute.host.info
+  - magnetar.compute.options.host_info
   - magnetar.compute.connection
   - magnetar.compute.attributes.info
 seealso:
@@ -36,7 +36,7 @@ EXAMPLES = r"""
     token: "{{ vault_token }}"
   delegate_to: localhost
 
-- name: Stop when nothing answers below the agent
+- name: Stop when libvirt does not answer the agent
   ansible.builtin.assert:
     that: result.hosts[0].connected
 """
@@ -88,13 +88,11 @@ error:
     request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
 """
 
-from ansible_collections.magnetar.compute.plugins.module_utils.faces.host import MODULES
-from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+from ansible_collections.magnetar.compute.plugins.module_utils.core.kinds import Host
+from ansible_collections.magnetar.compute.plugins.module_utils.modules.info import InfoModule
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run
 
-
-def main():
-    run(MODULES["host_info"])
-
+MODULE = InfoModule(Host)
 
 if __name__ == "__main__":
-    main()
+    run(MODULE)

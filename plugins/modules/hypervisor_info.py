@@ -10,12 +10,13 @@ module: hypervisor_info
 version_added: "0.1.0"
 short_description: Report the hosts of a cloud as the scheduler sees them
 description:
-  - Reports for each compute host what it has, what is claimed of it, and what may be claimed by the allocation ratios.
+  - Reports the CPUs, memory and disk of each compute host, what is claimed of them, and what the allocation
+    ratios allow to be claimed.
   - Needs the role V(admin).
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
-  - magnetar.compute.hypervisor.info
+  - magnetar.compute.options.hypervisor_info
   - magnetar.compute.connection
   - magnetar.compute.attributes.info
 seealso:
@@ -38,7 +39,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 hypervisors:
-  description: What there is, or what fits; empty when there is nothing.
+  description: The hypervisors that fit; empty when there are none.
   returned: on success
   type: list
   elements: dict
@@ -78,13 +79,11 @@ error:
     request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
 """
 
-from ansible_collections.magnetar.compute.plugins.module_utils.faces.operators import MODULES
-from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+from ansible_collections.magnetar.compute.plugins.module_utils.core.kinds import Hypervisor
+from ansible_collections.magnetar.compute.plugins.module_utils.modules.info import InfoModule
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run
 
-
-def main():
-    run(MODULES["hypervisor_info"])
-
+MODULE = InfoModule(Hypervisor)
 
 if __name__ == "__main__":
-    main()
+    run(MODULE)

@@ -13,11 +13,11 @@ description:
   - Makes an image be present as described, or absent.
   - The content comes from a file where the module runs (O(filename)), from a URL (O(url)), or from a file of the host
     (O(host_path)).
-  - The format is found from the content. Content that refers to files outside of itself is refused.
+  - The agent detects the format from the content. It refuses content that refers to other files.
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
-  - magnetar.compute.image
+  - magnetar.compute.options.image
   - magnetar.compute.connection
   - magnetar.compute.attributes
 seealso:
@@ -31,7 +31,7 @@ EXAMPLES = r"""
     name: debian
     filename: /srv/images/debian-12.qcow2
 
-- name: Let the agent load it, with everything that can be said
+- name: Let the agent load it, with all options
   magnetar.compute.image:
     name: debian
     description: Debian 12
@@ -44,7 +44,7 @@ EXAMPLES = r"""
       os_distro: debian
     timeout: 1800
 
-- name: Change what it needs
+- name: Change the memory that it needs
   magnetar.compute.image:
     name: debian
     min_ram: 512
@@ -91,12 +91,12 @@ actions:
   returned: on success
   type: list
   elements: str
-  sample: [record, store]
+  sample: [record, receive]
 changes:
   description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden.
   returned: on success
   type: dict
-  sample: {status: {old: null, new: active}}
+  sample: {min_ram: {old: 64, new: 128}}
 operation:
   description: The work that goes on, when it was not waited for.
   returned: when O(wait=false) and the work takes longer than a moment
@@ -121,13 +121,10 @@ error:
     request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
 """
 
-from ansible_collections.magnetar.compute.plugins.module_utils.faces.image import MODULES
-from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+from ansible_collections.magnetar.compute.plugins.module_utils.modules.image import ImageModule
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run
 
-
-def main():
-    run(MODULES["image"])
-
+MODULE = ImageModule()
 
 if __name__ == "__main__":
-    main()
+    run(MODULE)

@@ -8,13 +8,13 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: instance_action_info
 version_added: "0.1.0"
-short_description: Report what was asked of a server of a cloud
+short_description: Report the actions on a server of a cloud
 description:
-  - Reports the requests that a server got, latest first, and of one of them its steps.
+  - Reports the requests that a server got, latest first, and the events of one of them.
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
-  - magnetar.compute.instance_action.info
+  - magnetar.compute.options.instance_action_info
   - magnetar.compute.connection
   - magnetar.compute.attributes.info
 seealso:
@@ -29,7 +29,7 @@ EXAMPLES = r"""
     server: web1
   register: done
 
-- name: The steps of the last one
+- name: The events of the last one
   magnetar.compute.instance_action_info:
     cloud: mycloud
     server: web1
@@ -38,7 +38,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 instance_actions:
-  description: What there is, or what fits; empty when there is nothing.
+  description: The requests that the server got, latest first; empty when there are none.
   returned: on success
   type: list
   elements: dict
@@ -53,6 +53,7 @@ instance_actions:
       updated_at: '2026-11-20T20:00:01Z'
       events:
         - event: compute__do_build_and_run_instance
+          host: kvm1
           result: Success
           started_at: '2026-11-20T20:00:00Z'
           finished_at: '2026-11-20T20:00:01Z'
@@ -68,13 +69,10 @@ error:
     request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
 """
 
-from ansible_collections.magnetar.compute.plugins.module_utils.faces.operators import MODULES
-from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+from ansible_collections.magnetar.compute.plugins.module_utils.modules.instance_action import InstanceActionInfoModule
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run
 
-
-def main():
-    run(MODULES["instance_action_info"])
-
+MODULE = InstanceActionInfoModule()
 
 if __name__ == "__main__":
-    main()
+    run(MODULE)

@@ -12,13 +12,13 @@ short_description: Attach NICs to servers and detach them
 description:
   - Makes a server have a NIC on a network or bridge, or not have it; while it runs and when it is off.
   - A NIC that is attached becomes part of the O(magnetar.compute.server#module:networks) of its server, so a task of
-    M(magnetar.compute.server) that gives C(networks) says the last word.
+    M(magnetar.compute.server) that gives C(networks) replaces it.
   - Detaching waits until the guest lets go of the NIC. A guest that refuses within the agent's C(detach_timeout)
     keeps it, and the task fails.
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
-  - magnetar.compute.interface_attachment
+  - magnetar.compute.options.interface_attachment
   - magnetar.compute.connection
   - magnetar.compute.attributes
 seealso:
@@ -41,13 +41,13 @@ EXAMPLES = r"""
     model: e1000e
     tag: back
 
-- name: Take it away
+- name: Remove it
   magnetar.compute.interface_attachment:
     server: web1
     mac: "52:54:00:12:34:77"
     state: absent
 
-- name: Take away the one on a bridge
+- name: Remove the NIC on a bridge
   magnetar.compute.interface_attachment:
     server: web1
     bridge: br1
@@ -86,7 +86,7 @@ changes:
   description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden.
   returned: on success
   type: dict
-  sample: {networks: {old: [], new: [{network: lan}]}}
+  sample: {address: {old: null, new: 192.168.100.57}}
 operation:
   description: The work that goes on, when it was not waited for.
   returned: when O(wait=false) and the work takes longer than a moment
@@ -111,13 +111,10 @@ error:
     request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
 """
 
-from ansible_collections.magnetar.compute.plugins.module_utils.faces.attachment import MODULES
-from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+from ansible_collections.magnetar.compute.plugins.module_utils.modules.attachment import InterfaceAttachmentModule
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run
 
-
-def main():
-    run(MODULES["interface_attachment"])
-
+MODULE = InterfaceAttachmentModule()
 
 if __name__ == "__main__":
-    main()
+    run(MODULE)

@@ -14,7 +14,7 @@ description:
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
-  - magnetar.compute.interface_attachment.info
+  - magnetar.compute.options.interface_attachment_info
   - magnetar.compute.connection
   - magnetar.compute.attributes.info
 seealso:
@@ -22,11 +22,11 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: All of them
+- name: All interface attachments
   magnetar.compute.interface_attachment_info:
   register: all
 
-- name: Those of a server
+- name: NICs of a server
   magnetar.compute.interface_attachment_info:
     server: web1
 
@@ -69,13 +69,10 @@ error:
     request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
 """
 
-from ansible_collections.magnetar.compute.plugins.module_utils.faces.attachment import MODULES
-from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+from ansible_collections.magnetar.compute.plugins.module_utils.modules.attachment import InterfaceAttachmentInfoModule
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run
 
-
-def main():
-    run(MODULES["interface_attachment_info"])
-
+MODULE = InterfaceAttachmentInfoModule()
 
 if __name__ == "__main__":
-    main()
+    run(MODULE)

@@ -15,7 +15,7 @@ description:
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
-  - magnetar.compute.keypair
+  - magnetar.compute.options.keypair
   - magnetar.compute.connection
   - magnetar.compute.attributes
 seealso:
@@ -69,7 +69,7 @@ actions:
   returned: on success
   type: list
   elements: str
-  sample: [write]
+  sample: [record]
 changes:
   description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden.
   returned: on success
@@ -99,13 +99,10 @@ error:
     request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
 """
 
-from ansible_collections.magnetar.compute.plugins.module_utils.faces.keypair import MODULES
-from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+from ansible_collections.magnetar.compute.plugins.module_utils.modules.keypair import KeypairModule
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run
 
-
-def main():
-    run(MODULES["keypair"])
-
+MODULE = KeypairModule()
 
 if __name__ == "__main__":
-    main()
+    run(MODULE)

@@ -8,13 +8,13 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: limits_info
 version_added: "0.1.0"
-short_description: Report what a project of a cloud may use, and uses
+short_description: Report the limits of a project of a cloud, and what it uses
 description:
-  - Reports the limits of the project of the credentials, and what of them is used. -1 is no limit.
+  - Reports the limits of the project that the credentials belong to, and what it uses of them. -1 means no limit.
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
-  - magnetar.compute.limits.info
+  - magnetar.compute.options.limits_info
   - magnetar.compute.connection
   - magnetar.compute.attributes.info
 seealso:
@@ -34,7 +34,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 limits:
-  description: What there is, or what fits; empty when there is nothing.
+  description: The limits of the project, as the only item.
   returned: on success
   type: list
   elements: dict
@@ -63,13 +63,11 @@ error:
     request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
 """
 
-from ansible_collections.magnetar.compute.plugins.module_utils.faces.operators import MODULES
-from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+from ansible_collections.magnetar.compute.plugins.module_utils.core.kinds import Limits
+from ansible_collections.magnetar.compute.plugins.module_utils.modules.info import InfoModule
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run
 
-
-def main():
-    run(MODULES["limits_info"])
-
+MODULE = InfoModule(Limits)
 
 if __name__ == "__main__":
-    main()
+    run(MODULE)

@@ -10,28 +10,28 @@ module: migration
 version_added: "0.1.0"
 short_description: Move a server to another host
 description:
-  - Makes a server be on the host of O(destination). It goes from the host of O(endpoint) with its disks, its config
-    drive, its console log and its addresses; a running guest does not notice more than a short pause.
-  - The two agents speak to each other over TLS, on the agent's port and no other. Each must believe the CA of the
-    other's certificate, which is so where the role P(magnetar.compute.agent#role) installed them.
-  - What cannot be is refused before anything is done. After a failure or a crash, of whatever, run it again; it goes on
-    where it was.
+  - Makes a server be on the host of O(destination). It moves from the host of O(endpoint) with its disks, its config
+    drive, its console log and its addresses; a running guest is paused for a short time only.
+  - The two agents connect to each other over TLS, on the agent's port and no other. Each must trust the CA of the
+    other's certificate, as it does where the role P(magnetar.compute.agent#role) installed them.
+  - A migration that is not possible is refused before anything is changed. After a failure or a crash, run the task
+    again, and it continues where it was.
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
-  - magnetar.compute.migration
+  - magnetar.compute.options.migration
   - magnetar.compute.connection
   - magnetar.compute.attributes
 notes:
-  - O(timeout) is the time that the task waits. O(time_limit) is the time that the guest's way may take. For a
-    cold migration only O(on_time_limit=abort) does something, as the guest is off.
+  - O(timeout) is the time that the task waits. O(time_limit) is the time that the migration of the guest may take.
+    For a cold migration only O(on_time_limit=abort) has an effect, as the guest is off.
 seealso:
   - module: magnetar.compute.migration_info
   - module: magnetar.compute.server
 """
 
 EXAMPLES = r"""
-- name: The server web1 is on kvm2
+- name: Move the server web1 to kvm2
   magnetar.compute.migration:
     server: web1
     endpoint: https://kvm1.example.org
@@ -40,7 +40,7 @@ EXAMPLES = r"""
     client_cert: /home/me/magnetar-pki/clients/admin.pem
     client_key: /home/me/magnetar-pki/clients/admin.key
 
-- name: A busy guest, which may take an hour and is paused then until all is there
+- name: Move a busy guest; after an hour it is paused until its memory is copied
   magnetar.compute.migration:
     server: db1
     endpoint: https://kvm1.example.org
@@ -59,7 +59,7 @@ EXAMPLES = r"""
     destination: https://kvm2.example.org
     type: cold
 
-- name: Abort what is on its way
+- name: Abort the migration
   magnetar.compute.migration:
     server: web1
     endpoint: https://kvm1.example.org
@@ -92,6 +92,13 @@ server:
       - network: lan
         mac: '52:54:00:12:34:56'
         model: virtio
+    block_device_mapping:
+      - source_type: blank
+        destination_type: volume
+        volume_size: 10
+        disk_bus: virtio
+        device_name: vdb
+        volume: 0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11
     key_name: me
     metadata:
       role: web
@@ -100,11 +107,17 @@ server:
     availability_zone: nova
     config_drive: true
     power: running
+    rescue: null
     restart_on_crash: false
     resume_on_host_boot: true
     root_format: qcow2
     virt_type: qemu
     machine: q35
+    volumes_attached:
+      - id: 0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11
+        name: data
+        device: vdb
+        delete_on_termination: false
     status: ACTIVE
     power_state: running
     status_reason: the guest shut itself down
@@ -119,7 +132,7 @@ server:
     instance_name: magnetar-8c7d3c0e
     console_log: /var/lib/magnetar/servers/8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d/console.log
 migration:
-  description: The half of the migration that was asked last.
+  description: The migration as the agent that was asked last sees it.
   returned: when something was done
   type: dict
   sample:
@@ -148,6 +161,7 @@ migration:
       remaining: 10760939
       dirty_rate: 1048576
       seconds_left: 1
+    native_tls: false
     fault: null
     host: kvm1
 actions:
@@ -168,13 +182,10 @@ error:
     request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
 """
 
-from ansible_collections.magnetar.compute.plugins.module_utils.faces.migration import MODULES
-from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+from ansible_collections.magnetar.compute.plugins.module_utils.modules.migration import MigrationModule
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run
 
-
-def main():
-    run(MODULES["migration"])
-
+MODULE = MigrationModule()
 
 if __name__ == "__main__":
-    main()
+    run(MODULE)

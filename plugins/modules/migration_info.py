@@ -10,12 +10,12 @@ module: migration_info
 version_added: "0.1.0"
 short_description: Report migrations
 description:
-  - Reports the migrations that an agent knows, of servers that it gave or got, those that go on and the last thousand
-    that ended. That there are none is no failure.
+  - Reports the migrations from and to the host of an agent, those that go on and the last thousand that ended.
+  - That there are none is no failure.
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
-  - magnetar.compute.migration.info
+  - magnetar.compute.options.migration_info
   - magnetar.compute.connection
   - magnetar.compute.attributes.info
 seealso:
@@ -27,7 +27,7 @@ EXAMPLES = r"""
   magnetar.compute.migration_info:
   register: all
 
-- name: How far the way of one server is
+- name: Progress of the migration of one server
   magnetar.compute.migration_info:
     name: web1
     filters:
@@ -67,6 +67,7 @@ migrations:
         remaining: 10760939
         dirty_rate: 1048576
         seconds_left: 1
+      native_tls: false
       fault: null
       host: kvm1
 error:
@@ -81,13 +82,11 @@ error:
     request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
 """
 
-from ansible_collections.magnetar.compute.plugins.module_utils.faces.migration import MODULES
-from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+from ansible_collections.magnetar.compute.plugins.module_utils.core.kinds import Migration
+from ansible_collections.magnetar.compute.plugins.module_utils.modules.info import InfoModule
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run
 
-
-def main():
-    run(MODULES["migration_info"])
-
+MODULE = InfoModule(Migration)
 
 if __name__ == "__main__":
-    main()
+    run(MODULE)

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: network
 version_added: "0.1.0"
-short_description: Manage networks, which servers plug into
+short_description: Manage networks, which servers are connected to
 description:
   - Makes a network be present as described, or absent.
   - V(mode=bridge) names a bridge that exists on the host. V(mode=nat) and V(mode=isolated) make a libvirt network, with
@@ -16,7 +16,7 @@ description:
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
-  - magnetar.compute.network
+  - magnetar.compute.options.network
   - magnetar.compute.connection
   - magnetar.compute.attributes
 seealso:
@@ -25,12 +25,12 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: A network with DHCP and a way out by address translation
+- name: A network with DHCP, and with NAT to the outside
   magnetar.compute.network:
     name: lan
     cidr: 192.168.100.0/24
 
-- name: A network of guests only, with everything
+- name: A network of guests only, with all options
   magnetar.compute.network:
     name: back
     description: between the servers
@@ -88,7 +88,7 @@ actions:
   returned: on success
   type: list
   elements: str
-  sample: [define, start]
+  sample: [record, make]
 changes:
   description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden.
   returned: on success
@@ -118,13 +118,11 @@ error:
     request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
 """
 
-from ansible_collections.magnetar.compute.plugins.module_utils.faces.network import MODULES
-from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+from ansible_collections.magnetar.compute.plugins.module_utils.core.kinds import Network
+from ansible_collections.magnetar.compute.plugins.module_utils.modules.resource import ResourceModule
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run
 
-
-def main():
-    run(MODULES["network"])
-
+MODULE = ResourceModule(Network)
 
 if __name__ == "__main__":
-    main()
+    run(MODULE)

@@ -11,13 +11,13 @@ version_added: "0.1.0"
 short_description: Manage servers, the virtual machines of a host
 description:
   - Makes a server be present as described, running, stopped, paused, suspended, or absent.
-  - Options that are left out stay as they are. An option that cannot change on an existing server never passes in
-    silence, see O(on_immutable).
+  - Options that are left out stay as they are. An option that cannot change on an existing server is never
+    ignored silently, see O(on_immutable).
   - O(servers) makes many servers be as described with one call.
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
-  - magnetar.compute.server
+  - magnetar.compute.options.server
   - magnetar.compute.connection
   - magnetar.compute.attributes
 seealso:
@@ -37,7 +37,7 @@ EXAMPLES = r"""
     image: debian
     networks: [lan]
 
-- name: Make a server with all that a guest can be given
+- name: Make a server with a keypair, user data, metadata and tags
   magnetar.compute.server:
     name: web2
     description: second web server
@@ -58,7 +58,7 @@ EXAMPLES = r"""
     tags: [shop]
     timeout: 300
 
-- name: Make a server whose root disk is a volume that goes with it, and give it a volume that exists
+- name: Make a server whose root disk is a volume that is deleted with it, and attach an existing volume
   magnetar.compute.server:
     name: db1
     flavor: small
@@ -70,7 +70,7 @@ EXAMPLES = r"""
     networks: [lan]
     timeout: 600
 
-- name: Say the same, and more, in Nova's block device mapping
+- name: Do the same, and more, with Nova's block device mapping
   magnetar.compute.server:
     name: db2
     flavor: small
@@ -102,7 +102,7 @@ EXAMPLES = r"""
     name: web2
     state: stopped
 
-- name: Give it another flavor; it may be stopped and started again for that
+- name: Resize it; a running server is stopped and started again for that
   magnetar.compute.server:
     name: web2
     vcpus: 4
@@ -111,14 +111,14 @@ EXAMPLES = r"""
     allow_reboot: true
     timeout: 300
 
-- name: Make its root disk anew from another image, or leave it when it is of that image
+- name: Rebuild its root disk from another image, unless it was made from that image
   magnetar.compute.server:
     name: web2
     image: debian
     on_immutable: rebuild
     preserve_ephemeral: true
 
-- name: Many servers in one call, sharing what is given beside the list
+- name: Many servers in one call; options beside the list are for all of them
   magnetar.compute.server:
     flavor: small
     image: debian
@@ -208,7 +208,7 @@ actions:
   returned: on success
   type: list
   elements: str
-  sample: [create_disk, define, start]
+  sample: [record, disks, drive, define, start]
 changes:
   description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden.
   returned: on success
@@ -272,7 +272,7 @@ results:
       type: list
       elements: str
       returned: when the item has not failed
-      sample: [start]
+      sample: [record, start]
     changes:
       description: As RV(changes).
       type: dict
@@ -297,13 +297,10 @@ failed_ids:
   sample: []
 """
 
-from ansible_collections.magnetar.compute.plugins.module_utils.faces.server import MODULES
-from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+from ansible_collections.magnetar.compute.plugins.module_utils.modules.server import ServerModule
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run
 
-
-def main():
-    run(MODULES["server"])
-
+MODULE = ServerModule()
 
 if __name__ == "__main__":
-    main()
+    run(MODULE)

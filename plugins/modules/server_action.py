@@ -10,16 +10,16 @@ module: server_action
 version_added: "0.1.0"
 short_description: Reboot, rebuild, rescue a server, make an image of it, and the like
 description:
-  - Does something once with a server, such as a reboot.
+  - Does one action on a server, such as a reboot.
   - Actions that are lasting states (V(rescue), V(unrescue), V(start), V(stop), V(pause), V(unpause), V(suspend),
-    V(resume)) change nothing where they are so already.
+    V(resume)) change nothing on a server that is in that state.
   - V(create_image) copies the root disk as it is at one instant, while the guest runs. Where a guest agent
     (C(qemu-guest-agent)) answers, file systems are frozen for that instant; RV(consistency) says so.
   - V(rebuild) powers the guest off and loses its root disk, swap, and ephemeral disk unless O(preserve_ephemeral).
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
-  - magnetar.compute.server.action
+  - magnetar.compute.options.server_action
   - magnetar.compute.connection
   - magnetar.compute.attributes.action
 seealso:
@@ -38,13 +38,13 @@ EXAMPLES = r"""
     name: web1
     action: reboot_hard
 
-- name: The same with the kind as an option of its own
+- name: Restart it, with the kind of reboot as an option
   magnetar.compute.server_action:
     name: web1
     action: reboot
     reboot_type: hard
 
-- name: Take an image of the running server, with properties of its own
+- name: Make an image of the running server, with properties
   magnetar.compute.server_action:
     name: web1
     action: create_image
@@ -53,7 +53,7 @@ EXAMPLES = r"""
       purpose: rollback
     timeout: 600
 
-- name: Make the root disk anew from an image; name, uuid and MACs stay
+- name: Rebuild the root disk from an image; name, uuid and MACs stay
   magnetar.compute.server_action:
     name: web1
     action: rebuild
@@ -122,6 +122,13 @@ server:
       - network: lan
         mac: '52:54:00:12:34:56'
         model: virtio
+    block_device_mapping:
+      - source_type: blank
+        destination_type: volume
+        volume_size: 10
+        disk_bus: virtio
+        device_name: vdb
+        volume: 0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11
     key_name: me
     metadata:
       role: web
@@ -136,6 +143,11 @@ server:
     root_format: qcow2
     virt_type: qemu
     machine: q35
+    volumes_attached:
+      - id: 0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11
+        name: data
+        device: vdb
+        delete_on_termination: false
     status: ACTIVE
     power_state: running
     status_reason: the guest shut itself down
@@ -194,13 +206,10 @@ error:
     request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
 """
 
-from ansible_collections.magnetar.compute.plugins.module_utils.faces.server_action import MODULES
-from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+from ansible_collections.magnetar.compute.plugins.module_utils.modules.server_action import ServerActionModule
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run
 
-
-def main():
-    run(MODULES["server_action"])
-
+MODULE = ServerActionModule()
 
 if __name__ == "__main__":
-    main()
+    run(MODULE)

@@ -14,7 +14,7 @@ description:
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
-  - magnetar.compute.server.info
+  - magnetar.compute.options.server_info
   - magnetar.compute.connection
   - magnetar.compute.attributes.info
 seealso:
@@ -121,13 +121,11 @@ error:
     request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
 """
 
-from ansible_collections.magnetar.compute.plugins.module_utils.faces.server import MODULES
-from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+from ansible_collections.magnetar.compute.plugins.module_utils.core.kinds import Server
+from ansible_collections.magnetar.compute.plugins.module_utils.modules.info import InfoModule
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run
 
-
-def main():
-    run(MODULES["server_info"])
-
+MODULE = InfoModule(Server)
 
 if __name__ == "__main__":
-    main()
+    run(MODULE)

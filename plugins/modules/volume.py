@@ -11,13 +11,13 @@ version_added: "0.1.0"
 short_description: Manage volumes, disks that outlive servers
 description:
   - Makes a volume be present as described, or absent.
-  - A volume is empty, or made from an image, another volume or a volume snapshot. It grows, also while a running
-    server has it, and never shrinks.
+  - A volume is empty, or made from an image, another volume or a volume snapshot. It can be extended, also while
+    a running server has it, and never shrinks.
   - A volume that a server has is not removed; see M(magnetar.compute.volume_attachment).
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
-  - magnetar.compute.volume
+  - magnetar.compute.options.volume
   - magnetar.compute.connection
   - magnetar.compute.attributes
 seealso:
@@ -33,7 +33,7 @@ EXAMPLES = r"""
     name: data
     size: 10
 
-- name: A volume to boot from, with everything that can be said
+- name: A volume to boot from, with all options
   magnetar.compute.volume:
     name: root
     description: root disk of the shop
@@ -45,7 +45,7 @@ EXAMPLES = r"""
       role: db
     timeout: 1800
 
-- name: Let it grow, also while a running server has it
+- name: Extend it, also while a running server has it
   magnetar.compute.volume:
     name: data
     size: 20
@@ -128,13 +128,11 @@ error:
     request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
 """
 
-from ansible_collections.magnetar.compute.plugins.module_utils.faces.volume import MODULES
-from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+from ansible_collections.magnetar.compute.plugins.module_utils.core.kinds import Volume
+from ansible_collections.magnetar.compute.plugins.module_utils.modules.resource import ResourceModule
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run
 
-
-def main():
-    run(MODULES["volume"])
-
+MODULE = ResourceModule(Volume)
 
 if __name__ == "__main__":
-    main()
+    run(MODULE)

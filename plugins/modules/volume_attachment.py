@@ -10,14 +10,14 @@ module: volume_attachment
 version_added: "0.1.0"
 short_description: Attach volumes to servers and detach them
 description:
-  - Makes a server have a volume, or not have it; while it runs, when it is off, and for all its later starts.
+  - Makes a server have a volume, or not have it, while the server runs and when it is off.
   - Detaching waits until the guest lets go of the disk. A guest that refuses within the agent's C(detach_timeout)
     keeps the volume, and the task fails.
-  - The root disk of a server stays for as long as the server is there.
+  - A volume that is the root disk of a server cannot be detached.
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
-  - magnetar.compute.volume_attachment
+  - magnetar.compute.options.volume_attachment
   - magnetar.compute.connection
   - magnetar.compute.attributes
 seealso:
@@ -115,13 +115,10 @@ error:
     request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
 """
 
-from ansible_collections.magnetar.compute.plugins.module_utils.faces.attachment import MODULES
-from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+from ansible_collections.magnetar.compute.plugins.module_utils.modules.attachment import VolumeAttachmentModule
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run
 
-
-def main():
-    run(MODULES["volume_attachment"])
-
+MODULE = VolumeAttachmentModule()
 
 if __name__ == "__main__":
-    main()
+    run(MODULE)

@@ -14,7 +14,7 @@ description:
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
-  - magnetar.compute.volume_attachment.info
+  - magnetar.compute.options.volume_attachment_info
   - magnetar.compute.connection
   - magnetar.compute.attributes.info
 seealso:
@@ -22,15 +22,15 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: All of them
+- name: All volume attachments
   magnetar.compute.volume_attachment_info:
   register: all
 
-- name: What a server has
+- name: Volumes of a server
   magnetar.compute.volume_attachment_info:
     server: web1
 
-- name: Who has a volume
+- name: Servers that have a volume
   magnetar.compute.volume_attachment_info:
     volume: data
     fields: [server_name, device]
@@ -73,13 +73,10 @@ error:
     request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
 """
 
-from ansible_collections.magnetar.compute.plugins.module_utils.faces.attachment import MODULES
-from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+from ansible_collections.magnetar.compute.plugins.module_utils.modules.attachment import VolumeAttachmentInfoModule
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run
 
-
-def main():
-    run(MODULES["volume_attachment_info"])
-
+MODULE = VolumeAttachmentInfoModule()
 
 if __name__ == "__main__":
-    main()
+    run(MODULE)

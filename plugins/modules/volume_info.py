@@ -14,7 +14,7 @@ description:
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
-  - magnetar.compute.volume.info
+  - magnetar.compute.options.volume_info
   - magnetar.compute.connection
   - magnetar.compute.attributes.info
 seealso:
@@ -22,11 +22,11 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: All of them
+- name: All volumes
   magnetar.compute.volume_info:
   register: all
 
-- name: Some of them, by pattern and field
+- name: Some volumes, by pattern and field
   magnetar.compute.volume_info:
     name: d*
     filters:
@@ -82,13 +82,11 @@ error:
     request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
 """
 
-from ansible_collections.magnetar.compute.plugins.module_utils.faces.volume import MODULES
-from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+from ansible_collections.magnetar.compute.plugins.module_utils.core.kinds import Volume
+from ansible_collections.magnetar.compute.plugins.module_utils.modules.info import InfoModule
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run
 
-
-def main():
-    run(MODULES["volume_info"])
-
+MODULE = InfoModule(Volume)
 
 if __name__ == "__main__":
-    main()
+    run(MODULE)

@@ -10,13 +10,13 @@ module: volume_snapshot
 version_added: "0.1.0"
 short_description: Manage volume snapshots, copies of volumes as they were at a moment
 description:
-  - Takes a snapshot of a volume, or removes one. A snapshot that is there is never taken again.
-  - Also of a volume that a running server has; what the guest has not written to its disks by then is not in it.
-  - It is a full copy in the pool of its volume, which may be removed.
+  - Takes a snapshot of a volume, or removes one. A snapshot that exists is never taken again.
+  - A running server may have the volume; what its guest has not written to the disk yet is not in the snapshot.
+  - A snapshot is a full copy in the pool of its volume. The volume may be removed.
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
-  - magnetar.compute.volume_snapshot
+  - magnetar.compute.options.volume_snapshot
   - magnetar.compute.connection
   - magnetar.compute.attributes
 seealso:
@@ -30,7 +30,7 @@ EXAMPLES = r"""
     name: data-before-upgrade
     volume: data
 
-- name: A volume as it was then
+- name: Make a volume from the snapshot
   magnetar.compute.volume:
     name: data-restored
     snapshot: data-before-upgrade
@@ -99,13 +99,11 @@ error:
     request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
 """
 
-from ansible_collections.magnetar.compute.plugins.module_utils.faces.volume import MODULES
-from ansible_collections.magnetar.compute.plugins.module_utils.shell import run
+from ansible_collections.magnetar.compute.plugins.module_utils.core.kinds import VolumeSnapshot
+from ansible_collections.magnetar.compute.plugins.module_utils.modules.resource import ResourceModule
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run
 
-
-def main():
-    run(MODULES["volume_snapshot"])
-
+MODULE = ResourceModule(VolumeSnapshot)
 
 if __name__ == "__main__":
-    main()
+    run(MODULE)

@@ -39,9 +39,12 @@ def test_no_file_names_a_place_of_one_machine():
 
 
 def test_the_action_group_lists_every_module_that_asks_an_agent():
-    listed = yaml.safe_load((ROOT / "meta/runtime.yml").read_text())["action_groups"]["all"]
+    runtime = yaml.safe_load((ROOT / "meta/runtime.yml").read_text())
     modules = (ROOT / "plugins/modules").glob("[a-z]*.py")
-    assert listed == sorted(path.stem for path in modules if "magnetar.compute.connection" in path.read_text())
+    listed = sorted(path.stem for path in modules if "magnetar.compute.connection" in path.read_text())
+    assert runtime["action_groups"]["all"] == listed
+    routing = runtime["plugin_routing"]["modules"]
+    assert [name for name in routing if routing[name] == {"action_plugin": "magnetar.compute.direct"}] == listed
 
 
 def test_the_distribution_lists_every_package():

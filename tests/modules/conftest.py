@@ -76,9 +76,8 @@ def specification(module: str) -> dict[str, Any]:
     loaded = importlib.import_module(f"{COLLECTION}.plugins.modules.{module}")
     if hasattr(loaded, "SPECIFICATION"):  # a module that asks no agent
         return loaded.SPECIFICATION
-    face = loaded.MODULES[module]
-    shell = importlib.import_module(f"{COLLECTION}.plugins.module_utils.shell")
-    return {"argument_spec": shell.argument_spec(face), **face.rules}
+    run = importlib.import_module(f"{COLLECTION}.plugins.module_utils.run")
+    return {"argument_spec": run.argument_spec(loaded.MODULE), **loaded.MODULE.rules}
 
 
 @pytest.fixture
@@ -97,10 +96,11 @@ def module(agent, capsys, monkeypatch):
         options.setdefault("endpoint", agent.endpoint)
         arguments = dict(options, _ansible_check_mode=check, _ansible_diff=diff, _ansible_remote_tmp="/tmp",
                          _ansible_keep_remote_files=False)
-        main = importlib.import_module(f"{COLLECTION}.plugins.modules.{name}").main
+        loaded = importlib.import_module(f"{COLLECTION}.plugins.modules.{name}")
+        process = importlib.import_module(f"{COLLECTION}.plugins.module_utils.run")
         capsys.readouterr()
         with patch_module_args(arguments), pytest.raises(SystemExit):
-            main()
+            process.run(loaded.MODULE)
         return json.loads(capsys.readouterr().out.strip().splitlines()[-1])
 
     for name in ("ENDPOINT", "TOKEN", "CA_CERT", "CLIENT_CERT", "CLIENT_KEY", "VALIDATE_CERTS"):

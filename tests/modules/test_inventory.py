@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from ansible_collections.magnetar.compute.plugins.module_utils.core.client import Client
-from ansible_collections.magnetar.compute.plugins.plugin_utils import listing
+from ansible_collections.magnetar.compute.plugins.plugin_utils import inventory_hosts
 from magnetar_agent import serve
 from magnetar_agent.access import Tokens
 from magnetar_agent.app import Application
@@ -338,10 +338,10 @@ def test_templates_of_guests_stay_text(hosts, place):
 
 def test_a_server_that_moves_is_listed_once():
     here, there = {"id": "1", "power_state": "off"}, {"id": "1", "power_state": "running"}
-    assert listing.once([here, there]) == listing.once([there, here]) == [there]
+    assert inventory_hosts.deduplicated([here, there]) == inventory_hosts.deduplicated([there, here]) == [there]
 
 
 def test_names_that_collide_with_made_ones():
     servers = [{"id": "aaaaaaaa-1", "name": "x"}, {"id": "aaaaaaaa-2", "name": "x"}, {"id": "b", "name": "x_aaaaaaaa"}]
-    called, shared = listing.names(servers, ["name"])
+    called, shared = inventory_hosts.host_names(servers, ["name"])
     assert called == {"aaaaaaaa-1": "x_aaaaaaaa-1", "aaaaaaaa-2": "x_aaaaaaaa-2", "b": "x_aaaaaaaa"} and shared == ["x"]

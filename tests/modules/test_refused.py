@@ -82,7 +82,7 @@ def sample(value):
 
 
 def test_an_answer_that_says_nothing_is_no_success():
-    results = importlib.import_module(f"{COLLECTION}.plugins.module_utils.faces.results")
+    results = importlib.import_module(f"{COLLECTION}.plugins.module_utils.modules.results")
     errors = importlib.import_module(f"{COLLECTION}.plugins.module_utils.core.errors")
     with pytest.raises(errors.MagnetarError, match="neither whether anything changed"):
         results.changed("server", "s", {}, False)

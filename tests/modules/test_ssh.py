@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.magnetar.compute.plugins.module_utils import shell
+from ansible_collections.magnetar.compute.plugins.module_utils import run
 from ansible_collections.magnetar.compute.plugins.module_utils.core.errors import InvalidField, Unreachable
 from ansible_collections.magnetar.compute.plugins.module_utils.ssh import dial, known_hosts
 from tests.contract.place import eventually
@@ -43,7 +43,7 @@ def connect(agent, sshd):
 
     def client(**options):
         options.setdefault("endpoint", sshd.endpoint(agent.socket))
-        made.append(shell.connect(options))
+        made.append(run.connect(options))
         return made[-1]
 
     yield client
@@ -358,8 +358,8 @@ def test_sshd_is_killed_while_an_answer_is_waited_for(agent, sshd, connect, monk
 
 def test_without_paramiko(agent, sshd):
     code = ("import sys; sys.modules['paramiko'] = None\n"
-            "from ansible_collections.magnetar.compute.plugins.module_utils import shell\n"
-            f"client = shell.connect({{'endpoint': {sshd.endpoint(agent.socket)!r}}})\n"
+            "from ansible_collections.magnetar.compute.plugins.module_utils import run\n"
+            f"client = run.connect({{'endpoint': {sshd.endpoint(agent.socket)!r}}})\n"
             "try:\n    client.info()\nexcept Exception as error:\n    print(type(error).__name__, error)\n")
     found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True,
                            env=ELSEWHERE).stdout
@@ -368,8 +368,8 @@ def test_without_paramiko(agent, sshd):
 
 def test_only_an_ssh_endpoint_needs_paramiko(agent):
     code = ("import sys; sys.modules['paramiko'] = None\n"
-            "from ansible_collections.magnetar.compute.plugins.module_utils import shell\n"
-            f"print(shell.connect({{'endpoint': {agent.endpoint!r}}}).info()['host'])\n")
+            "from ansible_collections.magnetar.compute.plugins.module_utils import run\n"
+            f"print(run.connect({{'endpoint': {agent.endpoint!r}}}).info()['host'])\n")
     subprocess.run([sys.executable, "-c", code], check=True, env=ELSEWHERE)
 
 

@@ -141,6 +141,8 @@ class Kind:
     plural: ClassVar[str] = ""
     fields: ClassVar[tuple[Field, ...]] = ()
     own: ClassVar[tuple[Field, ...]] = ()
+    #: Whether reports can be narrowed (by name, uuid, fields, filters). False for what is reported as a whole.
+    selectable: ClassVar[bool] = True
     #: Fixed fields that a rebuild (``on_immutable: rebuild``) may change.
     rebuilt: ClassVar[frozenset[str]] = frozenset()
     #: Groups of fields of which a resource has one: what it is made from.

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The way to an agent over SSH: ``login`` gets to the host, ``dial`` from there to the agent's socket."""
+"""Connections to an agent over SSH: ``login`` logs in to the host, ``dial`` connects to the agent's socket there."""

@@ -44,7 +44,7 @@ REASONS = {
 }
 
 
-class Dial:
+class SshDial:
     """Connections to the agent behind *endpoint* (``ssh://…``); see ``core.transport.Dial``.
 
     *private_key* is the file of the only key to use, *known_hosts* a file of host keys besides the usual ones.
@@ -56,7 +56,7 @@ class Dial:
         self._login = None
 
     def __call__(self, timeout):
-        """An open connection; over the login that there is, else over a new one. Raises ``Unreachable``."""
+        """An open connection, over the present login or else over a new one. Raises ``Unreachable``."""
         try:
             return self._kept(timeout) or self._fresh(timeout)
         except Unreachable as error:
@@ -71,7 +71,7 @@ class Dial:
             self._login = None
 
     def _kept(self, timeout):
-        """A connection over the login that there is; nothing when there is none, or it was cut without a word."""
+        """A connection over the present login; ``None`` when there is none, or when it was cut."""
         if self._login is None or not self._login.active:
             return None
         try:
@@ -81,7 +81,7 @@ class Dial:
 
     def _fresh(self, timeout):
         self.close()
-        self._login = login.Login(self._endpoint, self._private_key, self._known_hosts, timeout)
+        self._login = login.SshLogin(self._endpoint, self._private_key, self._known_hosts, timeout)
         return self._connection(timeout)
 
     def _connection(self, timeout):
@@ -100,7 +100,7 @@ class Dial:
         return connection
 
     def _refused(self, prohibited, timeout):
-        """Why sshd did not connect to the socket, which it does not say itself."""
+        """The error for a socket that sshd did not connect to. sshd does not say why, so look on the host."""
         word, user = ("forbidden", "") if prohibited else self._look(timeout)
         values = {"path": self._endpoint.path, "user": user or self._login.user}
         found = Unreachable(REASONS[word] % values)
@@ -108,7 +108,7 @@ class Dial:
         return found
 
     def _look(self, timeout):
-        """A word of ``REASONS`` and the user's name there, from a look at the host; nothing if that is not allowed."""
+        """A key of ``REASONS`` and the user's name, from a command on the host; empty texts if that is not allowed."""
         command = "sh -c %s sh %s" % (shlex.quote(LOOK), shlex.quote(self._endpoint.path))
         words = self._login.output(command, timeout).split()[-2:]
         return tuple(words) if len(words) == 2 and words[0] in REASONS else ("", "")

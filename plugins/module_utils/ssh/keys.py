@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Showing who we are: keys of the SSH agent and key files, in the order in which ``ssh`` tries them."""
+"""SSH authentication: keys of the SSH agent and key files, in the order in which ``ssh`` tries them."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def _names(patterns: str, name: str) -> bool:
 
 
 def _matches(pattern: str, name: str) -> bool:
-    """Only ``*`` and ``?`` are signs; brackets stand around a host with a port."""
+    """In patterns only ``*`` and ``?`` are special. Brackets are part of a name: ``[host]:port``."""
     return fnmatch.fnmatchcase(name, pattern.replace("[", "[[]"))
 
 

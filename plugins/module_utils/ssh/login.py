@@ -25,7 +25,7 @@ LIMIT = 4096
 USER_FILES, SYSTEM_FILES = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2"), ("/etc/ssh/ssh_known_hosts",)
 
 
-class Login:
+class SshLogin:
     """A login on the host of *endpoint*; ``active`` while it stands.
 
     *private_key*: the only key to use. *extra*: a file of known hosts besides the usual ones. Raises ``Unreachable``.

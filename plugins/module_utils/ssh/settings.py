@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How a host is reached, as ``~/.ssh/config`` has it.
+"""How to reach a host, by ``~/.ssh/config``.
 
 Read are HostName, Port, User, HostKeyAlias, UserKnownHostsFile, IdentityFile, IdentitiesOnly, ProxyJump and
 ProxyCommand, under Host and Match. StrictHostKeyChecking is not: keys are always checked.
@@ -21,7 +21,7 @@ IDENTITIES = tuple("~/.ssh/id_" + kind for kind in ("ed25519", "ecdsa", "rsa"))
 
 
 class Hop(NamedTuple):
-    """A host on the way: ``name`` as given, where it is, who logs in (empty: who we are), with what.
+    """A host on the way: ``name`` as given, where it is, who logs in (empty: the user of this process), with what.
 
     ``key_name`` is how files of known hosts name it. ``only``: no other keys than ``identities``. ``known_hosts``:
     files in place of the user's own. ``jumps`` are hops before it, ``command`` gives a connection.

@@ -11,6 +11,7 @@ class AvailabilityZone(Kind):
     """A zone."""
 
     noun, plural = "availability_zone", "availability_zones"
+    selectable = False
 
     name = Field(Text(), "The name.", on=READ, sample="nova")
     available = Field(Boolean(), "Whether one of its hosts gets new servers.", on=READ, sample=True)

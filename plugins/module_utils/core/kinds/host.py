@@ -11,6 +11,7 @@ class Host(Kind):
     """The host of the agent: what it is, what it has, what is used, and what no document knows."""
 
     noun, plural = "host", "hosts"
+    selectable = False
 
     id = Field(Text(1, 64), "The host's uuid in libvirt.", on=READ, sample="8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d")
     name = Field(Text(1, 255), "The host's name.", on=READ, sample="kvm1")

@@ -11,6 +11,7 @@ class Limits(Kind):
     """Limits of the project of the token; -1 is none."""
 
     noun, plural = "limits", "limits"
+    selectable = False
 
     name = Field(Text(), "The project.", on=READ, sample="shop")
     instances = Field(Integer(), "Servers.", on=READ, sample=10)

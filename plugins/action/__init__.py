@@ -1,0 +1,11 @@
+# Copyright: (c) 2026, Magnetar contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Ansible imports this package when it reads a task of this collection, before it forks a worker for the task.
+
+So the action plugin is imported here: workers find it, and all that it needs, imported already.
+"""
+
+from __future__ import annotations
+
+from . import direct  # noqa: F401

@@ -1,0 +1,192 @@
+# Copyright: (c) 2026, Magnetar contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The action plugin of all modules: runs a module in Ansible's own process where that gives the same result.
+
+This is direct execution. Starting a module process takes about twelve times as long; it is done where direct execution
+is not possible.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Mapping
+from importlib import import_module
+from urllib.parse import urlsplit
+
+from ansible import constants as C
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from ansible.module_utils.common.parameters import remove_values
+from ansible.module_utils.errors import UnsupportedError
+from ansible.module_utils.parsing.convert_bool import boolean
+from ansible.plugins.action import ActionBase
+from ansible.utils.collection_loader._collection_finder import _get_collection_metadata
+
+from ansible_collections.magnetar.compute.plugins.module_utils import clouds, run
+from ansible_collections.magnetar.compute.plugins.module_utils.core import transport
+from ansible_collections.magnetar.compute.plugins.module_utils.core.endpoint import ENDPOINT
+from ansible_collections.magnetar.compute.plugins.module_utils.core.errors import MagnetarError
+from ansible_collections.magnetar.compute.plugins.module_utils.core.options import (
+    CONNECTION,
+    CONNECTION_FILES,
+    DIRECT,
+)
+
+# Ansible forks a worker for each task. This file is imported before the fork (see __init__.py), so what it imports and
+# computes is paid for once in a playbook; what is left for later is paid for in each task.
+COLLECTION = "magnetar.compute"
+MODULES = {name: import_module("ansible_collections.%s.plugins.modules.%s" % (COLLECTION, name)).MODULE
+           for name in _get_collection_metadata(COLLECTION)["action_groups"]["all"]}
+for _each in MODULES.values():
+    run.argument_spec(_each)
+del transport  # imported only so that the client finds it imported
+#: Clients of this worker process: a loop uses one connection.
+_clients = {}
+
+
+class ActionModule(ActionBase):
+    """Runs the module that the task names, directly where possible."""
+
+    _supports_check_mode = True
+    _supports_async = True
+    _supports_diff = True
+
+    def run(self, tmp=None, task_vars=None):
+        result = super().run(tmp, task_vars)
+        task_vars = task_vars or {}
+        module = MODULES[self._task.resolved_action.rpartition(".")[2]]
+        mode = str(self._task.args.get("direct") or _mode(task_vars))
+        if mode not in DIRECT:
+            return dict(result, failed=True, msg="direct must be one of %s (got %s)." % (", ".join(DIRECT), mode))
+        reason = "direct is never" if mode == "never" else self._unsupported()
+        checked = None if reason else _CheckedTask(module, _plain(self._task.args))
+        if checked and not checked.error:
+            reason = self._unreachable(module, checked.params)
+        if not reason:
+            result.update(checked.run(self._task.check_mode, self._task.diff))
+        elif mode == "always":
+            result.update(
+                failed=True, msg="Direct execution is not possible: %s. Set direct to auto." % reason)
+        else:
+            result.update(self._execute_module(task_vars=task_vars, wrap_async=self._task.async_val))
+        return result
+
+    def _unsupported(self):
+        """Why a task with these keywords cannot run directly; ``None`` when it can."""
+        if self._task.async_val:
+            return "the task is asynchronous"
+        if any(self._task.environment or ()):
+            return "the task has an environment of its own"
+        return None
+
+    def _unreachable(self, module, params):
+        """Why the endpoint, or a file, is another one here than on the host of the task; ``None`` when it is the same.
+
+        An ssh endpoint is reached from the controller, with its keys, whatever the connection and who becomes whom.
+        """
+        cloud = clouds.meant(params) is not None
+        address = urlsplit("" if cloud else params["endpoint"] or ENDPOINT)
+        local = self._connection.transport == "local"
+        if cloud and not local:
+            return "clouds.yaml and the OS_* variables are those of the host"
+        remote = address.scheme == "ssh" and not local
+        become = self._connection.become
+        if become and not remote and (become.get_option("become_user") or "root") != _user():
+            return "the task becomes another user"
+        files = [params[name] for name in module.files + (() if remote else CONNECTION_FILES) if params.get(name)]
+        if files and not local:
+            return "%s is a file on the host" % files[0]
+        if any(not os.path.isabs(name) for name in files):
+            return "%s is not an absolute path" % files[0]
+        if address.scheme == "unix":
+            if not local:
+                return "the socket is on the host, and the connection is %s" % self._connection.transport
+            if not os.access(address.path, os.W_OK):
+                return "%s does not exist here or is not open to user %s" % (address.path, _user())
+        elif not cloud and not local and not remote and "endpoint" not in self._task.args:
+            return "the endpoint comes from the environment of the controller, and the connection is not local"
+        return None
+
+
+class _CheckedTask:
+    """The arguments of a task, checked as ``AnsibleModule`` does it."""
+
+    def __init__(self, module, arguments):
+        self._module = module
+        found = ArgumentSpecValidator(run.argument_spec(module), **module.rules).validate(arguments)
+        self.params = found.validated_parameters
+        self._hidden = found._no_log_values - run.texts_in(module, self.params)
+        self._deprecations = found._deprecations
+        self._warnings = ["Both option %(option)s and its alias %(alias)s are set." % both for both in found._warnings]
+        self.error = None
+        if found.error_messages:
+            self.error = found.errors.msg
+            if isinstance(found.errors[0], UnsupportedError):
+                self.error = "Unsupported parameters for (%s) module: %s" % (module.name, self.error)
+
+    def run(self, check_mode, diff_mode):
+        """The result, as the module process would print it."""
+        if self.error:
+            result = {"failed": True, "msg": self.error}
+        else:
+            result = self._execute(check_mode, diff_mode)
+        warnings = self._warnings + result.pop("warnings", [])
+        if warnings:
+            result["warnings"] = warnings
+        if self._deprecations:
+            result["deprecations"] = self._deprecations
+        result["invocation"] = {"module_args": run.shown(self._module, self.params)}
+        if not self._hidden:
+            return result
+        kept = {name: value for name, value in result.items() if value is None or isinstance(value, bool)}
+        return dict(remove_values(result, self._hidden), **kept)
+
+    def _execute(self, check_mode, diff_mode):
+        try:
+            client = _client(self.params)
+        except MagnetarError as error:
+            return run.results.failed(error)
+        return run.execute(self._module, self.params, check_mode, diff_mode, client)
+
+
+def _client(params):
+    key = (os.getpid(), *(params.get(option.name) for option in CONNECTION))
+    if key not in _clients:
+        _clients[key] = run.connect(params)
+    return _clients[key]
+
+
+def _user():
+    return pwd.getpwuid(os.geteuid()).pw_name
+
+
+def _mode(task_vars):
+    """auto, always or never: from the variable, the environment, or ansible.cfg."""
+    found = task_vars.get("magnetar_direct") or os.environ.get("MAGNETAR_DIRECT") or _configured() or "auto"
+    if str(found).lower() in DIRECT:
+        return str(found).lower()
+    try:
+        return "always" if boolean(found) else "never"
+    except TypeError:
+        return str(found)
+
+
+def _configured():
+    parser = C.config._parsers.get(C.CONFIG_FILE) if C.CONFIG_FILE else None
+    return parser.get("magnetar", "direct", fallback=None) if parser else None
+
+
+def _plain(value):
+    """*value* in plain types, without Ansible's tags, as the module process would read it."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    return str(value)

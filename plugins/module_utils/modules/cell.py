@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""cell: a part of a cloud, called by its name only."""
+
+from __future__ import annotations
+
+from ..core.kinds import Cell
+from ..core.options import Option, collect
+from ..core.values import Text
+from .resource import ResourceModule
+
+
+class CellModule(ResourceModule):
+    """Cells are never recreated: that would lose their servers."""
+
+    kind = Cell
+    rules = {}
+    replaced = ("name",)
+    own = collect(name=Option(Text(1, 255), "The name.", required=True))
+    on_immutable = ("fail", "ignore")
+    on_immutable_doc = "and nothing of a cell is."
+
+    def execute(self, params, check_mode, diff_mode, client):
+        return super().execute(dict(params, id=None), check_mode, diff_mode, client)

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""image: also sends the content of the image."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+from ..core.errors import InvalidField
+from ..core.kinds.image import Image
+from ..core.options import File, Option, collect
+from ..core.values import Text
+from .resource import ResourceModule
+
+_PIECE = 1 << 20
+
+
+class ImageModule(ResourceModule):
+    kind = Image
+    own = collect(
+        filename=Option(
+            File(), "File with the content, on the machine where the module runs. Its digest is taken first, and "
+            "content that the agent has is not sent again.", aliases=("path",)),
+        url=Option(Text(), "URL from which the agent loads the content; needs O(checksum)."),
+        host_path=Option(Text(), "File with the content on the agent's host, in one of the agent's C(image_paths). It "
+                         "is not sent through the module."),
+    )
+    files = ("filename",)
+
+    @property
+    def rules(self):
+        return dict(super().rules, mutually_exclusive=[["filename", "url", "host_path"]])
+
+    def want(self, params):
+        want = super().want(params)
+        if params.get("url"):
+            if not params.get("checksum"):
+                raise InvalidField("checksum", "is required with url, as sha256:HEX or sha512:HEX of the content")
+            want["source"] = {"url": params["url"]}
+        elif params.get("host_path"):
+            want["source"] = {"path": params["host_path"]}
+        elif params.get("filename"):
+            found = digest(params["filename"], (params.get("checksum") or "sha256:").partition(":")[0])
+            if params.get("checksum") not in (None, found):
+                raise InvalidField("checksum", "does not fit %s, whose content has %s" % (params["filename"], found),
+                                   params["checksum"])
+            want.update(source={"upload": True}, checksum=found)
+        return want
+
+    def ensure(self, client, key, params, waiting):
+        answer = super().ensure(client, key, params, waiting)
+        if not params.get("filename") or not _empty(answer):
+            return answer
+        if waiting["dry_run"]:
+            return _predicted(answer, os.path.getsize(params["filename"]))
+        sent = client.upload(self.kind.noun, answer["resource"].get("id") or key, params["filename"],
+                             timeout=waiting["timeout"], request_id=answer.get("request_id"))
+        return _both(answer, sent) if "changed" in sent else sent
+
+
+def _empty(answer):
+    """Whether the image waits for its content."""
+    return (answer.get("resource") or {}).get("status") == "queued"
+
+
+def _predicted(recorded, size):
+    """The answer that check mode predicts for when the content has been sent."""
+    sent = {"steps": [{"verb": "receive"}], "resource": dict(recorded["resource"], status="active", size=size)}
+    return _both(recorded, dict(recorded, **sent))
+
+
+def _both(recorded, sent):
+    """One answer out of two: of the call that recorded the image, and of the call that sent its content."""
+    arrived = [{"path": "status", "old": "queued", "new": "active"}]
+    return dict(
+        sent, changed=True, steps=recorded["steps"] + sent["steps"],
+        diff=recorded["diff"] if recorded["changed"] else arrived,
+        warnings=(recorded.get("warnings") or []) + (sent.get("warnings") or []))
+
+
+def digest(path, algorithm):
+    """``sha256:HEX`` (or sha512) of the file's content."""
+    if algorithm not in ("sha256", "sha512"):
+        raise InvalidField("checksum", "must begin with sha256: or sha512:", algorithm)
+    found = hashlib.new(algorithm)
+    try:
+        with open(path, "rb") as stream:
+            for piece in iter(lambda: stream.read(_PIECE), b""):
+                found.update(piece)
+    except OSError as error:
+        raise InvalidField("filename", "cannot be read: %s" % error.strerror, path) from None
+    return "%s:%s" % (algorithm, found.hexdigest())

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""instance_action_info: what was asked of one server of a cloud."""
+
+from __future__ import annotations
+
+from ..core.kinds import InstanceAction
+from ..core.options import Option, collect
+from ..core.values import Integer, Text
+from .info import InfoModule
+
+
+class InstanceActionInfoModule(InfoModule):
+    """Reports the requests of a server, or one of them with its events."""
+
+    kind = InstanceAction
+
+    def selecting(self):
+        return collect(
+            server=Option(Text(1, 255), "The server, by name or uuid; one that was deleted by uuid.", required=True,
+                          aliases=("name",)),
+            id=Option(Text(), "Only the request of this id, with its events.", aliases=("request_id",)),
+            limit=Option(Integer(1), "Report this many at most, the latest."),
+        )
+
+    def execute(self, params, check_mode, diff_mode, client):
+        query = {name: params[name] for name in ("server", "id", "limit")}
+        return {"changed": False, self.kind.plural: client.list(self.kind.noun, **query)}

@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""server: one server, or many in one call."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+from ..core.errors import InvalidField
+from ..core.kinds.flavor import Flavor
+from ..core.kinds.server import Server
+from ..core.options import Option, check, collect
+from ..core.values import Boolean, Integer, ListOf, Text, Value
+from . import results
+from .module import ABSENT, PRESENT, is_uuid, key_of
+from .resource import ResourceModule
+
+SIZES = ("vcpus", "ram", "disk", "ephemeral", "swap")
+NIC_KEYS = ("network", "bridge", "mac", "model", "tag", "address")
+#: Of these, those that may be ``null``, which means that there is to be none.
+NULLABLE = ("address",)
+#: Keys of an item of ``nics``, as in openstack.cloud.server -> keys of an item of ``networks``.
+NIC_WORDS = {"net-name": "network", "net-id": "network", "tag": "tag", "bridge": "bridge", "mac": "mac",
+             "model": "model"}
+
+
+class ServerItem(Value):
+    """An item of ``servers``: the options of one server."""
+
+    def __init__(self, fields):
+        self.fields = fields
+
+    def option(self):
+        return {"type": "dict"}
+
+
+def _size(name):
+    declared = Flavor.field(name)
+    return Option(declared.value, declared.doc + " In place of O(flavor).")
+
+
+#: Options that exclude each other: one in an item takes the place of the others beside the list.
+ALTERNATIVES = tuple(({"flavor"}, {size}) for size in SIZES) + (
+    ({"networks"}, {"nics"}, {"network"}), ({"boot_volume"}, {"image"}), ({"boot_volume"}, {"boot_from_volume"}))
+
+SPECIFIC = collect(
+    flavor=Option(Text(), "Flavor by name or uuid. The server keeps the sizes it was made with until another flavor is "
+                  "asked for. It can change while the server is off, or with O(allow_reboot); a smaller root or "
+                  "ephemeral disk is refused, a swap disk of another size is made anew."),
+    **{name: _size(name) for name in SIZES},
+    networks=Option(
+        ListOf(Value()), "NICs in order. Each is the name of a network, or a mapping with V(network) (also V(name)) or "
+        "V(bridge), and V(mac), V(model), V(tag), V(address). A MAC address is drawn once when it is omitted."),
+    nics=Option(
+        ListOf(Value()), "NICs in the words of C(openstack.cloud.server), a string such as "
+        "V(net-name=lan,tag=front) or a mapping with V(net-name) or V(net-id), V(tag)."),
+    network=Option(Text(), "The only network, by name or uuid."),
+    userdata=Option(
+        Value(), "Data for the guest's first boot: text as it is, or a mapping, which is sent as C(#cloud-config). At "
+        "most 65535 bytes in base64. Fixed once made, and not compared afterwards.", secret=True,
+        aliases=("user_data",)),
+    boot_volume=Option(Text(), "Volume to boot from, by name or uuid; without O(image).", aliases=("root_volume",)),
+    boot_from_volume=Option(
+        Boolean(), "Whether the root disk is a volume that is made from O(image), of O(volume_size) GiB."),
+    volume_size=Option(Integer(1, 2**20), "Size in GiB of the volume of O(boot_from_volume); that of the image when "
+                       "omitted."),
+    terminate_volume=Option(Boolean(), "Whether the volume of O(boot_volume) or O(boot_from_volume) is deleted with "
+                            "the server."),
+    volumes=Option(ListOf(Text()), "Volumes that the server is made with, by name or uuid; see "
+                   "M(magnetar.compute.volume_attachment) for one that exists."),
+)
+
+
+class ServerModule(ResourceModule):
+    kind = Server
+    replaced = ("flavor", "networks", "user_data")
+    states = {
+        PRESENT: {},
+        "running": {"power": "running"},
+        "stopped": {"power": "off"},
+        "paused": {"power": "paused"},
+        "suspended": {"power": "suspended"},
+    }
+    state_doc = (
+        "V(present) makes the server be as described and leaves its power as it is; a new server runs. V(running), "
+        "V(stopped), V(paused) and V(suspended) are V(present) with that power state. V(absent) removes the server "
+        "with its disks.")
+    on_immutable = ("fail", "ignore", "recreate", "rebuild")
+    on_immutable_doc = (
+        "V(recreate) removes the server and makes it anew, which loses its data. V(rebuild) makes only its root disk "
+        "anew, and with it swap, config drive and (unless O(preserve_ephemeral)) ephemeral disk; uuid, name, NICs with "
+        "their MACs, metadata and volumes stay.")
+    permissions = collect(
+        allow_reboot=Option(
+            Boolean(), "Whether a running server may be shut down, changed and started again where a change needs "
+            "that, such as another flavor. Without it such a change to a running server fails.", default=False),
+        preserve_ephemeral=Option(
+            Boolean(), "Whether the ephemeral disk is kept with O(on_immutable=rebuild).", default=False),
+    )
+    own = SPECIFIC
+    masked = ("userdata",)
+
+    def __init__(self):
+        super().__init__()
+        item = tuple(_without_default(f) for f in self.fields + self.own + self.common())
+        self.item_options = item
+        self.options = self.options + collect(
+            servers=Option(
+                ListOf(ServerItem(item), 10000), "Many servers in one call. Items have the options of one server; "
+                "options beside this list are the defaults of its items. Items do not depend on each other."),
+            continue_on_error=Option(
+                Boolean(), "With O(servers), every item is always tried. If items failed, the task fails when this is "
+                "V(false); when V(true), it fails only if all failed, and RV(failed_ids) names them.", default=False),
+        )
+
+    @property
+    def rules(self):
+        return {
+            "required_one_of": [["name", "id", "servers"]],
+            "mutually_exclusive": [["name", "servers"], ["id", "servers"], ["flavor", "vcpus"], ["flavor", "ram"],
+                                   ["networks", "nics", "network"]],
+        }
+
+    def want(self, params):
+        want = super().want(params)
+        flavor = _flavor(params)
+        if flavor is not None:
+            want["flavor"] = flavor
+        networks = _networks(params)
+        if networks is not None:
+            want["networks"] = networks
+        blocks = _blocks(params, want)
+        if blocks:
+            want["block_device_mapping"] = blocks
+        if params.get("userdata") is not None:
+            want["user_data"] = encoded(params["userdata"])
+        return want
+
+    def execute(self, params, check_mode, diff_mode, client):
+        if params.get("servers") is None:
+            return super().execute(params, check_mode, diff_mode, client)
+        return self._batch(params, check_mode, diff_mode, client)
+
+    def _batch(self, params, check_mode, diff_mode, client):
+        """One call for all items. An item with a wrong option fails alone and is not sent; the others are."""
+        items = [self._item(params, given) for given in params["servers"]]
+        _refuse_duplicates(items)
+        labels = [item.get("name") or item.get("id") or "servers[%d]" % at for at, item in enumerate(items)]
+        answers, requests = [None] * len(items), []
+        for at, item in enumerate(items):
+            try:
+                requests.append((at, self._request(item, "servers[%d]." % at)))
+            except InvalidField as error:
+                answers[at] = {"error": error.as_dict()}
+        answer = {"results": []}
+        if requests:
+            answer = client.ensure_many(self.kind.noun, [body for _at, body in requests], dry_run=check_mode,
+                                        wait=params["wait"], timeout=params["timeout"])
+        if "results" not in answer:
+            return results.changed(self.kind.noun, "", answer, diff_mode)
+        for (at, _body), found in zip(requests, answer["results"]):
+            answers[at] = found
+        result = results.batch(self.kind.noun, labels, answers, diff_mode, params["continue_on_error"])
+        return dict(result, request_id=answer.get("request_id"))
+
+    def _item(self, params, given):
+        known = [option.option for option in self.item_options if option.option not in ("name", "id")]
+        own = {name: value for name, value in given.items() if value is not None}
+        passed = {name: params.get(name) for name in known if not _replaced(name, own)}
+        return dict(dict.fromkeys(known), **dict(passed, **own))
+
+    def _request(self, item, where):
+        """The item as the agent takes it in a batch; *where* begins the names of options in errors."""
+        key = key_of(item, where)
+        check(self.item_options, item, where)
+        want = None if item["state"] == ABSENT else self.want(item)
+        return dict(self.allowed(item), key=key, want=want, merge=self.merge(item))
+
+
+def _refuse_duplicates(items):
+    """Raise for an item that names the same server as an item before it: which of the two counts is unclear."""
+    first = {}
+    for at, item in enumerate(items):
+        option = "id" if item.get("id") else "name"
+        key = item.get(option)
+        meant = key.replace("-", "").lower() if key and is_uuid(key) else key
+        if key and first.setdefault(meant, at) != at:
+            raise InvalidField("servers[%d].%s" % (at, option), "is that of servers[%d] already; give each server "
+                               "once, with all its options" % first[meant], key)
+
+
+def _replaced(name, own):
+    """Whether one of an item's *own* options takes the place of the option *name* beside the list."""
+    return any(
+        {name} in group and any(other & set(own) for other in group if other != {name}) for group in ALTERNATIVES)
+
+
+def _without_default(field):
+    """The option as part of an item, where omission means the value beside the list."""
+    if not isinstance(field, Option):
+        return field
+    return Option(field.value, field.doc, secret=field.secret, aliases=field.aliases).named(field.name)
+
+
+def _flavor(params):
+    sizes = {name: params[name] for name in SIZES if params.get(name) is not None}
+    if params.get("flavor") is None:
+        return sizes or None
+    if sizes:
+        raise InvalidField("flavor", "cannot be combined with %s; give one or the other" % ", ".join(sizes))
+    return params["flavor"]
+
+
+def _networks(params):
+    named = [name for name in ("networks", "nics", "network") if params.get(name) is not None]
+    if not named:
+        return None
+    if len(named) > 1:
+        raise InvalidField(named[0], "cannot be combined with %s; give one of them" % named[1])
+    if named[0] == "network":
+        return [{"network": params["network"]}]
+    reader = _network if named[0] == "networks" else _nic
+    return [reader(item, "%s[%d]" % (named[0], at)) for at, item in enumerate(params[named[0]])]
+
+
+def _blocks(params, want):
+    """The block device mapping out of it and of the options that openstack.cloud.server has for volumes."""
+    found = [_without_none(item) for item in params.get("block_device_mapping") or []]
+    root, made = None, params.get("boot_from_volume")
+    if params.get("boot_volume") and made:
+        raise InvalidField("boot_volume", "cannot be combined with boot_from_volume; give one or the other")
+    for name, wanted in (("volume_size", made), ("terminate_volume", made or params.get("boot_volume"))):
+        if params.get(name) and not wanted:
+            raise InvalidField(name, "is for a server that boots from a volume; set boot_from_volume")
+    if params.get("boot_volume"):
+        root = {"source_type": "volume", "destination_type": "volume", "uuid": params["boot_volume"]}
+    elif made:
+        if not params.get("image"):
+            raise InvalidField("image", "is required with boot_from_volume, whose volume is made from it")
+        root = {"source_type": "image", "destination_type": "volume", "uuid": want.pop("image")}
+        if params.get("volume_size"):
+            root["volume_size"] = params["volume_size"]
+    if root:
+        if params.get("boot_volume") and want.get("image"):
+            raise InvalidField("image", "cannot be combined with boot_volume; the volume holds what is booted")
+        root.update(boot_index=0, delete_on_termination=bool(params.get("terminate_volume")))
+        found.insert(0, root)
+    found += [{"source_type": "volume", "destination_type": "volume", "uuid": name}
+              for name in params.get("volumes") or []]
+    return found
+
+
+def _without_none(item):
+    """A record of options without those that were omitted."""
+    return {name: value for name, value in item.items() if value is not None}
+
+
+def _network(item, where):
+    if isinstance(item, str):
+        return {"network": item}
+    if not isinstance(item, dict):
+        raise InvalidField(where, "must be the name of a network, or a mapping", item)
+    found = dict(item)
+    if "name" in found:
+        found["network"] = found.pop("name")
+    return _checked(found, NIC_KEYS, where)
+
+
+def _nic(item, where):
+    if isinstance(item, str):
+        pairs = [part.partition("=") for part in item.split(",") if part.strip()]
+        item = {key.strip(): value.strip() for key, _sign, value in pairs}
+    if not isinstance(item, dict):
+        raise InvalidField(where, "must be a text such as net-name=lan, or a mapping", item)
+    _checked(item, NIC_WORDS, where)
+    return {NIC_WORDS[key]: value for key, value in item.items()}
+
+
+def _checked(item, known, where):
+    for key in item:
+        if key not in known:
+            raise InvalidField("%s.%s" % (where, key), "is not known here; known are %s" % ", ".join(known))
+    return {key: value for key, value in item.items() if value is not None or key in NULLABLE}
+
+
+def encoded(data):
+    """User data in base64: text as it is; a mapping or list as ``#cloud-config``, in JSON, which is YAML."""
+    if not isinstance(data, str):
+        data = "#cloud-config\n" + json.dumps(data, indent=1, ensure_ascii=False) + "\n"
+    return base64.b64encode(data.encode("utf-8", "surrogateescape")).decode("ascii")

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""server_action: actions that are done to a server once, and actions that are states of it (start, stop, rescue)."""
+
+from __future__ import annotations
+
+from ..core.errors import Conflict, InvalidField
+from ..core.kinds.common import NAME
+from ..core.options import Option, collect
+from ..core.values import Boolean, Choices, Integer, MapOf, Text, Value
+from . import results
+from .module import Module, as_texts, find, key_of
+from .server import encoded
+
+#: Actions that are states of the server: made so where it is not so yet.
+STATES = {
+    "start": {"power": "running"}, "stop": {"power": "off"}, "pause": {"power": "paused"},
+    "unpause": {"power": "running"}, "suspend": {"power": "suspended"}, "resume": {"power": "running"},
+    "rescue": {"power": "running"}, "unrescue": {"power": "running", "rescue": None},
+}
+#: Actions that are events, and the options that belong to each.
+EVENTS = {
+    "reboot": ("reboot_type",), "reboot_soft": (), "reboot_hard": (),
+    "rebuild": ("image", "key_name", "userdata", "metadata", "preserve_ephemeral"),
+    "create_image": ("image_name", "metadata"), "crash_dump": (), "change_password": ("user", "password"),
+}
+#: Options of the remaining actions.
+OTHERS = {"rescue": ("image",), "console_output": ("length",)}
+#: What an action cannot do without.
+NEEDED = {"create_image": "image_name", "change_password": "password"}
+OPTIONS = dict(dict.fromkeys(STATES, ()), **dict(EVENTS, **OTHERS))
+LINES = 50
+
+
+class ServerActionModule(Module):
+    """Does one action on a server."""
+
+    name = "server_action"
+    rules = {
+        "required_one_of": [["name", "id"]],
+        "required_if": [["action", action, [option]] for action, option in NEEDED.items()],
+    }
+    masked = ("userdata",)
+    options = collect(
+        name=Option(Text(1, 255), "Name or uuid of the server.", aliases=("server",)),
+        id=Option(Text(1, 255), "Uuid of the server, in place of O(name)."),
+        action=Option(
+            Choices(*OPTIONS), "What to do. V(reboot_soft) asks the guest to restart; V(reboot_hard) restarts its "
+            "machine; V(reboot) does what O(reboot_type) says. V(rebuild) makes the root disk anew from its image or "
+            "O(image), and keeps uuid, name, NICs and volumes. V(create_image) makes an image O(image_name) of the "
+            "root disk. V(rescue) boots from another image with the root disk as second disk, V(unrescue) from the "
+            "root disk again. V(crash_dump) sends a non-maskable interrupt. V(change_password) sets the password of "
+            "O(user) through the guest agent. V(console_output) returns the end of the console log. V(start), V(stop), "
+            "V(pause), V(unpause), V(suspend) and V(resume) set the power state, as O(magnetar.compute.server#module:"
+            "state) does.", required=True),
+        reboot_type=Option(Choices("soft", "hard"), "Kind of O(action=reboot).", default="soft"),
+        image=Option(Text(), "Image by name or uuid. For O(action=rebuild) the one to make the root disk from, the "
+                     "same again when omitted; for O(action=rescue) the one to boot from, the server's own when "
+                     "omitted.", aliases=("rescue_image",)),
+        image_name=Option(NAME, "Name of the image that O(action=create_image) makes. If there is an image of that "
+                          "name that was made of this server, nothing is done; any other is an error."),
+        metadata=Option(MapOf(Text(), Value()), "Properties of the image of O(action=create_image), or the metadata "
+                        "that the server has after O(action=rebuild)."),
+        key_name=Option(Text(), "Keypair that the guest is given by O(action=rebuild), in place of the present one."),
+        userdata=Option(Value(), "User data of the guest after O(action=rebuild), in place of the present ones: text, "
+                        "or a mapping, which is sent as C(#cloud-config).", secret=True, aliases=("user_data",)),
+        preserve_ephemeral=Option(Boolean(), "Whether O(action=rebuild) keeps the ephemeral disk. It does not when "
+                                  "omitted."),
+        user=Option(Text(), "Whose password O(action=change_password) sets; V(root) when omitted."),
+        password=Option(Text(), "The new password.", secret=True, aliases=("admin_password",)),
+        length=Option(Integer(1), "How many lines O(action=console_output) returns; %d when omitted." % LINES),
+    )
+
+    def execute(self, params, check_mode, diff_mode, client):
+        action = params["action"]
+        _check(action, params)
+        server = find(client, "server", key_of(params))
+        if action in STATES:
+            return self._ensure(server, params, check_mode, diff_mode, client)
+        if action == "console_output":
+            text = client.console(server["id"], params["length"] or LINES)
+            return {"changed": False, "server": server, "actions": [], "console": text}
+        made_before = _image(server, params, client) if action == "create_image" else None
+        if made_before:
+            return {"changed": False, "server": server, "actions": [], "image": _brief(made_before)}
+        return self._event(server, params, check_mode, client)
+
+    def _ensure(self, server, params, check_mode, diff_mode, client):
+        want = dict(STATES[params["action"]])
+        if params["action"] == "rescue":
+            want["rescue"] = server.get("rescue") if params["image"] is None else {"image": params["image"]}
+            want["rescue"] = want["rescue"] or {}
+        answer = client.ensure("server", server["id"], want, dry_run=check_mode, timeout=params["timeout"])
+        return results.changed("server", server["name"], answer, diff_mode)
+
+    def _event(self, server, params, check_mode, client):
+        event, args = _event(params)
+        shown = "%s_%s" % (event, args["type"]) if event == "reboot" else event
+        result = {"changed": True, "server": server, "actions": [shown]}
+        if check_mode:
+            return result
+        answer = client.event("server", server["id"], event, args, timeout=params["timeout"])
+        result.update((name, answer[name]) for name in ("image", "consistency") if name in answer)
+        return dict(result, server=answer.get("resource") or server, request_id=answer.get("request_id"))
+
+
+def _check(action, params):
+    """Refuse an option that does not belong to the action, and ``null`` for one that the action needs."""
+    known = {name for names in OPTIONS.values() for name in names} - {"reboot_type"}
+    for name in sorted(known - set(OPTIONS[action])):
+        if params.get(name) is not None:
+            raise InvalidField(name, "does not belong to action %s" % action)
+    needed = NEEDED.get(action)
+    if needed and params.get(needed) is None:
+        raise InvalidField(needed, "is required for action %s" % action)
+
+
+def _event(params):
+    """The event that the action is for the agent, and the arguments of the event."""
+    action = params["action"]
+    if action.startswith("reboot"):
+        return "reboot", {"type": params["reboot_type"] if action == "reboot" else action[len("reboot_"):]}
+    given = {name: params[name] for name in OPTIONS[action] if params.get(name) is not None}
+    if "userdata" in given:
+        given["user_data"] = encoded(given.pop("userdata"))
+    if "image_name" in given:
+        given["name"] = given.pop("image_name")
+    if "metadata" in given:
+        given["metadata"] = as_texts(_METADATA, given["metadata"])
+    return action, given
+
+
+def _image(server, params, client):
+    """The image that was made before; raises ``Conflict`` for another one of that name."""
+    for image in client.list("image", name=params["image_name"]):
+        if (image.get("properties") or {}).get("instance_uuid") == server["id"]:
+            return image
+        raise Conflict("There is an image %s already, and it was not made of server %s. Choose another image_name, or "
+                       "remove that image first." % (params["image_name"], server["name"]), uuids=[image.get("id")])
+    return None
+
+
+def _brief(image):
+    return {"id": image["id"], "name": image["name"]}
+
+
+_METADATA = Option(MapOf(Text(), Text()), "").named("metadata")

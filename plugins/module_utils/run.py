@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Run a module: check its parameters, connect, execute, report. Nothing else in module_utils imports Ansible.
+
+The module process (``run``) and the action plugin share ``execute``, so both give the same result.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+
+from ansible.module_utils.basic import AnsibleModule, env_fallback
+
+from . import clouds
+from .core.client import Client
+from .core.errors import MagnetarError
+from .core.login import Login
+from .core.options import CONNECTION, check, client_arguments, spec
+from .modules import results
+
+HIDDEN = "VALUE_SPECIFIED_IN_NO_LOG_PARAMETER"
+
+
+@functools.lru_cache(maxsize=None)
+def argument_spec(module):
+    """The argument spec of *module*."""
+    found = spec(module.all_options, env_fallback)
+    if "servers" in found:
+        found["servers"].update(options=spec(module.item_options), required_one_of=[["name", "id"]])
+    return found
+
+
+def run(module):
+    """The main function of a module process: read the parameters, execute *module*, print the result."""
+    process = AnsibleModule(argument_spec=argument_spec(module), supports_check_mode=True, **module.rules)
+    process.no_log_values -= texts_in(module, process.params)
+    result = execute(module, process.params, process.check_mode, process._diff)
+    for text in result.pop("warnings", ()):
+        process.warn(text)
+    result["invocation"] = {"module_args": shown(module, process.params)}
+    if result.pop("failed", False):
+        process.fail_json(**result)
+    process.exit_json(**result)
+
+
+def execute(module, params, check_mode, diff_mode, client=None):
+    """The result of *module* for checked *params*; a failure is a result with ``failed`` and ``msg``.
+
+    Without *client* it connects as *params* say, and closes the connection.
+    """
+    own = client is None
+    try:
+        check(module.options, params)
+        client = client or connect(params)
+        try:
+            module.check_endpoint(client)
+            return module.execute(params, check_mode, diff_mode, client)
+        finally:
+            if own:
+                client.close()
+    except MagnetarError as error:
+        return results.failed(error)
+
+
+def connect(params):
+    """A client for the endpoint or cloud that *params* name; raises ``InvalidField``."""
+    check(CONNECTION, params)
+    arguments = client_arguments(params)
+    described = clouds.described(params)
+    if described is not None:
+        return Client(**dict(arguments, login=Login(described, arguments["connect_timeout"])))
+    if str(arguments["endpoint"]).startswith("ssh:"):
+        from .ssh.dial import SshDial
+
+        arguments["dial"] = SshDial(arguments["endpoint"], params.get("ssh_private_key"), params.get("ssh_known_hosts"))
+    return Client(**arguments)
+
+
+def texts_in(module, params):
+    """Texts inside of structured secrets. Many are common words, so they are not hidden all over the result."""
+    return {text for name in module.masked if not isinstance(params.get(name), str)
+            for text in _leaves(params.get(name))}
+
+
+def shown(module, params):
+    """*params* as ``invocation`` repeats them, with structured secrets hidden, in items of a batch too."""
+    found = json.loads(json.dumps(params, default=str))
+    for holder in [found] + list(found.get("servers") or []):
+        for name in module.masked:
+            if holder.get(name) is not None:
+                holder[name] = HIDDEN
+    return found
+
+
+def _leaves(value):
+    if isinstance(value, dict):
+        for item in value.values():
+            yield from _leaves(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _leaves(item)
+    elif value is not None and not isinstance(value, bool):
+        yield str(value)

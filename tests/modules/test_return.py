@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""RETURN of each module is what it really returns: keys, types, and in the samples the verbs that drivers have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.control.cloud import Cloud
+
+from . import test_attachments, test_migration, test_states
+from .conftest import ROOT
+from .returned import check, check_actions
+from .test_migration import go, pair  # noqa: F401
+
+CASES = {**test_states.CASES, **test_attachments.CASES}
+#: More changes, so that what samples show is among them.
+UPDATES = {**test_states.UPDATES, "flavor": dict(ram=512, on_immutable="recreate"),
+           "volume_snapshot": dict(description="x"), "volume_attachment": dict(delete_on_termination=True),
+           "interface_attachment": dict(address="192.168.99.77")}
+ACTIONS = [
+    {"action": "reboot"}, {"action": "create_image", "image_name": "copy"}, {"action": "stop"}, {"action": "start"},
+    {"action": "console_output"}, {"action": "rescue"}, {"action": "unrescue"}, {"action": "rebuild"}]
+
+
+@pytest.mark.parametrize("noun", CASES)
+def test_of_resources(noun, world, disk):
+    options = dict(CASES[noun])
+    if "filename" in options:
+        options["filename"] = str(disk)
+    if noun in test_attachments.CASES:
+        world("server", name="s", flavor="small", image="img")
+    key = {name: options[name] for name in ("name", "server", "volume", "network", "mac") if name in options}
+    made = world(noun, diff=False, **options)
+    assert made.get("changed"), made
+    (listed,) = world(f"{noun}_info", id=made[noun]["id"])[f"{noun}s"]
+    results = [made, world(noun, **key, **UPDATES[noun]), world(noun, **key, state="absent")]
+    for result in results:
+        assert result.get("changed"), result
+        check(noun, result)
+    check_actions(noun, results)
+    check(f"{noun}_info", {f"{noun}s": [listed]})
+    check(noun, world(noun, **dict(options, timeout=0)))
+
+
+def test_of_batches(world):
+    world("server", name="a", flavor="small", state="stopped")
+    done = world("server", flavor="small", servers=[{"name": "a", "state": "running"}, {"name": "b", "image": "nope"}])
+    assert done["changed"] and done["failed"]
+    check("server", done)
+    check_actions("server", done["results"][:1], batch=True)
+
+
+def test_of_the_host(world):
+    check("host_info", world("host_info"))
+
+
+def test_of_actions(world):
+    world("server", **test_states.CASES["server"])
+    world("server_action", name="s", action="console_output")
+    results = [world("server_action", name="s", **options) for options in ACTIONS]
+    for result in results:
+        assert not result.get("failed"), result
+        check("server_action", result)
+    check_actions("server_action", results)
+
+
+def test_of_migrations(pair, go):  # noqa: F811
+    done = go("migration", server="web1", destination=test_migration.endpoint(pair.two))
+    assert done["changed"], done
+    check("migration", done)
+    check_actions("migration", [done])
+    check("migration_info", go("migration_info"))
+
+
+@pytest.fixture
+def cloud(module, tmp_path, monkeypatch):
+    """``cloud(name, ...)``: a module that asks a cloud with a server web1."""
+    with Cloud(hosts=1) as made:
+        made.admin.boot("web1")
+        text = (Path(made.parts.settings.state_dir) / "clouds.yaml").read_text()
+        (tmp_path / "clouds.yaml").write_text(text.replace("127.0.0.1:8774", f"127.0.0.1:{made.port}"))
+        monkeypatch.setenv("OS_CLIENT_CONFIG_FILE", str(tmp_path / "clouds.yaml"))
+
+        def call(name, /, **options):
+            return module(name, endpoint=None, cloud="magnetar", **options)
+
+        call.folder = made.folder
+        yield call
+
+
+def test_of_clouds(cloud):
+    made = {"name": "cell9", "database_url": f"sqlite:///{cloud.folder}/cell9.db"}
+    kvm1 = {"name": "kvm1"}
+    for module, changes in (
+            ("cell", [made, {"name": "cell9", "disabled": True}, {"name": "cell9", "state": "absent"}]),
+            ("compute_service", [{**kvm1, "disabled_reason": "x", "status": "disabled"},
+                                 {**kvm1, "status": "enabled"}])):
+        results = [cloud(module, **options) for options in changes]
+        for result in results:
+            assert result["changed"], result
+            check(module, result)
+        check_actions(module, results)
+    for module in ("availability_zone", "cell", "compute_service", "hypervisor", "limits"):
+        found = cloud(f"{module}_info")
+        assert not found.get("failed"), found
+        check(f"{module}_info", found)
+    (action,) = cloud("instance_action_info", server="web1")["instance_actions"]
+    check("instance_action_info", cloud("instance_action_info", server="web1", id=action["id"]))
+
+
+def test_every_module_is_checked():
+    """A new module gets a test here."""
+    text = Path(__file__).read_text()
+    known = {name for noun in CASES for name in (noun, f"{noun}_info")} | {
+        "availability_zone_info", "cell_info", "compute_service_info", "hypervisor_info", "limits_info"}
+    names = {path.stem for path in (ROOT / "plugins/modules").glob("[a-z]*.py")} - {"certificate"}  # has no agent
+    assert not [name for name in names if name not in known and f'"{name}"' not in text]
