@@ -159,21 +159,21 @@ class Pages:
     async def host(self, request: Request) -> Json:
         """The host: what it is, what it has, what is used, and what no document knows."""
         query(request)
-        return Json(await run_in_threadpool(inventory.host, self.agent))
+        return Json(await run_in_threadpool(inventory.host, self.agent.drivers))
 
     async def uptime(self, request: Request) -> Json:
         """For how long the host is up, and its load; nothing else is looked at."""
         query(request)
-        return Json(await run_in_threadpool(self.agent.hypervisor.uptime))
+        return Json(await run_in_threadpool(self.agent.host.hypervisor.uptime))
 
     async def diagnostics(self, request: Request) -> Json:
         """What a server has used since it was started, as its hypervisor counts; empty while it is off."""
         query(request)
-        return Json(await run_in_threadpool(diagnostics, self.agent, key(request)))
+        return Json(await run_in_threadpool(diagnostics, self.agent.drivers, key(request)))
 
     async def health(self, _request: Request) -> Json:
         """200 while libvirt answers, else 503."""
-        connected = await run_in_threadpool(self.agent.hypervisor.connected)
+        connected = await run_in_threadpool(self.agent.host.hypervisor.connected)
         return Json({"status": "ok" if connected else "libvirt does not answer", "libvirt": connected},
                     200 if connected else 503)
 
@@ -190,8 +190,8 @@ class Application(Front):
     """The agent's HTTP application, an ASGI callable; *feed* and *tokens* are for the server around it."""
 
     def __init__(self, agent: Agent) -> None:
-        tokens, metrics = access.Tokens(agent.settings.tokens_file), Metrics(agent)
-        self.feed = Feed(agent)
+        tokens, metrics = access.Tokens(agent.host.settings.tokens_file), Metrics(agent.host)
+        self.feed = Feed(agent.host)
         api = FastAPI(title="Magnetar host agent", version=version(), docs_url=None, redoc_url=None,
                       redirect_slashes=False, description="Makes one libvirt host be what its documents say.")
         self._routes(api, agent, metrics)

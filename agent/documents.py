@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 #: Shape of the files of this module; ``UPGRADES`` turns earlier ones into it.
 SCHEMA = 1
+#: Note in a document's ``state`` while the resource is removed for ``on_immutable: recreate``: what is made after it.
+REPLACEMENT = "replacement"
+#: The fields of a document, or a view of them as they are on the host.
+Fields = dict[str, Any]
 UPGRADES: dict[int, Any] = {}
 
 

@@ -19,23 +19,22 @@ from typing import TYPE_CHECKING
 
 from magnetar_agent import hypervisor as hv
 from magnetar_agent import operations, reconcile
-from magnetar_agent.documents import Document, now, write_atomically
+from magnetar_agent.boot import boot_id
+from magnetar_agent.documents import REPLACEMENT, Document, now, write_atomically
 from magnetar_agent.migrations import MARK
 from magnetar_agent.operations import Operation
 from magnetar_agent.servers import blocks, imaging
-from magnetar_agent.steps import ANEW
 from magnetar_core.ensure import Permissions
 from magnetar_core.errors import MagnetarError
 from magnetar_core.kinds import BY_NOUN, Migration, Network, Server
 from magnetar_core.power import CRASHED, LIVE, OFF
 
 if TYPE_CHECKING:
-    from magnetar_agent.agent import Agent
+    from magnetar_agent.drivers import Drivers
     from magnetar_core.fields import Kind
 
 log = logging.getLogger(__name__)
 
-BOOT_ID, FIRST = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/1/stat")
 #: A server that crashes more often than this within CRASH_SPAN seconds stays crashed.
 CRASHES, CRASH_SPAN = 3, 300.0
 REASONS = {
@@ -53,33 +52,11 @@ CONTENT = ("image", "volume", "volume_snapshot")
 LOOK = 0.5
 
 
-class Changes:
-    """Lets a thread wait for something to happen to a domain."""
-
-    def __init__(self) -> None:
-        self._happened = threading.Condition()
-        self._count: dict[str, int] = {}
-
-    def tell(self, id: str) -> None:
-        """Something happened to domain *id*."""
-        with self._happened:
-            if id in self._count:
-                self._count[id] += 1
-                self._happened.notify_all()
-
-    def wait(self, id: str, seconds: float) -> None:
-        """Wait until something happens to domain *id*, at most *seconds*."""
-        with self._happened:
-            before = self._count.setdefault(id, 0)
-            self._happened.wait_for(lambda: self._count.get(id, 0) != before, seconds)
-            self._count.pop(id, None)
-
-
 class Follower:
     """A thread that takes events one after the other and lets documents follow."""
 
-    def __init__(self, agent: Agent) -> None:
-        self.agent = agent
+    def __init__(self, drivers: Drivers) -> None:
+        self.host, self.drivers = drivers.host, drivers
         self._todo: queue.SimpleQueue[hv.Event | str | None] = queue.SimpleQueue()
         self._crashes: dict[str, deque[float]] = {}
         self._busy = False
@@ -89,8 +66,8 @@ class Follower:
 
     def start(self) -> None:
         """Begin to listen, and put right what happened before."""
-        self.agent.hypervisor.on_event(self._event)
-        self.agent.hypervisor.on_connect(lambda: self._todo.put("connected"))
+        self.host.hypervisor.on_event(self._event)
+        self.host.hypervisor.on_connect(lambda: self._todo.put("connected"))
         self._thread.start()
         self._todo.put("connected")
 
@@ -101,7 +78,7 @@ class Follower:
             self._thread.join(5)
 
     def _event(self, event: hv.Event) -> None:
-        self.agent.changes.tell(event.uuid)
+        self.host.changes.tell(event.uuid)
         if event.what in ("stopped", "crashed", "suspended", "resumed", "started"):
             self._todo.put(event)
 
@@ -126,11 +103,11 @@ class Follower:
     # One domain ---------------------------------------------------------------------------------------------------
     def follow(self, id: str, reason: str) -> None:
         """Let the document of server *id* say what the domain does, when nobody of ours changes it just now."""
-        if self.agent.documents.get("server", id) is None:
+        if self.host.documents.get("server", id) is None:
             return
-        with self.agent.locks.hold("server", id):
-            document = self.agent.documents.get("server", id)
-            domain = self.agent.hypervisor.domain(id)
+        with self.host.locks.hold("server", id):
+            document = self.host.documents.get("server", id)
+            domain = self.host.hypervisor.domain(id)
             if document is None or domain is None or not domain.owned or document.deleting:
                 return
             if document.state.get("unfinished") or document.state.get(MARK):
@@ -150,7 +127,7 @@ class Follower:
         if domain.state in LIVE and reason != "io-error" and (
                 document.state.pop("crashed", None) or document.state.pop("reason", None)):
             document.state.pop("reason", None)
-            self.agent.documents.write(document)
+            self.host.documents.write(document)
 
     def _write(self, document: Document, state: str, reason: str, crashed: bool) -> None:
         document.want["power"] = OFF if crashed or state == CRASHED else state
@@ -159,13 +136,13 @@ class Follower:
         if state in LIVE and reason not in REASONS:
             document.state.pop("reason")
         document.updated_at = now()
-        self.agent.documents.write(document)
+        self.host.documents.write(document)
         log.info("server %s is %s: %s", document.name, "crashed" if crashed else state, reason,
                  extra={"server": document.id})
 
     def _restart(self, document: Document, reason: str) -> bool:
         """Start a crashed server again where that is wanted, but not for ever."""
-        if not (document.want["restart_on_crash"] or self.agent.settings.restart_on_crash):
+        if not (document.want["restart_on_crash"] or self.host.settings.restart_on_crash):
             return False
         times = self._crashes.setdefault(document.id, deque(maxlen=CRASHES))
         if len(times) == CRASHES and time.monotonic() - times[0] < CRASH_SPAN:
@@ -173,8 +150,8 @@ class Follower:
                         extra={"server": document.id})
             return False
         times.append(time.monotonic())
-        self.agent.hypervisor.destroy(document.id)
-        self.agent.hypervisor.start(document.id)
+        self.host.hypervisor.destroy(document.id)
+        self.host.hypervisor.start(document.id)
         log.warning("server %s crashed (%s) and was started again", document.name, reason,
                     extra={"server": document.id})
         return True
@@ -185,17 +162,17 @@ class Follower:
         rebooted = self._rebooted()
         later = self._finish()
         if rebooted:
-            for network in self.agent.documents.list("network"):
+            for network in self.host.documents.list("network"):
                 self._again(Network, network, {})
-        for document in self.agent.documents.list("server"):
+        for document in self.host.documents.list("server"):
             if any(one.id == document.id for one in later):
                 continue  # it gets its power with the rest of it
             if rebooted:
                 self._after_reboot(document)
             else:
                 self.follow(document.id, "unknown")
-        for driver in self.agent.drivers.values():
-            driver.sweep(self.agent)
+        for driver in self.drivers:
+            driver.sweep(self.host)
         self._remember_boot()
         self._begin(later)
         self.settled.set()
@@ -204,15 +181,15 @@ class Follower:
         """What a crash cut short: images of disks, then deletions, then what was being made or changed. What may take
         hours is returned: no server is to wait for it that does not need it."""
         later: list[Document] = []
-        for document in self.agent.documents.list("server"):
+        for document in self.host.documents.list("server"):
             if document.state.get("imaging"):
                 self._clear(document.id)
-        for driver in reversed(list(self.agent.drivers.values())):
-            for document in self.agent.documents.list(driver.kind.noun):
+        for driver in reversed(list(self.drivers)):
+            for document in self.host.documents.list(driver.kind.noun):
                 if document.deleting:
                     self._again(driver.kind, document, None)
-        for driver in self.agent.drivers.values():
-            for document in self.agent.documents.list(driver.kind.noun):
+        for driver in self.drivers:
+            for document in self.host.documents.list(driver.kind.noun):
                 if document.state.get("unfinished") and driver.kind is Migration:
                     self._in_background(document, [])
                 elif document.state.get("unfinished") and _lasts(document):
@@ -222,19 +199,19 @@ class Follower:
         return later
 
     def _clear(self, id: str) -> None:
-        with self.agent.locks.hold("server", id):
-            document = self.agent.documents.get("server", id)
+        with self.host.locks.hold("server", id):
+            document = self.host.documents.get("server", id)
             if document is None or not document.state.get("imaging"):
                 return
             try:
-                imaging.clear(self.agent, document)
+                imaging.clear(self.host, document)
             except MagnetarError as error:
                 log.warning("what an image of server %s left cannot be removed now: %s", document.name, error)
 
     def _begin(self, later: list[Document]) -> None:
         """Finish *later* in the background, each after those before it that it names."""
         begun: dict[str, Operation] = {}
-        busy = {one.key for one in self.agent.operations.list()
+        busy = {one.key for one in self.host.operations.list()
                 if one.name == "settle" and one.status == operations.RUNNING}
         for document in later:
             if document.id not in busy:  # libvirt was away for a moment: that goes on
@@ -250,7 +227,7 @@ class Follower:
                     operation.check()
             self._ensure(BY_NOUN[document.kind], document, {}, operation)
 
-        return self.agent.operations.start("settle", finish, kind=document.kind, key=document.id, caller="agent")
+        return self.host.operations.start("settle", finish, kind=document.kind, key=document.id, caller="agent")
 
     def _after_reboot(self, document: Document) -> None:
         wanted = document.want["power"]
@@ -259,7 +236,7 @@ class Follower:
         if wanted in LIVE and document.want["resume_on_host_boot"]:
             self._again(Server, document, {"power": wanted})
         elif wanted in LIVE:
-            with self.agent.locks.hold("server", document.id):
+            with self.host.locks.hold("server", document.id):
                 self._write(document, OFF, "rebooted", False)
 
     def _again(self, kind: type[Kind], document: Document, want: dict[str, object] | None) -> None:
@@ -269,7 +246,7 @@ class Follower:
     def _ensure(self, kind: type[Kind], document: Document, want: dict[str, object] | None,
                 operation: Operation) -> None:
         try:
-            reconcile.ensure(self.agent, kind, document.id, want, Permissions.defaults(), False, operation)
+            reconcile.ensure(self.drivers, kind, document.id, want, Permissions.defaults(), False, operation)
         except MagnetarError as error:
             log.warning("%s %s cannot be put right now: %s", document.kind, document.name, error)
             raise
@@ -285,21 +262,13 @@ class Follower:
         write_atomically(self._file(), boot_id().encode())
 
     def _file(self) -> Path:
-        return Path(self.agent.settings.state_dir) / "boot_id"
+        return Path(self.host.settings.state_dir) / "boot_id"
 
 
 def _lasts(document: Document) -> bool:
     """Whether to finish it may take hours: content is loaded or copied, or a server is made, which may need that."""
-    state, anew = document.state, ANEW in document.state
+    state, anew = document.state, REPLACEMENT in document.state
     if document.kind == "server":
         return anew or bool({"making", "rebuild"} & set(state)) or (
             bool(blocks.items(document.want)) and not state.get("volumes_made"))
     return document.kind in CONTENT and (anew or not state.get("made"))
-
-
-def boot_id() -> str:
-    """What is another one after each boot: what the kernel draws, and when process 1 started (clock ticks, proc(5)).
-
-    A host that is a container keeps the kernel of its machine, with its id; process 1 is a new one there too.
-    """
-    return f"{BOOT_ID.read_text().strip()} {FIRST.read_text().rpartition(')')[2].split()[19]}"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from magnetar_agent import figures, networks, storage
+from magnetar_agent.storage import Disk, NetworkSource
 
 
 @dataclass(frozen=True)
@@ -25,40 +26,6 @@ class Nic:
     network: str | None = None
     bridge: str | None = None
     tag: str | None = None
-
-
-@dataclass(frozen=True)
-class Remote:
-    """Where a disk lies that QEMU reaches by a *protocol* (nbd, rbd): its *name* there (an export, POOL/IMAGE), and the
-    unix *socket* or *hosts* ``(name, port)`` that serve it; for cephx *user* and *secret* (uuid of libvirt's)."""
-
-    protocol: str
-    name: str
-    socket: Path | None = None
-    hosts: tuple[tuple[str, str | None], ...] = ()
-    user: str | None = None
-    secret: str | None = None
-
-
-@dataclass(frozen=True)
-class Disk:
-    """A disk of a domain: *device* is disk or cdrom, *format* raw or qcow2, *target* vda, vdb, sda, …
-
-    It is the file *path*; with *block* a block device; with *remote* neither, and *path* is only its name. *boot* is
-    its turn among the devices to boot from, counted from 1; domains without any boot from their first disk."""
-
-    path: Path
-    target: str
-    format: str = "qcow2"
-    device: str = "disk"
-    bus: str = "virtio"
-    readonly: bool = False
-    tag: str | None = None
-    serial: str | None = None
-    shareable: bool = False
-    block: bool = False
-    remote: Remote | None = None
-    boot: int | None = None
 
 
 @dataclass(frozen=True)
@@ -323,11 +290,11 @@ class Hypervisor(figures.Figures, networks.Networks, storage.Storage, Protocol):
         """Make an empty disk or an overlay, complete or not at all. *label* asks for a swap or ext4 (``swap`` or a
         file system label) signature."""
 
-    def copy_disk(self, source: Path | Remote, source_format: str, path: Path, format: str,
+    def copy_disk(self, source: Path | NetworkSource, source_format: str, path: Path, format: str,
                   progress: Progress) -> None:
         """Copy and convert, complete or not at all; sparse; flushed to disk."""
 
-    def copy_into(self, source: Path | Remote, source_format: str, target: Disk, progress: Progress) -> None:
+    def copy_into(self, source: Path | NetworkSource, source_format: str, target: Disk, progress: Progress) -> None:
         """Copy into what is there already, a raw disk in a storage pool; flushed, but not complete when it raises."""
 
     def grow_disk(self, path: Path, format: str, size: int) -> None:

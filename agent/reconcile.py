@@ -14,11 +14,13 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.documents import Document, now
-from magnetar_agent.drivers import Driver, Fields, Part, Task
+from magnetar_agent.documents import REPLACEMENT, Document, Fields, now
+from magnetar_agent.drivers import Driver, SubresourceDriver
 from magnetar_agent.foresee import foreseeing, foreseen
+from magnetar_agent.locks import CHOICES
 from magnetar_agent.operations import Operation
-from magnetar_agent.steps import ANEW, NOTES, cancelled, note_fault, perform, undo
+from magnetar_agent.steps import NOTES, cancelled, note_fault, perform, undo
+from magnetar_agent.task import Task
 from magnetar_core.ensure import Permissions
 from magnetar_core.errors import Cancelled, Conflict, Immutable, InvalidField, NotFound
 from magnetar_core.fields import Kind
@@ -26,13 +28,11 @@ from magnetar_core.plan import Result, Step, diff
 from magnetar_core.query import fits
 
 if TYPE_CHECKING:
-    from magnetar_agent.agent import Agent
+    from magnetar_agent.drivers import Drivers
+    from magnetar_agent.host import LocalHost
 
 log = logging.getLogger(__name__)
 
-#: The lock of whoever chooses what others may not choose too, or removes what others may refer to. It comes after all
-#: others: who holds it waits for no other lock, for no other host and for no disk.
-CHOICES = ("", "choices")
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -40,49 +40,51 @@ class _Changed(Exception):
     """Somebody made the resource while we waited for its lock; look again."""
 
 
-def ensure(agent: Agent, kind: type[Kind], key: str, want: Fields | None, permissions: Mapping[str, Any],
+def ensure(drivers: Drivers, kind: type[Kind], key: str, want: Fields | None, permissions: Mapping[str, Any],
            dry_run: bool, operation: Operation) -> Result:
     """Make the resource *key* (uuid or name) of *kind* be as *want* says; ``None``: absent.
 
     *permissions* is a checked ``core.ensure.Permissions``. Blocks until done. Raises the errors of the core.
     """
-    driver = agent.driver(kind)
-    if isinstance(driver, Part):
-        return driver.ensure(agent, key, want, permissions, dry_run, operation)
-    key = driver.locate(agent, key)
+    driver = drivers.of(kind)
+    if isinstance(driver, SubresourceDriver):
+        return driver.ensure(drivers.host, key, want, permissions, dry_run, operation)
+    key = driver.locate(drivers.host, key)
     given = None if want is None else given_by(kind, key, want)
     while True:
         try:
-            with _claim(agent, kind, key, operation, dry_run) as document:
+            with _claim(drivers, kind, key, operation, dry_run) as document:
                 if given is None:
-                    return _remove(agent, driver, document, dry_run, operation)
-                return _Change(agent, driver, key, given, permissions, operation).run(document, dry_run)
+                    return _remove(drivers.host, driver, document, dry_run, operation)
+                return _Change(drivers.host, driver, key, given, permissions, operation).run(document, dry_run)
         except _Changed:
             continue
 
 
-def revise(agent: Agent, kind: type[Kind], id: str, revised: Callable[[Document], Fields], dry_run: bool,
+def revise(drivers: Drivers, kind: type[Kind], id: str, revised: Callable[[Document], Fields], dry_run: bool,
            operation: Operation) -> Result:
     """Ensure what *revised* makes of the resource as it is: nobody changes it in between. Raises ``NotFound``."""
-    with _claim(agent, kind, id, operation, dry_run) as document:
+    with _claim(drivers, kind, id, operation, dry_run) as document:
         if document is None:
             raise NotFound(f"The {kind.noun} {id} was removed meanwhile.", kind=kind.noun, key=id)
         given = given_by(kind, id, revised(document))
-        return _Change(agent, agent.driver(kind), id, given, Permissions.defaults(), operation).run(document, dry_run)
+        driver, allowed = drivers.of(kind), Permissions.defaults()
+        return _Change(drivers.host, driver, id, given, allowed, operation).run(document, dry_run)
 
 
 @contextmanager
-def _claim(agent: Agent, kind: type[Kind], key: str, operation: Operation, dry_run: bool) -> Iterator[Document | None]:
+def _claim(drivers: Drivers, kind: type[Kind], key: str, operation: Operation,
+           dry_run: bool) -> Iterator[Document | None]:
     """Hold the lock of what *key* names, also when it names nothing yet; yields the document or ``None``."""
     noun = kind.noun
     while True:
-        document = agent.documents.find(noun, key)
-        with agent.locks.hold(noun, document.id if document else f"new {key.lower()}"):
-            again = agent.documents.find(noun, key)
+        document = drivers.host.documents.find(noun, key)
+        with drivers.host.locks.hold(noun, document.id if document else f"new {key.lower()}"):
+            again = drivers.host.documents.find(noun, key)
             if (again.id if again else None) != (document.id if document else None):
                 continue
             if again and again.deleting and not dry_run:
-                _remove(agent, agent.driver(kind), again, False, operation)  # a crash cut its deletion short
+                _remove(drivers.host, drivers.of(kind), again, False, operation)  # a crash cut its deletion short
                 again = None
             yield again
             return
@@ -99,20 +101,20 @@ def given_by(kind: type[Kind], key: str, want: Fields) -> Fields:
     return given
 
 
-def change(agent: Agent, kind: type[Kind], document: Document, want: Fields, permissions: Mapping[str, Any],
+def change(drivers: Drivers, kind: type[Kind], document: Document, want: Fields, permissions: Mapping[str, Any],
            operation: Operation) -> Result:
     """As ``ensure``, for a *document* whose lock the caller holds. The key ``rebuild`` in *permissions* asks for a
     rebuild whether fixed fields differ or not; it is the id of the request."""
     given = given_by(kind, document.id, want)
-    return _Change(agent, agent.driver(kind), document.id, given, permissions, operation).run(document, False)
+    return _Change(drivers.host, drivers.of(kind), document.id, given, permissions, operation).run(document, False)
 
 
 class _Change:
     """One ensure of something that is to be there."""
 
-    def __init__(self, agent: Agent, driver: Driver, key: str, given: Fields, permissions: Mapping[str, Any],
+    def __init__(self, host: LocalHost, driver: Driver, key: str, given: Fields, permissions: Mapping[str, Any],
                  operation: Operation) -> None:
-        self.agent, self.driver, self.kind, self.key = agent, driver, driver.kind, key
+        self.host, self.driver, self.kind, self.key = host, driver, driver.kind, key
         self.given, self.permissions, self.operation = given, permissions, operation
         self.warnings: list[str] = []
         #: Held from what is chosen (a MAC, a bridge, a reference) until it is recorded.
@@ -138,9 +140,9 @@ class _Change:
         noun = self.kind.noun
         # First the name, then the uuid: who asks by name holds the name already.
         if self.driver.unique_names and self.key.lower() != document.name.lower():
-            held.enter_context(self.agent.locks.hold(noun, f"new {document.name.lower()}"))
-        held.enter_context(self.agent.locks.hold(noun, document.id))
-        there = self.agent.documents.get(noun, document.id)
+            held.enter_context(self.host.locks.hold(noun, f"new {document.name.lower()}"))
+        held.enter_context(self.host.locks.hold(noun, document.id))
+        there = self.host.documents.get(noun, document.id)
         if there and self.key.lower() == document.id:
             raise _Changed
         if there:
@@ -152,26 +154,26 @@ class _Change:
     def _check_name(self, id: str, name: str) -> None:
         if not self.driver.unique_names:
             return
-        others = sorted({one.id for one in self.agent.documents.having(self.kind.noun, "name", name)} - {id})
+        others = sorted({one.id for one in self.host.documents.having(self.kind.noun, "name", name)} - {id})
         if others:
             raise Conflict(f"The name {name!r} belongs to {self.kind.noun} {others[0]}. Choose another name.",
                            uuids=others)
 
     def _plan(self, document: Document, fresh: bool, dry_run: bool) -> Result:
-        known = self.kind.defaults() if fresh else document.state.get(ANEW, document.want)
+        known = self.kind.defaults() if fresh else document.state.get(REPLACEMENT, document.want)
         known = self.kind.giving_way(known, self.given)
         merged = {**known, **self._merged(known)}
         if fresh:
             merged["id"] = document.id
         want = self._complete(merged, None if fresh else document, dry_run)
-        have = None if fresh else self.driver.observe(self.agent, document)
+        have = None if fresh else self.driver.observe(self.host, document)
         steps: list[Step] = []
         differing = [] if fresh else self._differing(document.want, want)
-        policy = self._immutable(document, differing, want) if differing and ANEW not in document.state else ""
-        policy = "recreate" if ANEW in document.state else policy
+        policy = self._immutable(document, differing, want) if differing and REPLACEMENT not in document.state else ""
+        policy = "recreate" if REPLACEMENT in document.state else policy
         predicted = document.copy()
         if policy == "recreate":
-            self.driver.release(self.agent, document)
+            self.driver.release(self.host, document)
             steps += list(self.driver.plan(None, have)) or [Step("forget", f"forget {self.kind.noun} {document.name}")]
             have_then = None
         else:
@@ -184,7 +186,7 @@ class _Change:
         predicted.want, predicted.name = want, want["name"]
         if dry_run or not (steps or planned):
             seen = {**(have or {}), **want} if steps or planned else have
-            shown = self.driver.show(self.agent, predicted, seen)
+            shown = self.driver.show(self.host, predicted, seen)
             return Result(steps + planned, change if steps or planned else [], shown, self.warnings)
         self._apply(predicted, fresh, steps, planned)
         return Result(steps + planned, change, self._shown(predicted), self.warnings)
@@ -205,7 +207,7 @@ class _Change:
         never draw the same, and nothing refers to what is being removed."""
         with foreseeing(dry_run, self.warnings):
             if document is not None or dry_run:
-                want = self.driver.complete(self.agent, merged, document)
+                want = self.driver.complete(self.host, merged, document)
                 want.pop("id", None)
                 if dry_run or want == (document and document.want):
                     return want
@@ -213,8 +215,8 @@ class _Change:
 
     def _choose(self, merged: Fields, document: Document | None) -> Fields:
         """Complete it, and keep others from choosing the same until it is recorded."""
-        self.choosing.enter_context(self.agent.locks.hold(*CHOICES))
-        want = self.driver.complete(self.agent, merged, document)
+        self.choosing.enter_context(self.host.locks.hold(*CHOICES))
+        want = self.driver.complete(self.host, merged, document)
         self._check_name(document.id if document else merged["id"], want["name"])  # one may have got it meanwhile
         want.pop("id", None)
         return want
@@ -250,7 +252,7 @@ class _Change:
                 f"{self.kind.noun} {document.name!r}: {words}. Set on_immutable {ways}to recreate (what is there is "
                 f"lost) or to ignore, or ask for what is there.", fields=names)
         if policy == "recreate":
-            self.driver.anew(self.agent, want, self.given, document)
+            self.driver.check_replacement(self.host, want, self.given, document)
         if policy == "ignore":
             how = [f.name for f in self.kind.settable() if not f.compared]  # it would be made
             for name in (*names, *how):
@@ -268,16 +270,16 @@ class _Change:
         return found
 
     def _apply(self, document: Document, fresh: bool, before: list[Step], planned: list[Step]) -> None:
-        former = None if fresh else self.agent.documents.get(document.kind, document.id)
-        task, begun = Task(self.agent, document, self.operation), list[str]()
+        former = None if fresh else self.host.documents.get(document.kind, document.id)
+        task, begun = Task(self.host, document, self.operation), list[str]()
         document.updated_at = now()
         try:
             if former and any(step.verb != "record" for step in before):
                 old = [step for step in before if step.verb not in ("record", "forget")]
                 if old:
-                    task = Task(self.agent, former.copy(), self.operation)  # a failure is the old one's
+                    task = Task(self.host, former.copy(), self.operation)  # a failure is the old one's
                     planned = self._clear(task, document, old, begun)
-                task, document.state = Task(self.agent, document, self.operation), {}
+                task, document.state = Task(self.host, document, self.operation), {}
             document.state["unfinished"] = True
             if fresh:
                 document.state["making"] = True
@@ -290,7 +292,7 @@ class _Change:
         except Exception as error:
             self.choosing.close()
             if former is None:
-                undo(self.agent, self.driver, document, self.operation)
+                undo(self.host, self.driver, document, self.operation)
             elif isinstance(error, Cancelled):
                 raise cancelled(self.driver, former, task, begun) from error
             else:
@@ -300,7 +302,7 @@ class _Change:
     def _clear(self, task: Task, new: Document, old: list[Step], begun: list[str]) -> list[Step]:
         """Remove what *new* takes the place of, and plan *new*. The removal may take long, and other locks, so others
         may choose meanwhile; what *new* is to be is completed again after it."""
-        task.document.state.update({ANEW: new.want, "unfinished": True})
+        task.document.state.update({REPLACEMENT: new.want, "unfinished": True})
         task.keep()
         self.choosing.close()
         perform(self.driver, task, old, begun)
@@ -309,61 +311,61 @@ class _Change:
         return list(self.driver.plan(new.want, None))
 
     def _shown(self, document: Document) -> Fields:
-        snapshot = self.driver.snapshot(self.agent, document)
-        return self.driver.show(self.agent, document, self.driver.observe(self.agent, document, snapshot), snapshot)
+        snapshot = self.driver.snapshot(self.host, document)
+        return self.driver.show(self.host, document, self.driver.observe(self.host, document, snapshot), snapshot)
 
 
-def _remove(agent: Agent, driver: Driver, document: Document | None, dry_run: bool, operation: Operation) -> Result:
+def _remove(host: LocalHost, driver: Driver, document: Document | None, dry_run: bool, operation: Operation) -> Result:
     if document is None:
         return Result([], [], None)
     warnings: list[str] = []
     if not document.deleting:
         with foreseen(dry_run, warnings):
-            driver.release(agent, document)
-    snapshot = driver.snapshot(agent, document)
-    have = driver.observe(agent, document, snapshot)
-    resource = driver.show(agent, document, have, snapshot)
+            driver.release(host, document)
+    snapshot = driver.snapshot(host, document)
+    have = driver.observe(host, document, snapshot)
+    resource = driver.show(host, document, have, snapshot)
     steps = list(driver.plan(None, have))
     named = {f.name: document.want.get(f.name) for f in driver.kind.settable()
              if f.compared and f.name != "id" and document.want.get(f.name) not in (None, "", [], {})}
     found = diff({**named, **{k: v for k, v in (have or {}).items() if k in named}}, {}, driver.kind.secrets())
     forget = Step("forget", f"forget {document.kind} {document.name}")
     if not dry_run:
-        with agent.locks.hold(*CHOICES):
+        with host.locks.hold(*CHOICES):
             if not document.deleting:
-                driver.release(agent, document)
+                driver.release(host, document)
             document.deleting = True
-            agent.documents.write(document)
+            host.documents.write(document)
         for step in steps:  # a deletion is not cancelled half way
-            driver.verbs[step.verb](Task(agent, document, operation), **step.args)
-        agent.documents.remove(document)
-        driver.sweep(agent)
+            driver.verbs[step.verb](Task(host, document, operation), **step.args)
+        host.documents.remove(document)
+        driver.sweep(host)
     return Result([*steps, forget], found, resource, warnings)
 
 
-def show(agent: Agent, kind: type[Kind], key: str) -> Fields:
+def show(drivers: Drivers, kind: type[Kind], key: str) -> Fields:
     """One resource as answers show it. Raises ``NotFound``, ``Ambiguous``."""
-    driver = agent.driver(kind)
-    if isinstance(driver, Part):
-        return driver.one(agent, key)
-    document = agent.documents.find(kind.noun, driver.locate(agent, key))
+    driver = drivers.of(kind)
+    if isinstance(driver, SubresourceDriver):
+        return driver.one(drivers.host, key)
+    document = drivers.host.documents.find(kind.noun, driver.locate(drivers.host, key))
     if document is None:
         raise NotFound(f"There is no {kind.noun} {key!r} on this host.", kind=kind.noun, key=key)
-    snapshot = driver.snapshot(agent, document)
-    return driver.show(agent, document, driver.observe(agent, document, snapshot), snapshot)
+    snapshot = driver.snapshot(drivers.host, document)
+    return driver.show(drivers.host, document, driver.observe(drivers.host, document, snapshot), snapshot)
 
 
-def collection(agent: Agent, kind: type[Kind], filters: Mapping[str, Container[str]]) -> list[Fields]:
+def collection(drivers: Drivers, kind: type[Kind], filters: Mapping[str, Container[str]]) -> list[Fields]:
     """All resources of *kind* whose fields have, as text, a value of *filters*, by name and then uuid."""
-    driver = agent.driver(kind)
-    if isinstance(driver, Part):
-        return [one for one in driver.every(agent) if fits(one, filters)]
-    snapshot = driver.snapshot(agent)
+    driver = drivers.of(kind)
+    if isinstance(driver, SubresourceDriver):
+        return [one for one in driver.every(drivers.host) if fits(one, filters)]
+    snapshot = driver.snapshot(drivers.host)
     found = []
-    for document in agent.documents.list(kind.noun):
+    for document in drivers.host.documents.list(kind.noun):
         if "name" in filters and document.name not in filters["name"]:
             continue
-        shown = driver.show(agent, document, driver.observe(agent, document, snapshot), snapshot)
+        shown = driver.show(drivers.host, document, driver.observe(drivers.host, document, snapshot), snapshot)
         if fits(shown, filters):
             found.append(shown)
     return found

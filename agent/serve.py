@@ -120,7 +120,7 @@ def listener(application: Application, settings: Settings, tls: ssl.SSLContext |
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
             tls_object = transport.get_extra_info("ssl_object")
             if tls_object is not None and tls_object.selected_alpn_protocol() == ALPN:
-                application.agent.links.accept(transport)
+                application.agent.host.links.accept(transport)
                 return
             super().connection_made(transport)  # type: ignore[arg-type]
             self.app_state = {**self.app_state, "peer": access.of_connection(transport, settings),
@@ -154,7 +154,7 @@ async def _serve(agent: Agent, application: Application, servers: list[tuple[Ser
             server.should_exit = True
 
     def wind_up() -> None:
-        agent.operations.close(agent.settings.grace)
+        agent.host.operations.close(agent.host.settings.grace)
         with contextlib.suppress(RuntimeError):  # a second signal has ended the loop
             loop.call_soon_threadsafe(end)
 
@@ -164,7 +164,7 @@ async def _serve(agent: Agent, application: Application, servers: list[tuple[Ser
             end()
             return
         stopping = True
-        log.info("stopping; running operations have %s s", agent.settings.grace)
+        log.info("stopping; running operations have %s s", agent.host.settings.grace)
         tell_systemd("STOPPING=1")
         threading.Thread(target=wind_up, name="wind-up", daemon=True).start()
 
@@ -196,7 +196,7 @@ def run(settings: Settings, connect: Callable[[], Hypervisor]) -> None:
         agent.start()
         log.info("serving", extra={"socket": str(settings.socket), "listen": settings.listen, "pid": os.getpid()})
         asyncio.run(_serve(agent, application, servers))
-        log.info("stopped", extra={"left": agent.operations.running()})
+        log.info("stopped", extra={"left": agent.host.operations.running()})
 
 
 NO_TCP = ("listen is set, and there is neither tls_client_ca nor a token, so nobody could be told apart: the agent "

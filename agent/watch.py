@@ -23,9 +23,9 @@ from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 from magnetar_agent import inventory
+from magnetar_agent.boot import boot_id
 from magnetar_agent.documents import now
 from magnetar_agent.drivers.server import condition
-from magnetar_agent.follow import boot_id
 from magnetar_agent.routes import query
 from magnetar_agent.version import API, version
 from magnetar_core.errors import HypervisorDown, InvalidField, MagnetarError
@@ -34,8 +34,8 @@ from magnetar_core.kinds import Server
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection
 
-    from magnetar_agent.agent import Agent
     from magnetar_agent.documents import Document
+    from magnetar_agent.host import LocalHost
     from magnetar_agent.hypervisor import Domain, Event
     from magnetar_agent.operations import Operation
 
@@ -101,8 +101,8 @@ class Watcher:
 class Feed:
     """What all watchers are told, and the thread that tells them."""
 
-    def __init__(self, agent: Agent) -> None:
-        self.agent = agent
+    def __init__(self, host: LocalHost) -> None:
+        self.host = host
         self._todo: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._present: set[Watcher] = set()  # those whose request is here; the event loop's
@@ -113,16 +113,16 @@ class Feed:
         self._changed: set[str] = set()
         self._beating = threading.Lock()
         self._beat: tuple[float, bytes] = (0.0, b"")
-        agent.hypervisor.on_event(self._happened)
-        agent.hypervisor.on_connect(lambda: self._do(self._tell_all))
-        agent.operations.listen(self._ended)
-        agent.documents.listen(self._written)
+        host.hypervisor.on_event(self._happened)
+        host.hypervisor.on_connect(lambda: self._do(self._tell_all))
+        host.operations.listen(self._ended)
+        host.documents.listen(self._written)
 
     async def watch(self, request: Request) -> StreamingResponse:
         """Server-sent events until the client goes or the agent stops: hello, servers, heartbeat, server, domain,
         operation. Lines with the name of the event and its JSON are followed by an empty line."""
         asked = query(request, interval=_interval, events=_events)
-        interval = asked.get("interval", self.agent.settings.heartbeat)
+        interval = asked.get("interval", self.host.settings.heartbeat)
         if self._closed:
             raise HypervisorDown("The agent is shutting down. Watch again when it is back.")
         watcher = Watcher(request.scope.get("state", {}).get("abort", lambda: None), asked.get("events", CHOICES))
@@ -166,7 +166,7 @@ class Feed:
         return any(event in watcher.events for watcher in tuple(self._present))
 
     def _happened(self, event: Event) -> None:
-        document = self.agent.documents.look(Server.noun, event.uuid) if self._present else None
+        document = self.host.documents.look(Server.noun, event.uuid) if self._present else None
         if document is None:  # domains that are not ours are nobody's business here
             return
         if self._asked("domain"):
@@ -213,16 +213,16 @@ class Feed:
 
     def _hello(self) -> dict[str, Any]:
         try:
-            id = self.agent.hypervisor.host().get("id")
+            id = self.host.hypervisor.host().get("id")
         except MagnetarError:
             id = None
-        return {"host": self.agent.host_name, "id": id, "api": API, "version": version(), "boot_id": boot_id(),
+        return {"host": self.host.name, "id": id, "api": API, "version": version(), "boot_id": boot_id(),
                 "sequence": self._number, "time": now()}
 
     def _everything(self) -> dict[str, Any]:
-        domains = self.agent.hypervisor.domains()
-        documents = self.agent.documents.list(Server.noun)
-        self._told = {one.id: _told(self.agent, one, domains.get(one.id)) for one in documents}
+        domains = self.host.hypervisor.domains()
+        documents = self.host.documents.list(Server.noun)
+        self._told = {one.id: _told(self.host, one, domains.get(one.id)) for one in documents}
         return {"at": now(), "servers": [{"id": one.id, "name": one.name, **self._told[one.id][1]}
                                          for one in documents]}
 
@@ -231,12 +231,12 @@ class Feed:
 
     def _look(self, id: str) -> None:
         self._changed.discard(id)
-        document = self.agent.documents.look(Server.noun, id)
+        document = self.host.documents.look(Server.noun, id)
         if document is None:
             if self._told.pop(id, None):
                 self._send("server", {"id": id, "removed": True, "at": now()})
             return
-        found = _told(self.agent, document, self.agent.hypervisor.domain(id))
+        found = _told(self.host, document, self.host.hypervisor.domain(id))
         if self._told.get(id) != found:
             self._told[id] = found
             self._send("server", {"id": id, "name": document.name, **found[1], "at": now()})
@@ -253,15 +253,15 @@ class Feed:
         with self._beating:
             if time.monotonic() - self._beat[0] < FRESH:
                 return self._beat[1]
-            seen = inventory.usage(self.agent)
-            beat = _frame("heartbeat", {"time": now(), "host": seen, "operations": self.agent.operations.running()})
+            seen = inventory.usage(self.host)
+            beat = _frame("heartbeat", {"time": now(), "host": seen, "operations": self.host.operations.running()})
             self._beat = (time.monotonic(), beat)
             return beat
 
 
-def _told(agent: Agent, document: Document, domain: Domain | None) -> Told:
+def _told(host: LocalHost, document: Document, domain: Domain | None) -> Told:
     """What a watcher is told of a server, between what decides whether it is to be told anew."""
-    return _public(document), condition(agent, document, domain), document.deleting
+    return _public(document), condition(host, document, domain), document.deleting
 
 
 def _public(document: Document) -> dict[str, Any]:

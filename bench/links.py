@@ -49,7 +49,7 @@ def serve(folder: Path, ports: tuple[int, int], told: Any) -> None:
     for name in ("kvm1", "admin"):
         pki.issue(name)
     kvm = Kvm(folder, pki, "kvm2", ports[0])
-    kvm.agent.links.offer(Offer("bench", frozenset(["kvm1"]), {"sink": sink}))
+    kvm.agent.host.links.offer(Offer("bench", frozenset(["kvm1"]), {"sink": sink}))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(kvm.cert, kvm.key)
     with socket.create_server(("127.0.0.1", ports[1])) as listening:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent import hypervisor as hv
 from magnetar_agent import servers
-from magnetar_agent.drivers import Fields, Verb
+from magnetar_agent.documents import Fields
 from magnetar_agent.migrations import refuse_while_it_moves
 from magnetar_agent.servers import blocks, choose, fixed, hold, remake, rescue, spec, verbs
+from magnetar_agent.task import Verb
 from magnetar_core.errors import Conflict
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import Server
@@ -31,8 +32,8 @@ from magnetar_core.power import (
 from magnetar_core.power import status as status_word
 
 if TYPE_CHECKING:
-    from magnetar_agent.agent import Agent
     from magnetar_agent.documents import Document
+    from magnetar_agent.host import LocalHost
 
 
 #: The words of the steps, for people.
@@ -145,40 +146,40 @@ class ServerDriver:
     unique_names = False
     verbs: Mapping[str, Verb] = verbs.VERBS
 
-    def locate(self, agent: Agent, key: str) -> str:
+    def locate(self, host: LocalHost, key: str) -> str:
         """Keys are names or uuids."""
         return key
 
-    def complete(self, agent: Agent, want: Fields, document: Document | None) -> Fields:
+    def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
         """Resolve flavor, image, networks, key and kind of virtualisation; draw MACs."""
         refuse_while_it_moves(document)
-        return choose.complete(agent, want, document)
+        return choose.complete(host, want, document)
 
-    def anew(self, agent: Agent, want: Fields, given: Fields, document: Document) -> None:
+    def check_replacement(self, host: LocalHost, want: Fields, given: Fields, document: Document) -> None:
         """What it is made from must still be here; the server's own hold on it goes with the old one."""
         for field, image, old in (("image", want["image"], document.want["image"]),
                                   ("rescue", _rescue_image(want), _rescue_image(document.want))):
             # What a dry run foresees is not here yet.
-            if image and not hold.whole(agent, image) and (image == old or agent.documents.get("image", image)):
+            if image and not hold.whole(host, image) and (image == old or host.documents.get("image", image)):
                 raise Conflict(f"{field}: the image of server {document.name!r} is no longer on this host, or has no "
                                "content there, so the server cannot be made anew. Register it again and send its "
                                "content, or name another image.", field=field)
-        blocks.anew(agent, want, document)
+        blocks.anew(host, want, document)
 
-    def release(self, agent: Agent, document: Document) -> None:
+    def release(self, host: LocalHost, document: Document) -> None:
         """A server may go unless it is on its way to another host."""
         refuse_while_it_moves(document)
 
-    def snapshot(self, agent: Agent, document: Document | None = None) -> servers.Snapshot:
+    def snapshot(self, host: LocalHost, document: Document | None = None) -> servers.Snapshot:
         """All domains in one pass; leases and networks when first asked for."""
-        return servers.Snapshot(agent, servers.seen(agent, document.id) if document else agent.hypervisor.domains())
+        return servers.Snapshot(host, servers.seen(host, document.id) if document else host.hypervisor.domains())
 
-    def observe(self, agent: Agent, document: Document, snapshot: Any = None) -> Fields | None:
+    def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
         """The server's fields as domain and files show them."""
-        domain = snapshot.domains.get(document.id) if snapshot else agent.hypervisor.domain(document.id)
+        domain = snapshot.domains.get(document.id) if snapshot else host.hypervisor.domain(document.id)
         if domain is not None and not domain.owned:
             domain = None  # somebody else's: left alone, and defining ours is refused
-        folder = servers.folder(agent, document.id)
+        folder = servers.folder(host, document.id)
         needed = spec.files(document.want)
         absent = [name for name in needed if not (folder / name).exists()]
         made = document.state.get("made", [])
@@ -189,15 +190,15 @@ class ServerDriver:
             **remake.seen(document),
         }
         if snapshot is None:  # somebody plans: whether a rebuild could use the image
-            have["gone"] = remake.gone(agent, document)
-        have.update(rescue.seen(agent, document, domain))
+            have["gone"] = remake.gone(host, document)
+        have.update(rescue.seen(host, document, domain))
         if "config.iso" in absent and "config.iso" in made:
             have["todo"] += ("config.iso",)
         if domain is not None:
-            have.update(spec.seen(agent, document, domain))
+            have.update(spec.seen(host, document, domain))
             have["power"] = _power(document, domain)
             have["transient"] = not domain.persistent
-        look = snapshot or servers.Snapshot(agent, {})
+        look = snapshot or servers.Snapshot(host, {})
         have["attached"] = bool(look.volumes(document.id) or blocks.items(document.want))
         have[fixed.RESERVED] = document.state.get(fixed.RESERVED, [])
         have["told"] = bool(fixed.told_of(document))
@@ -208,37 +209,37 @@ class ServerDriver:
         """See ``plan`` of this module."""
         return plan(want, have)
 
-    def show(self, agent: Agent, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
+    def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
         """Nova's names for what it is and does."""
         want, state = document.want, document.state
         power = (have or {}).get("power", MISSING)
-        domains = snapshot or servers.Snapshot(agent, {})
+        domains = snapshot or servers.Snapshot(host, {})
         known = {
             **want,
-            "volumes_attached": [_attached(agent, one) for one in domains.volumes(document.id)],
+            "volumes_attached": [_attached(host, one) for one in domains.volumes(document.id)],
             "id": document.id, "name": document.name,
-            "image": {"id": want["image"], "name": _image_name(agent, want["image"]) or state.get("image_name")}
+            "image": {"id": want["image"], "name": _image_name(host, want["image"]) or state.get("image_name")}
             if want["image"] else None,
             **_condition(document, power, (have or {}).get("rescue")), "fault": state.get("fault"),
-            "host": agent.host_name, "instance_name": servers.domain_name(document.id),
+            "host": host.name, "instance_name": servers.domain_name(document.id),
             "addresses": domains.addresses(want["networks"], power == RUNNING),
-            "console_log": str(servers.folder(agent, document.id) / "console.log"),
+            "console_log": str(servers.folder(host, document.id) / "console.log"),
             "created_at": document.created_at, "updated_at": document.updated_at,
         }
         return {f.name: known.get(f.name) for f in Server.fields if f.at(None, SHOW)}
 
-    def sweep(self, agent: Agent) -> None:
+    def sweep(self, host: LocalHost) -> None:
         """Leaves nothing that may be removed."""
 
-    def left(self, agent: Agent) -> list[str]:
+    def left(self, host: LocalHost) -> list[str]:
         """Folders of servers."""
-        return servers.orphan_files(agent)
+        return servers.orphan_files(host)
 
 
-def condition(agent: Agent, document: Document, domain: hv.Domain | None) -> Fields:
+def condition(host: LocalHost, document: Document, domain: hv.Domain | None) -> Fields:
     """The fields of the server that say how it is: power_state, status, status_reason."""
     power = MISSING if domain is None or not domain.owned else _power(document, domain)
-    return _condition(document, power, document.state.get("rescue") and rescue.seen(agent, document, None)["rescue"])
+    return _condition(document, power, document.state.get("rescue") and rescue.seen(host, document, None)["rescue"])
 
 
 def _condition(document: Document, power: str, rescued: Any) -> Fields:
@@ -254,8 +255,8 @@ def _power(document: Document, domain: hv.Domain) -> str:
     return CRASHED if domain.state == OFF and document.state.get("crashed") else domain.state
 
 
-def _attached(agent: Agent, one: Document) -> Fields:
-    volume = agent.documents.get("volume", one.want["volume"])
+def _attached(host: LocalHost, one: Document) -> Fields:
+    volume = host.documents.get("volume", one.want["volume"])
     return {"id": one.want["volume"], "name": volume.name if volume else "", "device": one.want["device"],
             "delete_on_termination": one.want["delete_on_termination"]}
 
@@ -264,6 +265,6 @@ def _rescue_image(want: Fields) -> str | None:
     return (want.get("rescue") or {}).get("image")
 
 
-def _image_name(agent: Agent, image: str) -> str | None:
-    found = agent.documents.get("image", image)
+def _image_name(host: LocalHost, image: str) -> str | None:
+    found = host.documents.get("image", image)
     return found.name if found else None

@@ -8,7 +8,8 @@ from xml.etree import ElementTree as ET
 
 from magnetar_agent.fake.disks import read, write
 from magnetar_agent.fake.state import FakeDomain, State, parse
-from magnetar_agent.hypervisor import Disk, DiskSeen, Event, Nic
+from magnetar_agent.hypervisor import DiskSeen, Event, Nic
+from magnetar_agent.storage import Disk
 from magnetar_agent.virt.devices import plugged
 from magnetar_agent.virt.domain import render_device
 from magnetar_core.errors import HypervisorError

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from magnetar_agent.fake.disks import read, sparse
 from magnetar_agent.fake.state import State
-from magnetar_agent.hypervisor import Disk, Progress, Remote
-from magnetar_agent.storage import Content
+from magnetar_agent.hypervisor import Progress
+from magnetar_agent.storage import Content, Disk, NetworkSource
 from magnetar_core.errors import Conflict, HypervisorError, NoSpace
 
 
@@ -64,7 +64,7 @@ class Storage(State):
                 self.wiped.append(name)
             path.unlink(missing_ok=True)
 
-    def copy_into(self, source: Path | Remote, source_format: str, target: Disk, progress: Progress) -> None:
+    def copy_into(self, source: Path | NetworkSource, source_format: str, target: Disk, progress: Progress) -> None:
         with self._call("copy_into", needs_libvirt=False):
             seen = read(source, source_format) if isinstance(source, Path) else None
             if seen is None or not isinstance(source, Path):

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from magnetar_core.errors import Conflict
 
 if TYPE_CHECKING:
-    from magnetar_agent.agent import Agent
     from magnetar_agent.documents import Document
+    from magnetar_agent.host import LocalHost
 
 #: Name of the door behind which the target's agent itself listens; the others are libvirt's and QEMU's.
 AGENT, LIBVIRT, QEMU, DISKS = "agent", "libvirt", "qemu", "disks"
@@ -26,9 +26,9 @@ NATIVE = "native_tls"
 ARRIVING = "arriving"
 
 
-def arriving(agent: Agent) -> set[str]:
+def arriving(host: LocalHost) -> set[str]:
     """Servers that are on their way to this host."""
-    return {d.want["server"] for d in agent.documents.list("migration")
+    return {d.want["server"] for d in host.documents.list("migration")
             if d.want["side"] == "target" and not d.state.get("arrived")}
 
 

@@ -17,8 +17,9 @@ from magnetar_core.errors import Conflict, InvalidField, MagnetarError, Unreacha
 from magnetar_core.power import LIVE, OFF, PAUSED, RUNNING
 
 if TYPE_CHECKING:
-    from magnetar_agent.agent import Agent
-    from magnetar_agent.drivers import Fields, Task
+    from magnetar_agent.documents import Fields
+    from magnetar_agent.host import LocalHost
+    from magnetar_agent.task import Task
 
 log = logging.getLogger(__name__)
 
@@ -38,28 +39,28 @@ def here(task: Task) -> bool:
     """Whether the server is here for sure: its guest is active, or it is off and the target was never told to take
     it. While the guest is active here, the target's copy never runs."""
     document = task.document
-    if runs(task.agent, document):
+    if runs(task.host, document):
         return True
     return document.want["type"] == "cold" and not document.state.get("decided")
 
 
 def on(task: Task, server: Document) -> Task:
     """A task on the server itself; its document is written where the migration's is."""
-    return type(task)(task.agent, server, task.operation)
+    return type(task)(task.host, server, task.operation)
 
 
 def leave(task: Task) -> None:
     """Remove what is left of a server that is the target's."""
-    agent, id = task.agent, task.document.want["server"]
-    with agent.locks.hold("server", id):
-        server = agent.documents.get("server", id)
+    host, id = task.host, task.document.want["server"]
+    with host.locks.hold("server", id):
+        server = host.documents.get("server", id)
         if server is not None:
-            agent.hypervisor.destroy(id)
-            agent.hypervisor.undefine(id)
+            host.hypervisor.destroy(id)
+            host.hypervisor.undefine(id)
             fixed.release(on(task, server))
             verbs.erase(on(task, server))
-            agent.documents.remove(server)
-    volumes.let_go(agent, id, task.document.want["peer"])
+            host.documents.remove(server)
+    volumes.let_go(host, id, task.document.want["peer"])
     task.document.state["left"] = now()
     task.keep()
 
@@ -81,49 +82,49 @@ def recover(task: Task) -> None:
 
 def _drop(task: Task) -> None:
     """Tell the target to forget what has come."""
-    with Talk(task.agent.links.call(remote(task.document.id, task.document.want), AGENT)) as talk:
-        if talk.ask("look")["arrived"] and not runs(task.agent, task.document):
+    with Talk(task.host.links.call(remote(task.document.id, task.document.want), AGENT)) as talk:
+        if talk.ask("look")["arrived"] and not runs(task.host, task.document):
             raise Conflict("The server has arrived at the target; it cannot be taken back. Run the migration again "
                            "to settle it, or migrate it back.")
         talk.ask("drop")
 
 
-def runs(agent: Agent, document: Document) -> bool:
+def runs(host: LocalHost, document: Document) -> bool:
     """Whether the guest of a migration's server is active here."""
-    domain = agent.hypervisor.domain(document.want["server"])
+    domain = host.hypervisor.domain(document.want["server"])
     return domain is not None and domain.state in LIVE
 
 
-def _start(agent: Agent, server: Document) -> None:
+def _start(host: LocalHost, server: Document) -> None:
     try:
-        agent.hypervisor.start(server.id)
+        host.hypervisor.start(server.id)
     except MagnetarError as error:
         log.warning("server %s stays here and cannot be started: %s", server.name, error, extra={"server": server.id})
     server.state.pop("unfinished", None)
-    agent.documents.write(server)
+    host.documents.write(server)
 
 
 def give_back(task: Task) -> None:
     """The server is an ordinary one again. It may have been stopped for the way, or stand still."""
-    agent, document = task.agent, task.document
+    host, document = task.host, task.document
     with contextlib.suppress(MagnetarError):
-        agent.hypervisor.stray(document.want["server"])
-    with agent.locks.hold("server", document.want["server"]):
-        server = agent.documents.get("server", document.want["server"])
+        host.hypervisor.stray(document.want["server"])
+    with host.locks.hold("server", document.want["server"]):
+        server = host.documents.get("server", document.want["server"])
         if server is not None:
-            domain = agent.hypervisor.domain(server.id)
+            domain = host.hypervisor.domain(server.id)
             if domain and domain.state == PAUSED and server.want["power"] == RUNNING:
-                agent.hypervisor.resume(server.id)
+                host.hypervisor.resume(server.id)
             starts = domain and domain.state == OFF and server.want["power"] == RUNNING
             server.state.pop(MARK, None)
             if starts:  # who starts after a crash would take it for a guest that powered itself off
                 server.state["unfinished"] = True
                 document.state.pop(RUN, None)
                 task.keep()
-            agent.documents.write(server)
-            volumes.take_back(agent, server.id)
+            host.documents.write(server)
+            volumes.take_back(host, server.id)
             if starts:
-                _start(agent, server)
+                _start(host, server)
     for name in ("claimed", "tried", "decided", "unfinished"):
         document.state.pop(name, None)
     document.want["phase"] = "prepared"

@@ -9,22 +9,22 @@ from magnetar_core.errors import Conflict, NotFound
 from magnetar_core.power import RUNNING
 
 if TYPE_CHECKING:
-    from magnetar_agent.agent import Agent
+    from magnetar_agent.host import LocalHost
 
 #: Name of the event.
 EVENT = "force_complete"
 
 
-def hurry(agent: Agent, key: str) -> None:
+def hurry(host: LocalHost, key: str) -> None:
     """Pause the guest of the migration *key*, which goes on meanwhile; whoever takes the guest over, or back, runs it
     again. Done twice it is done once. Raises ``NotFound``, or ``Conflict`` for one that is not under way from here."""
-    document = agent.documents.find("migration", key)
+    document = host.documents.find("migration", key)
     if document is None:
         raise NotFound(f"There is no migration {key!r} on this host.", kind="migration", key=key)
     want = document.want
-    if want["side"] != "source" or want["type"] != "live" or document.id not in agent.progress:
+    if want["side"] != "source" or want["type"] != "live" or document.id not in host.progress:
         raise Conflict(f"Migration {document.id} is no live migration that is under way from this host. Look at its "
                        "status with migration_info.")
-    domain = agent.hypervisor.domain(want["server"])
+    domain = host.hypervisor.domain(want["server"])
     if domain is not None and domain.state == RUNNING:
-        agent.hypervisor.pause(want["server"])
+        host.hypervisor.pause(want["server"])

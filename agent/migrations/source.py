@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent import hypervisor as hv
+from magnetar_agent.boot import boot_id
 from magnetar_agent.documents import Document
-from magnetar_agent.follow import boot_id
 from magnetar_agent.link.talk import Talk
 from magnetar_agent.migrations import AGENT, DISKS, LIBVIRT, MARK, NATIVE, QEMU, refuse_while_it_moves, volumes
 from magnetar_agent.migrations.home import RUN, give_back, here, on, remote, runs
@@ -37,8 +37,9 @@ from magnetar_core.errors import (
 from magnetar_core.power import LIVE, OFF, PAUSED, RUNNING, SUSPENDED
 
 if TYPE_CHECKING:
-    from magnetar_agent.agent import Agent
-    from magnetar_agent.drivers import Fields, Task
+    from magnetar_agent.documents import Fields
+    from magnetar_agent.host import LocalHost
+    from magnetar_agent.task import Task
 
 log = logging.getLogger(__name__)
 
@@ -49,10 +50,10 @@ READ = ("base", "kernel", "ramdisk", "config.iso")
 
 
 # Before -----------------------------------------------------------------------------------------------------------
-def check(agent: Agent, want: Fields, id: str | None) -> Document:
+def check(host: LocalHost, want: Fields, id: str | None) -> Document:
     """The server's document for migration *id*. Raises ``InvalidField`` or ``Conflict`` for what cannot go, before
     anything is done."""
-    found = agent.documents.get("server", want["server"])
+    found = host.documents.get("server", want["server"])
     if found is None or found.deleting:
         raise InvalidField("server", f"must be a server of this host, and {want['server']} is none")
     refuse_while_it_moves(found, id)
@@ -61,8 +62,8 @@ def check(agent: Agent, want: Fields, id: str | None) -> Document:
     if not want.get("address"):
         raise InvalidField("address", "is required on the source: host:port of the target's agent")
     there = remote("", want)
-    volumes.check(agent, found, want)
-    domain = agent.hypervisor.domain(found.id)
+    volumes.check(host, found, want)
+    domain = host.hypervisor.domain(found.id)
     power = domain.state if domain else OFF
     if power == SUSPENDED:
         raise Conflict(f"Server {found.name!r} is suspended, and its saved memory cannot go to another host. Resume "
@@ -73,42 +74,42 @@ def check(agent: Agent, want: Fields, id: str | None) -> Document:
     if want["type"] == "live" and found.want.get("rescue"):
         raise Conflict(f"Server {found.name!r} is rescued, and only a server as it is meant to be goes live. Unrescue "
                        "it first, or ask for type cold.")
-    agent.links.greet(there)
+    host.links.greet(there)
     return found
 
 
-def manifest(agent: Agent, server: Document) -> Fields:
+def manifest(host: LocalHost, server: Document) -> Fields:
     """What the target must know to say yes or no; no secrets in it."""
-    domain, want = agent.hypervisor.domain(server.id), server.want
-    place = folder(agent, server.id)
+    domain, want = host.hypervisor.domain(server.id), server.want
+    place = folder(host, server.id)
     power = domain.state if domain else OFF
     disks = []
     for name in WRITTEN:
-        seen = agent.hypervisor.disk(place / name, want["root_format"] if name == "disk" else "qcow2")
+        seen = host.hypervisor.disk(place / name, want["root_format"] if name == "disk" else "qcow2")
         if seen:
             disks.append({"name": name, "format": seen.format, "virtual_size": seen.virtual_size,
                           "backed": seen.backing is not None})
     return {
         "server": server.id, "name": server.name, "power": power, "ram": want["flavor"]["ram"],
         "virt_type": want["virt_type"], "machine": want["machine"], "networks": want["networks"], "disks": disks,
-        "volumes": volumes.told(agent, server),
+        "volumes": volumes.told(host, server),
         "bytes": sum(path.stat().st_blocks * 512 for path in place.iterdir() if path.is_file()),
-        "cpu": agent.hypervisor.cpu(server.id) if power in LIVE else None, "host": agent.host_name,
-        "host_id": agent.hypervisor.host()["id"],
+        "cpu": host.hypervisor.cpu(server.id) if power in LIVE else None, "host": host.name,
+        "host_id": host.hypervisor.host()["id"],
     }
 
 
 def claim(task: Task) -> None:
     """Mark the server, so that nothing else changes it."""
-    agent, document = task.agent, task.document
-    with agent.locks.hold("server", document.want["server"]):
-        server = agent.documents.get("server", document.want["server"])
+    host, document = task.host, task.document
+    with host.locks.hold("server", document.want["server"]):
+        server = host.documents.get("server", document.want["server"])
         if server is None:
             raise Conflict(f"The server {document.want['server']} was deleted. There is nothing to migrate.")
         refuse_while_it_moves(server, document.id)
         if not server.state.get(MARK):
             server.state[MARK] = document.id
-            agent.documents.write(server)
+            host.documents.write(server)
     document.state["claimed"] = True
     task.keep()
 
@@ -131,8 +132,8 @@ def move(task: Task) -> None:
             give_back(task)
         raise
     finally:
-        task.agent.progress.pop(document.id, None)
-        task.agent.links.cut(document.id)
+        task.host.progress.pop(document.id, None)
+        task.host.links.cut(document.id)
 
 
 def state(path: Path, migration: str, run: str) -> str:
@@ -175,12 +176,12 @@ class _Move:
     """One attempt."""
 
     def __init__(self, task: Task) -> None:
-        self.task, self.agent, self.document = task, task.agent, task.document
-        server = task.agent.documents.get("server", task.document.want["server"])
+        self.task, self.host, self.document = task, task.host, task.document
+        server = task.host.documents.get("server", task.document.want["server"])
         if server is None:
             raise Conflict(f"The server {task.document.want['server']} is gone from this host.")
         self.server = server
-        self.place = folder(task.agent, server.id)
+        self.place = folder(task.host, server.id)
         self.remote = remote(task.document.id, task.document.want)
         self.live = task.document.want["type"] == "live"
         self.logs, self.flow = Logs(self.place), Flow()
@@ -188,10 +189,10 @@ class _Move:
 
     def run(self) -> None:
         """Find out what an earlier attempt came to, then do what is left."""
-        with Talk(self.agent.links.call(self.remote, AGENT)) as talk, contextlib.closing(self.logs):
+        with Talk(self.host.links.call(self.remote, AGENT)) as talk, contextlib.closing(self.logs):
             arrived = talk.ask("look")["arrived"]
-            self.agent.hypervisor.stray(self.server.id)
-            if runs(self.agent, self.document) or not arrived:
+            self.host.hypervisor.stray(self.server.id)
+            if runs(self.host, self.document) or not arrived:
                 self._go(talk)
             if not self.arrived:
                 self._arrive(talk)
@@ -200,26 +201,26 @@ class _Move:
         """The guest is off here for good: from now on the server is the target's."""
         self.document.state["decided"] = True
         self.task.keep()
-        volumes.yield_disks(self.agent, self.server.id)
+        volumes.yield_disks(self.host, self.server.id)
         talk.ask("arrive")
         self.arrived = True
 
     def _go(self, talk: Talk) -> None:
-        if self.live and not runs(self.agent, self.document):
+        if self.live and not runs(self.host, self.document):
             raise Conflict(f"The guest of server {self.server.name!r} stopped meanwhile, so it cannot go live. Repeat "
                            "the call with type auto or cold.")
-        if not self.live and runs(self.agent, self.document):
+        if not self.live and runs(self.host, self.document):
             self._ran()
             self._stop()
         if RUN not in self.document.state:
             self._ran()
         states = self._states()
-        lent = volumes.lend(self.agent, self.server, self.remote.peer, self.live)
+        lent = volumes.lend(self.host, self.server, self.remote.peer, self.live)
         sent = {k: v for k, v in self.server.state.items() if k != MARK}
         plan = talk.ask("begin", document={"id": self.server.id, "name": self.server.name, "want": self.server.want,
                                            "state": sent, "created_at": self.server.created_at},
                         live=self.live, disks=self.document.want["manifest"]["disks"], volumes=lent,
-                        native_tls=self.live and self.agent.settings.native_tls,
+                        native_tls=self.live and self.host.settings.native_tls,
                         files=list(states), states=states)
         self.document.state[NATIVE] = bool(plan.get(NATIVE))
         self._wake()
@@ -238,18 +239,18 @@ class _Move:
         """Shut the guest down; that it ran stays in its document, so it will run there."""
         power = self.server.want["power"]
         self._say("stop", 0, 1)
-        domain = self.agent.hypervisor.domain(self.server.id)
+        domain = self.host.hypervisor.domain(self.server.id)
         if domain and domain.state == PAUSED:
-            self.agent.hypervisor.resume(self.server.id)
+            self.host.hypervisor.resume(self.server.id)
         verbs.stop(on(self.task, self.server))
         self.server.want["power"] = power
 
     def _wake(self) -> None:
         """After an earlier attempt whose end libvirt did not see, the guest may still stand still. By now the target
         has let go of its copy, so it may run here."""
-        domain = self.agent.hypervisor.domain(self.server.id)
+        domain = self.host.hypervisor.domain(self.server.id)
         if self.live and domain and domain.state == PAUSED and self.server.want["power"] == RUNNING:
-            self.agent.hypervisor.resume(self.server.id)
+            self.host.hypervisor.resume(self.server.id)
 
     def _states(self) -> dict[str, str]:
         """What is sent as files, small ones first, and of each what is another when its content may be."""
@@ -297,15 +298,15 @@ class _Move:
         return limit
 
     def _migrate(self, talk: Talk, plan: Fields) -> None:
-        want, links, native = self.document.want, self.agent.links, self.document.state[NATIVE]
+        want, links, native = self.document.want, self.host.links, self.document.state[NATIVE]
         run = Path(plan["run"])
         run.mkdir(mode=0o750, parents=True, exist_ok=True)
-        self.agent.hypervisor.permit([run])
+        self.host.hypervisor.permit([run])
         try:
             group = run.stat().st_gid
             for door in (LIBVIRT,) if native else (LIBVIRT, QEMU, DISKS):
                 links.forward(self.remote, door, run / door, group)
-            self.agent.hypervisor.migrate(self.server.id, hv.Passage(
+            self.host.hypervisor.migrate(self.server.id, hv.Passage(
                 libvirt=run / LIBVIRT, qemu=run / QEMU, disks=run / DISKS, persistent=plan["xml"],
                 folder=(self.place, Path(plan["folder"])),
                 nics={mac: (plug[0], plug[1]) for mac, plug in plan["nics"].items()},
@@ -315,7 +316,7 @@ class _Move:
                 lambda: self._gone(talk))
         except HypervisorError as error:
             # libvirt's error does not tell where the guest is; the guest does.
-            if not runs(self.agent, self.document) and self._gone(talk):
+            if not runs(self.host, self.document) and self._gone(talk):
                 return
             if native:
                 raise HypervisorError(
@@ -343,5 +344,5 @@ class _Move:
                   seconds_left=self.flow.seconds_left(facts["done"], facts["remaining"]))
 
     def _say(self, phase: str, done: int, total: int, **more: Any) -> None:
-        self.agent.progress[self.document.id] = {"phase": phase, "done": done, "total": total, **more}
+        self.host.progress[self.document.id] = {"phase": phase, "done": done, "total": total, **more}
         self.task.operation.advance(done, total, phase=phase)

@@ -21,9 +21,9 @@ from magnetar_core.power import LIVE, MISSING, RUNNING, SUSPENDED
 from magnetar_core.values import Boolean, Choices, Nullable, Text
 
 if TYPE_CHECKING:
-    from magnetar_agent.agent import Agent
-    from magnetar_agent.documents import Document
-    from magnetar_agent.drivers import Fields
+    from magnetar_agent.documents import Document, Fields
+    from magnetar_agent.drivers import Drivers
+    from magnetar_agent.host import LocalHost
     from magnetar_agent.operations import Operation
 
 log = logging.getLogger(__name__)
@@ -33,15 +33,20 @@ log = logging.getLogger(__name__)
 class Call:
     """What an action works with. Whoever calls holds the server's lock."""
 
-    agent: Agent
+    drivers: Drivers
     document: Document
     args: Fields
     operation: Operation
     request: str
 
+    @property
+    def host(self) -> LocalHost:
+        """The host that the server is on."""
+        return self.drivers.host
+
     def state(self) -> str:
         """The state of the domain."""
-        domain = self.agent.hypervisor.domain(self.document.id)
+        domain = self.host.hypervisor.domain(self.document.id)
         return domain.state if domain else MISSING
 
 
@@ -54,36 +59,36 @@ class Reboot(Kind):
 
 def reboot(call: Call) -> Fields:
     """Nova's reboot (ACT: SOFT from running only; HARD also starts what is off). Follows Nova: soft falls back."""
-    agent, document, args, state = call.agent, call.document, call.args, call.state()
+    host, document, args, state = call.host, call.document, call.args, call.state()
     if args["type"] == "soft" and state == RUNNING:
-        before = agent.reboots.get(document.id, 0)
-        agent.hypervisor.reboot(document.id)
-        if _rebooted(agent, document.id, before, call.operation):
+        before = host.reboots.get(document.id, 0)
+        host.hypervisor.reboot(document.id)
+        if _rebooted(host, document.id, before, call.operation):
             return {}
         log.warning("server %s did not reboot by itself; reset", document.name)
     elif args["type"] == "soft" or state in (MISSING, SUSPENDED):
         raise Conflict(f"A {args['type']} reboot needs a running server, and {document.name!r} is {state}. "
                        "Start it instead.", power_state=state)
     if state == RUNNING:
-        agent.hypervisor.reset(document.id)
+        host.hypervisor.reset(document.id)
         return {}
-    agent.hypervisor.destroy(document.id)
+    host.hypervisor.destroy(document.id)
     document.want["power"] = RUNNING
     document.state.pop("reason", None)
     document.state.pop("crashed", None)
-    agent.documents.write(document)
-    agent.hypervisor.start(document.id)
+    host.documents.write(document)
+    host.hypervisor.start(document.id)
     return {}
 
 
-def _rebooted(agent: Agent, id: str, before: int, operation: Operation) -> bool:
+def _rebooted(host: LocalHost, id: str, before: int, operation: Operation) -> bool:
     """Whether the guest rebooted, more often than *before*, within the time that a shutdown may take."""
-    deadline = time.monotonic() + agent.settings.shutdown_timeout
-    while agent.reboots.get(id, 0) == before:
+    deadline = time.monotonic() + host.settings.shutdown_timeout
+    while host.reboots.get(id, 0) == before:
         if time.monotonic() >= deadline:
             return False
         operation.check()
-        agent.changes.wait(id, 0.5)
+        host.changes.wait(id, 0.5)
     return True
 
 
@@ -105,7 +110,7 @@ def rebuild(call: Call) -> Fields:
     if state.get("rebuilt") == call.request:
         return {}
     if (state.get("rebuild") or {}).get("request") == call.request:
-        reconcile.change(call.agent, Server, document, {}, {"on_immutable": "fail", "merge": []}, call.operation)
+        reconcile.change(call.drivers, Server, document, {}, {"on_immutable": "fail", "merge": []}, call.operation)
         return {}
     if call.state() == SUSPENDED:
         raise Conflict(f"Server {document.name!r} is suspended, and a rebuild would lose its memory. Start it or stop "
@@ -113,7 +118,7 @@ def rebuild(call: Call) -> Fields:
     want = {name: value for name, value in call.args.items() if name != "preserve_ephemeral"}
     allowed = {"on_immutable": "rebuild", "merge": [], "rebuild": call.request,
                "preserve_ephemeral": call.args["preserve_ephemeral"]}
-    reconcile.change(call.agent, Server, document, want, allowed, call.operation)
+    reconcile.change(call.drivers, Server, document, want, allowed, call.operation)
     return {}
 
 
@@ -128,7 +133,7 @@ class CreateImage(Kind):
 
 def create_image(call: Call) -> Fields:
     """See ``imaging``."""
-    return imaging.create(call.agent, call.document, call.args, call.operation, call.request)
+    return imaging.create(call.host, call.document, call.args, call.operation, call.request)
 
 
 class CrashDump(Kind):
@@ -141,7 +146,7 @@ def crash_dump(call: Call) -> Fields:
     if state not in LIVE:
         raise Conflict(f"A crash dump needs a running server, and {call.document.name!r} is {state}.",
                        power_state=state)
-    call.agent.hypervisor.inject_nmi(call.document.id)
+    call.host.hypervisor.inject_nmi(call.document.id)
     return {}
 
 
@@ -160,7 +165,7 @@ def change_password(call: Call) -> Fields:
     if state != RUNNING:
         raise Conflict(f"A password can be set in a running server only, and {call.document.name!r} is {state}.",
                        power_state=state)
-    call.agent.hypervisor.set_password(call.document.id, call.args["user"], call.args["password"])
+    call.host.hypervisor.set_password(call.document.id, call.args["user"], call.args["password"])
     return {}
 
 

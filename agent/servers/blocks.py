@@ -12,20 +12,20 @@ import uuid
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent import reconcile
-from magnetar_agent.documents import Document
+from magnetar_agent.documents import REPLACEMENT, Document
 from magnetar_agent.drivers.volume import drop, weigh
 from magnetar_agent.foresee import missing
-from magnetar_agent.steps import ANEW
+from magnetar_agent.images import importing
+from magnetar_agent.locks import CHOICES
 from magnetar_agent.volumes import GIB, attaching, finished, gib, holders, pools, ways
-from magnetar_core.ensure import Permissions
 from magnetar_core.errors import Conflict, InvalidField, Unreachable
 from magnetar_core.kinds import Volume
 from magnetar_core.kinds.volume import VolumeAttachment
 
 if TYPE_CHECKING:
-    from magnetar_agent.agent import Agent
-    from magnetar_agent.drivers import Fields, Task
+    from magnetar_agent.documents import Fields
+    from magnetar_agent.host import LocalHost
+    from magnetar_agent.task import Task
 
 log = logging.getLogger(__name__)
 
@@ -73,16 +73,16 @@ def _file(item: Fields) -> str:
 
 
 # Completing ---------------------------------------------------------------------------------------------------------
-def complete(agent: Agent, found: Fields, document: Document | None) -> list[Fields]:
+def complete(host: LocalHost, found: Fields, document: Document | None) -> list[Fields]:
     """What will be kept of ``found[FIELD]``. Raises ``InvalidField`` naming the item, or ``Conflict``."""
     given = found.get(FIELD) or []
     if document is not None:
         kept: list[Fields] = document.want.get(FIELD, [])
-        alike = len(given) == len(kept) and all(_alike(agent, *pair) for pair in zip(given, kept, strict=True))
+        alike = len(given) == len(kept) and all(_alike(host, *pair) for pair in zip(given, kept, strict=True))
         if alike:
             return kept
     id = document.id if document else None
-    made = [_item(agent, found, one, f"{FIELD}[{at}]", id) for at, one in enumerate(given)]
+    made = [_item(host, found, one, f"{FIELD}[{at}]", id) for at, one in enumerate(given)]
     _check_whole(found, made)
     taken = {"vda", "vdz"}
     taken |= {"vdb"} if found["flavor"]["ephemeral"] else set()
@@ -93,11 +93,11 @@ def complete(agent: Agent, found: Fields, document: Document | None) -> list[Fie
     return made
 
 
-def _alike(agent: Agent, given: Fields, kept: Fields) -> bool:
+def _alike(host: LocalHost, given: Fields, kept: Fields) -> bool:
     """Whether an item says nothing else than the one that is kept."""
     said = dict(given)
     if "uuid" in said and said.pop("uuid") not in (kept.get("uuid"), kept.get("name")):
-        standing = agent.documents.find(KINDS.get(given["source_type"], "volume"), given["uuid"])
+        standing = host.documents.find(KINDS.get(given["source_type"], "volume"), given["uuid"])
         if standing is None or standing.id != kept.get("uuid"):
             return False
     if said.get("boot_index") == -1:
@@ -107,7 +107,7 @@ def _alike(agent: Agent, given: Fields, kept: Fields) -> bool:
     return all(value is None or kept.get(name) == value for name, value in said.items())
 
 
-def _item(agent: Agent, found: Fields, given: Fields, field: str, id: str | None) -> Fields:
+def _item(host: LocalHost, found: Fields, given: Fields, field: str, id: str | None) -> Fields:
     made = {name: value for name, value in given.items() if value is not None}
     source = made["source_type"]
     made.setdefault("destination_type", "volume" if source in ("volume", "snapshot") else "local")
@@ -119,20 +119,20 @@ def _item(agent: Agent, found: Fields, given: Fields, field: str, id: str | None
     if ("uuid" in made) != (source != "blank"):
         raise InvalidField(f"{field}.uuid", "is for sources other than blank" if source == "blank" else "is required")
     if pair[1] == "local":
-        _local(agent, found, made, field)
+        _local(host, found, made, field)
     else:
-        _volume(agent, made, field, id)
+        _volume(host, made, field, id)
     return made
 
 
-def _local(agent: Agent, found: Fields, made: Fields, field: str) -> None:
+def _local(host: LocalHost, found: Fields, made: Fields, field: str) -> None:
     """A local disk is as the image and the flavor say; an item can only give it a tag, and say the same again."""
     source, swap = made["source_type"], made.get("guest_format") == "swap"
     for name, allowed, why in LOCAL:
         if name in made and made[name] not in allowed:
             raise InvalidField(f"{field}.{name}", why, made[name])
     if source == "image":
-        image = agent.documents.find("image", made["uuid"])
+        image = host.documents.find("image", made["uuid"])
         made["uuid"] = image.id if image else made["uuid"]
         if made["uuid"] != found.get("image") or made.get("boot_index") != 0:
             raise InvalidField(field, "an image as a local disk is the server's own image, with boot_index 0 (BDM-19)")
@@ -153,7 +153,7 @@ def _local(agent: Agent, found: Fields, made: Fields, field: str) -> None:
     made["device_name"] = device
 
 
-def _volume(agent: Agent, made: Fields, field: str, id: str | None) -> None:
+def _volume(host: LocalHost, made: Fields, field: str, id: str | None) -> None:
     """Resolve what a volume is, or is made from, and draw its uuid."""
     source = made["source_type"]
     if made.get("guest_format"):
@@ -161,14 +161,14 @@ def _volume(agent: Agent, made: Fields, field: str, id: str | None) -> None:
     if made.get("readonly") and made.get("disk_bus") == "sata":
         raise InvalidField(f"{field}.readonly", attaching.SATA_WRITES)
     if source != "volume":
-        _draw(agent, made, field, id)
+        _draw(host, made, field, id)
     if source == "blank":
         if "volume_size" not in made:
             raise InvalidField(f"{field}.volume_size", "is required for a blank volume (BDM-23)")
         if made.get("boot_index") is not None:
             raise InvalidField(f"{field}.boot_index", "is for disks that hold something to boot from")
         return
-    standing = agent.documents.standing(KINDS[source], made["uuid"])
+    standing = host.documents.standing(KINDS[source], made["uuid"])
     if standing is None:
         missing(InvalidField(f"{field}.uuid", f"must name a {KINDS[source].replace('_', ' ')} of this host",
                              made["uuid"]), KINDS[source], made["uuid"])
@@ -180,28 +180,28 @@ def _volume(agent: Agent, made: Fields, field: str, id: str | None) -> None:
                 raise InvalidField(f"{field}.{name}", "is for volumes that are made; this one has its size and pool")
         if made.setdefault("volume", standing.id) != standing.id:
             raise InvalidField(f"{field}.volume", "must be that of the volume in uuid, or be left out", made["volume"])
-        _free(agent, standing, id)
+        _free(host, standing, id)
         return
     least = weigh(source, standing, made["uuid"], f"{field}.uuid")
     if made.setdefault("volume_size", gib(least)) * GIB < least:
         raise InvalidField(f"{field}.volume_size", f"must be at least {gib(least)} GiB, which its source has")
 
 
-def _draw(agent: Agent, made: Fields, field: str, id: str | None) -> None:
+def _draw(host: LocalHost, made: Fields, field: str, id: str | None) -> None:
     """The uuid of a volume that is made, in a pool that is there. An item of a server that exists differs from what is
     kept when it comes here, so it is another volume."""
-    pools.named(agent, made.get("volume_type", pools.DEFAULT), f"{field}.volume_type").check()
+    pools.named(host, made.get("volume_type", pools.DEFAULT), f"{field}.volume_type").check()
     if id is not None:
         made.pop("volume", None)
-    taken = agent.documents.get("volume", made.setdefault("volume", str(uuid.uuid4())))
+    taken = host.documents.get("volume", made.setdefault("volume", str(uuid.uuid4())))
     if taken:
         raise InvalidField(f"{field}.volume", f"is the uuid of volume {taken.name!r}; leave it out, or make that one "
                                               "the item's source", made["volume"])
 
 
-def _free(agent: Agent, volume: Document, server: str | None) -> None:
+def _free(host: LocalHost, volume: Document, server: str | None) -> None:
     """Raise ``Conflict`` unless the volume can be attached to *server*."""
-    others = [one for one in holders(agent, volume.id) if one.want["server"] != server]
+    others = [one for one in holders(host, volume.id) if one.want["server"] != server]
     if others and not volume.want["multiattach"]:
         raise Conflict(f"Volume {volume.name!r} is attached to another server. Detach it there first.",
                        uuids=[others[0].want["server"]])
@@ -243,15 +243,15 @@ def _name_device(made: Fields, taken: set[str], field: str) -> None:
     taken.add(made["device_name"])
 
 
-def anew(agent: Agent, want: Fields, document: Document) -> None:
+def anew(host: LocalHost, want: Fields, document: Document) -> None:
     """Raise an error where the volumes that *want* names could not be made or attached once *document* is gone."""
     for at, item in enumerate(items(want)):
         source, field = item["source_type"], f"{FIELD}[{at}].uuid"
         if source != "volume":
-            pools.named(agent, item.get("volume_type", pools.DEFAULT)).check()
+            pools.named(host, item.get("volume_type", pools.DEFAULT)).check()
         if source == "blank":
             continue
-        standing = agent.documents.standing(KINDS[source], item["uuid"])
+        standing = host.documents.standing(KINDS[source], item["uuid"])
         what = f"{KINDS[source].replace('_', ' ')} {item.get('name', item['uuid'])!r}"
         if standing is None:
             if item in document.want.get(FIELD, []):  # else a dry run foresees it
@@ -259,47 +259,46 @@ def anew(agent: Agent, want: Fields, document: Document) -> None:
                                f"anew with it. Make it again, or ask for another {FIELD}.", field=field)
             continue
         if source == "volume":
-            _free(agent, standing, document.id)
+            _free(host, standing, document.id)
         elif item["volume_size"] * GIB < (least := weigh(source, standing, standing.name, field)):
             raise InvalidField(field, f"has {gib(least)} GiB now, and volume_size is less", standing.name)
-        if not _content_of(agent, standing):
+        if not _content_of(host, standing):
             raise Conflict(f"The content of {what} is gone from the host, so server {document.name!r} cannot be made "
                            "anew with it. Restore it first.", field=field)
 
 
-def _content_of(agent: Agent, source: Document) -> bool:
+def _content_of(host: LocalHost, source: Document) -> bool:
     if source.kind == "image":
-        return bool(agent.drivers["image"].stored(source))  # type: ignore[attr-defined]
-    return pools.named(agent, source.state.get("pool") or source.want["pool"]).has(source.id)
+        return importing.stored(source)
+    return pools.named(host, source.state.get("pool") or source.want["pool"]).has(source.id)
 
 
 # Doing --------------------------------------------------------------------------------------------------------------
 def volumes(task: Task) -> None:
     """Make the volumes that the server is made with, and attach them."""
-    agent, document = task.agent, task.document
+    host, document = task.host, task.document
     if not document.state.get("volumes_drawn"):
-        _redraw(agent, document)
+        _redraw(host, document)
         task.keep()
     for item in items(document.want):
         if item["source_type"] != "volume":
-            reconcile.ensure(agent, Volume, item["volume"], _wish(agent, document, item), Permissions.defaults(), False,
-                             task.operation)
-        with agent.locks.hold(*reconcile.CHOICES):
-            _attach(agent, document, item)
+            host.ensure(Volume, item["volume"], _wish(host, document, item), task.operation)
+        with host.locks.hold(*CHOICES):
+            _attach(host, document, item)
     document.state["volumes_made"] = True
     task.keep()
 
 
-def _redraw(agent: Agent, document: Document) -> None:
+def _redraw(host: LocalHost, document: Document) -> None:
     """A server that is made anew (``recreate``) gets new volumes; those that outlived it keep their uuids."""
     for item in items(document.want):
-        if item["source_type"] != "volume" and agent.documents.get("volume", item["volume"]):
+        if item["source_type"] != "volume" and host.documents.get("volume", item["volume"]):
             item["volume"] = str(uuid.uuid4())
     document.state["volumes_drawn"] = True
 
 
-def _wish(agent: Agent, document: Document, item: Fields) -> Fields:
-    there = agent.documents.get("volume", item["volume"])
+def _wish(host: LocalHost, document: Document, item: Fields) -> Fields:
+    there = host.documents.get("volume", item["volume"])
     name = there.name if there else f"{document.want['name'][:200]}-{item['device_name']}-{item['volume'][:8]}"
     wish = {"name": name, "size": item["volume_size"], "pool": item.get("volume_type", pools.DEFAULT)}
     if item["source_type"] in MADE_FROM:
@@ -307,13 +306,13 @@ def _wish(agent: Agent, document: Document, item: Fields) -> Fields:
     return wish
 
 
-def _attach(agent: Agent, document: Document, item: Fields) -> None:
-    volume = agent.documents.standing("volume", item["volume"])
+def _attach(host: LocalHost, document: Document, item: Fields) -> None:
+    volume = host.documents.standing("volume", item["volume"])
     if volume is None:
         raise Conflict(f"The volume {item['volume']} was removed while the server was made.")
-    _free(agent, volume, document.id)
+    _free(host, volume, document.id)
     id = attaching.identity(document.id, volume.id)
-    if agent.documents.get("volume_attachment", id):
+    if host.documents.get("volume_attachment", id):
         return
     want: Fields = {
         **VolumeAttachment.defaults(), "name": f"{document.id}:{volume.id}", "server": document.id,
@@ -321,58 +320,58 @@ def _attach(agent: Agent, document: Document, item: Fields) -> None:
         "readonly": item.get("readonly", False),
         "boot_index": item.get("boot_index"), "delete_on_termination": item.get("delete_on_termination", False)}
     state: dict[str, Any] = {"made_with_server": item["source_type"] != "volume"}
-    agent.documents.write(Document("volume_attachment", id, want["name"], want, state))
+    host.documents.write(Document("volume_attachment", id, want["name"], want, state))
 
 
 def free(task: Task) -> None:
     """Detach the volumes of a server that goes. Those with delete_on_termination go with it, but for those that it is
     made anew with. Of one that was never made in full those go that were made for it, and no others."""
-    agent, id = task.agent, task.document.id
+    host, id = task.host, task.document.id
     failed = bool(task.document.state.get("making"))
-    kept = {one["volume"] for one in items(task.document.state.get(ANEW, {}))
+    kept = {one["volume"] for one in items(task.document.state.get(REPLACEMENT, {}))
             if one["source_type"] == "volume"}
-    for one in agent.documents.list("volume_attachment"):
+    for one in host.documents.list("volume_attachment"):
         if one.want["server"] != id:
             continue
         if one.want.get("origin"):
-            _release(agent, one)
+            _release(host, one)
             continue
-        with agent.locks.hold("volume", one.want["volume"]):
-            volume = agent.documents.get("volume", one.want["volume"])
+        with host.locks.hold("volume", one.want["volume"]):
+            volume = host.documents.get("volume", one.want["volume"])
             goes = one.state.get("made_with_server") if failed else one.want["delete_on_termination"]
-            if volume and goes and volume.id not in kept and len(holders(agent, volume.id)) == 1:
+            if volume and goes and volume.id not in kept and len(holders(host, volume.id)) == 1:
                 _remove(task, volume)
-            agent.documents.remove(one)
+            host.documents.remove(one)
     if failed:
         _remove_all(task, (one["volume"] for one in items(task.document.want)
                            if one["source_type"] != "volume" and one["volume"] not in kept))
 
 
-def _release(agent: Agent, attachment: Document) -> None:
+def _release(host: LocalHost, attachment: Document) -> None:
     """Give a volume of another host back, now or as soon as that answers (``ways.Tending``)."""
     attachment.deleting = True
     attachment.state["delete"] = attachment.want["delete_on_termination"]
-    agent.documents.write(attachment)
+    host.documents.write(attachment)
     try:
-        ways.release(agent, attachment)
+        ways.release(host, attachment)
     except Unreachable as error:
         log.warning("the volume %s is to be given back later: %s", attachment.want["volume"], error)
     else:
-        agent.documents.remove(attachment)
+        host.documents.remove(attachment)
 
 
 def _remove_all(task: Task, made: Iterable[str]) -> None:
     """Volumes that were made for a server and not attached to it yet."""
     for id in made:
-        with task.agent.locks.hold("volume", id):
-            volume = task.agent.documents.get("volume", id)
-            if volume and not holders(task.agent, id):
+        with task.host.locks.hold("volume", id):
+            volume = task.host.documents.get("volume", id)
+            if volume and not holders(task.host, id):
                 _remove(task, volume)
 
 
 def _remove(task: Task, volume: Document) -> None:
     """A volume and its content; the document is marked first, so that a crash cannot leave half of it."""
     volume.deleting = True
-    task.agent.documents.write(volume)
-    drop(task.agent, volume)
-    task.agent.documents.remove(volume)
+    task.host.documents.write(volume)
+    drop(task.host, volume)
+    task.host.documents.remove(volume)

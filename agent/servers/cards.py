@@ -12,24 +12,25 @@ from magnetar_agent.volumes import attaching
 from magnetar_core.errors import MagnetarError
 
 if TYPE_CHECKING:
-    from magnetar_agent.drivers import Fields, Task
+    from magnetar_agent.documents import Fields
     from magnetar_agent.hypervisor import Domain, Nic
+    from magnetar_agent.task import Task
 
 
 def plug(task: Task, networks: list[Fields]) -> None:
     """Let the guest have the NICs of the document, and no others. When it does not let go of one, the document is what
     it was: *networks*."""
-    agent, id = task.agent, task.document.id
-    seen = agent.hypervisor.running(id)
+    host, id = task.host, task.document.id
+    seen = host.hypervisor.running(id)
     if seen is None:
         return  # it has stopped; its next start brings them
-    wanted = {nic.mac: nic for nic in (spec.nic(agent, one) for one in task.document.want["networks"])}
+    wanted = {nic.mac: nic for nic in (spec.nic(host, one) for one in task.document.want["networks"])}
     try:
         for nic in seen.nics:
             if nic.mac not in wanted or not _alike(nic, wanted[nic.mac]):
-                attaching.unplug(agent, id, nic, f"NIC {nic.mac}", task.operation)
+                attaching.unplug(host, id, nic, f"NIC {nic.mac}", task.operation)
         for nic in wanted.values():
-            attaching.plug(agent, id, nic)
+            attaching.plug(host, id, nic)
     except Exception:
         _back(task, seen)
         task.document.want["networks"] = networks
@@ -40,12 +41,12 @@ def plug(task: Task, networks: list[Fields]) -> None:
 
 def _back(task: Task, before: Domain) -> None:
     """Let the guest have again what it has let go of."""
-    now = task.agent.hypervisor.running(task.document.id)
+    now = task.host.hypervisor.running(task.document.id)
     there = {nic.mac for nic in now.nics} if now else set()
     for nic in before.nics:
         if now and nic.mac not in there:
             with suppress(MagnetarError):  # its next start brings it
-                attaching.plug(task.agent, task.document.id, nic)
+                attaching.plug(task.host, task.document.id, nic)
 
 
 def _alike(one: Nic, other: Nic) -> bool:

@@ -18,41 +18,41 @@ from magnetar_core.kinds.flavor import completed
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from magnetar_agent.agent import Agent
-    from magnetar_agent.drivers import Fields
+    from magnetar_agent.documents import Fields
+    from magnetar_agent.host import LocalHost
 
 SIZES = ("vcpus", "ram", "disk", "ephemeral", "swap")
 
 
-def complete(agent: Agent, want: Fields, document: Document | None) -> Fields:
+def complete(host: LocalHost, want: Fields, document: Document | None) -> Fields:
     """See ``Driver.complete``. Raises ``InvalidField`` naming the field, or ``Conflict`` for a MAC that is taken."""
     old = document.want if document else {}
     found = dict(want)
     if document is None and want.get("id"):
-        _uuid_is_free(agent, want["id"])
-    found["flavor"] = _flavor(agent, want["flavor"], old.get("flavor"))
-    image = _image(agent, want.get("image"), document)
+        _uuid_is_free(host, want["id"])
+    found["flavor"] = _flavor(host, want["flavor"], old.get("flavor"))
+    image = _image(host, want.get("image"), document)
     found["image"] = image.id if image else want.get("image")
     if image and found["image"] != old.get("image"):
         _fits(image, found["flavor"])
         found["config_drive"] = want["config_drive"] or image.want["properties"].get("img_config_drive") == "mandatory"
     if "rescue" in found:  # a document of an older agent does not have it
-        found["rescue"] = rescue.complete(agent, found, document)
-    found[blocks.FIELD] = blocks.complete(agent, found, document)
-    found["key_name"] = _key(agent, want.get("key_name"), old)
-    found["networks"] = _networks(agent, want["networks"], document)
-    found["virt_type"] = _virt_type(agent, want["virt_type"], old.get("virt_type"))
+        found["rescue"] = rescue.complete(host, found, document)
+    found[blocks.FIELD] = blocks.complete(host, found, document)
+    found["key_name"] = _key(host, want.get("key_name"), old)
+    found["networks"] = _networks(host, want["networks"], document)
+    found["virt_type"] = _virt_type(host, want["virt_type"], old.get("virt_type"))
     return found
 
 
-def _uuid_is_free(agent: Agent, id: str) -> None:
-    domain = agent.hypervisor.domain(id)
+def _uuid_is_free(host: LocalHost, id: str) -> None:
+    domain = host.hypervisor.domain(id)
     if domain is not None and not domain.owned:
         raise Conflict(f"The uuid {id} belongs to the libvirt domain {domain.name!r}, which Magnetar did not make and "
                        "does not touch. Use another uuid.", uuids=[id])
 
 
-def _flavor(agent: Agent, given: Any, old: Fields | None) -> Fields:
+def _flavor(host: LocalHost, given: Any, old: Fields | None) -> Fields:
     """Sizes of a flavor, and its name when it has one."""
     if isinstance(given, dict):
         if old and given.items() <= old.items():
@@ -60,7 +60,7 @@ def _flavor(agent: Agent, given: Any, old: Fields | None) -> Fields:
         whole = completed(given, old)
         sizes = {size: whole.get(size, 0) for size in SIZES}
         return {"name": given["name"], **sizes} if "name" in given else sizes
-    found = agent.documents.standing("flavor", given)
+    found = host.documents.standing("flavor", given)
     if found is None:
         if old and given == old.get("name"):
             return old
@@ -70,15 +70,15 @@ def _flavor(agent: Agent, given: Any, old: Fields | None) -> Fields:
     return {"name": found.name, **{size: found.want[size] for size in SIZES}}
 
 
-def _image(agent: Agent, given: str | None, document: Document | None) -> Document | None:
+def _image(host: LocalHost, given: str | None, document: Document | None) -> Document | None:
     """The image's document; ``None`` without one, or when the server has it already and the image has gone since."""
     if given is None:
         return None
     if document and given == document.want.get("image"):
-        return agent.documents.get("image", given)
-    if document and given == document.state.get("image_name") and agent.documents.standing("image", given) is None:
-        return agent.documents.get("image", document.want["image"]) or _gone(document)
-    return hold.bootable(agent, given)
+        return host.documents.get("image", given)
+    if document and given == document.state.get("image_name") and host.documents.standing("image", given) is None:
+        return host.documents.get("image", document.want["image"]) or _gone(document)
+    return hold.bootable(host, given)
 
 
 def _gone(document: Document) -> Document:
@@ -103,10 +103,10 @@ def _fits(image: Document, flavor: Fields) -> None:
                                      "that size, and a disk cannot shrink", disk)
 
 
-def _key(agent: Agent, given: str | None, old: Fields) -> str | None:
+def _key(host: LocalHost, given: str | None, old: Fields) -> str | None:
     if given is None or given == old.get("key_name"):
         return given
-    found = agent.documents.standing("keypair", given)
+    found = host.documents.standing("keypair", given)
     if found is None:
         missing(InvalidField("key_name", f"must name a keypair of this host, and there is none called {given!r}; make "
                                          "it first"), "keypair", given)
@@ -114,37 +114,37 @@ def _key(agent: Agent, given: str | None, old: Fields) -> str | None:
     return found.name
 
 
-def _virt_type(agent: Agent, given: str, old: str | None) -> str:
+def _virt_type(host: LocalHost, given: str, old: str | None) -> str:
     """kvm or qemu; ``auto`` keeps what the server has, else takes the best that works here."""
     if given == "auto":
-        asked = agent.settings.virt_type if agent.settings.virt_type != "auto" else None
-        return old or asked or ("kvm" if agent.hypervisor.kvm()["usable"] else "qemu")
+        asked = host.settings.virt_type if host.settings.virt_type != "auto" else None
+        return old or asked or ("kvm" if host.hypervisor.kvm()["usable"] else "qemu")
     if given == "kvm" and given != old:
-        kvm = agent.hypervisor.kvm()
+        kvm = host.hypervisor.kvm()
         if not kvm["usable"]:
             raise InvalidField("virt_type", f"cannot be kvm on this host: {kvm['reason']}; use qemu or auto")
     return given
 
 
-def _networks(agent: Agent, given: list[Fields], document: Document | None) -> list[Fields]:
+def _networks(host: LocalHost, given: list[Fields], document: Document | None) -> list[Fields]:
     """NICs with a MAC each: given, kept from before, or drawn."""
     old = list(document.want["networks"]) if document else []
-    cards = list(_cards(agent, given, old))
+    cards = list(_cards(host, given, old))
     found: list[Fields] = []
     for field, nic, kept in cards:
-        mac = nic.get("mac") or (kept["mac"] if kept else _draw(agent, {f["mac"] for f in found}))
-        other = None if kept else taken(agent, mac, document)  # what is kept was held against others when it came
+        mac = nic.get("mac") or (kept["mac"] if kept else _draw(host, {f["mac"] for f in found}))
+        other = None if kept else taken(host, mac, document)  # what is kept was held against others when it came
         if other:
             raise Conflict(f"{field}.mac: {mac} belongs to server {other.name!r}. Leave it out to have one drawn.",
                            field=f"{field}.mac", uuids=[other.id])
         if mac in {f["mac"] for f in found}:
             raise InvalidField(f"{field}.mac", "must differ from the other NICs'", mac)
         found.append({"model": "virtio", **nic, "mac": mac})
-    fixed.complete(agent, found, old, document)
+    fixed.complete(host, found, old, document)
     return found
 
 
-def _cards(agent: Agent, given: list[Fields], old: list[Fields]) -> Iterator[tuple[str, Fields, Fields | None]]:
+def _cards(host: LocalHost, given: list[Fields], old: list[Fields]) -> Iterator[tuple[str, Fields, Fields | None]]:
     """The name, the wish and the card from before (``None``: it is a new one) of each NIC."""
     keeping = list(old)
     for at, nic in enumerate(given):
@@ -154,7 +154,7 @@ def _cards(agent: Agent, given: list[Fields], old: list[Fields]) -> Iterator[tup
         if kept:
             keeping.remove(kept)
         elif not any(plug == (o.get("network"), o.get("bridge")) for o in old):
-            exists(agent, plug, field)
+            exists(host, plug, field)
         yield field, nic, kept
 
 
@@ -163,9 +163,9 @@ def macs(server: Document) -> list[str]:
     return [nic["mac"] for nic in server.want["networks"]]
 
 
-def taken(agent: Agent, mac: str, document: Document | None = None) -> Document | None:
+def taken(host: LocalHost, mac: str, document: Document | None = None) -> Document | None:
     """The server, other than that of *document*, that has the MAC."""
-    found = agent.documents.having("server", "mac", mac)
+    found = host.documents.having("server", "mac", mac)
     return next((one for one in found if document is None or one.id != document.id), None)
 
 
@@ -183,25 +183,25 @@ def _same(nic: Fields, old: Fields, plug: tuple[str | None, str | None]) -> bool
     return plug == (old.get("network"), old.get("bridge"))
 
 
-def exists(agent: Agent, plug: tuple[str | None, str | None], field: str) -> None:
+def exists(host: LocalHost, plug: tuple[str | None, str | None], field: str) -> None:
     network, bridge = plug
     if bridge is not None:
-        bridges = agent.hypervisor.bridges()
+        bridges = host.hypervisor.bridges()
         if bridge not in bridges:
             there = ", ".join(sorted(bridges)) or "none"
             raise InvalidField(f"{field}.bridge", "must be a bridge of this host, and there is none called "
                                                   f"{bridge!r}; there are {there}")
         return
     assert network is not None
-    known = agent.documents.find("network", network)
-    if known.deleting if known else network not in agent.hypervisor.networks():
+    known = host.documents.find("network", network)
+    if known.deleting if known else network not in host.hypervisor.networks():
         missing(InvalidField(f"{field}.network", f"must name a network, and there is none called {network!r}; make it "
                                                  "with the network module, or name a bridge"), "network", network)
 
 
-def _draw(agent: Agent, drawn: set[str]) -> str:
+def _draw(host: LocalHost, drawn: set[str]) -> str:
     """A MAC of QEMU's range that no server here has, and that is not among those *drawn*."""
     while True:
         mac = "52:54:00:" + ":".join(f"{byte:02x}" for byte in secrets.token_bytes(3))
-        if mac not in drawn and not taken(agent, mac):
+        if mac not in drawn and not taken(host, mac):
             return mac

@@ -10,17 +10,17 @@ from magnetar_core.kinds import Server
 from magnetar_core.power import RUNNING
 
 if TYPE_CHECKING:
-    from magnetar_agent.agent import Agent
+    from magnetar_agent.drivers import Drivers
 
 #: Of a server that is off.
 NOTHING: dict[str, Any] = {"virt_type": None, "uptime": None, "cpus": [], "memory": {}, "disks": [], "nics": []}
 
 
-def diagnostics(agent: Agent, key: str) -> dict[str, Any]:
+def diagnostics(drivers: Drivers, key: str) -> dict[str, Any]:
     """The state of the server and what its hypervisor has counted. Raises ``NotFound``, ``Ambiguous``."""
-    shown = reconcile.show(agent, Server, key)
-    found = agent.hypervisor.figures(str(shown["id"]))
+    shown = reconcile.show(drivers, Server, key)
+    found = drivers.host.hypervisor.figures(str(shown["id"]))
     if found is None and shown["power_state"] == RUNNING:  # it has stopped in between
-        shown = reconcile.show(agent, Server, str(shown["id"]))
+        shown = reconcile.show(drivers, Server, str(shown["id"]))
     known = {name: shown[name] for name in ("id", "power_state", "config_drive")}
     return {**known, **(found or NOTHING)}

@@ -10,22 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import Document, sync_folder
 from magnetar_agent.foresee import missing
+from magnetar_agent.images import importing
 from magnetar_agent.virt.disks import flush
 from magnetar_core.errors import Conflict, InvalidField, NoSpace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from magnetar_agent.agent import Agent
+    from magnetar_agent.host import LocalHost
 
 #: Names of the links.
 PARTS = ("base", "kernel", "ramdisk")
 BOOTABLE = ("raw", "qcow2", "iso", "aki")
 
 
-def bootable(agent: Agent, given: str, field: str = "image") -> Document:
+def bootable(host: LocalHost, given: str, field: str = "image") -> Document:
     """The document of the image *given*, from which a server can boot. Raises ``InvalidField`` naming *field*."""
-    found = agent.documents.standing("image", given)
+    found = host.documents.standing("image", given)
     if found is None:
         missing(InvalidField(field, f"must name an image of this host, and there is none called {given!r}; register "
                                     "it first"), "image", given)
@@ -39,44 +40,44 @@ def bootable(agent: Agent, given: str, field: str = "image") -> Document:
                                   "content first")
     if found.state["disk_format"] not in BOOTABLE:
         raise InvalidField(field, f"must be something to boot from, and {given!r} is a ramdisk")
-    for _name, _part in _parts(agent, found, field):
+    for _name, _part in _parts(host, found, field):
         pass
     return found
 
 
-def whole(agent: Agent, id: str) -> bool:
+def whole(host: LocalHost, id: str) -> bool:
     """Whether a server could be made from the image with this uuid now: its content is here, and what it boots with."""
-    image, driver = agent.documents.standing("image", id), agent.drivers["image"]
+    image = host.documents.standing("image", id)
     try:
         return image is not None and all(
-            driver.stored(one) for one in (image, *(part for _name, part in _parts(agent, image))))  # type: ignore[attr-defined]
+            importing.stored(one) for one in (image, *(part for _name, part in _parts(host, image))))
     except InvalidField:
         return False
 
 
-def _parts(agent: Agent, image: Document, field: str = "image") -> Iterator[tuple[str, Document]]:
+def _parts(host: LocalHost, image: Document, field: str = "image") -> Iterator[tuple[str, Document]]:
     """Kernel and ramdisk of the image, where it has them. Raises ``InvalidField`` for one without content."""
     for name in ("kernel", "ramdisk"):
         if reference := image.want.get(name):
-            part = agent.documents.find("image", reference)
+            part = host.documents.find("image", reference)
             if part is None or part.state.get("status") != "active":
                 raise InvalidField(field, f"{image.name!r} needs its {name} {reference!r}, which is not there")
             yield name, part
 
 
-def hold(agent: Agent, id: str, place: Path, prefix: str = "") -> dict[str, Any]:
+def hold(host: LocalHost, id: str, place: Path, prefix: str = "") -> dict[str, Any]:
     """Link the content of image *id* and of its kernel and ramdisk into *place*, each name after *prefix*.
 
     Returns what has to be known of it: *image*, *name*, *format*, *virtual_size*, *iso*, and *boot*, which is
     ``{ramdisk, cmdline}`` for one that boots by a kernel, else ``None``.
     """
-    image = agent.documents.get("image", id)
+    image = host.documents.get("image", id)
     if image is None:
         raise Conflict("The image was removed while the server was made. Register it again, then repeat the call.")
-    content, format = agent.drivers["image"].content(image)  # type: ignore[attr-defined]
+    content, format = importing.content_of(image)
     link(content, place / (prefix + ("kernel" if format == "aki" else "base")))
-    for name, part in _parts(agent, image):
-        link(agent.drivers["image"].base(agent, part.id)[0], place / (prefix + name))  # type: ignore[attr-defined]
+    for name, part in _parts(host, image):
+        link(importing.content_by_id(host, part.id)[0], place / (prefix + name))
     boots = image.want.get("kernel") or format == "aki"
     return {"image": image.id, "name": image.name, "format": format, "iso": format == "iso",
             "virtual_size": image.state.get("virtual_size") or 0,

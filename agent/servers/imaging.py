@@ -12,17 +12,18 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent import hypervisor as hv
 from magnetar_agent.documents import Document
+from magnetar_agent.images import importing
 from magnetar_agent.servers import GIB, blocks, folder, spec
+from magnetar_agent.storage import Disk
 from magnetar_agent.volumes import ways
 from magnetar_core.errors import Conflict
 from magnetar_core.kinds import Image
 from magnetar_core.power import MISSING, OFF, RUNNING, SUSPENDED, WANTED
 
 if TYPE_CHECKING:
-    from magnetar_agent.agent import Agent
-    from magnetar_agent.drivers import Fields
+    from magnetar_agent.documents import Fields
+    from magnetar_agent.host import LocalHost
     from magnetar_agent.operations import Operation
 
 log = logging.getLogger(__name__)
@@ -32,57 +33,57 @@ FILE = "snapshot"
 STOPPED, FROZEN, CRASH = "stopped", "frozen", "crash-consistent"
 
 
-def create(agent: Agent, document: Document, args: Fields, operation: Operation, request: str) -> Fields:
+def create(host: LocalHost, document: Document, args: Fields, operation: Operation, request: str) -> Fields:
     """Make the image ``args["name"]``; returns ``{"image": {id, name}, "consistency": …}``. The caller holds the
     server's lock. Asked again with the same *request*, it answers with the image that was made."""
     name = args["name"]
-    with agent.locks.hold("image", f"new {name.lower()}"):
-        there = next((image for image in agent.documents.list("image") if image.name == name), None)
+    with host.locks.hold("image", f"new {name.lower()}"):
+        there = next((image for image in host.documents.list("image") if image.name == name), None)
         if there and there.state.get("request") == request:
             return _answer(there)
         if there:
             raise Conflict(f"There is an image {name!r} already. Choose another name, or remove that image first.",
                            uuids=[there.id])
-        state = _state(agent, document)
-        image = _described(agent, document, args)
+        state = _state(host, document)
+        image = _described(host, document, args)
         image.state.update(server=document.id, request=request)
-        path = folder(agent, document.id) / FILE
+        path = folder(host, document.id) / FILE
         document.state["imaging"] = True
-        agent.documents.write(document)
+        host.documents.write(document)
         try:
-            image.state["consistency"] = _copy(agent, document, state, path, operation)
-            agent.drivers["image"].adopt(agent, image, path, operation)  # type: ignore[attr-defined]
+            image.state["consistency"] = _copy(host, document, state, path, operation)
+            importing.adopt(host, image, path, operation)
         except Exception:
-            clear(agent, document)
+            clear(host, document)
             raise
         document.state.pop("imaging")
-        agent.documents.write(document)
+        host.documents.write(document)
         return _answer(image)
 
 
-def clear(agent: Agent, document: Document) -> None:
+def clear(host: LocalHost, document: Document) -> None:
     """Take away what an attempt left that did not come to its end; fine when there is nothing. The caller holds the
     server's lock."""
-    hypervisor, path = agent.hypervisor, folder(agent, document.id) / FILE
-    with agent.locks.hold("copy", document.id):
+    hypervisor, path = host.hypervisor, folder(host, document.id) / FILE
+    with host.locks.hold("copy", document.id):
         hypervisor.abort_copy(document.id, path)
     hypervisor.thaw(document.id)
     for left in (path, path.with_name(FILE + ".part")):
         left.unlink(missing_ok=True)
-    for image in agent.documents.list("image"):
-        if image.state.get("server") == document.id and not agent.drivers["image"].stored(image):  # type: ignore[attr-defined]
-            agent.documents.remove(image)
+    for image in host.documents.list("image"):
+        if image.state.get("server") == document.id and not importing.stored(image):
+            host.documents.remove(image)
     document.state.pop("imaging", None)
-    agent.documents.write(document)
+    host.documents.write(document)
 
 
 def _answer(image: Document) -> Fields:
     return {"image": {"id": image.id, "name": image.name}, "consistency": image.state["consistency"]}
 
 
-def _state(agent: Agent, document: Document) -> str:
+def _state(host: LocalHost, document: Document) -> str:
     """The domain's state; raises ``Conflict`` where its root disk cannot be had."""
-    domain, name = agent.hypervisor.domain(document.id), document.name
+    domain, name = host.hypervisor.domain(document.id), document.name
     state = domain.state if domain else MISSING
     if document.want.get("rescue"):
         raise Conflict(f"Server {name!r} is rescued; somebody repairs its root disk just now. Unrescue it first.")
@@ -91,37 +92,37 @@ def _state(agent: Agent, document: Document) -> str:
     if state not in WANTED:
         raise Conflict(f"An image can be made of a server that is running, paused, suspended or off, and {name!r} is "
                        f"{state}.", power_state=state)
-    size, most = _size(agent, document), agent.settings.image_max_virtual_bytes
+    size, most = _size(host, document), host.settings.image_max_virtual_bytes
     if size > most:
         raise Conflict(f"The root disk of server {name!r} has {size} bytes, and the agent's setting "
                        f"image_max_virtual_bytes allows {most} for an image.")
     return state
 
 
-def _size(agent: Agent, document: Document) -> int:
+def _size(host: LocalHost, document: Document) -> int:
     """Bytes of the root disk."""
     item = blocks.root(document.want)
     if item is None:
         return int(document.state.get("root_bytes", 0))
-    volume = agent.documents.get("volume", item["volume"])
+    volume = host.documents.get("volume", item["volume"])
     return int(volume.want["size"] if volume else item.get("volume_size", 0)) * GIB
 
 
-def _root(agent: Agent, document: Document) -> hv.Disk:
+def _root(host: LocalHost, document: Document) -> Disk:
     """The root disk, which may be a volume, also of another host."""
     item = blocks.root(document.want)
-    root = spec.arranged(agent, document, rescued=False)[0]
+    root = spec.arranged(host, document, rescued=False)[0]
     if item and root.serial != item["volume"]:
         raise Conflict(f"The root disk of server {document.name!r} is the volume {item['volume']}, which is not "
                        "attached to it any more. Attach it again, then repeat the call.")
     if root.remote:
-        ways.reach(agent, document)
+        ways.reach(host, document)
     return root
 
 
-def _described(agent: Agent, document: Document, args: Fields) -> Document:
+def _described(host: LocalHost, document: Document, args: Fields) -> Document:
     """The image, which boots as the server does. Its properties are those that Nova gives a snapshot."""
-    base = agent.documents.get("image", document.want["image"]) if document.want["image"] else None
+    base = host.documents.get("image", document.want["image"]) if document.want["image"] else None
     want: dict[str, Any] = {**Image.defaults(), "name": args["name"], "description": args["description"],
                             "disk_format": "qcow2", "checksum": None}
     properties: dict[str, str] = {}
@@ -131,7 +132,7 @@ def _described(agent: Agent, document: Document, args: Fields) -> Document:
     if document.state.get("boot"):
         want.update(_boot(document, base))
     properties.update(args["metadata"], image_type="snapshot", instance_uuid=document.id)
-    want["min_disk"] = -(-_size(agent, document) // GIB)
+    want["min_disk"] = -(-_size(host, document) // GIB)
     want["properties"] = Image.field("properties").value.check(properties, "metadata")
     return Document("image", str(uuid.uuid4()), args["name"], want)
 
@@ -145,9 +146,9 @@ def _boot(document: Document, base: Document | None) -> Fields:
     return {name: base.want.get(name) for name in ("kernel", "ramdisk", "cmdline")}
 
 
-def _copy(agent: Agent, document: Document, state: str, path: Path, operation: Operation) -> str:
+def _copy(host: LocalHost, document: Document, state: str, path: Path, operation: Operation) -> str:
     """Copy the root disk to *path*; returns what can be said of the content."""
-    hypervisor, id, root = agent.hypervisor, document.id, _root(agent, document)
+    hypervisor, id, root = host.hypervisor, document.id, _root(host, document)
 
     def advance(done: int, total: int) -> None:
         operation.advance(done, total, "bytes", "copy the root disk")
@@ -155,7 +156,7 @@ def _copy(agent: Agent, document: Document, state: str, path: Path, operation: O
     if state in (OFF, SUSPENDED):
         hypervisor.copy_disk(root.remote or root.path, root.format, path, "qcow2", advance)
         return STOPPED if state == OFF else CRASH
-    with agent.locks.hold("copy", id):  # QEMU makes one at a time, and volumes are copied too
+    with host.locks.hold("copy", id):  # QEMU makes one at a time, and volumes are copied too
         frozen = hypervisor.freeze(id) if state == RUNNING else False
         try:
             hypervisor.begin_copy(id, root.target, path)

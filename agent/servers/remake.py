@@ -13,9 +13,9 @@ from magnetar_agent.servers import GIB, MIB, folder, hold
 from magnetar_core.errors import Conflict, Immutable
 
 if TYPE_CHECKING:
-    from magnetar_agent.agent import Agent
-    from magnetar_agent.documents import Document
-    from magnetar_agent.drivers import Fields, Task
+    from magnetar_agent.documents import Document, Fields
+    from magnetar_agent.host import LocalHost
+    from magnetar_agent.task import Task
 
 ROOT, EPHEMERAL, SWAP = "disk", "disk.ephemeral", "disk.swap"
 
@@ -88,17 +88,17 @@ def check(want: Fields, have: Fields) -> None:
                 "again.", fields=["flavor"])
 
 
-def gone(agent: Agent, document: Document) -> str | None:
+def gone(host: LocalHost, document: Document) -> str | None:
     """The uuid of the server's image when its root disk cannot be made from it again; else ``None``."""
     image = document.want["image"]
-    if image is None or hold.whole(agent, image):
+    if image is None or hold.whole(host, image):
         return None
-    return None if agent.documents.standing("image", image) is None and _kept(agent, document) else str(image)
+    return None if host.documents.standing("image", image) is None and _kept(host, document) else str(image)
 
 
-def _kept(agent: Agent, document: Document) -> bool:
+def _kept(host: LocalHost, document: Document) -> bool:
     """Whether the image's content is still held by the server's own links."""
-    base, place = document.state.get("base"), folder(agent, document.id)
+    base, place = document.state.get("base"), folder(host, document.id)
     if base is None or base.get("image", document.want["image"]) != document.want["image"]:
         return False
     return (place / ("kernel" if base["format"] == "aki" else "base")).exists()
@@ -112,7 +112,7 @@ def drop_swap(task: Task) -> None:
 def grow_ephemeral(task: Task) -> None:
     """Grow the ephemeral disk to the flavor's size; its file system is the guest's to grow."""
     size = wanted(task.document.want["flavor"])[EPHEMERAL]
-    task.agent.hypervisor.grow_disk(folder(task.agent, task.document.id) / EPHEMERAL, "qcow2", size)
+    task.host.hypervisor.grow_disk(folder(task.host, task.document.id) / EPHEMERAL, "qcow2", size)
     task.document.state.setdefault("sizes", {})[EPHEMERAL] = size
     task.keep()
 
@@ -123,7 +123,7 @@ def wipe(task: Task) -> None:
     names = [ROOT, "disk.new", SWAP, "config.iso"]
     names += [] if state["rebuild"]["preserve_ephemeral"] else [EPHEMERAL]
     image = document.want["image"]
-    if not (image and task.agent.documents.standing("image", image) is None and _kept(task.agent, document)):
+    if not (image and task.host.documents.standing("image", image) is None and _kept(task.host, document)):
         names += ["base", "kernel", "ramdisk"]
         for note in ("base", "boot", "iso"):
             state.pop(note, None)
@@ -142,12 +142,12 @@ def rebuilt(task: Task) -> None:
 
 def discard(task: Task) -> None:
     """Drop the memory of a suspended guest, which does not fit its new disk."""
-    task.agent.hypervisor.discard_save(task.document.id)
+    task.host.hypervisor.discard_save(task.document.id)
 
 
 def _forget(task: Task, names: list[str]) -> None:
     """Remove files; first the document says that they are not there, so that a crash leaves nothing believed."""
-    state, place = task.document.state, folder(task.agent, task.document.id)
+    state, place = task.document.state, folder(task.host, task.document.id)
     state["made"] = [name for name in state.get("made", []) if name not in names]
     state["sizes"] = {name: size for name, size in seen_sizes(task.document).items() if name not in names}
     task.keep()

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import libvirt  # type: ignore[import-untyped]
 
-from magnetar_agent.hypervisor import Disk, Nic
+from magnetar_agent.hypervisor import Nic
+from magnetar_agent.storage import Disk
 
 from .disks import direct_io
 from .domain import render_device

@@ -13,7 +13,8 @@ from xml.etree import ElementTree as ET
 
 import libvirt  # type: ignore[import-untyped]
 
-from magnetar_agent.hypervisor import Disk, Domain, DomainSpec, Nic, Remote
+from magnetar_agent.hypervisor import Domain, DomainSpec, Nic
+from magnetar_agent.storage import Disk, NetworkSource
 from magnetar_core.power import CRASHED, OFF, PAUSED, RUNNING, SUSPENDED
 
 from .templates import FOLDER, NAMESPACE, fill
@@ -145,11 +146,11 @@ def _disk(disk: ET.Element, tags: dict[str, str | None]) -> Disk:
     )
 
 
-def _remote(source: ET.Element) -> Remote:
+def _remote(source: ET.Element) -> NetworkSource:
     hosts = source.findall("host")
     socket = next((host.get("socket") for host in hosts if host.get("transport") == "unix"), None)
     auth, secret = source.find("auth"), source.find("auth/secret")
-    return Remote(
+    return NetworkSource(
         protocol=source.get("protocol", ""),
         name=source.get("name", ""),
         socket=Path(socket) if socket else None,

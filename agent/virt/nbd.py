@@ -26,7 +26,8 @@ from .disks import direct_io
 from .process import run
 
 if TYPE_CHECKING:
-    from magnetar_agent.hypervisor import Disk, Export
+    from magnetar_agent.hypervisor import Export
+    from magnetar_agent.storage import Disk
 
     from .connection import Connection
 

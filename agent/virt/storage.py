@@ -9,8 +9,7 @@ from xml.etree import ElementTree as ET
 
 import libvirt  # type: ignore[import-untyped]
 
-from magnetar_agent.hypervisor import Disk, Remote
-from magnetar_agent.storage import Content
+from magnetar_agent.storage import Content, Disk, NetworkSource
 from magnetar_core.errors import Conflict, HypervisorError, NoSpace
 
 from .process import run
@@ -141,7 +140,7 @@ def _content(pool: Any, volume: Any) -> Content:
     return Content(size, Disk(Path(volume.path()), "", "raw", block=kind == libvirt.VIR_STORAGE_VOL_BLOCK))
 
 
-def rbd(xml: str, name: str, pool: Any) -> Remote:
+def rbd(xml: str, name: str, pool: Any) -> NetworkSource:
     """How QEMU reaches the image *name* of a pool of type rbd, after the pool's *xml*."""
     source = ET.fromstring(xml).find("source")  # noqa: S314 (libvirt wrote it)
     if source is None or not source.findtext("name"):
@@ -152,6 +151,6 @@ def rbd(xml: str, name: str, pool: Any) -> Remote:
     if secret is not None and uuid is None:
         uuid = pool.connect().secretLookupByUsage(
             libvirt.VIR_SECRET_USAGE_TYPE_CEPH, secret.get("usage", "")).UUIDString()
-    return Remote("rbd", f"{source.findtext('name')}/{name}",
+    return NetworkSource("rbd", f"{source.findtext('name')}/{name}",
                   hosts=tuple((one.get("name", ""), one.get("port")) for one in source.findall("host")),
                   user=None if auth is None else auth.get("username"), secret=uuid)

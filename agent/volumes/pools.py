@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from magnetar_agent.documents import sync_folder
-from magnetar_agent.hypervisor import Disk, Progress
+from magnetar_agent.hypervisor import Progress
+from magnetar_agent.storage import Disk
 from magnetar_agent.volumes import ours
 from magnetar_agent.volumes.storage import StoragePool, copy, taken
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField
@@ -20,7 +21,7 @@ from magnetar_core.errors import Conflict, HypervisorError, InvalidField
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from magnetar_agent.agent import Agent
+    from magnetar_agent.host import LocalHost
     from magnetar_agent.hypervisor import Hypervisor
 
 DEFAULT = "default"
@@ -189,30 +190,30 @@ class FolderPool:
                                   f"{error.strerror}.") from error
 
 
-def named(agent: Agent, name: str, field: str = "pool") -> Pool:
+def named(host: LocalHost, name: str, field: str = "pool") -> Pool:
     """The pool *name*. Raises ``InvalidField`` naming *field*."""
-    given: Mapping[str, str] | None = agent.settings.pools.get(name)
+    given: Mapping[str, str] | None = host.settings.pools.get(name)
     if given is None and name == DEFAULT:
-        given = {"type": "dir", "path": str(Path(agent.settings.state_dir) / "volumes")}
+        given = {"type": "dir", "path": str(Path(host.settings.state_dir) / "volumes")}
     if given is None:
-        there = ", ".join(sorted({DEFAULT, *agent.settings.pools}))
+        there = ", ".join(sorted({DEFAULT, *host.settings.pools}))
         raise InvalidField(field, f"must be a pool of this host, which has {there}", name)
     if "path" in given:
-        return FolderPool(name, Path(given["path"]), agent.hypervisor, given["type"] == "nfs")
-    return StoragePool(name, given["libvirt_pool"], agent.hypervisor, given["type"] == "rbd",
-                       Path(agent.settings.state_dir) / "volumes")
+        return FolderPool(name, Path(given["path"]), host.hypervisor, given["type"] == "nfs")
+    return StoragePool(name, given["libvirt_pool"], host.hypervisor, given["type"] == "rbd",
+                       Path(host.settings.state_dir) / "volumes")
 
 
-def every(agent: Agent) -> list[Pool]:
+def every(host: LocalHost) -> list[Pool]:
     """All pools."""
-    return [named(agent, name) for name in sorted({DEFAULT, *agent.settings.pools})]
+    return [named(host, name) for name in sorted({DEFAULT, *host.settings.pools})]
 
 
-def orphans(agent: Agent) -> list[str]:
+def orphans(host: LocalHost) -> list[str]:
     """Files in pools of this host alone that no document knows. In a shared pool they may be another host's."""
-    known = {d.id for noun in ("volume", "volume_snapshot") for d in agent.documents.list(noun)}
+    known = {d.id for noun in ("volume", "volume_snapshot") for d in host.documents.list(noun)}
     found: list[str] = []
-    for pool in every(agent):
+    for pool in every(host):
         with suppress(Conflict):  # a pool that does not run has nothing to tell
             found += [f"{pool.disk(name, '').path}" for name in ([] if pool.shared else pool.names())
                       if name.partition(".")[0] not in known]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from magnetar_agent.hypervisor import Disk
+from magnetar_agent.storage import Disk
 from magnetar_agent.volumes import ours
 from magnetar_core.errors import Conflict, HypervisorError, MagnetarError, NoSpace
 

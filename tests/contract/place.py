@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.fake import FakeHypervisor
-from magnetar_agent.hypervisor import Disk, DomainSpec, Event
+from magnetar_agent.hypervisor import DomainSpec, Event
+from magnetar_agent.storage import Disk
 from magnetar_agent.virt import reservations
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import guest
 import pytest
 
-from magnetar_agent.hypervisor import Disk, DomainSpec, Event
+from magnetar_agent.hypervisor import DomainSpec, Event
+from magnetar_agent.storage import Disk
 from magnetar_agent.virt import LibvirtHypervisor
 from magnetar_core.errors import HypervisorDown
 from magnetar_core.power import CRASHED, OFF, RUNNING

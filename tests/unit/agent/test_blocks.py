@@ -37,12 +37,12 @@ def make(host: Host, *items: dict[str, Any], **want: Any) -> Any:
 
 def disks(host: Host) -> dict[str, str]:
     """Device to the name of the volume, or of the file."""
-    names = {v.id: v.name for v in host.agent.documents.list("volume")}
+    names = {v.id: v.name for v in host.agent.host.documents.list("volume")}
     return {d.target: names.get(d.path.name, d.path.name) for d in host.fake.domain(host.show()["id"]).disks}
 
 
 def volumes(host: Host) -> list[str]:
-    return [one.name for one in host.agent.documents.list("volume")]
+    return [one.name for one in host.agent.host.documents.list("volume")]
 
 
 def test_boot_from_a_volume_that_is_made_from_an_image(place: Host) -> None:
@@ -53,7 +53,7 @@ def test_boot_from_a_volume_that_is_made_from_an_image(place: Host) -> None:
     assert done.resource["status"] == "ACTIVE" and done.resource["image"] is None
     (root,) = done.resource["volumes_attached"]
     assert (root["device"], root["delete_on_termination"]) == ("vda", False)
-    shown = reconcile.show(place.agent, BY_NOUN["volume"], root["id"])
+    shown = reconcile.show(place.agent.drivers, BY_NOUN["volume"], root["id"])
     assert (shown["size"], shown["bootable"], shown["status"]) == (2, True, "in-use")
     assert disks(place) == {"vda": shown["name"], "vdz": "config.iso"}
     assert not make(place, ROOT).changed
@@ -139,7 +139,7 @@ def test_refused(place: Host, items: list[dict[str, Any]], want: dict[str, Any],
     before = volumes(place)
     with pytest.raises(InvalidField, match=why):
         make(place, *items, **want)
-    assert place.agent.documents.list("server") == [] and volumes(place) == before
+    assert place.agent.host.documents.list("server") == [] and volumes(place) == before
 
 
 def test_the_same_said_again_is_no_change(place: Host) -> None:
@@ -160,7 +160,7 @@ def test_a_volume_for_several_servers(place: Host) -> None:
     both = {**DATA, "uuid": "both"}
     make(place, both)
     place.ensure("server", "web2", {"flavor": SMALL, "block_device_mapping": [both]})
-    assert len(reconcile.show(place.agent, BY_NOUN["volume"], "both")["attachments"]) == 2
+    assert len(reconcile.show(place.agent.drivers, BY_NOUN["volume"], "both")["attachments"]) == 2
 
 
 def test_the_uuid_of_a_volume_that_is_made(place: Host) -> None:
@@ -215,7 +215,7 @@ def test_a_server_whose_image_is_gone_is_not_made_anew(place: Host) -> None:
 def test_a_volume_that_the_new_server_names_outlives_the_old_one(place: Host) -> None:
     gone = {**DATA, "delete_on_termination": True}
     make(place, gone, image="img", flavor=FLAVOR)
-    data = place.root / "state/volumes" / reconcile.show(place.agent, BY_NOUN["volume"], "data")["id"]
+    data = place.root / "state/volumes" / reconcile.show(place.agent.drivers, BY_NOUN["volume"], "data")["id"]
     before = data.stat().st_ino
     place.ensure("server", "web1", {"machine": "pc"}, on_immutable="recreate")
     assert volumes(place) == ["data"] and data.stat().st_ino == before and disks(place)["vdd"] == "data"
@@ -244,7 +244,7 @@ def test_what_a_volume_is_made_from_must_have_its_content(place: Host) -> None:
     make(place, {**ROOT, "delete_on_termination": True}, snap, DATA)
     before, files = volumes(place), place.root / "state/volumes"
     for noun, name in (("volume_snapshot", "snap"), ("volume", "data")):
-        kept = files / reconcile.show(place.agent, BY_NOUN[noun], name)["id"]
+        kept = files / reconcile.show(place.agent.drivers, BY_NOUN[noun], name)["id"]
         kept.rename(files / "away")
         with pytest.raises(Conflict, match=f"content of .* {name!r}"):
             place.ensure("server", "web1", {"machine": "pc"}, on_immutable="recreate")
@@ -270,7 +270,7 @@ def test_one_that_another_server_has(place: Host) -> None:
     make(place, DATA)
     with pytest.raises(Conflict, match="attached to another server"):
         place.ensure("server", "web2", {"flavor": SMALL, "block_device_mapping": [DATA]})
-    assert [d.name for d in place.agent.documents.list("server")] == ["web1"]
+    assert [d.name for d in place.agent.host.documents.list("server")] == ["web1"]
 
 
 @pytest.mark.parametrize("call", ["copy_disk", "make_disk", "define", "start"])
@@ -278,7 +278,7 @@ def test_a_making_that_fails_leaves_no_volume(place: Host, call: str) -> None:
     place.fake.fail_next(call, HypervisorError("it could not."))
     with pytest.raises(MagnetarError, match="could not"):
         make(place, ROOT, BLANK, DATA)
-    assert volumes(place) == ["data"] and place.agent.documents.list("volume_attachment") == []
+    assert volumes(place) == ["data"] and place.agent.host.documents.list("volume_attachment") == []
     assert len(list((place.root / "state/volumes").iterdir())) == 2
     assert make(place, ROOT, BLANK, DATA).changed
 
@@ -289,7 +289,7 @@ def test_a_making_that_fails_leaves_what_was_there_before(place: Host, call: str
     place.fake.fail_next(call, NoSpace())
     with pytest.raises(NoSpace):
         make(place, {**ROOT, **gone}, {**BLANK, **gone}, {**DATA, **gone})
-    assert volumes(place) == ["data"] and place.agent.documents.list("volume_attachment") == []
+    assert volumes(place) == ["data"] and place.agent.host.documents.list("volume_attachment") == []
     make(place, {**ROOT, **gone}, {**BLANK, **gone}, {**DATA, **gone})
     place.ensure("server", "web1", None)
     assert volumes(place) == []

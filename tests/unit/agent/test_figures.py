@@ -56,15 +56,15 @@ def test_users_are_the_sessions_of_people(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_server_is_told_with_its_state(host: Any) -> None:
     made = host.server(config_drive=True).resource
-    told = servers.diagnostics(host.agent, "web1")
+    told = servers.diagnostics(host.agent.drivers, "web1")
     assert (told["id"], told["power_state"], told["config_drive"]) == (made["id"], "running", True)
     assert told["uptime"] == UPTIME
     assert [cpu["id"] for cpu in told["cpus"]] == [0] and told["memory"]["maximum"] == 64 * 1024
     host.ensure("server", "web1", {"power": "off"})
-    assert servers.diagnostics(host.agent, made["id"]) == {
+    assert servers.diagnostics(host.agent.drivers, made["id"]) == {
         "id": made["id"], "power_state": "off", "config_drive": True, **servers.NOTHING}
     with pytest.raises(NotFound):
-        servers.diagnostics(host.agent, "web2")
+        servers.diagnostics(host.agent.drivers, "web2")
 
 
 def test_a_server_that_stops_meanwhile_is_off(host: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,9 +74,9 @@ def test_a_server_that_stops_meanwhile_is_off(host: Any, monkeypatch: pytest.Mon
         host.fake.guest_powers_off(uuid)
 
     monkeypatch.setattr(host.fake, "figures", stops)
-    assert servers.diagnostics(host.agent, made["id"])["power_state"] == "off"
+    assert servers.diagnostics(host.agent.drivers, made["id"])["power_state"] == "off"
 
 
 def test_the_host_is_told_without_libvirt(host: Any) -> None:
     host.fake.disconnect()
-    assert host.agent.hypervisor.uptime() == HOST
+    assert host.agent.host.hypervisor.uptime() == HOST

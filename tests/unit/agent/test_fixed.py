@@ -34,9 +34,9 @@ def card(address: Any = "192.168.100.7", mac: str = MAC, **more: Any) -> dict[st
 
 
 def drive(host: Host) -> tuple[Address | None, ...]:
-    document = host.agent.documents.find("server", "web1")
+    document = host.agent.host.documents.find("server", "web1")
     assert document
-    return tuple(fixed.told(host.agent, nic) for nic in document.want["networks"])
+    return tuple(fixed.told(host.agent.host, nic) for nic in document.want["networks"])
 
 
 def test_dhcp_gives_it_as_long_as_the_server_has_it(lan: Host) -> None:
@@ -97,7 +97,7 @@ def test_a_network_that_is_made_again_knows_it(lan: Host) -> None:
 def test_what_does_not_fit_is_refused(lan: Host, address: Any, rule: str) -> None:
     with pytest.raises(InvalidField, match=rf"networks\[0\]\.address: {rule}"):
         lan.server(networks=[card(address)])
-    assert lan.agent.documents.list("server") == [] and lan.fake.reserved("lan") == {}
+    assert lan.agent.host.documents.list("server") == [] and lan.fake.reserved("lan") == {}
 
 
 def test_an_address_that_is_taken_is_refused(lan: Host) -> None:
@@ -151,7 +151,7 @@ def test_a_making_that_fails_reserves_nothing(lan: Host, method: str) -> None:
     lan.fake.fail_next(method, HypervisorError("no"))
     with pytest.raises(HypervisorError):
         lan.server(networks=[card()])
-    assert lan.fake.reserved("lan") == {} and lan.agent.documents.list("server") == []
+    assert lan.fake.reserved("lan") == {} and lan.agent.host.documents.list("server") == []
     assert lan.server(networks=[card()]).resource["addresses"]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent import follow
+from magnetar_agent import boot
 from magnetar_agent.documents import Document
 from magnetar_agent.fake import FakeHypervisor
 from magnetar_agent.operations import Operation
@@ -92,7 +92,7 @@ def test_a_reboot_of_the_host(host: Host, running: str, monkeypatch: pytest.Monk
     host.ensure("network", "lan", {"mode": "isolated", "cidr": "10.99.0.0/24"})
     other = tmp_path / "other"
     other.write_text(content)
-    monkeypatch.setattr(follow, file, other)
+    monkeypatch.setattr(boot, file, other)
     host.agent.close()
     host.fake.host_reboots()
     host.restart()
@@ -132,9 +132,9 @@ class Hung:
         image(host, "img")
         host.server(image="img", flavor={**SMALL, "disk": 1})
         self.host, self.go, self.begun = host, threading.Event(), threading.Event()
-        system = host.agent.documents.find("image", "img")
+        system = host.agent.host.documents.find("image", "img")
         assert system is not None
-        host.agent.documents.write(Document("volume", VOLUME, "v", {
+        host.agent.host.documents.write(Document("volume", VOLUME, "v", {
             **Volume.defaults(), "name": "v", "size": 1, "pool": "default", "format": "qcow2", "image": system.id,
             "multiattach": False}, {"unfinished": True, "making": True}))
 
@@ -159,7 +159,7 @@ class Hung:
 
     def operation(self, kind: str) -> Operation:
         """What the agent finishes in the background."""
-        (found,) = [one for one in self.host.agent.operations.list() if one.kind == kind]
+        (found,) = [one for one in self.host.agent.host.operations.list() if one.kind == kind]
         return found
 
 
@@ -180,7 +180,7 @@ def test_what_is_finished_in_the_background_can_be_cancelled_and_is_begun_again(
     hung.reboot()
     assert hung.begun.wait(10)
     found = hung.operation("volume")
-    host.agent.operations.cancel(found.id)
+    host.agent.host.operations.cancel(found.id)
     assert found.wait(10) and found.status == "cancelled"
     host.restart()
     assert host.ensure("volume", "v", {}).resource["status"] == "available"  # type: ignore[index]
@@ -188,19 +188,19 @@ def test_what_is_finished_in_the_background_can_be_cancelled_and_is_begun_again(
 
 def test_a_server_that_is_being_made_waits_for_what_it_needs(host: Host) -> None:
     hung = Hung(host)
-    document = host.agent.documents.get("volume", VOLUME)
+    document = host.agent.host.documents.get("volume", VOLUME)
     assert document is not None
     item = {"source_type": "image", "destination_type": "volume", "uuid": document.want["image"], "boot_index": 0,
             "volume_size": 1}
     made = host.server("coming", block_device_mapping=[item], power="off").resource
-    server = host.agent.documents.get("server", made["id"])  # type: ignore[index]
+    server = host.agent.host.documents.get("server", made["id"])  # type: ignore[index]
     assert server is not None
     host.ensure("server", server.id, None)
     host.ensure("volume", server.want["block_device_mapping"][0]["volume"], None)
     server.want["block_device_mapping"][0]["volume"] = VOLUME
     server.want["power"] = "running"
     server.state = {"unfinished": True, "making": True, "volumes_drawn": True}
-    host.agent.documents.write(server)
+    host.agent.host.documents.write(server)
     hung.reboot()
     assert host.agent.follower.settled.wait(10) and hung.begun.wait(10)
     found = hung.operation("server")
@@ -226,15 +226,15 @@ def test_libvirt_comes_back_while_the_agent_finishes_something(host: Host) -> No
 def test_an_image_that_is_loaded_again_keeps_nobody_from_starting(host: Host) -> None:
     image(host, "img")
     host.server(image="img")
-    document = host.agent.documents.find("image", "img")
+    document = host.agent.host.documents.find("image", "img")
     assert document is not None
     checksum = "sha256:" + "0" * 64
     document.want.update(checksum=checksum, source={"url": "http://127.0.0.1:1/x"})
     document.state = {"unfinished": True}
-    host.agent.documents.write(document)
+    host.agent.host.documents.write(document)
     host.restart()
     assert host.show()["power_state"] == "running"
-    (found,) = [one for one in host.agent.operations.list() if one.kind == "image"]
+    (found,) = [one for one in host.agent.host.operations.list() if one.kind == "image"]
     assert found.status == "failed" and isinstance(found.exception, Unreachable)
     with pytest.raises(InvalidField, match="still loaded, or could not be"):
         host.server("next", image="img")

@@ -70,7 +70,7 @@ class Way:
 
 def folder(host: Any, _talk: object, path: Path) -> Path:
     """Where a server's file is at *host*."""
-    return Path(host.agent.settings.state_dir) / "servers" / path.parent.name
+    return Path(host.agent.host.settings.state_dir) / "servers" / path.parent.name
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def way(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> Way:
 
 def content(pair: Pair, id: str, host: Any = None) -> dict[str, bytes]:
     """All files of the server but notes."""
-    place = (host or pair.one).agent.settings.state_dir / "servers" / id
+    place = (host or pair.one).agent.host.settings.state_dir / "servers" / id
     return {path.name: path.read_bytes() for path in place.iterdir() if path.suffix not in (".part", ".at")}
 
 
@@ -96,7 +96,7 @@ def power(pair: Pair, wanted: str) -> None:
 @pytest.mark.parametrize("name", ["disk", "disk.ephemeral"])
 def test_what_the_guest_wrote_since_goes_along(pair: Pair, way: Way, name: str) -> None:
     id = pair.make(image="system", flavor=FLAVOR)
-    place = pair.one.agent.settings.state_dir / "servers" / id
+    place = pair.one.agent.host.settings.state_dir / "servers" / id
     way.broken("cold", "base")
     assert name in content(pair, id, pair.two)
     assert pair.one.runs(id)
@@ -124,7 +124,7 @@ def test_a_server_that_was_off_and_is_started_and_stopped_since(pair: Pair, way:
     id = pair.make(image="system", power="off")
     way.broken("cold", "base")
     power(pair, "running")
-    with (pair.one.agent.settings.state_dir / "servers" / id / "disk").open("r+b") as disk:
+    with (pair.one.agent.host.settings.state_dir / "servers" / id / "disk").open("r+b") as disk:
         disk.write(b"NEW")
     power(pair, "off")
     before = content(pair, id)
@@ -136,7 +136,7 @@ def test_a_server_that_was_off_and_is_started_and_stopped_since(pair: Pair, way:
 @pytest.mark.parametrize("running", [False, True])
 def test_a_disk_that_was_half_there_is_not_mixed_with_another(pair: Pair, way: Way, running: bool) -> None:
     id = pair.make(power="running" if running else "off")
-    disk = pair.one.agent.settings.state_dir / "servers" / id / "disk"
+    disk = pair.one.agent.host.settings.state_dir / "servers" / id / "disk"
     with disk.open("ab") as file:
         file.write(os.urandom(8 * MIB) + b"pattern" * 1000)
     way.broken("cold", "disk", sure=True)
@@ -158,7 +158,7 @@ def test_a_server_that_was_rebuilt_since(pair: Pair, way: Way, kind: str) -> Non
     old = content(pair, id)
     pair.one.side().client.ensure("server", "web1", {"image": "other", "user_data": "b3RoZXI="},
                                   on_immutable="rebuild")
-    with (pair.one.agent.settings.state_dir / "servers" / id / "disk").open("ab") as disk:
+    with (pair.one.agent.host.settings.state_dir / "servers" / id / "disk").open("ab") as disk:
         disk.write(b"pattern" * 1000)
     new = content(pair, id)
     assert all(old[name] != new[name] for name in ("config.iso", "base"))
@@ -174,7 +174,7 @@ def test_a_rebuilt_server_whose_image_was_there_already(pair: Pair, way: Way, mo
     pair.one.fake.fail_next("migrate", HypervisorError("The link broke."))
     way.broken("live", "")
     pair.one.side().client.ensure("server", "web1", {"image": "other"}, on_immutable="rebuild")
-    with (pair.one.agent.settings.state_dir / "servers" / id / "disk").open("ab") as disk:
+    with (pair.one.agent.host.settings.state_dir / "servers" / id / "disk").open("ab") as disk:
         disk.write(b"pattern" * 1000)
     before = content(pair, id)
     pair.migrate(type="live")
@@ -185,7 +185,7 @@ def test_a_rebuilt_server_whose_image_was_there_already(pair: Pair, way: Way, mo
 def test_a_disk_that_the_server_has_no_more(pair: Pair, way: Way) -> None:
     id = pair.make(image="system", power="off")
     way.broken("cold", "base")
-    place = pair.two.agent.settings.state_dir / "servers" / id
+    place = pair.two.agent.host.settings.state_dir / "servers" / id
     for name in ("disk.rescue", "disk.swap.part", "disk.swap.part.at"):
         (place / name).write_text("of before")
     pair.migrate()
@@ -217,7 +217,7 @@ def test_a_base_that_is_there_is_not_sent_again_when_the_image_goes(pair: Pair, 
 
 def test_a_disk_that_broke_off_goes_on(pair: Pair, way: Way) -> None:
     id = pair.make(power="off")
-    with (pair.one.agent.settings.state_dir / "servers" / id / "disk").open("ab") as file:
+    with (pair.one.agent.host.settings.state_dir / "servers" / id / "disk").open("ab") as file:
         file.write(os.urandom(8 * MIB) + b"pattern" * 1000)
     before = content(pair, id)
     way.broken("cold", "disk", sure=True)

@@ -220,7 +220,7 @@ def test_abort_of_what_the_agent_goes_on_with_by_itself(pair: Pair, resumed: Hel
     progress = shown["progress"]  # of a cold one that is held before its disk, nothing needs to have gone
     assert (progress["phase"], progress["done"]) == ("memory and disks", 5) or progress["phase"] == "files"
     assert [step.verb for step in abort(pair.one.side(), pair.two.side(), "web1")] == ["abort"] * 2
-    assert pair.one.agent.operations.get(shown["id"]).status == "cancelled"
+    assert pair.one.agent.host.operations.get(shown["id"]).status == "cancelled"
     pair.check(half["server"], pair.one)
     resumed.on.set()
     pair.migrate()
@@ -229,7 +229,7 @@ def test_abort_of_what_the_agent_goes_on_with_by_itself(pair: Pair, resumed: Hel
 
 def test_an_agent_that_stops_ends_what_it_goes_on_with_by_itself(pair: Pair, resumed: Held) -> None:
     (half,) = pair.one.side().client.list("migration")
-    operations = pair.one.agent.operations
+    operations = pair.one.agent.host.operations
     (operation,) = (one for one in operations.list() if one.key == half["id"])
     pair.one.stop()
     assert operation.wait(20) and operation.status == "cancelled"
@@ -372,7 +372,7 @@ def test_an_agent_dies(pair: Pair, kind: str, side: str, part: str, method: str)
     id = pair.make()
     here, there = pair.one, pair.two
     for number in range(1, 40):
-        thing = getattr((here if side == "source" else there).agent, part)
+        thing = getattr((here if side == "source" else there).agent.host, part)
         sides = here.side(), there.side()
         killer = Killer(thing, method, number, *sides)
         with suppress(MagnetarError):

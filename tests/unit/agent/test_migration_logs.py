@@ -42,7 +42,7 @@ def read(place: Path) -> dict[str, str]:
 def places(pair: Pair) -> tuple[Path, Path]:
     """The folders of a server that has logged much, on both hosts."""
     id = pair.make()
-    here, there = (host.agent.settings.state_dir / "servers" / id for host in (pair.one, pair.two))
+    here, there = (host.agent.host.settings.state_dir / "servers" / id for host in (pair.one, pair.two))
     for number in range(2):
         rotate(here)
         write(here, f"{number}\n")
@@ -96,7 +96,7 @@ def test_what_an_attempt_left_is_not_doubled(pair: Pair, places: tuple[Path, Pat
 
 def test_a_server_without_a_log(pair: Pair) -> None:
     id = pair.make()
-    here, there = (host.agent.settings.state_dir / "servers" / id for host in (pair.one, pair.two))
+    here, there = (host.agent.host.settings.state_dir / "servers" / id for host in (pair.one, pair.two))
     (here / "console.log").unlink()
     during(pair, lambda: write(here, "first\n"))
     pair.migrate(type="live")

@@ -271,7 +271,7 @@ def test_the_estimate_counts_from_the_first_byte(pair: Pair, monkeypatch: pytest
         clock[0] += 1000
         for done in (0, 0, 100, 200):
             going({"done": done, "total": 1000, "remaining": 1000 - done, "dirty_rate": 7})
-            told.append(next(iter(pair.one.agent.progress.values())))
+            told.append(next(iter(pair.one.agent.host.progress.values())))
             clock[0] += 10
         raise HypervisorError("enough.")
 

@@ -64,10 +64,10 @@ def test_disks_come_and_swap_goes(host: Host) -> None:
 
 def test_a_server_of_an_older_agent_has_the_disks_of_its_document(host: Host) -> None:
     host.server(flavor={**BIG}, power="off")
-    document = host.agent.documents.find("server", "web1")
+    document = host.agent.host.documents.find("server", "web1")
     assert document is not None
     del document.state["sizes"]
-    host.agent.documents.write(document)
+    host.agent.host.documents.write(document)
     assert not host.server(flavor=BIG).changed
     host.server(flavor={**BIG, "swap": 0})
     assert "disk.swap" not in sizes(host) and "disk.ephemeral" in sizes(host)
@@ -117,7 +117,7 @@ def test_what_a_rebuild_refuses_changes_nothing(host: Host) -> None:
     with pytest.raises(Immutable, match="keypair"):
         host.ensure("keypair", "k", {"public_key": KEY})
         host.ensure("keypair", "k", {"public_key": KEY.replace("IO0V", "IO1V")}, on_immutable="rebuild")
-    document = host.agent.documents.find("server", "web1")
+    document = host.agent.host.documents.find("server", "web1")
     assert document is not None and "rebuild" not in document.state and document.want["image"] is None
 
 
@@ -169,10 +169,10 @@ def test_an_image_whose_kernel_has_gone(host: Host) -> None:
         image(host, name)
     host.server(image="first")
     host.ensure("image", "second", {"source": {"path": str(host.root / "first")}, "disk_format": "raw"})
-    second = host.agent.documents.find("image", "second")
+    second = host.agent.host.documents.find("image", "second")
     assert second is not None
     second.want["kernel"] = "gone"
-    host.agent.documents.write(second)
+    host.agent.host.documents.write(second)
     before = (folder(host) / "disk").stat().st_ino
     for how in ("rebuild", "recreate"):
         with pytest.raises(InvalidField, match="needs its kernel 'gone', which is not there"):
@@ -209,12 +209,12 @@ def test_what_a_server_stands_on_is_not_noted_anew(host: Host) -> None:
     image(host, "system")
     host.server(image="system", flavor={**SMALL, "disk": 1}, power="off")
     id = host.show()["id"]
-    before = host.agent.documents.get("server", id).state["base"]  # type: ignore[union-attr]
+    before = host.agent.host.documents.get("server", id).state["base"]  # type: ignore[union-attr]
     (host.root / "new").write_bytes(qcow2(size=16 * MIB))
     host.ensure("image", "system", {"source": {"path": str(host.root / "new")}, "disk_format": "qcow2"},
                 on_immutable="recreate")
     host.server(flavor={**SMALL, "disk": 1, "swap": 8}, power="off")
-    after = host.agent.documents.get("server", id)
+    after = host.agent.host.documents.get("server", id)
     assert after and after.state["base"] == before and before["format"] == "raw"
     assert (folder(host) / "base").read_bytes().startswith(b"system")
 
@@ -244,7 +244,7 @@ def test_a_raw_root_disk_is_what_it_was_made_as(host: Host) -> None:
     with (folder(host) / "disk").open("r+b") as file:
         file.write(qcow2(size=3 * GIB)[:512])
     host.server(flavor={**SMALL, "disk": 1, "swap": 8}, power="off")
-    document = host.agent.documents.get("server", host.show()["id"])
+    document = host.agent.host.documents.get("server", host.show()["id"])
     assert document and document.state["root_bytes"] == GIB
     assert not host.server(flavor={**SMALL, "disk": 1, "swap": 8}, power="off").changed
 

@@ -132,7 +132,7 @@ def test_batch(client: Client) -> None:
 
 
 def test_body_limit(client: Client, host: Any) -> None:
-    status, answer = client.call("PUT", "/v1/flavor", ["x" * (host.agent.settings.body_max_bytes + 1)])
+    status, answer = client.call("PUT", "/v1/flavor", ["x" * (host.agent.host.settings.body_max_bytes + 1)])
     assert (status, answer["error"]["code"]) == (413, "too-large")
 
 

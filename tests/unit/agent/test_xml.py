@@ -20,8 +20,9 @@ import pytest
 import yaml
 from jinja2 import UndefinedError
 
-from magnetar_agent.hypervisor import Disk, DomainSpec, Nic, Remote
+from magnetar_agent.hypervisor import DomainSpec, Nic
 from magnetar_agent.networks import NetworkSpec
+from magnetar_agent.storage import Disk, NetworkSource
 from magnetar_agent.virt.domain import Seen, parse, render, render_device, state
 from magnetar_agent.virt.power import FREE
 from magnetar_agent.virt.probe import PROVED, firmware, probe
@@ -41,12 +42,12 @@ def spec_of(case: dict[str, Any]) -> DomainSpec:
     return DomainSpec(disks=disks, nics=nics, **{k: Path(v) if k in paths else v for k, v in case.items()})
 
 
-def remote_of(given: dict[str, Any] | None) -> Remote | None:
+def remote_of(given: dict[str, Any] | None) -> NetworkSource | None:
     """The source by a protocol that a case writes down."""
     if given is None:
         return None
     hosts = tuple((host, port) for host, port in given.pop("hosts", ()))
-    return Remote(**{**given, "hosts": hosts, "socket": Path(given["socket"]) if "socket" in given else None})
+    return NetworkSource(**{**given, "hosts": hosts, "socket": Path(given["socket"]) if "socket" in given else None})
 
 
 def xml_of(path: Path) -> str:
