@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent import boot
+from magnetar_agent import boot, follow
 from magnetar_agent.documents import Document
 from magnetar_agent.fake import FakeHypervisor
 from magnetar_agent.operations import Operation
