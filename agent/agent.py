@@ -18,11 +18,11 @@ from magnetar_agent.drivers.migration import MigrationDriver
 from magnetar_agent.drivers.network import NetworkDriver
 from magnetar_agent.drivers.server import ServerDriver
 from magnetar_agent.drivers.volume import SnapshotDriver, VolumeDriver
-from magnetar_agent.follow import Follower
 from magnetar_agent.host import LocalHost
 from magnetar_agent.migrations import target
-from magnetar_agent.servers import choose, fixed
-from magnetar_agent.volumes import exports, ways
+from magnetar_agent.power_sync import PowerSync
+from magnetar_agent.servers import addresses, resolve
+from magnetar_agent.volumes import exports, remote
 from magnetar_core.ensure import Permissions
 from magnetar_core.kinds import Server
 
@@ -40,31 +40,31 @@ class Agent:
 
     def __init__(self, settings: Settings, hypervisor: Hypervisor) -> None:
         self.host = LocalHost(settings, hypervisor)
-        self.host.documents.index(Server.noun, "mac", choose.macs)
-        self.host.documents.index(Server.noun, "address", fixed.given)
+        self.host.documents.index(Server.noun, "mac", resolve.macs)
+        self.host.documents.index(Server.noun, "address", addresses.fixed_addresses)
         self.images = ImageDriver()
         self.drivers = Drivers(self.host, (
             FlavorDriver(), KeypairDriver(), self.images, NetworkDriver(), VolumeDriver(), SnapshotDriver(),
             ExportDriver(), ServerDriver(), AttachmentDriver(), InterfaceDriver(), MigrationDriver()))
         self.host.ensure = self._ensure
         self.host.revise = partial(reconcile.revise, self.drivers)
-        self.follower = Follower(self.drivers)
-        self.tending = ways.Tending(self.host)
+        self.power_sync = PowerSync(self.drivers)
+        self.remote_volumes = remote.RemoteVolumes(self.host)
 
     def start(self) -> None:
         """Follow events from now on, and put right what happened while no agent ran."""
         self.host.hypervisor.on_event(self.host.count_reboot)
         exports.resume(self.host)
-        ways.resume(self.host)
+        remote.resume(self.host)
         target.resume(self.host)
-        self.follower.start()
-        self.tending.start()
+        self.power_sync.start()
+        self.remote_volumes.start()
 
     def close(self) -> None:
         """End operations and threads; the hypervisor is its maker's to close."""
         self.host.operations.close(self.host.settings.grace)
-        self.tending.close()
-        self.follower.close()
+        self.remote_volumes.close()
+        self.power_sync.close()
         self.host.links.close()
 
     def _ensure(self, kind: type[Kind], key: str, want: Fields | None, operation: Operation) -> Result:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The HTTP application: its front (request ids, admission, errors, figures), its table of routes, and its docs."""
+"""The HTTP application: its front (request ids, admission, errors, metrics), its table of routes, and its docs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from magnetar_agent import access, audit, inventory, openapi
 from magnetar_agent.metrics import Metrics
 from magnetar_agent.routes import Json, Resources, Tasks, key, query
-from magnetar_agent.servers.figures import diagnostics
+from magnetar_agent.servers.diagnostics import diagnostics
 from magnetar_agent.streams import Streams
 from magnetar_agent.version import API, version
 from magnetar_agent.watch import Feed
@@ -177,8 +177,8 @@ class Pages:
         return Json({"status": "ok" if connected else "libvirt does not answer", "libvirt": connected},
                     200 if connected else 503)
 
-    async def figures(self, _request: Request) -> Response:
-        """Figures in Prometheus' text format."""
+    async def metrics_text(self, _request: Request) -> Response:
+        """Metrics in Prometheus' text format."""
         return Response(await run_in_threadpool(self.metrics.text), media_type="text/plain; version=0.0.4")
 
     async def docs(self, request: Request) -> HTMLResponse:
@@ -207,7 +207,7 @@ class Application(Front):
         for method, where, endpoint, extra in (
             ("GET", "/v1", pages.root, {}),
             ("GET", "/healthz", pages.health, {}),
-            ("GET", "/metrics", pages.figures, openapi.text("Prometheus' text format")),
+            ("GET", "/metrics", pages.metrics_text, openapi.text("Prometheus' text format")),
             ("GET", "/docs", pages.docs, {"include_in_schema": False}),
             ("GET", "/v1/host", pages.host, openapi.shows(Host)),
             ("GET", "/v1/host/uptime", pages.uptime, openapi.uptime()),

@@ -31,7 +31,7 @@ def ensure_many(drivers: Drivers, kind: type[Kind], items: list[tuple[str, Field
     ``Cancelled`` when not all were done, naming those that were.
     """
     driver = drivers.of(kind)
-    looked = _Look(drivers.host, driver)
+    looked = _UnchangedItems(drivers.host, driver)
     answers: list[dict[str, Any] | None] = [looked.unchanged(*item) for item in items]
     waiting = [(at, items[at]) for at, answer in enumerate(answers) if answer is None]
     done = 0
@@ -40,8 +40,8 @@ def ensure_many(drivers: Drivers, kind: type[Kind], items: list[tuple[str, Field
         nonlocal done
         key, want, permissions = item
         try:
-            operation.check()
-            answer = ensure(drivers, kind, key, want, permissions, dry_run, _Part(operation, key)).as_dict()
+            operation.raise_if_cancelled()
+            answer = ensure(drivers, kind, key, want, permissions, dry_run, _ItemOperation(operation, key)).as_dict()
         except MagnetarError as error:
             answer = {"error": error.as_dict()}
         except Exception:
@@ -57,11 +57,11 @@ def ensure_many(drivers: Drivers, kind: type[Kind], items: list[tuple[str, Field
             for (at, _item), answer in zip(waiting, pool.map(one, [item for _at, item in waiting]), strict=True):
                 answers[at] = answer
     found = [answer for answer in answers if answer is not None]
-    _check(found)
+    _raise_if_cancelled(found)
     return found
 
 
-def _check(found: list[dict[str, Any]]) -> None:
+def _raise_if_cancelled(found: list[dict[str, Any]]) -> None:
     """Raise ``Cancelled`` where items were, naming those that were done."""
     stopped = [one["error"]["message"] for one in found if one.get("error", {}).get("code") == Cancelled.code]
     if not stopped:
@@ -72,19 +72,19 @@ def _check(found: list[dict[str, Any]]) -> None:
                     f"{told}".strip(), done=done)
 
 
-class _Part(Operation):
+class _ItemOperation(Operation):
     """The share of one item in a batch's operation: cancelled with it, and with progress of its own."""
 
     def __init__(self, whole: Operation, key: str) -> None:
         super().__init__(whole.name, whole.kind, key, whole.request_id, whole.caller)
         self._whole = whole
 
-    def check(self) -> None:
+    def raise_if_cancelled(self) -> None:
         """Raise ``Cancelled`` when the batch was cancelled."""
-        self._whole.check()
+        self._whole.raise_if_cancelled()
 
 
-class _Look:
+class _UnchangedItems:
     """Answers ensures that change nothing, from one snapshot and without locks: there is nothing to protect."""
 
     def __init__(self, host: LocalHost, driver: Driver) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import now, write_atomically
-from magnetar_agent.migrations import hurry, refuse_while_it_moves
+from magnetar_agent.migrations import force_complete, refuse_while_it_moves
 from magnetar_agent.reconcile import show
 from magnetar_agent.servers import actions
 from magnetar_agent.servers.actions import ACTIONS
@@ -35,8 +35,8 @@ def event(drivers: Drivers, kind: type[Kind], key: str, name: str, args: Mapping
 
     Answer: ``{"done": true, "resource": …}`` and what the action says besides (``actions``).
     """
-    if kind.noun == "migration" and name == hurry.EVENT:
-        hurry.hurry(drivers.host, key)
+    if kind.noun == "migration" and name == force_complete.EVENT:
+        force_complete.force_complete(drivers.host, key)
         return {"done": True, "resource": show(drivers, kind, key)}
     if kind.noun != "server" or name not in ACTIONS:
         raise InvalidField("event", f"must be one of {', '.join(ACTIONS)}, on a server", name)

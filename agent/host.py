@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Ensure(Protocol):
-    """``reconcile.ensure`` for the agent itself: nothing is allowed beyond what needs no permission, and it is done."""
+    """``reconcile.ensure`` without any permission, and not as a dry run."""
 
     def __call__(self, kind: type[Kind], key: str, want: Fields | None, operation: Operation) -> Result: ...
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Figures for Prometheus: requests, operations, servers by state, and whether libvirt answers."""
+"""Metrics for Prometheus: requests, operations, servers by state, and whether libvirt answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1, 5, 30, 120)
 
 
 class Metrics:
-    """The figures of one agent, in a registry of their own."""
+    """The metrics of one agent, in a registry of their own."""
 
     def __init__(self, host: LocalHost) -> None:
         self._host = host
@@ -42,18 +42,18 @@ class Metrics:
         self.seconds.labels(method).observe(seconds)
 
     def text(self) -> bytes:
-        """All figures in Prometheus' text format."""
+        """All metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
     def _ended(self, operation: Operation) -> None:
         self.operations.labels(operation.name, operation.status).inc()
 
     def describe(self) -> list[Any]:
-        """Nothing beforehand; looking costs calls to libvirt."""
+        """Nothing when registered, as a look costs calls to libvirt."""
         return []
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """What is true now; called at each scrape."""
+        """The current values; called at each scrape."""
         yield GaugeMetricFamily("magnetar_operations_running", "Operations that run or wait for a thread.",
                                 self._host.operations.running())
         states = self._states()

@@ -41,7 +41,7 @@ class Json(Response):
         return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
-class Event(Kind):
+class EventRequest(Kind):
     """Body of ``POST /v1/{kind}/{key}/events``: something done once, such as a reboot."""
 
     noun, plural = "event", "events"
@@ -212,7 +212,8 @@ class Resources:
     async def event(self, request: Request) -> Json:
         """Do something once, keyed by request id."""
         given = query(request, wait=seconds)
-        sent = {**Event.defaults(), **Event.check(await body(request, self.agent.host.settings.body_max_bytes))}
+        given_body = await body(request, self.agent.host.settings.body_max_bytes)
+        sent = {**EventRequest.defaults(), **EventRequest.check(given_body)}
         once, name = sent.get("request_id", request.state.request_id), key(request)
         return await self._work(
             request, str(sent["event"]), name, given.get("wait", self.agent.host.settings.wait), False,
@@ -260,7 +261,7 @@ class Tasks:
 
 
 def key(request: Request) -> str:
-    """The key in the path. The front hands a slash inside of a key on as NUL, which no name has."""
+    """The key in the path. ``app.path`` has turned slashes inside it into NUL, which no name has."""
     return str(request.path_params["key"]).replace("\x00", "/")
 
 

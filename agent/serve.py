@@ -104,7 +104,7 @@ def tcp_socket(address: tuple[str, int]) -> socket.socket:
     return found
 
 
-class Server(uvicorn.Server):
+class HttpServer(uvicorn.Server):
     """A uvicorn server without signal handlers: ``run`` has them, for both listeners."""
 
     @contextlib.contextmanager
@@ -113,7 +113,7 @@ class Server(uvicorn.Server):
         yield
 
 
-def listener(application: Application, settings: Settings, tls: ssl.SSLContext | None) -> Server:
+def listener(application: Application, settings: Settings, tls: ssl.SSLContext | None) -> HttpServer:
     """A server for *application*; each of its connections knows its caller."""
 
     class Protocol(H11Protocol):
@@ -139,10 +139,10 @@ def listener(application: Application, settings: Settings, tls: ssl.SSLContext |
         timeout_graceful_shutdown=LAST_ANSWERS)
     config.load()
     config.ssl = tls
-    return Server(config)
+    return HttpServer(config)
 
 
-async def _serve(agent: Agent, application: Application, servers: list[tuple[Server, socket.socket]]) -> None:
+async def _serve(agent: Agent, application: Application, servers: list[tuple[HttpServer, socket.socket]]) -> None:
     """Serve until a signal. While running operations have their time, everybody is still answered: reads as ever,
     changes with the 503 of ``Operations.start``, so that clients neither see a dead host nor give up. A second signal
     ends that at once."""
@@ -203,7 +203,7 @@ NO_TCP = ("listen is set, and there is neither tls_client_ca nor a token, so nob
           "does not listen on TCP. Make a token with `magnetar token create NAME --scope operate` and start it again.")
 
 
-def check(settings: Settings) -> list[str]:
+def check_settings(settings: Settings) -> list[str]:
     """What is worth saying about *settings* before an agent runs with them. Raises when it could not start."""
     said = []
     tokens = access.Tokens(settings.tokens_file)

@@ -38,14 +38,14 @@ CONSOLE_BYTES = 2**16
 
 
 class Upload:
-    """The body of a request as an iterator for a thread: it asks for the next piece, so nothing piles up here."""
+    """The body of a request as an iterator for a thread, which fetches it piece by piece, so nothing piles up."""
 
     def __init__(self, request: Request, operation_limit: int) -> None:
         self._body = request.stream()
         self._loop = asyncio.get_running_loop()
         self._limit = operation_limit
         self.received = 0
-        #: Set when the last byte has come, or nobody wants more.
+        #: Set when the last byte has come, or the reader has stopped.
         self.read = asyncio.Event()
 
     def pieces(self, operation: Operation) -> Iterator[bytes]:
@@ -76,7 +76,7 @@ class Upload:
         waited = 0.0
         try:
             while True:
-                operation.check()
+                operation.raise_if_cancelled()
                 try:
                     return future.result(0.5)
                 except TimeoutError:

@@ -14,7 +14,7 @@ from magnetar_agent.foresee import missing
 from magnetar_agent.migrations import ARRIVING, refuse_while_it_moves
 from magnetar_agent.servers import seen, spec
 from magnetar_agent.storage import Disk
-from magnetar_agent.volumes import attaching, finished, holders, ways
+from magnetar_agent.volumes import attaching, finished, holders, remote
 from magnetar_core.errors import Conflict, InvalidField, MagnetarError, Unreachable
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import VolumeAttachment
@@ -59,10 +59,10 @@ class AttachmentDriver(DocumentDriver):
         return attaching.identity(*pairs[0])
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Resolve server and volume, draw the device, and refuse what cannot be attached."""
+        """Resolve server and volume, choose the device name, and refuse what cannot be attached."""
         server = _named(host, "server", want["server"], document)
         refuse_while_it_moves(host.documents.get("server", server.id))
-        volume = _abroad(host, want, document) if want.get("origin") else \
+        volume = _remote_volume(host, want, document) if want.get("origin") else \
             _named(host, "volume", want["volume"], document)
         found = {**want, "server": server.id, "volume": volume.id, "name": f"{server.id}:{volume.id}"}
         if found["boot_index"] == -1:
@@ -78,7 +78,7 @@ class AttachmentDriver(DocumentDriver):
         return found
 
     def release(self, host: LocalHost, document: Document) -> None:
-        """The root disk stays, and the volumes of a server on its way do."""
+        """Refuse to detach the root disk, and volumes of a server that is migrating."""
         refuse_while_it_moves(host.documents.get("server", document.want["server"]))
         if document.state.get(ARRIVING):
             raise Conflict(f"The server of the volume is on its way to this host (migration {document.state[ARRIVING]}"
@@ -160,11 +160,11 @@ def _named(host: LocalHost, noun: str, key: str, document: Document | None) -> D
     return found
 
 
-def _abroad(host: LocalHost, want: Fields, document: Document | None) -> Document:
-    """What is to be known of a volume of another host."""
+def _remote_volume(host: LocalHost, want: Fields, document: Document | None) -> Document:
+    """A stand-in for the document of a volume of another host."""
     Uuid().check(want["volume"], "volume")
     origin = want["origin"]
-    ways.check(host, origin)
+    remote.check_origin(host, origin)
     if document and not document.want.get("origin"):
         raise Conflict("The volume is attached as one of this host. Detach it first.", field="origin")
     return Document("volume", want["volume"], origin["volume_name"], {
@@ -208,22 +208,22 @@ def _attach(task: Task) -> None:
         if server is None or server.deleting or disk is None:
             raise Conflict("The server or the volume was removed meanwhile.")
         if want.get("origin"):
-            ways.open(host, task.document)
+            remote.open(host, task.document)
         if attaching.plug(host, server.id, disk):
             host.hypervisor.define(spec.domain(host, server))
 
 
 def _detach(task: Task) -> None:
-    """Take it away from the running guest, which must let go of it, and from the definition."""
+    """Unplug it from the running guest, which has to release it, and remove it from the definition."""
     host, document, want = task.host, task.document, task.document.want
     with attaching.still(host, want["server"], want["volume"]):
         disk = Disk(host.settings.state_dir, want["device"], bus=want["bus"], serial=want["volume"])
-        with suppress(MagnetarError):  # its pool may not run: what counts is the device
+        with suppress(MagnetarError):  # its pool may not run; the device name is enough
             disk = attaching.disk(host, document) or disk
         try:
             attaching.unplug(host, want["server"], disk, f"Volume {_volume_name(host, document)!r}", task.operation)
         except Exception as error:
-            if document.deleting:  # it goes on being attached, also after a restart of the agent
+            if document.deleting:  # it stays attached, also after a restart of the agent
                 document.deleting = False
                 document.state["fault"] = {"code": getattr(error, "code", "internal"), "message": str(error)[:1024],
                                            "created": now()}
@@ -237,9 +237,9 @@ def _detach(task: Task) -> None:
 
 
 def _release(task: Task) -> None:
-    """Give a volume of another host back. Its host may be away: then this is repeated, by ``ways.Tending`` too."""
+    """Tell the volume's host that the attachment has ended. ``RemoteVolumes`` repeats it while that host is away."""
     try:
-        ways.release(task.host, task.document)
+        remote.release(task.host, task.document)
     except Unreachable as error:
         raise Unreachable(f"The server is without the volume, and {task.document.want['origin']['host'] or 'its host'} "
                           f"cannot be told so; until it is, the volume counts as attached there. {error}") from error

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""volume_export: leave for one server of another host to use a volume of this one; see ``volumes.exports``."""
+"""volume_export: permission for one server of another host to use a volume of this host; see ``volumes.exports``."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ExportDriver(DocumentDriver):
         return found
 
     def snapshot(self, host: LocalHost, document: Document | None = None) -> Any:
-        """Each looks for itself."""
+        """Nothing is shared between looks."""
         return None
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
@@ -105,5 +105,5 @@ def _open(task: Task) -> None:
 
 
 def _close(task: Task) -> None:
-    """Serve it no more."""
+    """Stop serving it."""
     exports.stop(task.host, task.document.id)

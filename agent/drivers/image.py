@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from magnetar_agent.documents import REPLACEMENT, Document, now
 from magnetar_agent.foresee import missing
 from magnetar_agent.images import content, importing, sources
-from magnetar_agent.images.store import Part, check
+from magnetar_agent.images.store import Part, check_digests
 from magnetar_core.errors import Conflict, ImageRefused, Immutable, InUse, InvalidField, NotFound
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import Image
@@ -70,7 +70,7 @@ class ImageDriver(DocumentDriver):
         if "path" in source:
             with sources.open_file(source["path"], host.settings.image_paths) as file:
                 _look(host, file, want.get("disk_format"))
-                check({name: hashlib.file_digest(file, name).hexdigest()
+                check_digests({name: hashlib.file_digest(file, name).hexdigest()
                        for name in [want["checksum"].partition(":")[0]]}, want["checksum"])
 
     def release(self, host: LocalHost, document: Document) -> None:
@@ -186,9 +186,9 @@ def _filled(task: Task, source: dict[str, Any]) -> Iterator[tuple[Part, dict[str
 
 def _drop(task: Task) -> None:
     """Remove the content. Servers that were made from it hold it by their own links."""
-    anew = None if task.document.deleting else task.document.state.get(REPLACEMENT)
-    if anew:
-        _make_ready(task, anew)
+    replacement = None if task.document.deleting else task.document.state.get(REPLACEMENT)
+    if replacement:
+        _make_ready(task, replacement)
     file = Path(task.document.state["file"])
     file.unlink(missing_ok=True)
     with suppress(OSError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""migration: one half of a server's way from one host to another; see ``migrations``."""
+"""migration: this host's half of a migration, source or target; see ``migrations``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import Fields
-from magnetar_agent.migrations import NATIVE, home, source, target
+from magnetar_agent.migrations import NATIVE, source, source_cleanup, target
 from magnetar_agent.task import Verb
 from magnetar_core.errors import InUse
 from magnetar_core.fields import SHOW
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from magnetar_agent.documents import Document
     from magnetar_agent.host import LocalHost
 
-#: For each side and phase: what the document's state says when it is reached, and the verb that reaches it.
-WAY: Mapping[str, tuple[tuple[str, str, str], ...]] = {
+#: For each side: phase, the note in the document's state when it is reached, and the verb that reaches it.
+PHASE_VERBS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
     "source": (("prepared", "claimed", "claim"), ("moved", "moved", "move"), ("settled", "left", "leave")),
     "target": (("prepared", "prepared", "prepare"), ("settled", "settled", "settle")),
 }
@@ -29,9 +29,9 @@ TEXT = {
     "prepare": "let the server in", "settle": "close the way", "recover": "take the server back",
     "abandon": "forget what has come",
 }
-BACK = {"source": "recover", "target": "abandon"}
+ABORT_VERBS = {"source": "recover", "target": "abandon"}
 VERBS: Mapping[str, Callable[..., None]] = {
-    "claim": source.claim, "move": source.move, "leave": home.leave, "recover": home.recover,
+    "claim": source.claim, "move": source.move, "leave": source_cleanup.leave, "recover": source_cleanup.recover,
     "prepare": target.prepare, "settle": target.settle, "abandon": target.abandon,
 }
 #: Ended migrations that are kept as a record.
@@ -44,11 +44,11 @@ def plan(want: Fields | None, have: Fields | None) -> Iterator[Step]:
     Phases are reached in order, and what is reached is not undone by asking for less."""
     if want is None:
         have = have or {"done": (), "side": "source"}
-        if WAY[have["side"]][-1][1] not in have["done"] and have["done"]:
-            yield Step(BACK[have["side"]], TEXT[BACK[have["side"]]])
+        if PHASE_VERBS[have["side"]][-1][1] not in have["done"] and have["done"]:
+            yield Step(ABORT_VERBS[have["side"]], TEXT[ABORT_VERBS[have["side"]]])
         return
     done = (have or {}).get("done", ())
-    for phase, mark, verb in WAY[want["side"]]:
+    for phase, mark, verb in PHASE_VERBS[want["side"]]:
         if PHASES.index(phase) <= PHASES.index(want["phase"]) and mark not in done:
             yield Step(verb, TEXT[verb])
 
@@ -71,16 +71,16 @@ class MigrationDriver:
             host.links.required()
             id = document.id if document else want.get("id")
             if want["side"] == "source":
-                want = {**want, "manifest": source.manifest(host, source.check(host, want, id))}
+                want = {**want, "manifest": source.manifest(host, source.check_source(host, want, id))}
             else:
-                target.check(host, want)
+                target.check_target(host, want)
         elif document.state.get("claimed") or want["side"] == "target":
             least = max(want["phase"], document.want["phase"], key=PHASES.index)
             want = {**want, "phase": least}
         return want
 
     def check_replacement(self, host: LocalHost, want: Fields, given: Fields, document: Document) -> None:
-        """Another move that is as this one was."""
+        """A migration is never recreated."""
 
     def release(self, host: LocalHost, document: Document) -> None:
         """What has arrived must be settled first."""
@@ -104,7 +104,7 @@ class MigrationDriver:
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
         """What has been reached."""
-        done = tuple(mark for _phase, mark, _verb in WAY[document.want["side"]] if document.state.get(mark))
+        done = tuple(mark for _phase, mark, _verb in PHASE_VERBS[document.want["side"]] if document.state.get(mark))
         return {**document.want, "done": done}
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:

@@ -13,7 +13,7 @@ from ipaddress import IPv4Network
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.networks import NetworkSeen, NetworkSpec
-from magnetar_agent.servers import fixed
+from magnetar_agent.servers.addresses import dhcp_hosts
 from magnetar_core import addresses
 from magnetar_core.errors import Conflict, InUse, InvalidField
 from magnetar_core.kinds import Network
@@ -33,7 +33,7 @@ _DOMAIN = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}(?
 
 
 @dataclass(frozen=True)
-class Seen:
+class HostNetworks:
     """One look at the host: libvirt networks by name, and bridges."""
 
     networks: Mapping[str, NetworkSeen]
@@ -71,13 +71,13 @@ class NetworkDriver(DocumentDriver):
             raise InUse(f"Network {document.name!r} is used by {', '.join(users)}. Remove these servers, or their NICs "
                         "on it, first.", users=users)
 
-    def snapshot(self, host: LocalHost, document: Document | None = None) -> Seen:
+    def snapshot(self, host: LocalHost, document: Document | None = None) -> HostNetworks:
         """Networks and bridges of the host."""
-        return Seen(host.hypervisor.networks(), host.hypervisor.bridges())
+        return HostNetworks(host.hypervisor.networks(), host.hypervisor.bridges())
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
         """The document, and whether it is *made* (in libvirt, by us), *active*, and starts by itself."""
-        seen: Seen = snapshot or self.snapshot(host)
+        seen: HostNetworks = snapshot or self.snapshot(host)
         if document.want["mode"] == "bridge":
             return {**document.want, "made": False, "active": document.want["bridge"] in seen.bridges}
         network = seen.networks.get(document.name)
@@ -108,7 +108,7 @@ def _make(task: Task) -> None:
         uuid=task.document.id, name=want["name"], mode=want["mode"], bridge=want["bridge"],
         address=str(net.network_address + 1), prefix=net.prefixlen, dhcp_start=want["dhcp_start"],
         dhcp_end=want["dhcp_end"], domain=want["domain"], mtu=want["mtu"],
-        hosts=fixed.hosts(task.host, task.document) if want["dhcp"] else ()))
+        hosts=dhcp_hosts(task.host, task.document) if want["dhcp"] else ()))
 
 
 def _remove(task: Task) -> None:

@@ -10,7 +10,8 @@ from magnetar_agent import hypervisor as hv
 from magnetar_agent import servers
 from magnetar_agent.documents import Fields
 from magnetar_agent.migrations import refuse_while_it_moves
-from magnetar_agent.servers import blocks, choose, fixed, hold, remake, rescue, spec, verbs
+from magnetar_agent.servers import addresses, block_devices, image_links, rescue, resize, resolve, spec, verbs
+from magnetar_agent.servers.rebuild import missing_image
 from magnetar_agent.task import Verb
 from magnetar_core.errors import Conflict
 from magnetar_core.fields import SHOW
@@ -52,7 +53,7 @@ TEXT = {
 def plan(want: Fields | None, have: Fields | None) -> Iterator[Step]:
     """Yield the steps from *have* to *want*. *have* is ``observe``'s view: the server's fields as they are, and
     ``power`` (``missing`` without a domain), ``todo`` (files to make), ``lost`` (files gone), the sizes of disks
-    (``remake.seen``), ``rescue.seen``, ``transient`` (undefined from outside: it would go when it stops), ``gone`` (an
+    (``resize.seen``), ``rescue.seen``, ``transient`` (undefined from outside: it would go when it stops), ``gone`` (an
     image that is no longer here), and what the caller allows or asks for besides: ``allow_reboot``, ``rebuild``.
 
     Raises ``Conflict`` or ``Immutable`` where there is no way that loses nothing.
@@ -80,50 +81,56 @@ def _gone(have: Fields | None) -> Iterator[str]:
 
 def _there(want: Fields, have: Fields) -> Iterator[str]:
     power, rebuild = have["power"], have.get("rebuild")
-    if rebuild and blocks.root(want):
+    if rebuild and block_devices.root(want):
         raise Conflict(f"The root disk of server {want['name']!r} is a volume, which a rebuild would not make anew. "
                        "Make another server, or change what the volume holds.")
-    remake.check(want, have)
-    sizes = tuple(remake.steps(want, have))
+    resize.check_disks(want, have)
+    sizes = tuple(resize.steps(want, have))
     differs = [] if power == MISSING else _differs(want, have)
     rescues = rescue.verbs(want, have)
-    rescue.check(want, have, bool(sizes) or "flavor" in differs)
+    rescue.check_changes(want, have, bool(sizes) or "flavor" in differs)
     plugs = differs == ["networks"] and not (sizes or rebuild or rescues) and {power, want["power"]} <= {*LIVE}
-    if not plugs and (differs or sizes or rebuild or rescues) and power in (*LIVE, SUSPENDED):
+    changes = bool(differs or sizes or rebuild or rescues)
+    if not plugs and changes and power in (*LIVE, SUSPENDED):
         yield from _off(want, have, differs or ["flavor"])
         power = OFF
-    if rebuild:
-        if power == CRASHED:
-            yield "destroy"
-            power = OFF
-        yield "wipe"
-    if "drop_swap" in sizes:
-        yield "drop_swap"
-    if blocks.items(want) and not have.get("volumes_made"):
-        yield "volumes"
-    if rebuild or set(have["todo"]) - {"config.iso"} or remake.adds(want, have):
-        yield "disks"
-    if (rebuild or "config.iso" in have["todo"]) and want["config_drive"]:
-        yield "drive"
-    yield from fixed.verbs(want, have)
+    if rebuild and power == CRASHED:
+        yield "destroy"
+        power = OFF
+    yield from _files(want, have, sizes)
+    yield from addresses.verbs(want, have)
     yield from ("plug",) * plugs
     yield from (verb for verb in (*sizes, *rescues) if verb not in ("drop_swap", "unrescue"))
     told = [name for name in ("name", "description") if want[name] != have.get(name)]
     if power == MISSING or have.get("transient") or differs or told or rebuild or rescues:
         yield "define"
-    if "unrescue" in rescues:
-        yield "unrescue"
-    if rebuild:
-        yield "rebuilt"
+    yield from (verb for verb in rescues if verb == "unrescue")
+    yield from ("rebuilt",) * bool(rebuild)
     if power == CRASHED and want["power"] != OFF:
         yield "destroy"
     yield from verbs_between(OFF if power in (MISSING, CRASHED) else power, want["power"])
 
 
+def _files(want: Fields, have: Fields, sizes: tuple[str, ...]) -> Iterator[str]:
+    """The verbs that make disks, volumes and config drive while the server is off. *sizes*: those of a resize."""
+    rebuild = have.get("rebuild")
+    if rebuild:
+        yield "wipe"
+    if "drop_swap" in sizes:
+        yield "drop_swap"
+    if block_devices.items(want) and not have.get("volumes_made"):
+        yield "volumes"
+    if rebuild or set(have["todo"]) - {"config.iso"} or resize.adds(want, have):
+        yield "disks"
+    if (rebuild or "config.iso" in have["todo"]) and want["config_drive"]:
+        yield "drive"
+
+
 def _differs(want: Fields, have: Fields) -> list[str]:
     """Fields that QEMU takes up at its next start only."""
-    found = ["flavor"] if remake.differs(want, have) else []
-    return found + ["networks"] * (fixed.without(want["networks"]) != fixed.without(have["networks"]))
+    found = ["flavor"] if resize.differs(want, have) else []
+    wanted, seen = addresses.without_addresses(want["networks"]), addresses.without_addresses(have["networks"])
+    return found + ["networks"] * (wanted != seen)
 
 
 def _off(want: Fields, have: Fields, names: list[str]) -> Iterator[str]:
@@ -153,26 +160,28 @@ class ServerDriver:
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
         """Resolve flavor, image, networks, key and kind of virtualisation; draw MACs."""
         refuse_while_it_moves(document)
-        return choose.complete(host, want, document)
+        return resolve.complete(host, want, document)
 
     def check_replacement(self, host: LocalHost, want: Fields, given: Fields, document: Document) -> None:
         """What it is made from must still be here; the server's own hold on it goes with the old one."""
         for field, image, old in (("image", want["image"], document.want["image"]),
                                   ("rescue", _rescue_image(want), _rescue_image(document.want))):
-            # What a dry run foresees is not here yet.
-            if image and not hold.whole(host, image) and (image == old or host.documents.get("image", image)):
+            # A dry run may assume an image that is not here yet.
+            if not image or not (image == old or host.documents.get("image", image)):
+                continue
+            if not image_links.is_complete(host, image):
                 raise Conflict(f"{field}: the image of server {document.name!r} is no longer on this host, or has no "
                                "content there, so the server cannot be made anew. Register it again and send its "
                                "content, or name another image.", field=field)
-        blocks.anew(host, want, document)
+        block_devices.check_replacement(host, want, document)
 
     def release(self, host: LocalHost, document: Document) -> None:
         """A server may go unless it is on its way to another host."""
         refuse_while_it_moves(document)
 
-    def snapshot(self, host: LocalHost, document: Document | None = None) -> servers.Snapshot:
+    def snapshot(self, host: LocalHost, document: Document | None = None) -> servers.HostView:
         """All domains in one pass; leases and networks when first asked for."""
-        return servers.Snapshot(host, servers.seen(host, document.id) if document else host.hypervisor.domains())
+        return servers.HostView(host, servers.seen(host, document.id) if document else host.hypervisor.domains())
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
         """The server's fields as domain and files show them."""
@@ -187,10 +196,10 @@ class ServerDriver:
             "power": MISSING,
             "todo": tuple(name for name in needed if name not in made),
             "lost": tuple(name for name in absent if name in made and name != "config.iso"),
-            **remake.seen(document),
+            **resize.seen(document),
         }
         if snapshot is None:  # somebody plans: whether a rebuild could use the image
-            have["gone"] = remake.gone(host, document)
+            have["gone"] = missing_image(host, document)
         have.update(rescue.seen(host, document, domain))
         if "config.iso" in absent and "config.iso" in made:
             have["todo"] += ("config.iso",)
@@ -198,10 +207,10 @@ class ServerDriver:
             have.update(spec.seen(host, document, domain))
             have["power"] = _power(document, domain)
             have["transient"] = not domain.persistent
-        look = snapshot or servers.Snapshot(host, {})
-        have["attached"] = bool(look.volumes(document.id) or blocks.items(document.want))
-        have[fixed.RESERVED] = document.state.get(fixed.RESERVED, [])
-        have["told"] = bool(fixed.told_of(document))
+        look = snapshot or servers.HostView(host, {})
+        have["attached"] = bool(look.volumes(document.id) or block_devices.items(document.want))
+        have[addresses.RESERVED] = document.state.get(addresses.RESERVED, [])
+        have["told"] = bool(addresses.reservations_of(document))
         have["volumes_made"] = bool(document.state.get("volumes_made"))
         return have
 
@@ -213,7 +222,7 @@ class ServerDriver:
         """Nova's names for what it is and does."""
         want, state = document.want, document.state
         power = (have or {}).get("power", MISSING)
-        domains = snapshot or servers.Snapshot(host, {})
+        domains = snapshot or servers.HostView(host, {})
         known = {
             **want,
             "volumes_attached": [_attached(host, one) for one in domains.volumes(document.id)],

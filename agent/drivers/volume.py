@@ -52,13 +52,13 @@ class VolumeDriver(DocumentDriver):
             raise InvalidField("format", "must be raw for a volume with multiattach: two QEMUs would ruin a qcow2")
         least = source(host, found, document)
         if document is None or not finished(document):
-            pool.check()
+            pool.check_usable()
             found["size"] = _size(found.get("size"), least)
         return found
 
     def check_replacement(self, host: LocalHost, want: Fields, given: Fields, document: Document) -> None:
-        """Its pool and its source must do for it; the source cannot be what it takes the place of."""
-        pools.named(host, want["pool"]).check()
+        """Its pool and source must be usable, and the source cannot be the volume that is replaced."""
+        pools.named(host, want["pool"]).check_usable()
         for field, kind in SOURCES.items():
             origin = host.documents.get(kind, want[field]) if want.get(field) else None
             if origin and origin.id == document.id:
@@ -287,7 +287,7 @@ def _grow(task: Task) -> None:
     host, document, size = task.host, task.document, task.document.want["size"] * GIB
     live = _running(host, document)
     pool = pools.named(host, document.want["pool"])
-    with exports.aside(host, document.id):
+    with exports.not_served(host, document.id):
         if pool.beneath or not live:
             pool.grow(document.id, document.want["format"], size)
         for uuid, target in _running(host, document) if live else ():  # a rescue may have come in between

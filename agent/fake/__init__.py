@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from magnetar_agent.documents import now
 from magnetar_agent.fake.devices import Devices
 from magnetar_agent.fake.disks import Disks
-from magnetar_agent.fake.figures import Figures
-from magnetar_agent.fake.inside import Inside
+from magnetar_agent.fake.guest_agent import GuestAgent
 from magnetar_agent.fake.migrate import Migrations
 from magnetar_agent.fake.state import FakeDomain, FakeNetwork, host_of, parse
+from magnetar_agent.fake.statistics import Statistics
 from magnetar_agent.fake.storage import Storage
 from magnetar_agent.hypervisor import Event
 from magnetar_agent.networks import Lease, NetworkSeen, NetworkSpec
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["FakeHypervisor"]
 
 
-class FakeHypervisor(Inside, Devices, Figures, Migrations, Storage, Disks):
+class FakeHypervisor(GuestAgent, Devices, Statistics, Migrations, Storage, Disks):
     """See the head of this file. *delay* seconds pass in each call; *folder* keeps the state."""
 
     #: What ``routes`` gives: the host is on no network that anybody could meet.

@@ -21,7 +21,7 @@ from magnetar_core.errors import HypervisorError
 from magnetar_core.power import LIVE, OFF, PAUSED
 
 if TYPE_CHECKING:
-    from magnetar_agent.hypervisor import Going, Gone, Passage
+    from magnetar_agent.hypervisor import Going, Gone, MigrationParams
 
 #: Bytes that the path of a unix socket may have (sockaddr_un).
 LONGEST = 107
@@ -81,7 +81,7 @@ class Migrations(State):
         with self._call("stray"):
             return
 
-    def migrate(self, uuid: str, passage: Passage, going: Going, gone: Gone) -> None:
+    def migrate(self, uuid: str, passage: MigrationParams, going: Going, gone: Gone) -> None:
         with self._call("migrate"):
             domain = self._domains[uuid]
         if domain.state not in LIVE:

@@ -99,7 +99,7 @@ class State:
 
     @contextmanager
     def _change(self, *names: str) -> Iterator[list[str]]:
-        """Change things under the lock, by name: ``domain UUID``, ``network NAME``, ``host NETWORK MAC``, ``copies``.
+        """Change things under the lock, by name: ``domain UUID``, ``network NAME``, ``host NETWORK MAC``, ``backup``.
         They are written down then, with those that are added to the list; events are told of without the lock."""
         changed = list(names)
         with self._lock:

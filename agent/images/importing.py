@@ -59,7 +59,7 @@ def advance(operation: Operation, total: int | None, phase: str, done: int) -> N
 
 def checked_content(host: LocalHost, want: Fields, part: Part) -> content.Facts:
     """What the part is, settled on disk. Raises ``ImageRefused`` or ``InvalidField`` unless it is what is wanted."""
-    part.check(want.get("checksum"))
+    part.check_digests(want.get("checksum"))
     facts = content.inspect(part.head(), part.size, host.settings.image_max_virtual_bytes, want.get("disk_format"))
     check_boot_fields(want, facts.format)
     part.settle()

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import Document, now
 from magnetar_agent.link import Offer
-from magnetar_agent.link.talk import Talk
+from magnetar_agent.link.rpc import Rpc
 from magnetar_agent.migrations import AGENT, DISKS, LIBVIRT, NATIVE, QEMU, volumes
-from magnetar_agent.migrations.wire import NOTE, PART, have, receive
+from magnetar_agent.migrations.transfer import NOTE, PART, bytes_present, receive
 from magnetar_agent.operations import Operation
-from magnetar_agent.servers import GIB, choose, fixed, folder, spec
+from magnetar_agent.servers import GIB, addresses, folder, resolve, spec
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, MagnetarError, NoSpace, NotFound
 from magnetar_core.kinds import Server
 from magnetar_core.power import LIVE, RUNNING
@@ -40,7 +40,7 @@ NAME = re.compile(r"[a-z][a-z0-9.-]{0,63}")
 
 
 # Before -----------------------------------------------------------------------------------------------------------
-def check(host: LocalHost, want: Fields) -> None:
+def check_target(host: LocalHost, want: Fields) -> None:
     """Raise ``Conflict``, ``InvalidField`` or ``NoSpace`` for what cannot come, before anything is done."""
     told = want.get("manifest")
     if not isinstance(told, dict) or told.get("server") != want["server"]:
@@ -49,12 +49,12 @@ def check(host: LocalHost, want: Fields) -> None:
         raise Conflict(f"Server {told['name']!r} is on this very host ({host.name}). Choose another target.")
     _is_free(host, want["server"])
     for at, nic in enumerate(told["networks"]):
-        choose.exists(host, (nic.get("network"), nic.get("bridge")), f"networks[{at}]")
-    fixed.complete(host, [dict(nic) for nic in told["networks"]], [], None)
+        resolve.check_network(host, (nic.get("network"), nic.get("bridge")), f"networks[{at}]")
+    addresses.complete(host, [dict(nic) for nic in told["networks"]], [], None)
     for nic in told["networks"]:
-        if other := choose.taken(host, nic["mac"]):
+        if other := resolve.mac_owner(host, nic["mac"]):
             raise Conflict(f"The MAC {nic['mac']} belongs to server {other.name!r} of the target.")
-    volumes.fit(host, told)
+    volumes.check_origins(host, told)
     _can_run(host, told, want["type"] == "live")
     _room(host, told)
 
@@ -131,7 +131,7 @@ def prepare(task: Task) -> None:
 
 
 def offer(host: LocalHost, document: Document) -> None:
-    """The doors of this migration; after a restart of the agent again."""
+    """Offer the doors of this migration; also after a restart of the agent."""
     run = run_folder(host, document.id)
     host.links.offer(Offer(document.id, frozenset([document.want["peer"]]), {
         AGENT: partial(_talk, host, document.id), LIBVIRT: host.hypervisor.libvirt_socket(),
@@ -155,24 +155,24 @@ def run_folder(host: LocalHost, id: str) -> Path:
 
 # The talk ---------------------------------------------------------------------------------------------------------
 def _talk(host: LocalHost, id: str, sock: socket.socket, _peer: str) -> None:
-    """What the source says, line by line, and the answers."""
-    with Talk(sock) as talk:
-        while (line := talk.hear()) is not None:
+    """Answer the calls of the source."""
+    with Rpc(sock) as talk:
+        while (line := talk.receive()) is not None:
             try:
                 op = OPS.get(str(line.get("op")))
                 if op is None:
                     raise InvalidRequest(f"The target does not know {line.get('op')!r}; is its agent older?")
                 answer = op(host, _document(host, id), talk, line)
             except MagnetarError as error:
-                talk.say({"error": error.as_dict()})
+                talk.send({"error": error.as_dict()})
                 if line.get("op") == "file":
-                    return  # the rest of the file may still come: it would be taken for lines
+                    return  # the rest of the file may still come, and would be read as lines
             except Exception:
                 log.exception("migration %s: %s failed", id, line.get("op"))
-                talk.say({"error": MagnetarError().as_dict()})
+                talk.send({"error": MagnetarError().as_dict()})
                 return
             else:
-                talk.say(answer)
+                talk.send(answer)
 
 
 def _document(host: LocalHost, id: str) -> Document:
@@ -182,13 +182,13 @@ def _document(host: LocalHost, id: str) -> Document:
     return found
 
 
-def _look(host: LocalHost, document: Document, _talk: Talk, _line: Fields) -> Fields:
+def _look(host: LocalHost, document: Document, _talk: Rpc, _line: Fields) -> Fields:
     """Whether all of the server is here."""
     return {"arrived": bool(document.state.get("arrived")) or (
         document.want["type"] == "live" and host.hypervisor.arrived(document.want["server"]))}
 
 
-def _begin(host: LocalHost, document: Document, _talk: Talk, line: Fields) -> Fields:
+def _begin(host: LocalHost, document: Document, _talk: Rpc, line: Fields) -> Fields:
     """Keep the server's document and make its disks; what an earlier attempt left of a running guest goes."""
     given, id = line["document"], document.want["server"]
     _not_arrived(document)
@@ -205,13 +205,13 @@ def _begin(host: LocalHost, document: Document, _talk: Talk, line: Fields) -> Fi
     run.mkdir(mode=0o770, parents=True, exist_ok=True)
     host.hypervisor.permit([run])
     run.chmod(0o770)  # QEMU makes its sockets in it
-    volumes.come(host, document, line.get("volumes", []))
+    volumes.prepare(host, document, line.get("volumes", []))
     server = _server(document)
-    cards = [spec.nic(host, nic) for nic in server.want["networks"]]
+    nics = [spec.nic(host, one) for one in server.want["networks"]]
     return {
         # "have" is what earlier agents go by: they do not say states, and are to send everything.
         "have": {}, "kept": kept, "folder": str(place), "run": str(run),
-        "nics": {card.mac: [card.network, card.bridge] for card in cards}, NATIVE: document.state[NATIVE],
+        "nics": {nic.mac: [nic.network, nic.bridge] for nic in nics}, NATIVE: document.state[NATIVE],
         "xml": host.hypervisor.render(spec.domain(host, server)),
     }
 
@@ -223,10 +223,10 @@ def _kept(place: Path, files: list[str], states: Fields) -> Fields:
     for path in place.iterdir():
         if path.name.removesuffix(NOTE).removesuffix(PART) not in names and (path.is_symlink() or not path.is_dir()):
             path.unlink()
-    return {name: have(place / name, states.get(name)) for name in sorted(names)}
+    return {name: bytes_present(place / name, states.get(name)) for name in sorted(names)}
 
 
-def _file(host: LocalHost, document: Document, talk: Talk, line: Fields) -> Fields:
+def _file(host: LocalHost, document: Document, talk: Rpc, line: Fields) -> Fields:
     """One file."""
     _not_arrived(document)
     place = folder(host, document.want["server"])
@@ -236,7 +236,7 @@ def _file(host: LocalHost, document: Document, talk: Talk, line: Fields) -> Fiel
     return {}
 
 
-def _ready(host: LocalHost, document: Document, _talk: Talk, _line: Fields) -> Fields:
+def _ready(host: LocalHost, document: Document, _talk: Rpc, _line: Fields) -> Fields:
     """All files are here: make the disks that libvirt will fill, and let QEMU read what it must."""
     _not_arrived(document)
     place = folder(host, document.want["server"])
@@ -249,7 +249,7 @@ def _ready(host: LocalHost, document: Document, _talk: Talk, _line: Fields) -> F
     return {}
 
 
-def _arrive(host: LocalHost, document: Document, _talk: Talk, _line: Fields) -> Fields:
+def _arrive(host: LocalHost, document: Document, _talk: Rpc, _line: Fields) -> Fields:
     """The guest is off at the source for good: from here on the server is this host's."""
     if not document.state.get("arrived"):
         if document.want["type"] == "live" and not host.hypervisor.arrived(document.want["server"]):
@@ -264,15 +264,15 @@ def _arrive(host: LocalHost, document: Document, _talk: Talk, _line: Fields) -> 
     return {}
 
 
-def _drop(host: LocalHost, document: Document, _talk: Talk, _line: Fields) -> Fields:
-    """Forget what has come."""
+def _drop(host: LocalHost, document: Document, _talk: Rpc, _line: Fields) -> Fields:
+    """Remove what has come."""
     _not_arrived(document)
     _discard(host, document.want["server"])
     _erase(host, document)
     return {}
 
 
-OPS: Mapping[str, Callable[[LocalHost, Document, Talk, Any], Fields]] = {
+OPS: Mapping[str, Callable[[LocalHost, Document, Rpc, Any], Fields]] = {
     "look": _look, "begin": _begin, "file": _file, "ready": _ready, "arrive": _arrive, "drop": _drop,
 }
 
@@ -292,9 +292,9 @@ def _server(document: Document) -> Document:
     """The server's document as it came; its fields are checked as those of a wish are."""
     given = document.state["server"]
     fields = {name: given["want"].get(name) for name in {f.name for f in Server.settable()} & set(given["want"])}
-    fields["flavor"] = {size: given["want"]["flavor"][size] for size in choose.SIZES}
+    fields["flavor"] = {size: given["want"]["flavor"][size] for size in resolve.SIZES}
     Server.check(fields, partial=True)
-    state = {name: note for name, note in given["state"].items() if name != fixed.RESERVED}  # that was its DHCP
+    state = {name: note for name, note in given["state"].items() if name != addresses.RESERVED}  # that was its DHCP
     return Document("server", document.want["server"], str(given["name"]), dict(given["want"]), state,
                     created_at=str(given["created_at"]))
 
@@ -304,7 +304,7 @@ def _take_over(host: LocalHost, document: Document) -> None:
     """Let the guest run if it ran, then keep the server's document and have it made so."""
     server = _server(document)
     if host.documents.get("server", server.id) is None:
-        volumes.have(host, document)
+        volumes.keep(host, document)
         volumes.connect(host, server.id)
         if document.want["type"] == "live" and server.want["power"] == RUNNING and \
                 host.hypervisor.arrived(server.id):
@@ -316,12 +316,12 @@ def _take_over(host: LocalHost, document: Document) -> None:
     try:
         host.ensure(Server, server.id, {}, operation)
     except MagnetarError as error:
-        # It is here, and says itself what is wrong with it.
+        # It is here, and its own fault says what is wrong.
         log.warning("server %s arrived and cannot be made as wanted: %s", server.name, error)
 
 
 def settle(task: Task) -> None:
-    """The source is done: let nobody in any more."""
+    """The source is done: close the link and remove what only the migration needed."""
     host, document = task.host, task.document
     if not document.state.get("arrived"):
         raise Conflict("The server has not arrived here yet. Move it first: phase moved on the source.")
@@ -336,7 +336,7 @@ def settle(task: Task) -> None:
 
 
 def abandon(task: Task) -> None:
-    """Nothing comes any more. Raises ``Conflict`` when it is here already."""
+    """Abort: remove what has come. Raises ``Conflict`` when the server has arrived."""
     host, document = task.host, task.document
     if document.state.get("settled"):
         return
@@ -349,14 +349,14 @@ def abandon(task: Task) -> None:
 
 
 def _erase(host: LocalHost, document: Document) -> None:
-    volumes.forget(host, document)
+    volumes.drop(host, document)
     shutil.rmtree(run_folder(host, document.id), ignore_errors=True)
     if host.documents.get("server", document.want["server"]) is None:
         shutil.rmtree(folder(host, document.want["server"]), ignore_errors=True)
 
 
 def _discard(host: LocalHost, id: str) -> None:
-    """A copy of a guest that never ran here."""
+    """Remove the domain of a guest that never ran here."""
     if host.documents.get("server", id) is None:
         domain = host.hypervisor.domain(id)
         if domain is not None and domain.owned:

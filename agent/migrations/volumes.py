@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The volumes of a server on its way. They stay where they are; who may reach them changes, and by which way.
+"""The volumes of a migrating server. They stay where they are; who may reach them changes, and through which socket.
 
-The source lends: a volume of its own is exported to the target, as a stand-in while the guest still writes to it here,
-and the host of another's volume lets the target in too. Once the guest is off here for good, stand-ins become the disks
-themselves (``yield_disks``), and QEMU at the target, where the guest stands still, connects again. In the end only the
-target is let in (``let_go``), or only the source as before (``take_back``).
+The source shares them (``share``): it exports its own volumes to the target, as stand-ins while the guest still writes
+here, and the hosts of other volumes let the target in too. When the guest is off here for good, the disks themselves are
+served instead of stand-ins (``serve_disks``), and QEMU at the target, whose guest is still paused, connects again. In the
+end only the target is let in (``release``), or only the source as before (``revoke``).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import Document
 from magnetar_agent.migrations import ARRIVING
-from magnetar_agent.volumes import attaching, exports, pools, ways
+from magnetar_agent.volumes import attaching, exports, pools, remote
 from magnetar_core.errors import Conflict, InvalidRequest, MagnetarError, NotFound
 from magnetar_core.kinds import VolumeAttachment, VolumeExport
 
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 # The source -------------------------------------------------------------------------------------------------------
-def check(host: LocalHost, server: Document, want: Fields) -> None:
+def check_attachments(host: LocalHost, server: Document, want: Fields) -> None:
     """Raise ``Conflict`` for volumes that cannot go along."""
     for one in attaching.of_server(host, server.id, leaving=True):
         volume = host.documents.get("volume", one.want["volume"])
@@ -43,20 +43,20 @@ def check(host: LocalHost, server: Document, want: Fields) -> None:
                            field="on_time_limit")
 
 
-def told(host: LocalHost, server: Document) -> list[Fields]:
+def describe(host: LocalHost, server: Document) -> list[Fields]:
     """The volumes in the manifest."""
     return [{"volume": one.want["volume"], "origin": _origin(host, one)}
             for one in attaching.of_server(host, server.id)]
 
 
-def lend(host: LocalHost, server: Document, peer: str, live: bool) -> list[Fields]:
+def share(host: LocalHost, server: Document, peer: str, live: bool) -> list[Fields]:
     """Let *peer* reach all of them; what it is to keep as its attachments."""
     found = []
     for one in attaching.of_server(host, server.id):
         if one.want.get("origin"):
-            one.state[ways.LENT] = peer
+            one.state[remote.LENT] = peer
             host.documents.write(one)
-            ways.tell(host, one, "admit", peer=peer)
+            remote.request(host, one, "admit", peer=peer)
         else:
             _export(host, one, server.name, peer, live)
         found.append({"id": one.id, "want": {**one.want, "origin": _origin(host, one)},
@@ -78,30 +78,30 @@ def _export(host: LocalHost, attachment: Document, server: str, peer: str, live:
     exports.start(host, document)
 
 
-def yield_disks(host: LocalHost, server: str) -> None:
-    """The guest is off here: serve the disks themselves."""
+def serve_disks(host: LocalHost, server: str) -> None:
+    """The guest is off here: serve the disks themselves instead of stand-ins."""
     for export in host.documents.list("volume_export"):
         if export.want["server"] == server and export.state.pop("stand_in", False):
             host.documents.write(export)
             exports.start(host, export)
 
 
-def let_go(host: LocalHost, server: str, peer: str) -> None:
-    """The server is *peer*'s: this host needs its volumes no more. Raises ``Unreachable``."""
+def release(host: LocalHost, server: str, peer: str) -> None:
+    """The server is on *peer* now: this host gives up its volumes. Raises ``Unreachable``."""
     for one in attaching.of_server(host, server, leaving=True):
         if one.want.get("origin"):
             with suppress(NotFound):  # we have said so before, and are not let in any more
-                ways.tell(host, one, "keep", peer=peer)
-            ways.close(host, one)
+                remote.request(host, one, "keep", peer=peer)
+            remote.close(host, one)
         host.documents.remove(one)
 
 
-def take_back(host: LocalHost, server: str) -> None:
-    """The server stays: nobody else reaches its volumes. A host that does not answer now is told later."""
+def revoke(host: LocalHost, server: str) -> None:
+    """The server stays: the target may no longer reach its volumes. A host that does not answer is told later."""
     for one in attaching.of_server(host, server):
         if one.want.get("origin"):
             try:
-                ways.amend(host, one)
+                remote.end_sharing(host, one)
             except MagnetarError as error:
                 log.warning("the host of volume %s is told later that the server stays: %s", one.want["volume"], error)
             continue
@@ -112,21 +112,21 @@ def take_back(host: LocalHost, server: str) -> None:
 
 
 # The target -------------------------------------------------------------------------------------------------------
-def fit(host: LocalHost, told: Fields) -> None:
+def check_origins(host: LocalHost, told: Fields) -> None:
     """Raise ``Conflict`` or ``InvalidField`` for volumes that this host cannot reach."""
     for one in told.get("volumes", []):
         if one["origin"]["pool"]:
-            ways.check(host, one["origin"])
-            pools.named(host, one["origin"]["pool"], "origin.pool").check()
+            remote.check_origin(host, one["origin"])
+            pools.named(host, one["origin"]["pool"], "origin.pool").check_usable()
 
 
-def come(host: LocalHost, migration: Document, given: list[Fields]) -> None:
-    """Keep the attachments, and open the ways to the volumes."""
-    forget(host, migration)
+def prepare(host: LocalHost, migration: Document, given: list[Fields]) -> None:
+    """Write the attachments, and open the sockets to the volumes."""
+    drop(host, migration)
     for one in given:
         document = _checked(migration, one)
         host.documents.write(document)
-        ways.open(host, document)
+        remote.open(host, document)
 
 
 def _checked(migration: Document, given: Fields) -> Document:
@@ -143,16 +143,16 @@ def _checked(migration: Document, given: Fields) -> Document:
                     created_at=str(given["created_at"]))
 
 
-def forget(host: LocalHost, migration: Document) -> None:
-    """They do not come."""
+def drop(host: LocalHost, migration: Document) -> None:
+    """The migration is aborted: remove the attachments."""
     for one in host.documents.list("volume_attachment"):
         if one.state.get(ARRIVING) == migration.id:
-            ways.close(host, one)
+            remote.close(host, one)
             host.documents.remove(one)
 
 
-def have(host: LocalHost, migration: Document) -> None:
-    """They are this host's now."""
+def keep(host: LocalHost, migration: Document) -> None:
+    """The server has arrived: its attachments are this host's now."""
     for one in host.documents.list("volume_attachment"):
         if one.state.get(ARRIVING) == migration.id:
             del one.state[ARRIVING]
@@ -166,7 +166,7 @@ def connect(host: LocalHost, server: str) -> None:
     for one in attaching.of_server(host, server):
         if one.want.get("origin") and exports.path(host, one.id) in used:
             try:
-                ways.reconnect(host, one)
+                remote.reconnect(host, one)
             except MagnetarError as error:
-                # The guest finds out by itself, and waits for its disk: see ``ways.Tending``.
+                # The guest finds out by itself, and waits for its disk: see ``ways.RemoteVolumes``.
                 log.warning("the volume %s cannot be reached now: %s", one.want["volume"], error)

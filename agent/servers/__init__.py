@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the server driver is made of: choosing (``choose``), describing (``spec``) and doing (``verbs``)."""
+"""Parts of the server driver: ``resolve`` completes what is wanted, ``spec`` makes a domain of it, ``verbs`` act."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def domain_name(id: str) -> str:
 
 
 @dataclass
-class Snapshot:
-    """One look at the host: its domains, and the leases of networks as they are asked for."""
+class HostView:
+    """What is seen of the host in one look: domains, and leases of networks when first needed."""
 
     host: LocalHost
     domains: dict[str, Domain]
@@ -81,7 +81,7 @@ def users(host: LocalHost, network: str) -> list[Document]:
 
 
 def orphan_files(host: LocalHost) -> list[str]:
-    """Folders under ``servers`` that no document knows. They are told, not removed: they may hold somebody's data."""
+    """Folders under ``servers`` that belong to no document. They are reported, not removed: somebody may need them."""
     root = Path(host.settings.state_dir) / "servers"
     if not root.is_dir():
         return []

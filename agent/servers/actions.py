@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent import reconcile
-from magnetar_agent.servers import imaging
+from magnetar_agent.servers import snapshot
 from magnetar_core.errors import Conflict
 from magnetar_core.fields import Field, Kind
 from magnetar_core.kinds import Server
@@ -87,7 +87,7 @@ def _rebooted(host: LocalHost, id: str, before: int, operation: Operation) -> bo
     while host.reboots.get(id, 0) == before:
         if time.monotonic() >= deadline:
             return False
-        operation.check()
+        operation.raise_if_cancelled()
         host.changes.wait(id, 0.5)
     return True
 
@@ -104,8 +104,8 @@ class Rebuild(Kind):
 
 
 def rebuild(call: Call) -> Fields:
-    """Nova's rebuild: the root disk is made anew. A mark in the document carries it over a crash, and the request's id
-    in it tells one that was done."""
+    """Nova's rebuild: the root disk is made again from an image. A note in the document, with the id of the request,
+    lets the agent finish it after a crash, and recognise a request that was done."""
     document, state = call.document, call.document.state
     if state.get("rebuilt") == call.request:
         return {}
@@ -132,8 +132,8 @@ class CreateImage(Kind):
 
 
 def create_image(call: Call) -> Fields:
-    """See ``imaging``."""
-    return imaging.create(call.host, call.document, call.args, call.operation, call.request)
+    """See ``snapshot``."""
+    return snapshot.create(call.host, call.document, call.args, call.operation, call.request)
 
 
 class CrashDump(Kind):

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.hypervisor import Domain
-from magnetar_agent.servers import folder, hold
+from magnetar_agent.servers import folder, image_links
 from magnetar_agent.storage import Disk
 from magnetar_core.errors import Conflict, InvalidField
 from magnetar_core.power import SUSPENDED
@@ -39,7 +39,7 @@ def complete(host: LocalHost, want: Fields, document: Document | None) -> Fields
     if document and kept and reference in (kept["image"], _name(document, kept)) and (
             host.documents.standing("image", reference) is None):
         return kept
-    image = hold.bootable(host, reference, "rescue.image")
+    image = image_links.bootable_image(host, reference, "rescue.image")
     if image.state["disk_format"] == "aki":
         raise InvalidField("rescue.image", f"must have a disk, and {image.name!r} is only a kernel")
     return {"image": image.id}
@@ -69,7 +69,7 @@ def verbs(want: Fields, have: Fields) -> tuple[str, ...]:
     return () if have.get("rescued") and have.get("rescue") == wanted else ("rescue",)
 
 
-def check(want: Fields, have: Fields, differs: bool) -> None:
+def check_changes(want: Fields, have: Fields, differs: bool) -> None:
     """Raise ``Conflict`` where a rescue and another change do not go together."""
     name = want["name"]
     if want.get("rescue") and (differs or have.get("rebuild")):
@@ -81,11 +81,11 @@ def check(want: Fields, have: Fields, differs: bool) -> None:
 
 
 def rescue(task: Task) -> None:
-    """Make the rescue disk anew, an overlay on the image's content."""
+    """Make the rescue disk, an overlay on the image's content."""
     host, document = task.host, task.document
     _drop(task)
     place = folder(host, document.id)
-    held = hold.hold(host, document.want["rescue"]["image"], place, PREFIX)
+    held = image_links.link_image(host, document.want["rescue"]["image"], place, PREFIX)
     if not held["iso"]:
         host.hypervisor.make_disk(place / DISK, "qcow2", held["virtual_size"], backing=place / (PREFIX + "base"),
                                    backing_format=held["format"])
@@ -103,7 +103,7 @@ def _drop(task: Task) -> None:
         task.keep()
     place = folder(task.host, task.document.id)
     (place / DISK).unlink(missing_ok=True)
-    hold.drop(place, PREFIX)
+    image_links.unlink(place, PREFIX)
 
 
 def disks(state: Fields, place: Path, root: Disk) -> list[Disk]:

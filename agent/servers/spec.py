@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from magnetar_agent.hypervisor import Domain, DomainSpec, Nic
-from magnetar_agent.servers import GIB, MIB, blocks, domain_name, folder, remake, rescue
+from magnetar_agent.servers import GIB, MIB, block_devices, domain_name, folder, rescue, resize
 from magnetar_agent.storage import Disk
 from magnetar_agent.volumes import attaching
 
@@ -25,14 +25,14 @@ ROOT = 1
 
 def files(want: Fields) -> list[str]:
     """Names of the files that the server cannot do without."""
-    names = [] if blocks.root(want) else ["disk"]
+    names = [] if block_devices.root(want) else ["disk"]
     names += ["disk.ephemeral"] if want["flavor"]["ephemeral"] else []
     names += ["disk.swap"] if want["flavor"]["swap"] else []
     return names + (["config.iso"] if want["config_drive"] else [])
 
 
 def nic(host: LocalHost, wanted: Fields) -> Nic:
-    """The card of a domain; a network that is an existing bridge becomes that bridge."""
+    """The NIC of a domain; a network that is an existing bridge becomes that bridge."""
     network, bridge = wanted.get("network"), wanted.get("bridge")
     known = host.documents.find("network", network) if network else None
     if known is not None and known.want["mode"] == "bridge":
@@ -45,9 +45,9 @@ def nic(host: LocalHost, wanted: Fields) -> Nic:
 def local(host: LocalHost, document: Document, rescued: bool) -> list[Disk]:
     """The disks that live and die with the server; *rescued* says which of its two sets."""
     want, state, place = document.want, document.state, folder(host, document.id)
-    tags = blocks.tags(want)
+    tags = block_devices.tags(want)
     root = Disk(place / "disk", "vda", want["root_format"], tag=tags.get("disk"))
-    if blocks.root(want):
+    if block_devices.root(want):
         root = next((one for one in attaching.disks(host, document.id) if one.boot == ROOT), root)
         root = replace(root, boot=None)
     if rescued:
@@ -129,20 +129,20 @@ def seen(host: LocalHost, document: Document, found: Domain) -> Fields:
         "name": found.title,
         "description": found.description,
         "flavor": _flavor_seen(document, found),
-        "networks": [_nic_seen(host, card, wanted.get(card.mac)) for card in found.nics],
+        "networks": [_nic_seen(host, seen_nic, wanted.get(seen_nic.mac)) for seen_nic in found.nics],
     }
 
 
 def _flavor_seen(document: Document, found: Domain) -> Fields:
-    made = remake.seen(document)
+    made = resize.seen(document)
     return {**document.want["flavor"], "vcpus": found.vcpus, "ram": found.ram_mib,
             "ephemeral": made["ephemeral_bytes"] // GIB, "swap": made["swap_bytes"] // MIB}
 
 
-def _nic_seen(host: LocalHost, card: Nic, wanted: Fields | None) -> Fields:
+def _nic_seen(host: LocalHost, seen_nic: Nic, wanted: Fields | None) -> Fields:
     if wanted is not None:
         asked = nic(host, wanted)
-        if (asked.network, asked.bridge, asked.model) == (card.network, card.bridge, card.model):
+        if (asked.network, asked.bridge, asked.model) == (seen_nic.network, seen_nic.bridge, seen_nic.model):
             return wanted
-    plug = {"network": card.network} if card.network else {"bridge": card.bridge}
-    return {**plug, "mac": card.mac, "model": card.model, **({"tag": card.tag} if card.tag else {})}
+    plug = {"network": seen_nic.network} if seen_nic.network else {"bridge": seen_nic.bridge}
+    return {**plug, "mac": seen_nic.mac, "model": seen_nic.model, **({"tag": seen_nic.tag} if seen_nic.tag else {})}

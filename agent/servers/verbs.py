@@ -11,9 +11,21 @@ from pathlib import Path
 
 from magnetar_agent import configdrive
 from magnetar_agent.documents import Document, Fields, sync_folder
-from magnetar_agent.servers import GIB, MIB, blocks, cards, fixed, folder, hold, remake, rescue, spec
+from magnetar_agent.servers import (
+    GIB,
+    MIB,
+    addresses,
+    block_devices,
+    folder,
+    image_links,
+    nics,
+    rebuild,
+    rescue,
+    resize,
+    spec,
+)
 from magnetar_agent.task import Task, Verb
-from magnetar_agent.volumes import ways
+from magnetar_agent.volumes import remote
 from magnetar_core.errors import HypervisorError, Unreachable
 from magnetar_core.power import LIVE, OFF, PAUSED
 
@@ -31,9 +43,9 @@ def disks(task: Task) -> None:
     if want["image"]:
         _hold(task, place)
     root = _root(task, place) if "disk" in spec.files(want) and not (place / "disk").exists() else None
-    sizes, made = remake.seen_sizes(document), document.state.get("made", [])
-    for name, label in ((remake.EPHEMERAL, "ephemeral0"), (remake.SWAP, "swap")):
-        size = remake.wanted(flavor)[name]
+    sizes, made = resize.seen_sizes(document), document.state.get("made", [])
+    for name, label in ((resize.EPHEMERAL, "ephemeral0"), (resize.SWAP, "swap")):
+        size = resize.wanted(flavor)[name]
         if size and (name not in made or not (place / name).exists()):
             host.hypervisor.make_disk(place / name, "qcow2", size, label=label)
             sizes[name] = size
@@ -54,8 +66,8 @@ def _hold(task: Task, place: Path) -> None:
     if base and (_holds(document, base, place) or task.host.documents.get("image", id) is None):
         return
     if base is None and not (place / "disk").exists():
-        hold.drop(place)  # what a crash left, before it was noted which content it is
-    held = hold.hold(task.host, id, place)
+        image_links.unlink(place)  # what a crash left, before it was noted which content it is
+    held = image_links.link_image(task.host, id, place)
     document.state.update(image_name=held["name"], iso=held["iso"])
     if held["boot"]:
         document.state["boot"] = held["boot"]
@@ -113,7 +125,7 @@ def drive(task: Task) -> None:
         injected=tuple((one["path"], one["contents"]) for one in want.get("personality") or ()),
         macs=tuple(n.mac for n in nics), networks=tuple(n.network or n.bridge or "" for n in nics),
         mtus=tuple(k.want["mtu"] if k else 0 for k in known),
-        addresses=tuple(fixed.told(host, n) for n in want["networks"]),
+        addresses=tuple(addresses.for_config_drive(host, n) for n in want["networks"]),
         devices=(*(configdrive.Device("nic", "pci", (n.tag,), mac=n.mac) for n in nics if n.tag),
                  *(configdrive.Device("disk", d.bus, (d.tag,), serial=d.serial and d.serial[:20],
                                       path=f"/dev/{d.target}") for d in usual if d.tag)),
@@ -160,12 +172,12 @@ def _reach_volumes(task: Task) -> None:
     """Volumes of other hosts must be there when QEMU starts; after an outage of all hosts they may come up later."""
     state = task.document.state
     try:
-        ways.reach(task.host, task.document)
+        remote.check_reachable(task.host, task.document)
     except Unreachable:
-        state[ways.AWAITED] = True
+        state[remote.AWAITED] = True
         task.keep()
         raise
-    if state.pop(ways.AWAITED, None):
+    if state.pop(remote.AWAITED, None):
         task.keep()
 
 
@@ -209,7 +221,7 @@ def _off(task: Task, seconds: float) -> bool:
             again = now + PRESS
         if now >= deadline:
             return False
-        task.operation.check()
+        task.operation.raise_if_cancelled()
         host.changes.wait(id, min(LOOK, deadline - now, again - now))
     return True
 
@@ -253,7 +265,8 @@ def erase(task: Task) -> None:
 
 VERBS: Mapping[str, Verb] = {
     verb.__name__: verb
-    for verb in (disks, drive, define, grow, start, start_paused, stop, pause, resume, save, destroy, undefine,
-                 blocks.volumes, blocks.free, cards.plug, fixed.reserve, fixed.release, erase, remake.drop_swap,
-                 remake.grow_ephemeral, remake.wipe, remake.rebuilt, remake.discard, rescue.rescue, rescue.unrescue)
+    for verb in (disks, drive, define, grow, start, start_paused, stop, pause, resume, save, destroy, undefine, erase,
+                 block_devices.volumes, block_devices.free, nics.plug, addresses.reserve, addresses.release,
+                 resize.drop_swap, resize.grow_ephemeral, rebuild.wipe, rebuild.rebuilt, rebuild.discard,
+                 rescue.rescue, rescue.unrescue)
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Devices of running domains: plugged in, let go of and grown while the guest runs."""
+"""Devices of running domains: hot-plugged, unplugged and resized."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ STATES: dict[tuple[int, int | None], tuple[str, str]] = {
 
 
 @dataclass(frozen=True)
-class Seen:
+class DomainState:
     """State of a domain as libvirt says it, beside its XML."""
 
     state: int
@@ -54,7 +54,7 @@ class Seen:
     persistent: bool = True
 
 
-def state(seen: Seen) -> tuple[str, str]:
+def state(seen: DomainState) -> tuple[str, str]:
     """State and reason in the words of ``hypervisor.Domain``."""
     found = STATES.get((seen.state, seen.reason)) or STATES.get((seen.state, None), (OFF, "unknown"))
     if seen.saved and seen.state == libvirt.VIR_DOMAIN_SHUTOFF:
@@ -107,7 +107,7 @@ def parse(xml: str) -> Domain:
     )
 
 
-def with_state(domain: Domain, seen: Seen) -> Domain:
+def with_state(domain: Domain, seen: DomainState) -> Domain:
     """*domain* in the state that was *seen*."""
     word, reason = state(seen)
     return replace(domain, state=word, reason=reason, persistent=seen.persistent)

@@ -18,7 +18,7 @@ def gib(size: int) -> int:
 
 
 def ours(name: str) -> bool:
-    """Whether something in a pool is called as volumes are; others are somebody's."""
+    """Whether a file in a pool has the name of a volume; others do not belong to Magnetar."""
     stem = name.partition(".")[0]
     return len(stem) == 36 and stem.count("-") == 4
 

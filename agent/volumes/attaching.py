@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Volumes in servers: how an attachment looks to QEMU, plugging it in and waiting until the guest lets go of it.
+"""Volumes in servers: the disk of an attachment, plugging it in, and unplugging it, which the guest has to allow.
 
 Locks are always taken in this order: attachment, server, volume.
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from magnetar_agent.hypervisor import Nic
 from magnetar_agent.storage import Disk
-from magnetar_agent.volumes import pools, ways
+from magnetar_agent.volumes import pools, remote
 from magnetar_core.errors import Conflict
 from magnetar_core.power import LIVE
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 #: Namespace of the uuids of attachments: one for each pair of server and volume.
 NAMESPACE = uuid.UUID("6f1c6a0e-3a2c-5b77-9a51-6d0c0de7a11a")
-#: How often the guest is asked again to let go of a device, and how long one wait for news of it is, in seconds.
+#: Seconds between two requests to unplug a device, and between two looks whether it is gone.
 ASK, LOOK = 5.0, 0.5
 SATA = "A sata disk cannot be plugged into a running server. Use bus virtio or scsi, or stop the server first."
 SATA_WRITES = "cannot be true on bus sata, whose disks QEMU lets write always; use virtio or scsi"
@@ -42,7 +42,7 @@ def identity(server: str, volume: str) -> str:
 
 
 def of_server(host: LocalHost, id: str, leaving: bool = False) -> list[Document]:
-    """The attachments of a server, by device; those that are being taken away with *leaving* only."""
+    """The attachments of a server, by device; *leaving* includes those that are being detached."""
     found = [one for one in host.documents.list("volume_attachment")
              if one.want["server"] == id and (leaving or not one.deleting)]
     return sorted(found, key=lambda one: str(one.want["device"]))
@@ -64,7 +64,7 @@ def disk(host: LocalHost, attachment: Document) -> Disk | None:
     want = attachment.want
     volume, origin = host.documents.get("volume", want["volume"]), want.get("origin")
     if origin:
-        place, several = ways.disk(host, attachment), origin["multiattach"]
+        place, several = remote.disk(host, attachment), origin["multiattach"]
     elif volume:
         place = pools.named(host, volume.want["pool"]).disk(volume.id, volume.want["format"])
         several = volume.want["multiattach"]
@@ -99,13 +99,13 @@ def draw(bus: str, taken: set[str]) -> str:
 
 @contextmanager
 def still(host: LocalHost, server: str, volume: str) -> Iterator[None]:
-    """Hold the server and the volume, so that neither starts, stops, grows or goes."""
+    """Hold the locks of the server and the volume, so that neither changes."""
     with host.locks.hold("server", server), host.locks.hold("volume", volume):
         yield
 
 
 def plug(host: LocalHost, server: str, device: Disk | Nic) -> bool:
-    """Let the server have the device now, if it runs; whether there is a definition, which is to have it too."""
+    """Plug the device into the server if it runs. Returns whether there is a domain, whose definition needs it too."""
     domain = host.hypervisor.domain(server)
     if domain and domain.owned and domain.state in LIVE:
         if isinstance(device, Disk) and device.bus == "sata":
@@ -115,7 +115,7 @@ def plug(host: LocalHost, server: str, device: Disk | Nic) -> bool:
 
 
 def unplug(host: LocalHost, server: str, device: Disk | Nic, what: str, operation: Operation) -> None:
-    """Wait until the guest of the server has let go of the device, asking again now and then.
+    """Unplug the device and wait until the guest has released it; ask again every ``ASK`` seconds.
 
     Raises ``Conflict`` when it has not within the setting ``detach_timeout``; it then has the device as before."""
     deadline, again = time.monotonic() + host.settings.detach_timeout, 0.0
@@ -130,7 +130,7 @@ def unplug(host: LocalHost, server: str, device: Disk | Nic, what: str, operatio
             host.hypervisor.detach(server, device)
             again = time.monotonic() + ASK
             continue
-        operation.check()
+        operation.raise_if_cancelled()
         host.changes.wait(server, LOOK)
 
 

@@ -54,12 +54,12 @@ def from_volume(task: Task, pool: Pool, size: int, format: str, volume: str) -> 
             raise Conflict(f"Volume {source.name!r} is written to by {len(running)} running servers, so there is no "
                            "one moment at which it could be copied. Stop all but one of them, then repeat the call.")
         if running:
-            servers.close()  # QEMU copies; the server goes on as it likes
+            servers.close()  # QEMU copies; the servers need not be held
             with host.locks.hold("copy", running[0][0].want["server"]):  # QEMU makes one at a time
                 _capture(task, pool, size, format, *running[0])
         else:
             there = exports.served(host, volume)
-            disk = exports.way(host, there[0].id, volume) if there else \
+            disk = exports.disk_at_socket(host, there[0].id, volume) if there else \
                 pools.named(host, source.want["pool"]).disk(source.id, source.want["format"])
             pool.fill(task.document.id, format, size, disk, task.operation.advance)
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Volumes of this host in servers of others: served by QEMU's NBD server at a unix socket, reached through a link.
+"""Volumes of this host in servers of other hosts. qemu-nbd serves each at a unix socket, which a link makes reachable.
 
-An export has the uuid of the attachment that uses it, and so has its link. Behind the door ``nbd`` is the disk; behind
-``hand`` the other agent says what becomes of its leave: another host is let in as well (``admit``) or instead
-(``keep``) while the server migrates, or the attachment has ended (``release``).
+Export, attachment and link have the same uuid. The link's door ``nbd`` leads to the disk. Through the door ``hand`` the
+other agent asks for changes of the export: also let in another host (``admit``), let in only that one (``keep``), both
+while the server migrates, or remove the export since the attachment has ended (``release``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from magnetar_agent import hypervisor as hv
 from magnetar_agent.documents import Document
 from magnetar_agent.link import Door, Offer
-from magnetar_agent.link.talk import Talk
+from magnetar_agent.link.rpc import Rpc
 from magnetar_agent.operations import Operation
 from magnetar_agent.storage import Disk, NetworkSource
 from magnetar_agent.volumes import gib, pools
@@ -48,7 +48,7 @@ def path(host: LocalHost, id: str) -> Path:
 
 
 def origin(host: LocalHost, volume: Document) -> Fields:
-    """What the attachment on the other host is told of the volume."""
+    """What the other host needs to know of the volume for its attachment."""
     shared = pools.named(host, volume.want["pool"]).shared
     return {"host": host.name, "peer": host.links.name(), "address": None,
             "volume_name": volume.name, "size": gib(volume.state.get("bytes", 1)),
@@ -57,7 +57,7 @@ def origin(host: LocalHost, volume: Document) -> Fields:
 
 
 def wanted(host: LocalHost, document: Document) -> hv.Export | None:
-    """What is to be served for the export; ``None`` for a pool that the other host reaches itself."""
+    """What qemu-nbd is to serve for the export; ``None`` for a shared pool, which the other host reaches by itself."""
     volume = host.documents.get("volume", document.want["volume"])
     if volume is None:
         raise Conflict(f"The volume {document.want['volume']} of the export is gone from this host.")
@@ -70,7 +70,7 @@ def wanted(host: LocalHost, document: Document) -> hv.Export | None:
 
 
 def is_open(host: LocalHost, document: Document) -> bool:
-    """Whether it is served as it is to be, to those who are to have it."""
+    """Whether it is served as it should be, to the right peers."""
     try:
         export = wanted(host, document)
     except MagnetarError:
@@ -82,9 +82,9 @@ def is_open(host: LocalHost, document: Document) -> bool:
 
 
 def start(host: LocalHost, document: Document) -> None:
-    """Serve it, and let its peers in."""
+    """Serve it and let its peers in."""
     export = wanted(host, document)
-    doors: dict[str, Door] = {HAND: partial(_hand, host, document.id)}
+    doors: dict[str, Door] = {HAND: partial(_answer_requests, host, document.id)}
     if export:
         place = folder(host, document.id)
         place.mkdir(mode=0o770, parents=True, exist_ok=True)
@@ -92,19 +92,19 @@ def start(host: LocalHost, document: Document) -> None:
         place.chmod(0o770)  # the server makes its socket in it
         host.hypervisor.serve(export)
         doors[NBD] = export.socket
-    # Who is let in no more may be the one who just said so.
+    # A peer that is no longer let in may be the one that just asked for this.
     host.links.offer(Offer(document.id, frozenset(document.want["peers"]), doors), spare=HAND)
 
 
 def stop(host: LocalHost, id: str) -> None:
-    """Let nobody in, and serve it no more."""
+    """Stop serving it and close the link."""
     host.links.withdraw(id, spare=HAND)  # which may be how we are told
     host.hypervisor.unserve(id)
     shutil.rmtree(folder(host, id), ignore_errors=True)
 
 
 def resume(host: LocalHost) -> None:
-    """After a start of the agent; what cannot be served now is tried again by ``tending``."""
+    """After a start of the agent; ``RemoteVolumes`` tries again what fails now."""
     for document in host.documents.list("volume_export"):
         if not document.deleting:
             _try(host, document)
@@ -119,21 +119,21 @@ def _try(host: LocalHost, document: Document) -> None:
 
 # Its own host -----------------------------------------------------------------------------------------------------
 def served(host: LocalHost, volume: str) -> list[hv.Export]:
-    """What is served of the volume: nobody else can open its file then."""
+    """The running exports of the volume: while there is one, nobody else can open the volume's file."""
     found = [host.hypervisor.serving(one.id) for one in host.documents.list("volume_export")
              if one.want["volume"] == volume]
     return [one for one in found if one and not one.stand_in]
 
 
-def way(host: LocalHost, id: str, volume: str) -> Disk:
+def disk_at_socket(host: LocalHost, id: str, volume: str) -> Disk:
     """The disk of *volume* as it is reached by the socket of export *id*."""
     place = path(host, id)
     return Disk(place, "", "raw", remote=NetworkSource("nbd", volume, place))
 
 
 @contextmanager
-def aside(host: LocalHost, volume: str) -> Iterator[None]:
-    """Nobody is served while its file is changed, and who connects afterwards sees what it is then."""
+def not_served(host: LocalHost, volume: str) -> Iterator[None]:
+    """Stop serving the volume while its file is changed; clients that connect afterwards see the new size."""
     gone = served(host, volume)
     for export in gone:
         host.hypervisor.unserve(export.id)
@@ -147,21 +147,21 @@ def aside(host: LocalHost, volume: str) -> Iterator[None]:
 
 
 # What the other agent says ----------------------------------------------------------------------------------------
-def _hand(host: LocalHost, id: str, sock: socket.socket, peer: str) -> None:
-    with Talk(sock) as talk:
-        while (line := talk.hear()) is not None:
+def _answer_requests(host: LocalHost, id: str, sock: socket.socket, peer: str) -> None:
+    with Rpc(sock) as talk:
+        while (line := talk.receive()) is not None:
             op = OPS.get(str(line.get("op")))
             try:
                 if peer not in _found(host, id).want["peers"]:
                     raise _gone(id)
                 if op is None:
                     raise InvalidRequest(f"There is nothing called {line.get('op')!r} to do with an export.")
-                talk.say(op(host, id, line) or {})
+                talk.send(op(host, id, line) or {})
             except MagnetarError as error:
-                talk.say({"error": error.as_dict()})
+                talk.send({"error": error.as_dict()})
             except Exception:
                 log.exception("export %s: %s failed", id, line.get("op"))
-                talk.say({"error": MagnetarError().as_dict()})
+                talk.send({"error": MagnetarError().as_dict()})
 
 
 def admit(host: LocalHost, id: str, peer: str) -> Fields:

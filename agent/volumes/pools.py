@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 DEFAULT = "default"
 #: Called when QEMU has begun to copy a disk; it raises an error when that is not the disk that was meant.
 Begun = Callable[[], None]
-#: Ends of names of files: what a host of several has begun to make; what is not complete.
+#: Ends of file names: of the mark of a host that makes the volume in a shared pool; of incomplete content.
 BEGUN = ".begun"
 UNFINISHED = (".part", ".new", ".new.part", BEGUN)
 
@@ -46,7 +46,7 @@ class Pool(Protocol):
     #: Whether content in use has to be grown before QEMU is told; else QEMU grows it.
     beneath: bool
 
-    def check(self) -> None:
+    def check_usable(self) -> None:
         """Raise ``Conflict`` when the pool cannot be used now."""
 
     def has(self, id: str) -> bool:
@@ -56,11 +56,11 @@ class Pool(Protocol):
         """The error for what has the name of content that is to be made."""
 
     def claim(self, id: str, size: int) -> None:
-        """Before content is made for the first time, and ``has`` has denied it: take the name, so that no other host
-        does. Raises ``Conflict`` when another one has."""
+        """Take the name before content is made for the first time, so that no other host does. Raises ``Conflict`` when
+        another host has it."""
 
     def settle(self, id: str) -> None:
-        """It is made in full, and its document says so."""
+        """The content is complete, and its document says so."""
 
     def make(self, id: str, format: str, size: int) -> None:
         """Make an empty one, complete or not at all."""
@@ -95,7 +95,7 @@ class FolderPool:
     def __init__(self, name: str, folder: Path, hypervisor: Hypervisor, mounted: bool) -> None:
         self.name, self.folder, self.hypervisor, self.shared = name, folder, hypervisor, mounted
 
-    def check(self) -> None:
+    def check_usable(self) -> None:
         """Nothing is written under the mount point of what is not mounted: it would be hidden by the next mount."""
         if self.shared and not self._usable():
             raise Conflict(f"The pool {self.name!r} cannot be used: nothing is mounted at {self.folder}. Mount it on "
@@ -180,7 +180,7 @@ class FolderPool:
         return self.folder.is_dir() and (not self.shared or self.folder.is_mount())
 
     def _prepare(self) -> None:
-        self.check()
+        self.check_usable()
         try:
             if not self.folder.exists():
                 self.folder.mkdir(mode=0o711, parents=True)

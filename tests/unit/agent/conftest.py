@@ -44,7 +44,7 @@ class Host:
     def start(self) -> None:
         """Start the agent and wait until it has put things right, in the background too."""
         self.agent.start()
-        assert self.agent.follower.settled.wait(10)
+        assert self.agent.power_sync.settled.wait(10)
         for operation in self.agent.host.operations.list():
             assert operation.kind == "migration" or operation.wait(30)
 
@@ -83,7 +83,7 @@ class Host:
         import time
 
         deadline = time.monotonic() + 5
-        while not self.agent.follower.idle() and time.monotonic() < deadline:
+        while not self.agent.power_sync.idle() and time.monotonic() < deadline:
             time.sleep(0.005)
 
 

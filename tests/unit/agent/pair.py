@@ -80,7 +80,7 @@ class Kvm:
         self._ending.enter_context(served(self.agent, sock, tls))
         self._ending.callback(self.agent.close)
         self.agent.start()
-        assert self.agent.follower.settled.wait(10)
+        assert self.agent.power_sync.settled.wait(10)
 
     def stop(self) -> None:
         """The agent's process ends; guests do not."""

@@ -220,6 +220,6 @@ def test_no_tcp_without_a_way_to_tell_callers_apart(host: Any, keys: Path, tmp_p
                        tls_key=keys / "localhost.key", tokens_file=tmp_path / "tokens.yml")
     tokens = Tokens(settings.tokens_file)
     assert access.tls(settings, tokens) is None
-    assert serve.NO_TCP in serve.check(settings)
+    assert serve.NO_TCP in serve.check_settings(settings)
     tokens.create("one", READ)
     assert access.tls(settings, tokens) is not None

@@ -68,12 +68,12 @@ class Stops(Operation):
         super().__init__("test")
         self.lives = lives
 
-    def check(self) -> None:
+    def raise_if_cancelled(self) -> None:
         """Count."""
         self.lives -= 1
         if self.lives < 0:
             self.cancel()
-        super().check()
+        super().raise_if_cancelled()
 
 
 def seen(host: Host) -> Any:

@@ -142,7 +142,7 @@ def test_a_server_goes_while_the_volumes_host_is_away(place: Pair) -> None:
     place.one.side().client.delete("server", "web1")
     assert [one.deleting for one in place.one.agent.host.documents.list("volume_attachment")] == [True]
     place.two.start()
-    place.one.agent.tending.look()
+    place.one.agent.remote_volumes.look()
     documents = place.two.agent.host.documents
     assert not documents.list("volume") and not documents.list("volume_export")
     assert not place.one.agent.host.documents.list("volume_attachment")
@@ -154,7 +154,7 @@ def test_detach_while_the_volumes_host_is_away(place: Pair) -> None:
     with pytest.raises(Unreachable, match="cannot be told"):
         place.one.side().client.delete("volume_attachment", "web1:data")
     place.two.start()
-    place.one.agent.tending.look()
+    place.one.agent.remote_volumes.look()
     clean(place)
 
 
@@ -162,10 +162,10 @@ def test_a_guest_that_waits_for_its_disk_runs_on(place: Pair) -> None:
     server = give(place)["resource"]["server"]
     place.one.fake.waits_for_disk(server)
     place.two.stop()
-    place.one.agent.tending.look()
+    place.one.agent.remote_volumes.look()
     assert not place.one.runs(server)
     place.two.start()
-    place.one.agent.tending.look()
+    place.one.agent.remote_volumes.look()
     assert place.one.runs(server)
 
 
@@ -186,12 +186,12 @@ def test_a_server_starts_when_its_volume_can_be_reached(place: Pair) -> None:
     place.two.stop()
     with pytest.raises(Unreachable, match="cannot start without its volume 'data' of kvm2"):
         one.ensure("server", "web1", {"power": "running"})
-    place.one.agent.tending.look()
+    place.one.agent.remote_volumes.look()
     assert not place.one.runs(server)
     place.two.start()
-    place.one.agent.tending.look()
+    place.one.agent.remote_volumes.look()
     assert place.one.runs(server)
     assert one.get("server", "web1")["fault"] is None
     one.ensure("server", "web1", {"power": "off"})
-    place.one.agent.tending.look()
+    place.one.agent.remote_volumes.look()
     assert not place.one.runs(server)

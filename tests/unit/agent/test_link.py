@@ -21,7 +21,7 @@ from magnetar_agent import access, serve
 from magnetar_agent.agent import Agent
 from magnetar_agent.app import Application
 from magnetar_agent.fake import FakeHypervisor
-from magnetar_agent.link import Links, Offer, Remote
+from magnetar_agent.link import LinkAddress, Links, Offer
 from magnetar_agent.settings import Settings
 from magnetar_core.client import Client
 from magnetar_core.errors import Conflict, NotFound, Unreachable
@@ -67,9 +67,9 @@ def echo(sock: socket.socket, _peer: str) -> None:
         sock.sendall(data)
 
 
-def remote(far: Agent, id: str = "l1", peer: str = "kvm2") -> Remote:
+def remote(far: Agent, id: str = "l1", peer: str = "kvm2") -> LinkAddress:
     assert far.host.settings.address
-    return Remote(id, peer, *far.host.settings.address)
+    return LinkAddress(id, peer, *far.host.settings.address)
 
 
 def read(sock: socket.socket, count: int) -> bytes:
@@ -172,7 +172,7 @@ def test_another_ca(far: Agent, tmp_path: Path) -> None:
 
 def test_nobody_listens(near: Links) -> None:
     with pytest.raises(Unreachable, match="Connection refused|Connect call failed"):
-        near.call(Remote("l1", "kvm2", "127.0.0.1", 1), "echo")
+        near.call(LinkAddress("l1", "kvm2", "127.0.0.1", 1), "echo")
 
 
 def test_without_tls_there_are_no_links(tmp_path: Path, far: Agent) -> None:

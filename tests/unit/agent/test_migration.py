@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from magnetar_agent.drivers.migration import plan
-from magnetar_agent.hypervisor import Going, Gone, Passage
+from magnetar_agent.hypervisor import Going, Gone, MigrationParams
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField, MagnetarError, NoSpace, NotFound, Unreachable
 from magnetar_core.flows.migrate import Migrate, abort
 from magnetar_core.plan import Step
@@ -131,7 +131,7 @@ def native(pair: Pair, monkeypatch: pytest.MonkeyPatch, *sides: bool) -> list[tu
         monkeypatch.setattr(host.agent.host, "settings", replace(host.agent.host.settings, native_tls=on))
     migrate = pair.one.fake.migrate
 
-    def noted(uuid: str, passage: Passage, going: Going, gone: Gone) -> None:
+    def noted(uuid: str, passage: MigrationParams, going: Going, gone: Gone) -> None:
         went.append(passage.native)
         migrate(uuid, passage, going, gone)
 

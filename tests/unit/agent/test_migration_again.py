@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent.link.talk import Talk
-from magnetar_agent.migrations import source, target, wire
+from magnetar_agent.link.rpc import Rpc
+from magnetar_agent.migrations import source, target, transfer
 from magnetar_core.errors import HypervisorError, MagnetarError, TimedOut
 from magnetar_core.flows.migrate import Migrate
 
@@ -36,7 +36,7 @@ class Way:
         self._whole = source.send
         monkeypatch.setattr(source, "send", self._send)
 
-    def _send(self, talk: Talk, path: Path, offset: int, sent: Callable[[int], None], *rate: Any) -> int:
+    def _send(self, talk: Rpc, path: Path, offset: int, sent: Callable[[int], None], *rate: Any) -> int:
         breaks = path.name == self.at
         note = folder(self.pair.two, talk, path) / f"{path.name}.part.at"
 
@@ -46,9 +46,9 @@ class Way:
             if breaks and self.sure:
                 talk.flush()
                 deadline = time.monotonic() + 20
-                while self.went[path.name] >= 4 * MIB and not wire._noted(note)[1] and time.monotonic() < deadline:
+                while self.went[path.name] >= 4 * MIB and not transfer._noted(note)[1] and time.monotonic() < deadline:
                     time.sleep(0.01)
-                if wire._noted(note)[1]:
+                if transfer._noted(note)[1]:
                     self._break()
 
         if breaks and not self.sure:
@@ -76,7 +76,7 @@ def folder(host: Any, _talk: object, path: Path) -> Path:
 @pytest.fixture
 def way(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> Way:
     """See ``Way``; small files count as much as large ones."""
-    monkeypatch.setattr(wire, "SURE", 2 * MIB)
+    monkeypatch.setattr(transfer, "SURE", 2 * MIB)
     pair.image("system")
     return Way(monkeypatch, pair)
 
@@ -274,7 +274,7 @@ def test_an_older_target_gets_everything(pair: Pair, way: Way, monkeypatch: pyte
     way.broken("cold", "base")
     begin = target.OPS["begin"]
 
-    def older(agent: Any, document: Any, talk: Talk, line: dict[str, Any]) -> dict[str, Any]:
+    def older(agent: Any, document: Any, talk: Rpc, line: dict[str, Any]) -> dict[str, Any]:
         answer = begin(agent, document, talk, line)
         del answer["kept"]
         return {**answer, "have": dict.fromkeys(line["files"])}
@@ -290,17 +290,17 @@ def test_an_older_source_sends_everything(pair: Pair, way: Way, monkeypatch: pyt
     """It says no states, and goes by what the target has of each name."""
     id = pair.make(image="system", power="off")
     way.broken("cold", "base")
-    say, ask = Talk.say, Talk.ask
+    say, ask = Rpc.say, Rpc.ask
 
-    def older_say(talk: Talk, line: dict[str, Any]) -> None:
+    def older_say(talk: Rpc, line: dict[str, Any]) -> None:
         say(talk, {key: value for key, value in line.items() if key not in ("states", "state")})
 
-    def older_ask(talk: Talk, op: str, **line: Any) -> dict[str, Any]:
+    def older_ask(talk: Rpc, op: str, **line: Any) -> dict[str, Any]:
         answer = ask(talk, op, **line)
         return {**answer, "kept": answer["have"]} if op == "begin" else answer
 
-    monkeypatch.setattr(Talk, "say", older_say)
-    monkeypatch.setattr(Talk, "ask", older_ask)
+    monkeypatch.setattr(Rpc, "say", older_say)
+    monkeypatch.setattr(Rpc, "ask", older_ask)
     before = content(pair, id)
     pair.migrate()
     assert set(way.went) == {"base", "config.iso", "disk"}

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent.link.talk import Talk
+from magnetar_agent.link.rpc import Rpc
 from magnetar_agent.migrations import source
 from magnetar_core.errors import Cancelled, Conflict, HypervisorError, MagnetarError, TimedOut, Unreachable
 from magnetar_core.flows.migrate import Migrate, abort
@@ -326,15 +326,15 @@ def test_what_is_decided_goes_on_whatever_type_is_asked_for(pair: Pair, monkeypa
     """The guest is at the target, which has not said yet that it has the server: at the source it is off, and auto
     would be cold. It is not taken back, which would start it anew."""
     id = pair.make()
-    ask = Talk.ask
+    ask = Rpc.ask
 
-    def broken(talk: Talk, op: str, **words: Any) -> Any:
+    def broken(talk: Rpc, op: str, **words: Any) -> Any:
         if op == "arrive":
             raise Unreachable("The link broke.")
         return ask(talk, op, **words)
 
     with monkeypatch.context() as patch, pytest.raises(MagnetarError, match="link broke"):
-        patch.setattr(Talk, "ask", broken)
+        patch.setattr(Rpc, "ask", broken)
         pair.migrate()
     (half,) = pair.one.side().client.list("migration")
     assert half["status"] == "running" and not pair.one.runs(id)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent.migrations import logs
+from magnetar_agent.migrations import console_logs
 from magnetar_core.errors import HypervisorError
 
 from .pair import Pair
@@ -109,7 +109,7 @@ def test_logs_that_change_their_names_while_they_are_looked_for(
     write(tmp_path, "old\n")
     rotate(tmp_path)
     write(tmp_path, "new\n")
-    found = logs.Logs(tmp_path)
+    found = console_logs.Logs(tmp_path)
     whole, names = found._opened, []
 
     def opened(path: Path) -> int | None:

@@ -164,7 +164,7 @@ def test_nobody_serves_a_volume_while_it_grows(home: Trio, monkeypatch: pytest.M
     grow = home.one.fake.grow_disk
 
     def slow(*given: Any) -> None:
-        home.one.agent.tending.look()
+        home.one.agent.remote_volumes.look()
         grow(*given)
 
     monkeypatch.setattr(home.one.fake, "grow_disk", slow)
@@ -235,7 +235,7 @@ def test_a_host_that_could_not_be_told_is_told_later(trio: Trio) -> None:
     trio.three.start()
     (export,) = trio.three.agent.host.documents.list("volume_export")
     assert export.want["peers"] == ["kvm1", "kvm2"]
-    trio.one.agent.tending.look()
+    trio.one.agent.remote_volumes.look()
     assert trio.three.agent.host.documents.list("volume_export")[0].want["peers"] == ["kvm1"]
     del trio.one.fake.migrate  # type: ignore[method-assign]
     trio.go(trio.one, trio.two)
@@ -363,12 +363,12 @@ def test_an_agent_dies_while_it_gives_a_server_back(trio: Trio, method: str, mon
         raise Unreachable("Nobody is there.")
 
     with monkeypatch.context() as patched, suppress(MagnetarError):
-        patched.setattr("magnetar_agent.migrations.volumes.lend", lend)
+        patched.setattr("magnetar_agent.migrations.volumes.share", lend)
         for _step in Migrate(*sides, "web1", {"type": "cold"}).steps():
             pass
     delattr(thing, method)
     assert trio.one.runs(trio.server) is (method == "write")
-    trio.one.agent.follower.follow(trio.server, "unknown")  # as at the start
+    trio.one.agent.power_sync.follow(trio.server, "unknown")  # as at the start
     kept = trio.one.agent.host.documents.get("server", trio.server)
     assert kept and kept.want["power"] == "running"
     trio.restart()  # which may also go on with the way
@@ -396,7 +396,7 @@ def test_an_agent_dies(trio: Trio, kind: str, side: str, part: str, method: str)
             trio.restart()
         assert trio.one.runs(trio.server) + trio.two.runs(trio.server) <= 1
         trio.go(here, there, type=kind)
-        trio.three.agent.tending.look()
+        trio.three.agent.remote_volumes.look()
         trio.check(there)
         if not killer.died:
             return

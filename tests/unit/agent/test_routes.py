@@ -160,7 +160,7 @@ def test_waiting_and_operations(client: Client, monkeypatch: pytest.MonkeyPatch)
 def test_cancel(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     def slow(*args: Any) -> Any:
         while True:
-            args[-1].check()
+            args[-1].raise_if_cancelled()
             time.sleep(0.01)
 
     monkeypatch.setattr(reconcile, "ensure", slow)

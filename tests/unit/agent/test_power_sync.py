@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent import boot, follow
+from magnetar_agent import boot, power_sync
 from magnetar_agent.documents import Document
 from magnetar_agent.fake import FakeHypervisor
 from magnetar_agent.operations import Operation
@@ -49,7 +49,7 @@ def test_a_guest_whose_qemu_dies_is_crashed_and_stays(host: Host, running: str) 
 
 def test_a_crashed_guest_is_restarted_where_its_document_says_so_but_not_for_ever(host: Host, running: str) -> None:
     host.server(restart_on_crash=True)
-    for _time in range(follow.CRASHES):
+    for _time in range(power_sync.CRASHES):
         host.fake.crash(running)
         host.settled()
         assert host.show()["power_state"] == "running"
@@ -166,7 +166,7 @@ class Hung:
 def test_servers_start_while_content_is_still_copied(host: Host) -> None:
     hung = Hung(host)
     hung.reboot()
-    assert host.agent.follower.settled.wait(10) and hung.begun.wait(10)
+    assert host.agent.power_sync.settled.wait(10) and hung.begun.wait(10)
     assert host.show()["power_state"] == "running"
     found = hung.operation("volume")
     assert (found.status, found.key, found.caller) == ("running", VOLUME, "agent")
@@ -202,7 +202,7 @@ def test_a_server_that_is_being_made_waits_for_what_it_needs(host: Host) -> None
     server.state = {"unfinished": True, "making": True, "volumes_drawn": True}
     host.agent.host.documents.write(server)
     hung.reboot()
-    assert host.agent.follower.settled.wait(10) and hung.begun.wait(10)
+    assert host.agent.power_sync.settled.wait(10) and hung.begun.wait(10)
     found = hung.operation("server")
     assert found.status == "running" and host.show()["power_state"] == "running"
     hung.go.set()
@@ -214,7 +214,7 @@ def test_libvirt_comes_back_while_the_agent_finishes_something(host: Host) -> No
     """It is not begun twice."""
     hung = Hung(host)
     hung.reboot()
-    assert host.agent.follower.settled.wait(10) and hung.begun.wait(10)
+    assert host.agent.power_sync.settled.wait(10) and hung.begun.wait(10)
     host.fake.disconnect()
     host.fake.reconnect()
     host.settled()

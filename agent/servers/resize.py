@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Disks of a server that exists: other sizes, as Nova's resize makes them, and disks made anew, as its rebuild does.
+"""Resize: the disks of a server get the sizes of another flavor.
 
 ``have`` is the driver's view; ``sizes`` in ``document.state`` are the bytes of each disk as it was made or grown.
 """
@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from magnetar_agent.servers import GIB, MIB, folder, hold
+from magnetar_agent.servers import GIB, MIB, folder
 from magnetar_core.errors import Conflict, Immutable
 
 if TYPE_CHECKING:
     from magnetar_agent.documents import Document, Fields
-    from magnetar_agent.host import LocalHost
     from magnetar_agent.task import Task
 
 ROOT, EPHEMERAL, SWAP = "disk", "disk.ephemeral", "disk.swap"
@@ -41,7 +40,7 @@ def shape(flavor: Fields, ephemeral: float, swap: float) -> Fields:
 
 
 def differs(want: Fields, have: Fields) -> bool:
-    """Whether the domain has to be defined anew for the flavor."""
+    """Whether the domain has to be defined again for the flavor."""
     flavor = want["flavor"]
     return shape(flavor, flavor["ephemeral"], flavor["swap"]) != shape(
         have["flavor"], have.get("ephemeral_bytes", 0), have.get("swap_bytes", 0))
@@ -65,8 +64,8 @@ def adds(want: Fields, have: Fields) -> bool:
                 or (sizes[SWAP] and have.get("swap_bytes", 0) != sizes[SWAP]))
 
 
-def check(want: Fields, have: Fields) -> None:
-    """Raise ``Immutable`` for a disk that would shrink, ``Conflict`` for one that is lost, or cannot be made anew."""
+def check_disks(want: Fields, have: Fields) -> None:
+    """Raise ``Immutable`` for a disk that would shrink, ``Conflict`` for one that is lost or cannot be rebuilt."""
     rebuild, name = have.get("rebuild"), want["name"]
     kept = {EPHEMERAL} if rebuild and rebuild["preserve_ephemeral"] else set() if rebuild else {ROOT, EPHEMERAL, SWAP}
     lost = [file for file in have["lost"] if not rebuild or file in kept]
@@ -88,25 +87,9 @@ def check(want: Fields, have: Fields) -> None:
                 "again.", fields=["flavor"])
 
 
-def gone(host: LocalHost, document: Document) -> str | None:
-    """The uuid of the server's image when its root disk cannot be made from it again; else ``None``."""
-    image = document.want["image"]
-    if image is None or hold.whole(host, image):
-        return None
-    return None if host.documents.standing("image", image) is None and _kept(host, document) else str(image)
-
-
-def _kept(host: LocalHost, document: Document) -> bool:
-    """Whether the image's content is still held by the server's own links."""
-    base, place = document.state.get("base"), folder(host, document.id)
-    if base is None or base.get("image", document.want["image"]) != document.want["image"]:
-        return False
-    return (place / ("kernel" if base["format"] == "aki" else "base")).exists()
-
-
 def drop_swap(task: Task) -> None:
     """Remove the swap disk; nothing in it outlives a start."""
-    _forget(task, [SWAP])
+    forget_files(task, [SWAP])
 
 
 def grow_ephemeral(task: Task) -> None:
@@ -117,36 +100,8 @@ def grow_ephemeral(task: Task) -> None:
     task.keep()
 
 
-def wipe(task: Task) -> None:
-    """Remove all that a rebuild makes anew: disks, config drive, and what of the image is held."""
-    document, state = task.document, task.document.state
-    names = [ROOT, "disk.new", SWAP, "config.iso"]
-    names += [] if state["rebuild"]["preserve_ephemeral"] else [EPHEMERAL]
-    image = document.want["image"]
-    if not (image and task.host.documents.standing("image", image) is None and _kept(task.host, document)):
-        names += ["base", "kernel", "ramdisk"]
-        for note in ("base", "boot", "iso"):
-            state.pop(note, None)
-    for note in ("root_bytes", "seed", "keys"):  # the guest is a new one: Nova draws its random seed anew
-        state.pop(note, None)
-    _forget(task, names)
-
-
-def rebuilt(task: Task) -> None:
-    """The rebuild is done: from here on the disks hold what the guest writes."""
-    done = task.document.state.pop("rebuild", None)
-    if done:
-        task.document.state["rebuilt"] = done["request"]
-        task.keep()
-
-
-def discard(task: Task) -> None:
-    """Drop the memory of a suspended guest, which does not fit its new disk."""
-    task.host.hypervisor.discard_save(task.document.id)
-
-
-def _forget(task: Task, names: list[str]) -> None:
-    """Remove files; first the document says that they are not there, so that a crash leaves nothing believed."""
+def forget_files(task: Task, names: list[str]) -> None:
+    """Remove disks. The document says first that they are gone, so that nobody relies on them after a crash."""
     state, place = task.document.state, folder(task.host, task.document.id)
     state["made"] = [name for name in state.get("made", []) if name not in names]
     state["sizes"] = {name: size for name, size in seen_sizes(task.document).items() if name not in names}

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the source's half does when the way is over, or was in vain: where the server is now, what is left of one that
-is the target's, and one that stays here after all. Every verb may be done twice."""
+"""The source after a migration: find out where the server is, remove what is left of one that has moved, and restore
+one that stays. Every verb may be done twice."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import logging
 from typing import TYPE_CHECKING
 
 from magnetar_agent.documents import Document, now
-from magnetar_agent.link import Remote
-from magnetar_agent.link.talk import Talk
+from magnetar_agent.link import LinkAddress
+from magnetar_agent.link.rpc import Rpc
 from magnetar_agent.migrations import AGENT, MARK, volumes
-from magnetar_agent.servers import fixed, verbs
+from magnetar_agent.servers import addresses, verbs
 from magnetar_core.errors import Conflict, InvalidField, MagnetarError, Unreachable
 from magnetar_core.power import LIVE, OFF, PAUSED, RUNNING
 
@@ -23,50 +23,50 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Where the source's half notes which run of the guest its disks come from: drawn anew whenever it may have run.
+#: Note of the source's half: an id of the guest's run that wrote its disks; another one whenever it may have run.
 RUN = "run"
 
 
-def remote(id: str, want: Fields) -> Remote:
-    """Where the target is."""
+def target_address(id: str, want: Fields) -> LinkAddress:
+    """The link to the target's agent."""
     host, _colon, port = (want.get("address") or "").rpartition(":")
     if not host or not port.isdigit():
         raise InvalidField("address", "must be host:port", want.get("address"))
-    return Remote(id, want["peer"], host.strip("[]"), int(port))
+    return LinkAddress(id, want["peer"], host.strip("[]"), int(port))
 
 
-def here(task: Task) -> bool:
-    """Whether the server is here for sure: its guest is active, or it is off and the target was never told to take
+def is_here(task: Task) -> bool:
+    """Whether the server is certainly here: its guest is active, or it is off and the target was never told to take
     it. While the guest is active here, the target's copy never runs."""
     document = task.document
-    if runs(task.host, document):
+    if guest_runs(task.host, document):
         return True
     return document.want["type"] == "cold" and not document.state.get("decided")
 
 
-def on(task: Task, server: Document) -> Task:
-    """A task on the server itself; its document is written where the migration's is."""
+def server_task(task: Task, server: Document) -> Task:
+    """A task on the server of a migration's *task*."""
     return type(task)(task.host, server, task.operation)
 
 
 def leave(task: Task) -> None:
-    """Remove what is left of a server that is the target's."""
+    """Remove what is left here of a server that has moved to the target."""
     host, id = task.host, task.document.want["server"]
     with host.locks.hold("server", id):
         server = host.documents.get("server", id)
         if server is not None:
             host.hypervisor.destroy(id)
             host.hypervisor.undefine(id)
-            fixed.release(on(task, server))
-            verbs.erase(on(task, server))
+            addresses.release(server_task(task, server))
+            verbs.erase(server_task(task, server))
             host.documents.remove(server)
-    volumes.let_go(host, id, task.document.want["peer"])
+    volumes.release(host, id, task.document.want["peer"])
     task.document.state["left"] = now()
     task.keep()
 
 
 def recover(task: Task) -> None:
-    """Take it back: the server stays here. Raises ``Conflict`` when it has gone already."""
+    """Abort: the server stays here. Raises ``Conflict`` when it has moved already."""
     document = task.document
     if document.state.get("moved"):
         raise Conflict("The server has gone already; it cannot be taken back. Run the migration again to settle it, or "
@@ -75,21 +75,21 @@ def recover(task: Task) -> None:
         try:
             _drop(task)
         except Unreachable:
-            if not here(task):
+            if not is_here(task):
                 raise
-    give_back(task)
+    restore_server(task)
 
 
 def _drop(task: Task) -> None:
-    """Tell the target to forget what has come."""
-    with Talk(task.host.links.call(remote(task.document.id, task.document.want), AGENT)) as talk:
-        if talk.ask("look")["arrived"] and not runs(task.host, task.document):
+    """Tell the target to drop what it has received."""
+    with Rpc(task.host.links.call(target_address(task.document.id, task.document.want), AGENT)) as talk:
+        if talk.call("look")["arrived"] and not guest_runs(task.host, task.document):
             raise Conflict("The server has arrived at the target; it cannot be taken back. Run the migration again "
                            "to settle it, or migrate it back.")
-        talk.ask("drop")
+        talk.call("drop")
 
 
-def runs(host: LocalHost, document: Document) -> bool:
+def guest_runs(host: LocalHost, document: Document) -> bool:
     """Whether the guest of a migration's server is active here."""
     domain = host.hypervisor.domain(document.want["server"])
     return domain is not None and domain.state in LIVE
@@ -104,8 +104,8 @@ def _start(host: LocalHost, server: Document) -> None:
     host.documents.write(server)
 
 
-def give_back(task: Task) -> None:
-    """The server is an ordinary one again. It may have been stopped for the way, or stand still."""
+def restore_server(task: Task) -> None:
+    """End the migration here: the server can be changed again, and a guest that was stopped or paused runs again."""
     host, document = task.host, task.document
     with contextlib.suppress(MagnetarError):
         host.hypervisor.stray(document.want["server"])
@@ -117,12 +117,12 @@ def give_back(task: Task) -> None:
                 host.hypervisor.resume(server.id)
             starts = domain and domain.state == OFF and server.want["power"] == RUNNING
             server.state.pop(MARK, None)
-            if starts:  # who starts after a crash would take it for a guest that powered itself off
+            if starts:  # after a crash the agent would take it for a guest that powered itself off
                 server.state["unfinished"] = True
                 document.state.pop(RUN, None)
                 task.keep()
             host.documents.write(server)
-            volumes.take_back(host, server.id)
+            volumes.revoke(host, server.id)
             if starts:
                 _start(host, server)
     for name in ("claimed", "tried", "decided", "unfinished"):

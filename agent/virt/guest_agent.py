@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What reaches inside of a guest: its guest agent (qemu-guest-agent), and the non-maskable interrupt."""
+"""What acts inside a guest: its guest agent (qemu-guest-agent), and the non-maskable interrupt."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SILENT = frozenset({libvirt.VIR_ERR_AGENT_UNRESPONSIVE, libvirt.VIR_ERR_AGENT_U
                      libvirt.VIR_ERR_ARGUMENT_UNSUPPORTED})
 
 
-class Inside(Domains):
+class GuestAgent(Domains):
     """The part of ``Hypervisor`` that asks guests."""
 
     def freeze(self, uuid: str) -> bool:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent.fake.figures import HOST, UPTIME
-from magnetar_agent.figures import DISK, NIC
-from magnetar_agent.servers import figures as servers
-from magnetar_agent.virt import figures
-from magnetar_agent.virt.figures import read
+from magnetar_agent.fake.statistics import HOST, UPTIME
+from magnetar_agent.servers import diagnostics as servers
+from magnetar_agent.statistics import DISK, NIC
+from magnetar_agent.virt import diagnostics
+from magnetar_agent.virt.statistics import read
 from magnetar_core.errors import NotFound
 
 XML = """<domain type="kvm"><devices>
@@ -46,12 +46,12 @@ def test_a_qemu_that_is_busy_leaves_figures_out() -> None:
 
 
 def test_users_are_the_sessions_of_people(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(figures, "_SESSIONS", tmp_path / "sessions")
-    assert figures._users() == 0
+    monkeypatch.setattr(diagnostics, "_SESSIONS", tmp_path / "sessions")
+    assert diagnostics._users() == 0
     (tmp_path / "sessions").mkdir()
     for name, kind in (("1", "user"), ("2", "user"), ("c1", "greeter"), ("3", "manager")):
         (tmp_path / "sessions" / name).write_text(f"UID=0\nCLASS={kind}\nTYPE=tty\n")
-    assert figures._users() == 2
+    assert diagnostics._users() == 2
 
 
 def test_a_server_is_told_with_its_state(host: Any) -> None:
@@ -73,7 +73,7 @@ def test_a_server_that_stops_meanwhile_is_off(host: Any, monkeypatch: pytest.Mon
     def stops(uuid: str) -> None:
         host.fake.guest_powers_off(uuid)
 
-    monkeypatch.setattr(host.fake, "figures", stops)
+    monkeypatch.setattr(host.fake, "statistics", stops)
     assert servers.diagnostics(host.agent.drivers, made["id"])["power_state"] == "off"
 
 

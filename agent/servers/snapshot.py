@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Make an image of a server's root disk (Nova's createImage): a qcow2 that stands alone.
 
-While it is made, ``document.state["imaging"]`` of the server says so, and the copy lies in the server's own folder. The
-image comes into being with its content, at the end. So what a crash leaves is known, and ``clear`` takes it away.
+While it is made, the server's document has the note ``state["imaging"]``, and the copy lies in the server's folder. The
+image's document is written at the end, with its content. So ``clear`` finds what a crash left.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import Document
 from magnetar_agent.images import importing
-from magnetar_agent.servers import GIB, blocks, folder, spec
+from magnetar_agent.servers import GIB, block_devices, folder, spec
 from magnetar_agent.storage import Disk
-from magnetar_agent.volumes import ways
+from magnetar_agent.volumes import remote
 from magnetar_core.errors import Conflict
 from magnetar_core.kinds import Image
 from magnetar_core.power import MISSING, OFF, RUNNING, SUSPENDED, WANTED
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FILE = "snapshot"
-#: What can be said of the content: of a disk whose server is off; frozen by the guest agent; as after a power cut.
+#: The consistency of the content: the server was off; frozen by the guest agent; as after a power cut.
 STOPPED, FROZEN, CRASH = "stopped", "frozen", "crash-consistent"
 
 
@@ -62,7 +62,7 @@ def create(host: LocalHost, document: Document, args: Fields, operation: Operati
 
 
 def clear(host: LocalHost, document: Document) -> None:
-    """Take away what an attempt left that did not come to its end; fine when there is nothing. The caller holds the
+    """Remove what an interrupted attempt left; fine when there is nothing. The caller holds the
     server's lock."""
     hypervisor, path = host.hypervisor, folder(host, document.id) / FILE
     with host.locks.hold("copy", document.id):
@@ -101,7 +101,7 @@ def _state(host: LocalHost, document: Document) -> str:
 
 def _size(host: LocalHost, document: Document) -> int:
     """Bytes of the root disk."""
-    item = blocks.root(document.want)
+    item = block_devices.root(document.want)
     if item is None:
         return int(document.state.get("root_bytes", 0))
     volume = host.documents.get("volume", item["volume"])
@@ -110,13 +110,13 @@ def _size(host: LocalHost, document: Document) -> int:
 
 def _root(host: LocalHost, document: Document) -> Disk:
     """The root disk, which may be a volume, also of another host."""
-    item = blocks.root(document.want)
+    item = block_devices.root(document.want)
     root = spec.arranged(host, document, rescued=False)[0]
     if item and root.serial != item["volume"]:
         raise Conflict(f"The root disk of server {document.name!r} is the volume {item['volume']}, which is not "
                        "attached to it any more. Attach it again, then repeat the call.")
     if root.remote:
-        ways.reach(host, document)
+        remote.check_reachable(host, document)
     return root
 
 
@@ -147,7 +147,7 @@ def _boot(document: Document, base: Document | None) -> Fields:
 
 
 def _copy(host: LocalHost, document: Document, state: str, path: Path, operation: Operation) -> str:
-    """Copy the root disk to *path*; returns what can be said of the content."""
+    """Copy the root disk to *path*; returns the consistency of the content."""
     hypervisor, id, root = host.hypervisor, document.id, _root(host, document)
 
     def advance(done: int, total: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent.servers import GIB, MIB, hold
+from magnetar_agent.servers import GIB, MIB, image_links
 from magnetar_agent.virt.disks import flush
 from magnetar_core.errors import Conflict, HypervisorError, Immutable, InvalidField
 
@@ -256,7 +256,7 @@ def test_an_image_on_another_file_system_is_copied_to_the_disk(host: Host, monke
     def link(source: Path, target: Path) -> None:
         raise OSError(errno.EXDEV, "another file system")
 
-    monkeypatch.setattr(hold.os, "link", link)
-    monkeypatch.setattr(hold, "flush", lambda path: (flushed.append(path.name), flush(path)))
+    monkeypatch.setattr(image_links.os, "link", link)
+    monkeypatch.setattr(image_links, "flush", lambda path: (flushed.append(path.name), flush(path)))
     host.server(image="system", flavor={**SMALL, "disk": 1})
     assert flushed == ["base.part"] and (folder(host) / "base").read_bytes().startswith(b"system")

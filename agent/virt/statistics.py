@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Figures of domains by virDomainListGetStats, and of the host by the kernel and logind."""
+"""Statistics of domains by virDomainListGetStats, and of the host by the kernel and logind."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 
 import libvirt  # type: ignore[import-untyped]
 
-from magnetar_agent.figures import DISK, NIC
+from magnetar_agent.statistics import DISK, NIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,15 +30,15 @@ _RUN = Path("/run/libvirt/qemu")
 _SESSIONS = Path("/run/systemd/sessions")
 
 
-class Figures:
-    """The figures part of ``Hypervisor``."""
+class Statistics:
+    """The statistics part of ``Hypervisor``."""
 
     connection: Connection
 
     def _with(self, what: str, uuid: str, act: Callable[[Any], None], missing_is_fine: bool = False) -> None:
         raise NotImplementedError
 
-    def figures(self, uuid: str) -> dict[str, Any] | None:
+    def statistics(self, uuid: str) -> dict[str, Any] | None:
         """One call for all counters, and the live XML, which says whose device is whose."""
         found: list[dict[str, Any]] = []
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""NICs of a running server: taken out and plugged in while it runs."""
+"""NICs of a running server: unplugged and plugged while it runs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def plug(task: Task, networks: list[Fields]) -> None:
-    """Let the guest have the NICs of the document, and no others. When it does not let go of one, the document is what
-    it was: *networks*."""
+    """Plug and unplug NICs until the guest has those of the document. If it does not release one, the document gets its
+    former *networks* back."""
     host, id = task.host, task.document.id
     seen = host.hypervisor.running(id)
     if seen is None:
@@ -40,7 +40,7 @@ def plug(task: Task, networks: list[Fields]) -> None:
 
 
 def _back(task: Task, before: Domain) -> None:
-    """Let the guest have again what it has let go of."""
+    """Plug again what was unplugged."""
     now = task.host.hypervisor.running(task.document.id)
     there = {nic.mac for nic in now.nics} if now else set()
     for nic in before.nics:
@@ -50,5 +50,5 @@ def _back(task: Task, before: Domain) -> None:
 
 
 def _alike(one: Nic, other: Nic) -> bool:
-    """Whether they differ in nothing but what is only noted."""
+    """Whether they differ at most in their tags, which the guest does not see."""
     return replace(one, tag=None) == replace(other, tag=None)

@@ -11,7 +11,7 @@ import pytest
 from magnetar_agent import configdrive
 from magnetar_agent.configdrive import Address
 from magnetar_agent.networks import Lease
-from magnetar_agent.servers import fixed
+from magnetar_agent.servers import addresses
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField
 
 from .conftest import SMALL, Host
@@ -36,7 +36,7 @@ def card(address: Any = "192.168.100.7", mac: str = MAC, **more: Any) -> dict[st
 def drive(host: Host) -> tuple[Address | None, ...]:
     document = host.agent.host.documents.find("server", "web1")
     assert document
-    return tuple(fixed.told(host.agent.host, nic) for nic in document.want["networks"])
+    return tuple(addresses.for_config_drive(host.agent.host, nic) for nic in document.want["networks"])
 
 
 def test_dhcp_gives_it_as_long_as_the_server_has_it(lan: Host) -> None:

@@ -19,7 +19,7 @@ NOTHING: dict[str, Any] = {"virt_type": None, "uptime": None, "cpus": [], "memor
 def diagnostics(drivers: Drivers, key: str) -> dict[str, Any]:
     """The state of the server and what its hypervisor has counted. Raises ``NotFound``, ``Ambiguous``."""
     shown = reconcile.show(drivers, Server, key)
-    found = drivers.host.hypervisor.figures(str(shown["id"]))
+    found = drivers.host.hypervisor.statistics(str(shown["id"]))
     if found is None and shown["power_state"] == RUNNING:  # it has stopped in between
         shown = reconcile.show(drivers, Server, str(shown["id"]))
     known = {name: shown[name] for name in ("id", "power_state", "config_drive")}

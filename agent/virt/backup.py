@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Copies of disks that QEMU writes while the guest runs (virDomainBackupBegin, push mode)."""
+"""Backups of disks that QEMU writes while the guest runs (virDomainBackupBegin, push mode)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOOK = 0.1
 END = 30.0
 
 
-class Copies(Domains):
+class Backups(Domains):
     """The part of ``Hypervisor`` that copies disks of active domains."""
 
     def begin_copy(self, uuid: str, target: str, path: Path, format: str = "qcow2") -> None:
@@ -54,8 +54,8 @@ class Copies(Domains):
             raise
 
     def abort_copy(self, uuid: str, path: Path) -> None:
-        """virDomainAbortJob, when the job is a copy, and ours, as its file says: an operator may make a backup with
-        other tools. Then the file is nobody's and goes."""
+        """virDomainAbortJob, if the job is ours: its file says so, as an operator may make a backup with other tools.
+        Then the file is removed."""
         end = time.monotonic() + END
         while path.with_name(path.name + PART).exists() and self._copying(uuid):
             with contextlib.suppress(HypervisorError):  # it may end by itself in between

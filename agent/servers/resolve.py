@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Complete what is wanted of a server: references to what they name, MACs drawn, and refusals before anything is done.
+"""Complete what is wanted of a server: resolve references to uuids, draw MACs, refuse what cannot be done.
 
-Everything is drawn once and kept in the document, so every later step can be repeated.
+What is drawn is kept in the document, so every later step can be repeated.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import Document
 from magnetar_agent.foresee import missing
-from magnetar_agent.servers import GIB, blocks, fixed, hold, rescue
+from magnetar_agent.servers import GIB, addresses, block_devices, image_links, rescue
 from magnetar_core.errors import Conflict, InvalidField
 from magnetar_core.kinds.flavor import completed
 
@@ -38,7 +38,7 @@ def complete(host: LocalHost, want: Fields, document: Document | None) -> Fields
         found["config_drive"] = want["config_drive"] or image.want["properties"].get("img_config_drive") == "mandatory"
     if "rescue" in found:  # a document of an older agent does not have it
         found["rescue"] = rescue.complete(host, found, document)
-    found[blocks.FIELD] = blocks.complete(host, found, document)
+    found[block_devices.FIELD] = block_devices.complete(host, found, document)
     found["key_name"] = _key(host, want.get("key_name"), old)
     found["networks"] = _networks(host, want["networks"], document)
     found["virt_type"] = _virt_type(host, want["virt_type"], old.get("virt_type"))
@@ -78,11 +78,11 @@ def _image(host: LocalHost, given: str | None, document: Document | None) -> Doc
         return host.documents.get("image", given)
     if document and given == document.state.get("image_name") and host.documents.standing("image", given) is None:
         return host.documents.get("image", document.want["image"]) or _gone(document)
-    return hold.bootable(host, given)
+    return image_links.bootable_image(host, given)
 
 
 def _gone(document: Document) -> Document:
-    """Stands for an image that was removed after the server was made: only its uuid is needed."""
+    """A stand-in for an image that was removed after the server was made: only its uuid is needed."""
     image = document.copy()
     image.id = document.want["image"]
     return image
@@ -129,23 +129,22 @@ def _virt_type(host: LocalHost, given: str, old: str | None) -> str:
 def _networks(host: LocalHost, given: list[Fields], document: Document | None) -> list[Fields]:
     """NICs with a MAC each: given, kept from before, or drawn."""
     old = list(document.want["networks"]) if document else []
-    cards = list(_cards(host, given, old))
     found: list[Fields] = []
-    for field, nic, kept in cards:
-        mac = nic.get("mac") or (kept["mac"] if kept else _draw(host, {f["mac"] for f in found}))
-        other = None if kept else taken(host, mac, document)  # what is kept was held against others when it came
+    for field, nic, kept in _matched(host, given, old):
+        mac = nic.get("mac") or (kept["mac"] if kept else _draw_mac(host, {f["mac"] for f in found}))
+        other = None if kept else mac_owner(host, mac, document)  # what is kept was held against others when it came
         if other:
             raise Conflict(f"{field}.mac: {mac} belongs to server {other.name!r}. Leave it out to have one drawn.",
                            field=f"{field}.mac", uuids=[other.id])
         if mac in {f["mac"] for f in found}:
             raise InvalidField(f"{field}.mac", "must differ from the other NICs'", mac)
         found.append({"model": "virtio", **nic, "mac": mac})
-    fixed.complete(host, found, old, document)
+    addresses.complete(host, found, old, document)
     return found
 
 
-def _cards(host: LocalHost, given: list[Fields], old: list[Fields]) -> Iterator[tuple[str, Fields, Fields | None]]:
-    """The name, the wish and the card from before (``None``: it is a new one) of each NIC."""
+def _matched(host: LocalHost, given: list[Fields], old: list[Fields]) -> Iterator[tuple[str, Fields, Fields | None]]:
+    """The name, the wish and the NIC from before (``None``: it is a new one) of each NIC."""
     keeping = list(old)
     for at, nic in enumerate(given):
         field = f"networks[{at}]"
@@ -154,16 +153,16 @@ def _cards(host: LocalHost, given: list[Fields], old: list[Fields]) -> Iterator[
         if kept:
             keeping.remove(kept)
         elif not any(plug == (o.get("network"), o.get("bridge")) for o in old):
-            exists(host, plug, field)
+            check_network(host, plug, field)
         yield field, nic, kept
 
 
 def macs(server: Document) -> list[str]:
-    """Those of a server's cards."""
+    """Those of a server's NICs."""
     return [nic["mac"] for nic in server.want["networks"]]
 
 
-def taken(host: LocalHost, mac: str, document: Document | None = None) -> Document | None:
+def mac_owner(host: LocalHost, mac: str, document: Document | None = None) -> Document | None:
     """The server, other than that of *document*, that has the MAC."""
     found = host.documents.having("server", "mac", mac)
     return next((one for one in found if document is None or one.id != document.id), None)
@@ -177,13 +176,13 @@ def _plug(nic: Fields, field: str) -> tuple[str | None, str | None]:
 
 
 def _same(nic: Fields, old: Fields, plug: tuple[str | None, str | None]) -> bool:
-    """Whether *old* is the card that *nic* asks for."""
+    """Whether *old* is the NIC that *nic* asks for."""
     if nic.get("mac"):
         return bool(nic["mac"] == old["mac"])
     return plug == (old.get("network"), old.get("bridge"))
 
 
-def exists(host: LocalHost, plug: tuple[str | None, str | None], field: str) -> None:
+def check_network(host: LocalHost, plug: tuple[str | None, str | None], field: str) -> None:
     network, bridge = plug
     if bridge is not None:
         bridges = host.hypervisor.bridges()
@@ -199,9 +198,9 @@ def exists(host: LocalHost, plug: tuple[str | None, str | None], field: str) -> 
                                                  "with the network module, or name a bridge"), "network", network)
 
 
-def _draw(host: LocalHost, drawn: set[str]) -> str:
+def _draw_mac(host: LocalHost, drawn: set[str]) -> str:
     """A MAC of QEMU's range that no server here has, and that is not among those *drawn*."""
     while True:
         mac = "52:54:00:" + ":".join(f"{byte:02x}" for byte in secrets.token_bytes(3))
-        if mac not in drawn and not taken(host, mac):
+        if mac not in drawn and not mac_owner(host, mac):
             return mac

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from magnetar_agent.link.talk import Talk
-from magnetar_agent.migrations import wire
+from magnetar_agent.link.rpc import Rpc
+from magnetar_agent.migrations import transfer
 from magnetar_core.errors import HypervisorError, InvalidRequest, NoSpace, Unreachable
 
 MIB = 2**20
@@ -24,15 +24,15 @@ class Ends:
 
     def __init__(self) -> None:
         self.socks = socket.socketpair()
-        self.near, self.far = (Talk(sock) for sock in self.socks)
+        self.near, self.far = (Rpc(sock) for sock in self.socks)
 
     def go(self, path: Path, to: Path, offset: int = 0, append: bool = False, state: str | None = None) -> int:
         """Send *path* and receive it as *to*; the bytes of data that went."""
         went: list[int] = []
-        sending = threading.Thread(target=wire.send, args=(self.near, path, offset, went.append))
+        sending = threading.Thread(target=transfer.send, args=(self.near, path, offset, went.append))
         sending.start()
         try:
-            assert wire.receive(self.far, to, offset, append, state) == path.stat().st_size
+            assert transfer.receive(self.far, to, offset, append, state) == path.stat().st_size
         finally:
             sending.join(10)
         return sum(went)
@@ -69,27 +69,27 @@ def test_holes_are_not_sent(ends: Ends, tmp_path: Path) -> None:
 
 def _pieces(path: Path) -> list[tuple[int, bytes]]:
     with path.open("rb") as file:
-        return [(start, data) for start, data in wire.pieces(file.fileno(), 0) if data.strip(b"\0")]
+        return [(start, data) for start, data in transfer.pieces(file.fileno(), 0) if data.strip(b"\0")]
 
 
 def test_a_file_that_broke_off_goes_on(ends: Ends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "SURE", 2 * MIB)
+    monkeypatch.setattr(transfer, "SURE", 2 * MIB)
     here, there = tmp_path / "here", tmp_path / "there"
     here.write_bytes(os.urandom(8 * MIB))
-    assert wire.have(there, "one") == 0
+    assert transfer.bytes_present(there, "one") == 0
 
     def sent(_count: int) -> None:
-        if wire._noted(there.with_name("there.part.at"))[1]:
+        if transfer._noted(there.with_name("there.part.at"))[1]:
             raise Unreachable("broken off")
 
     with pytest.raises(Unreachable):
         _broken(ends, here, there, sent)
-    sure = wire.have(there, "one")
+    sure = transfer.bytes_present(there, "one")
     assert sure and sure % (2 * MIB) == 0 and not there.exists()
     again = Ends()
     assert again.go(here, there, sure, state="one") == 8 * MIB - sure
-    assert there.read_bytes() == here.read_bytes() and wire.have(there, "one") is None
-    assert wire.have(there, "another") == 0 and not list(tmp_path.glob("there*"))
+    assert there.read_bytes() == here.read_bytes() and transfer.bytes_present(there, "one") is None
+    assert transfer.bytes_present(there, "another") == 0 and not list(tmp_path.glob("there*"))
 
 
 @pytest.mark.parametrize("state", ["another", None])
@@ -97,9 +97,9 @@ def test_a_file_that_broke_off_goes_on(ends: Ends, tmp_path: Path, monkeypatch: 
 def test_what_is_of_another_state_is_thrown_away(tmp_path: Path, state: str | None, whole: bool) -> None:
     there = tmp_path / "there"
     (there if whole else tmp_path / "there.part").write_bytes(b"12345678")
-    wire._note(there, "one", 4)
-    assert wire.have(there, "one") == (None if whole else 4)
-    assert wire.have(there, state) == 0
+    transfer._note(there, "one", 4)
+    assert transfer.bytes_present(there, "one") == (None if whole else 4)
+    assert transfer.bytes_present(there, state) == 0
     assert not list(tmp_path.iterdir())
 
 
@@ -109,7 +109,7 @@ def test_a_note_that_says_nothing_certain(tmp_path: Path, note: bytes | None) ->
     (tmp_path / "there.part").write_bytes(b"12345678")
     if note is not None:
         (tmp_path / "there.part.at").write_bytes(note)
-    assert wire.have(tmp_path / "there", "one") == 0
+    assert transfer.bytes_present(tmp_path / "there", "one") == 0
     assert not list(tmp_path.iterdir())
 
 
@@ -121,7 +121,7 @@ def test_a_crash_before_the_name_was_given(ends: Ends, tmp_path: Path, monkeypat
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(Path, "rename", _rename_notes_only)
         ends.go(here, there, state="one")
-    assert not there.exists() and wire.have(there, "one") == 8
+    assert not there.exists() and transfer.bytes_present(there, "one") == 8
     assert Ends().go(here, there, 8, state="one") == 0
     assert there.read_bytes() == b"12345678"
 
@@ -135,18 +135,18 @@ def _rename_notes_only(path: Path, to: Path) -> None:
 def test_another_attempt_threw_it_away(ends: Ends, tmp_path: Path) -> None:
     """Who still receives for an earlier attempt neither notes nor names anything."""
     there = tmp_path / "there"
-    ends.near.write(wire._FRAME.pack(0, 4, wire._digest(b"good")) + b"good")
+    ends.near.write(transfer._FRAME.pack(0, 4, transfer._digest(b"good")) + b"good")
     ends.near.flush()
     receiving = threading.Thread(target=_gone, args=(ends, there))
     receiving.start()
     end = time.monotonic() + 20
     while not (tmp_path / "there.part").exists() and time.monotonic() < end:
         time.sleep(0.01)
-    while not wire._noted(tmp_path / "there.part.at")[0] and time.monotonic() < end:
+    while not transfer._noted(tmp_path / "there.part.at")[0] and time.monotonic() < end:
         time.sleep(0.01)
-    assert wire.have(there, "two") == 0
+    assert transfer.bytes_present(there, "two") == 0
     (tmp_path / "there.part").write_bytes(b"of two")
-    ends.near.write(wire._FRAME.pack(4, 0, wire._digest(b"")))
+    ends.near.write(transfer._FRAME.pack(4, 0, transfer._digest(b"")))
     ends.near.flush()
     receiving.join(20)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"there.part": b"of two"}
@@ -154,25 +154,25 @@ def test_another_attempt_threw_it_away(ends: Ends, tmp_path: Path) -> None:
 
 def _gone(ends: Ends, there: Path) -> None:
     with pytest.raises(HypervisorError, match="another attempt"):
-        wire.receive(ends.far, there, 0, state="one")
+        transfer.receive(ends.far, there, 0, state="one")
 
 
 def test_the_part_is_gone(ends: Ends, tmp_path: Path) -> None:
     with pytest.raises(HypervisorError, match="is not there any more"):
-        wire.receive(ends.far, tmp_path / "there", 8, state="one")
+        transfer.receive(ends.far, tmp_path / "there", 8, state="one")
 
 
 def _broken(ends: Ends, here: Path, there: Path, sent: object) -> None:
     def send() -> None:
         try:
-            wire.send(ends.near, here, 0, sent, rate=20 * MIB)  # type: ignore[arg-type]
+            transfer.send(ends.near, here, 0, sent, rate=20 * MIB)  # type: ignore[arg-type]
         except Unreachable:
             ends.near.close()
 
     sending = threading.Thread(target=send)
     sending.start()
     try:
-        wire.receive(ends.far, there, 0, state="one")
+        transfer.receive(ends.far, there, 0, state="one")
     finally:
         sending.join(10)
 
@@ -185,24 +185,24 @@ def test_a_log_is_continued_behind_what_is_there(ends: Ends, tmp_path: Path) -> 
 
 
 def test_a_changed_byte_is_noticed(ends: Ends, tmp_path: Path) -> None:
-    ends.near.write(wire._FRAME.pack(0, 4, wire._digest(b"good")) + b"goof")
+    ends.near.write(transfer._FRAME.pack(0, 4, transfer._digest(b"good")) + b"goof")
     ends.near.flush()
     with pytest.raises(HypervisorError, match="changed on its way"):
-        wire.receive(ends.far, tmp_path / "there", 0)
+        transfer.receive(ends.far, tmp_path / "there", 0)
     assert not (tmp_path / "there").exists()
 
 
 def test_a_frame_that_is_too_long(ends: Ends, tmp_path: Path) -> None:
-    ends.near.write(wire._FRAME.pack(0, wire.PIECE + 1, b"x" * 16))
+    ends.near.write(transfer._FRAME.pack(0, transfer.PIECE + 1, b"x" * 16))
     ends.near.flush()
     with pytest.raises(InvalidRequest, match="too long"):
-        wire.receive(ends.far, tmp_path / "there", 0)
+        transfer.receive(ends.far, tmp_path / "there", 0)
 
 
 def test_the_other_side_is_gone(ends: Ends, tmp_path: Path) -> None:
     ends.near.close()
     with pytest.raises(Unreachable, match="goes on where it was"):
-        wire.receive(ends.far, tmp_path / "there", 0)
+        transfer.receive(ends.far, tmp_path / "there", 0)
     with pytest.raises(Unreachable):
         ends.far.ask("look")
 
@@ -212,10 +212,10 @@ def test_no_room(ends: Ends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "pwrite", full)
-    ends.near.write(wire._FRAME.pack(0, 4, wire._digest(b"good")) + b"good")
+    ends.near.write(transfer._FRAME.pack(0, 4, transfer._digest(b"good")) + b"good")
     ends.near.flush()
     with pytest.raises(NoSpace, match="No space left.*Free some room"):
-        wire.receive(ends.far, tmp_path / "there", 0)
+        transfer.receive(ends.far, tmp_path / "there", 0)
 
 
 def test_a_link_in_the_way_is_not_followed(ends: Ends, tmp_path: Path) -> None:
@@ -231,9 +231,10 @@ def test_a_link_in_the_way_is_not_followed(ends: Ends, tmp_path: Path) -> None:
 def test_a_limit_is_kept(ends: Ends, tmp_path: Path) -> None:
     (tmp_path / "here").write_bytes(os.urandom(2 * MIB))
     began = time.monotonic()
-    sending = threading.Thread(target=wire.send, args=(ends.near, tmp_path / "here", 0, lambda _count: None, 4 * MIB))
+    args = (ends.near, tmp_path / "here", 0, lambda _count: None, 4 * MIB)
+    sending = threading.Thread(target=transfer.send, args=args)
     sending.start()
-    wire.receive(ends.far, tmp_path / "there", 0)
+    transfer.receive(ends.far, tmp_path / "there", 0)
     assert time.monotonic() - began > 0.4
     sending.join(10)
     assert not sending.is_alive()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What two agents say to each other through a link: lines of JSON, a question and its answer each."""
+"""Calls between two agents through a link: a line of JSON for each call, and one for its result."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from magnetar_core.errors import InvalidRequest, Unreachable, from_dict
 LINE = 64 << 20
 
 
-class Talk:
-    """One side of the talk over a connected socket; closing it ends the other side's too."""
+class Rpc:
+    """One side of a connected socket; closing it ends the other side's calls too."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -28,18 +28,18 @@ class Talk:
         self.close()
 
     def close(self) -> None:
-        """Say no more."""
+        """Close the connection."""
         with contextlib.suppress(OSError):
             self._file.close()
         self._sock.close()
 
-    def say(self, line: dict[str, Any]) -> None:
+    def send(self, line: dict[str, Any]) -> None:
         """Send a line."""
         self.write(json.dumps(line).encode() + b"\n")
         self.flush()
 
-    def hear(self) -> dict[str, Any] | None:
-        """The next line; ``None`` when the other side has ended the talk."""
+    def receive(self) -> dict[str, Any] | None:
+        """The next line; ``None`` when the other side has closed the connection."""
         line = self._file.readline(LINE)
         if not line.endswith(b"\n"):
             return None
@@ -48,15 +48,15 @@ class Talk:
             raise InvalidRequest("The other agent said something that makes no sense.")
         return found
 
-    def ask(self, op: str, **line: Any) -> dict[str, Any]:
+    def call(self, op: str, **line: Any) -> dict[str, Any]:
         """Send a line and return the answer. Raises what the other side answers, or ``Unreachable``."""
-        self.say({"op": op, **line})
-        return self.answer()
+        self.send({"op": op, **line})
+        return self.result()
 
-    def answer(self) -> dict[str, Any]:
+    def result(self) -> dict[str, Any]:
         """The answer to what was sent."""
         try:
-            found = self.hear()
+            found = self.receive()
         except OSError as error:
             raise lost(error) from error
         if found is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Two ends of a pipe between a TLS connection and a local socket; each waits when the other is slow."""
+"""Relays bytes between a TLS connection and a local socket; each end waits when the other is slow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from magnetar_core.errors import MagnetarError
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-#: What a TLS client asks for that wants a link and not HTTP.
+#: The ALPN name with which a TLS client asks for a link instead of HTTP.
 ALPN = "magnetar-link/1"
 #: Most bytes of a first line, and seconds until it must be here.
 LINE, PATIENCE = 4096, 10.0
@@ -39,14 +39,14 @@ def common_name(tls: ssl.SSLObject | None) -> str:
     return names[-1] if names else ""
 
 
-class End(asyncio.BufferedProtocol):
+class RelayEnd(asyncio.BufferedProtocol):
     """One end: what arrives here is written to *other*."""
 
     def __init__(self) -> None:
-        self.other: End | None = None
+        self.other: RelayEnd | None = None
         self.transport: asyncio.Transport | None = None
         self.closed = False
-        #: What came before there was another end.
+        #: Bytes that came before there was another end.
         self.early = bytearray()
         self._space = memoryview(bytearray(SPACE))
 
@@ -58,7 +58,7 @@ class End(asyncio.BufferedProtocol):
         if self.closed:
             self.transport.abort()
 
-    def join(self, other: End) -> None:
+    def join(self, other: RelayEnd) -> None:
         """Make one pipe of this end and *other*, both connected."""
         self.other, other.other = other, self
         for end in (self, other):
@@ -123,11 +123,11 @@ class End(asyncio.BufferedProtocol):
                 end.transport.abort()
 
 
-class Local(End):
+class LocalEnd(RelayEnd):
     """The end at a socket of this host, of a pipe to *door*, by *peer* if *accepted*; *gone* is called at its end."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, gone: Callable[[Local], None], peer: str = "", door: str = "",
-                 accepted: bool = False) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, gone: Callable[[LocalEnd], None], peer: str = "",
+                 door: str = "", accepted: bool = False) -> None:
         super().__init__()
         self.loop, self._gone, self.peer, self.door, self.accepted = loop, gone, peer, door, accepted
 
@@ -137,8 +137,8 @@ class Local(End):
         self._gone(self)
 
 
-class _Spoken(End):
-    """A TLS end whose first line is talk between the agents."""
+class _TlsEnd(RelayEnd):
+    """A TLS end whose first line is for the agents themselves."""
 
     _heard = False
 
@@ -161,20 +161,20 @@ class _Spoken(End):
         raise NotImplementedError
 
 
-class Accepted(_Spoken):
+class AcceptedEnd(_TlsEnd):
     """The end at a peer that has connected to us. *admit(peer, link, door)* gives what leads to the door."""
 
-    def __init__(self, peer: str, admit: Callable[[str, str, str], Coroutine[Any, Any, Local]]) -> None:
+    def __init__(self, peer: str, admit: Callable[[str, str, str], Coroutine[Any, Any, LocalEnd]]) -> None:
         super().__init__()
         self.peer, self._admit = peer, admit
         self._tasks: set[asyncio.Task[None]] = set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio: who says nothing is sent away."""
+        """asyncio: a peer that sends nothing is cut off."""
         super().connection_made(transport)
-        asyncio.get_running_loop().call_later(PATIENCE, self._hurry)
+        asyncio.get_running_loop().call_later(PATIENCE, self._time_out)
 
-    def _hurry(self) -> None:
+    def _time_out(self) -> None:
         if not self.other and not self._tasks:
             self.abort()
 
@@ -201,10 +201,10 @@ class Accepted(_Spoken):
             self.transport.write(json.dumps(answer).encode() + b"\n")
 
 
-class Dialled(_Spoken):
+class DialledEnd(_TlsEnd):
     """The end at a peer that we have connected to. *answered* becomes ``None``, or the peer's error."""
 
-    def __init__(self, peer: str, hello: bytes, end: Local) -> None:
+    def __init__(self, peer: str, hello: bytes, end: LocalEnd) -> None:
         super().__init__()
         self.peer, self._hello, self._end = peer, hello, end
         self.answered: asyncio.Future[dict[str, Any] | None] = asyncio.get_running_loop().create_future()

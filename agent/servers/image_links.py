@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A server's hold on an image: hard links to its content, so that the image may go while the server stands on it."""
+"""A server's hard links to the content of its image, so that the image may be removed while the server has its disk."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PARTS = ("base", "kernel", "ramdisk")
 BOOTABLE = ("raw", "qcow2", "iso", "aki")
 
 
-def bootable(host: LocalHost, given: str, field: str = "image") -> Document:
+def bootable_image(host: LocalHost, given: str, field: str = "image") -> Document:
     """The document of the image *given*, from which a server can boot. Raises ``InvalidField`` naming *field*."""
     found = host.documents.standing("image", given)
     if found is None:
@@ -45,7 +45,7 @@ def bootable(host: LocalHost, given: str, field: str = "image") -> Document:
     return found
 
 
-def whole(host: LocalHost, id: str) -> bool:
+def is_complete(host: LocalHost, id: str) -> bool:
     """Whether a server could be made from the image with this uuid now: its content is here, and what it boots with."""
     image = host.documents.standing("image", id)
     try:
@@ -65,10 +65,10 @@ def _parts(host: LocalHost, image: Document, field: str = "image") -> Iterator[t
             yield name, part
 
 
-def hold(host: LocalHost, id: str, place: Path, prefix: str = "") -> dict[str, Any]:
+def link_image(host: LocalHost, id: str, place: Path, prefix: str = "") -> dict[str, Any]:
     """Link the content of image *id* and of its kernel and ramdisk into *place*, each name after *prefix*.
 
-    Returns what has to be known of it: *image*, *name*, *format*, *virtual_size*, *iso*, and *boot*, which is
+    Returns *image*, *name*, *format*, *virtual_size*, *iso*, and *boot*, which is
     ``{ramdisk, cmdline}`` for one that boots by a kernel, else ``None``.
     """
     image = host.documents.get("image", id)
@@ -85,8 +85,8 @@ def hold(host: LocalHost, id: str, place: Path, prefix: str = "") -> dict[str, A
             else None}
 
 
-def drop(place: Path, prefix: str = "") -> None:
-    """Let go of what is held."""
+def unlink(place: Path, prefix: str = "") -> None:
+    """Remove the links."""
     for part in PARTS:
         (place / (prefix + part)).unlink(missing_ok=True)
 

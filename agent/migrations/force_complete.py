@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A live migration that does not come to an end is brought to one: the guest stands still until all of it is there."""
+"""Nova's force complete: a live migration that does not converge ends, because its guest is paused until then."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 EVENT = "force_complete"
 
 
-def hurry(host: LocalHost, key: str) -> None:
-    """Pause the guest of the migration *key*, which goes on meanwhile; whoever takes the guest over, or back, runs it
-    again. Done twice it is done once. Raises ``NotFound``, or ``Conflict`` for one that is not under way from here."""
+def force_complete(host: LocalHost, key: str) -> None:
+    """Pause the guest of migration *key*, which goes on meanwhile. The target resumes the guest, or the source if the
+    migration fails. May be done twice. Raises ``NotFound``, or ``Conflict`` for one that is not under way from here."""
     document = host.documents.find("migration", key)
     if document is None:
         raise NotFound(f"There is no migration {key!r} on this host.", kind="migration", key=key)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Figures of the fake: the same ones always, as libvirt's statistics would have them."""
+"""Statistics of the fake: the same ones always, as libvirt's statistics would have them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from magnetar_agent.fake.state import State, parse
-from magnetar_agent.virt.figures import read
+from magnetar_agent.virt.statistics import read
 from magnetar_core.errors import Conflict
 from magnetar_core.power import LIVE
 
@@ -20,11 +20,11 @@ NIC = {"rx.bytes": 2070139, "rx.pkts": 26701, "rx.errs": 0, "rx.drop": 0,
 HOST = {"time": "08:32:11", "uptime": 8101500, "users": 12, "load_average": [0.2, 0.12, 0.14]}
 
 
-class Figures(State):
-    """The protocol's methods for figures."""
+class Statistics(State):
+    """The protocol's methods for statistics."""
 
-    def figures(self, uuid: str) -> dict[str, Any] | None:
-        with self._call("figures"):
+    def statistics(self, uuid: str) -> dict[str, Any] | None:
+        with self._call("statistics"):
             domain = self._domains.get(uuid)
             if domain is None:
                 return None

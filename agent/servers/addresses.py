@@ -21,134 +21,134 @@ if TYPE_CHECKING:
     from magnetar_agent.task import Task
 
 RESERVED = "reserved"
-#: (kind of plug, its name): where a card is plugged in.
+#: (kind of plug, its name): where a nic is plugged in.
 Plug = tuple[str, str]
 
 
-def complete(host: LocalHost, cards: list[Fields], old: list[Fields], document: Document | None) -> None:
-    """Check the addresses of *cards* and write them in normal form; a card of *old* that is asked for without an
+def complete(host: LocalHost, nics: list[Fields], old: list[Fields], document: Document | None) -> None:
+    """Check the addresses of *nics* and write them in normal form; a nic of *old* that is asked for without an
     address keeps the one that it has. Raises ``InvalidField`` or ``Conflict`` naming the field."""
-    before = {card["mac"]: card for card in old}
-    for at, card in enumerate(cards):
-        kept = before.get(card["mac"], {})
-        if "address" not in card and "address" in kept and _plug(host, card) == _plug(host, kept):
-            card["address"] = kept["address"]
-        if card.get("address") is None:
-            card.pop("address", None)
-        elif card != kept:
-            fit(host, card, f"networks[{at}].address")
-            _alone(host, cards, at, document)
+    before = {nic["mac"]: nic for nic in old}
+    for at, nic in enumerate(nics):
+        kept = before.get(nic["mac"], {})
+        if "address" not in nic and "address" in kept and _plug(host, nic) == _plug(host, kept):
+            nic["address"] = kept["address"]
+        if nic.get("address") is None:
+            nic.pop("address", None)
+        elif nic != kept:
+            check_address(host, nic, f"networks[{at}].address")
+            _check_unused(host, nics, at, document)
 
 
-def fit(host: LocalHost, card: Fields, field: str) -> None:
-    """Check that the address can be one on the card's network, and write it in normal form."""
+def check_address(host: LocalHost, nic: Fields, field: str) -> None:
+    """Check that the address can be one on the nic's network, and write it in normal form."""
     try:
-        given = IPv4Interface(card["address"])
+        given = IPv4Interface(nic["address"])
     except ValueError:
-        raise InvalidField(field, "must be an IPv4 address such as 192.168.100.7", card["address"]) from None
-    network = managed(host, card)
+        raise InvalidField(field, "must be an IPv4 address such as 192.168.100.7", nic["address"]) from None
+    network = managed_network(host, nic)
     if network is None:
         if given.ip.is_multicast or given.ip.is_loopback or given.ip.is_unspecified:
-            raise InvalidField(field, "must be an address that a guest can have", card["address"])
-        card["address"] = str(given) if "/" in card["address"] else str(given.ip)
+            raise InvalidField(field, "must be an address that a guest can have", nic["address"])
+        nic["address"] = str(fixed_addresses) if "/" in nic["address"] else str(given.ip)
         return
     net = IPv4Network(network.want["cidr"])
     first, last = net.network_address + 2, net.broadcast_address - 1
-    if not first <= given.ip <= last or ("/" in card["address"] and given.network != net):
+    if not first <= given.ip <= last or ("/" in nic["address"] and given.network != net):
         raise InvalidField(field, f"must lie in {first} to {last} on network {network.name!r} ({net}); the address "
-                                  "before is the host's", card["address"])
-    card["address"] = str(given.ip)
+                                  "before is the host's", nic["address"])
+    nic["address"] = str(given.ip)
 
 
-def _alone(host: LocalHost, cards: list[Fields], at: int, document: Document | None) -> None:
-    """Raise when another card has the address, or another server's guest holds a lease of it."""
-    card, field = cards[at], f"networks[{at}].address"
-    plug, address = _plug(host, card), bare(card)
-    if any(bare(one) == address and _plug(host, one) == plug for one in cards[:at]):
-        raise InvalidField(field, "must differ from the other NICs'", card["address"])
+def _check_unused(host: LocalHost, nics: list[Fields], at: int, document: Document | None) -> None:
+    """Raise when another nic has the address, or another server's guest holds a lease of it."""
+    nic, field = nics[at], f"networks[{at}].address"
+    plug, address = _plug(host, nic), bare_address(nic)
+    if any(bare_address(one) == address and _plug(host, one) == plug for one in nics[:at]):
+        raise InvalidField(field, "must differ from the other NICs'", nic["address"])
 
     def others(name: str, key: str) -> list[Document]:
         found = host.documents.having("server", name, key)
         return [one for one in found if document is None or one.id != document.id]
 
     for other in others("address", str(address)):
-        if any(bare(nic) == address and _plug(host, nic) == plug for nic in other.want["networks"]):
+        if any(bare_address(nic) == address and _plug(host, nic) == plug for nic in other.want["networks"]):
             raise Conflict(f"{field}: {address} belongs to server {other.name!r}. Choose another address.",
                            field=field, uuids=[other.id])
-    if managed(host, card) is None:
+    if managed_network(host, nic) is None:
         return
-    leased = {lease.mac for lease in host.hypervisor.leases(plug[1]) if lease.address == address} - {card["mac"]}
+    leased = {lease.mac for lease in host.hypervisor.leases(plug[1]) if lease.address == address} - {nic["mac"]}
     for other in (one for mac in leased for one in others("mac", mac)):
         raise Conflict(f"{field}: DHCP has given {address} to server {other.name!r}. Choose another address, or let "
                        "the network's DHCP range leave it out.", field=field, uuids=[other.id])
 
 
-def given(server: Document) -> list[str]:
-    """The addresses that a server's cards were given, without prefixes."""
-    return [address for nic in server.want["networks"] if (address := bare(nic))]
+def fixed_addresses(server: Document) -> list[str]:
+    """The addresses that a server's nics were given, without prefixes."""
+    return [address for nic in server.want["networks"] if (address := bare_address(nic))]
 
 
-def bare(card: Fields) -> str | None:
-    """The address of a card without a prefix."""
-    found = card.get("address")
+def bare_address(nic: Fields) -> str | None:
+    """The address of a nic without a prefix."""
+    found = nic.get("address")
     return None if found is None else str(found).partition("/")[0]
 
 
-def managed(host: LocalHost, card: Fields) -> Document | None:
-    """The network that the agent makes into which the card is plugged."""
-    network = host.documents.find("network", card["network"]) if card.get("network") else None
+def managed_network(host: LocalHost, nic: Fields) -> Document | None:
+    """The network that the agent makes into which the nic is plugged."""
+    network = host.documents.find("network", nic["network"]) if nic.get("network") else None
     return None if network is None or network.want["mode"] == "bridge" else network
 
 
-def _plug(host: LocalHost, card: Fields) -> Plug:
-    network = host.documents.find("network", card["network"]) if card.get("network") else None
+def _plug(host: LocalHost, nic: Fields) -> Plug:
+    network = host.documents.find("network", nic["network"]) if nic.get("network") else None
     if network is not None and network.want["mode"] != "bridge":
         return "network", network.name
     if network is not None:
         return "bridge", str(network.want["bridge"])
-    return ("bridge", card["bridge"]) if card.get("bridge") else ("network", str(card.get("network")))
+    return ("bridge", nic["bridge"]) if nic.get("bridge") else ("network", str(nic.get("network")))
 
 
 # What the guest is told --------------------------------------------------------------------------------------------
-def told(host: LocalHost, card: Fields) -> Address | None:
-    """The card's address for the config drive."""
-    network = managed(host, card)
-    if card.get("address") is None:
+def for_config_drive(host: LocalHost, nic: Fields) -> Address | None:
+    """The nic's address for the config drive."""
+    network = managed_network(host, nic)
+    if nic.get("address") is None:
         return None
     if network is None:
-        _address, _slash, prefix = card["address"].partition("/")
-        return Address(str(bare(card)), int(prefix) if prefix else None, dhcp=not prefix)
+        _address, _slash, prefix = nic["address"].partition("/")
+        return Address(str(bare_address(nic)), int(prefix) if prefix else None, dhcp=not prefix)
     net = IPv4Network(network.want["cidr"])
     gateway = str(net.network_address + 1)
-    return Address(card["address"], net.prefixlen, bool(network.want["dhcp"]),
+    return Address(nic["address"], net.prefixlen, bool(network.want["dhcp"]),
                    gateway if network.want["mode"] == "nat" else None, gateway)
 
 
 # Plans --------------------------------------------------------------------------------------------------------------
 def verbs(want: Fields, have: Fields) -> tuple[str, ...]:
     """``reserve`` when DHCP was told something else than what is wanted."""
-    return ("reserve",) if wanted(want["networks"]) != have.get(RESERVED, []) else ()
+    return ("reserve",) if wanted_reservations(want["networks"]) != have.get(RESERVED, []) else ()
 
 
-def without(networks: Iterable[Fields]) -> list[Fields]:
+def without_addresses(networks: Iterable[Fields]) -> list[Fields]:
     """The NICs without their addresses, which are no matter of QEMU's."""
     return [{name: value for name, value in nic.items() if name != "address"} for nic in networks]
 
 
 # DHCP ---------------------------------------------------------------------------------------------------------------
-def wanted(networks: Iterable[Fields]) -> list[list[Any]]:
+def wanted_reservations(networks: Iterable[Fields]) -> list[list[Any]]:
     """What is to stand in ``state["reserved"]``."""
     return [[nic["mac"], nic["network"], nic["address"]] for nic in networks
             if nic.get("network") and nic.get("address")]
 
 
-def told_of(server: Document) -> list[list[Any]]:
+def reservations_of(server: Document) -> list[list[Any]]:
     """What DHCP was told for the server, or may have been before a crash."""
     noted: list[list[Any]] = server.state.get(RESERVED, [])
-    return noted + [one for one in wanted(server.want["networks"]) if one not in noted]
+    return noted + [one for one in wanted_reservations(server.want["networks"]) if one not in noted]
 
 
-def hosts(host: LocalHost, network: Document) -> tuple[tuple[str, str], ...]:
+def dhcp_hosts(host: LocalHost, network: Document) -> tuple[tuple[str, str], ...]:
     """MAC and address of all that DHCP of *network* is to know, for when the network is made."""
     found = {(nic["mac"], nic["address"]) for server in host.documents.peek("server") if not server.deleting
              for nic in server.want["networks"]
@@ -157,9 +157,9 @@ def hosts(host: LocalHost, network: Document) -> tuple[tuple[str, str], ...]:
 
 
 def reserve(task: Task) -> None:
-    """Have DHCP answer the server's cards as they are wanted now, and no others of it."""
+    """Have DHCP answer the server's nics as they are wanted now, and no others of it."""
     host, document = task.host, task.document
-    now, before = wanted(document.want["networks"]), document.state.get(RESERVED, [])
+    now, before = wanted_reservations(document.want["networks"]), document.state.get(RESERVED, [])
     gone = [one for one in before if one not in now]
     if gone:  # of the others the document says already that they are wanted
         document.state[RESERVED] = now + gone
@@ -176,12 +176,12 @@ def reserve(task: Task) -> None:
 
 def release(task: Task) -> None:
     """Take back all that DHCP was told for the server."""
-    for mac, network, _address in told_of(task.document):
+    for mac, network, _address in reservations_of(task.document):
         _each(task.host, network, lambda name, mac=mac: task.host.hypervisor.release(name, mac))
 
 
 def _each(host: LocalHost, network: str, act: Any) -> None:
     """Call *act* with libvirt's name of a network whose DHCP is ours; others are somebody else's."""
-    found = managed(host, {"network": network})
+    found = managed_network(host, {"network": network})
     if found is not None and found.want["dhcp"]:
         act(found.name)

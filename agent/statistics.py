@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The part of the ``Hypervisor`` protocol about figures: what guests have used, and for how long the host is up."""
+"""The part of the ``Hypervisor`` protocol about statistics: what guests have used, and for how long the host is up."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ DISK = ("read_bytes", "read_requests", "write_bytes", "write_requests", "errors"
 NIC = ("rx_octets", "rx_packets", "rx_errors", "rx_drop", "tx_octets", "tx_packets", "tx_errors", "tx_drop")
 
 
-class Figures(Protocol):
+class Statistics(Protocol):
     """See the head of this file."""
 
-    def figures(self, uuid: str) -> dict[str, Any] | None:
+    def statistics(self, uuid: str) -> dict[str, Any] | None:
         """What an active domain has used since it was started; ``None`` for one that is off. While others wait for an
         answer of its QEMU, what QEMU alone knows is ``None`` or missing. Not ours: ``Conflict``.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The console's logs on their way: virtlogd starts a new one now and then, also while the server moves.
+"""Console logs of a migrating server: virtlogd starts a new one now and then, also while the server migrates.
 
 ``console.log`` is what the guest writes to; a full one becomes ``console.log.0``, that one ``console.log.1``, and the
 oldest goes. So a log is known by its inode, and held open while it may still be read.
@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from magnetar_agent.link.talk import Talk
-from magnetar_agent.migrations.wire import send
+from magnetar_agent.link.rpc import Rpc
+from magnetar_agent.migrations.transfer import send
 
 LOG = "console.log"
 
@@ -31,13 +31,13 @@ class Logs:
         while self._open:
             os.close(self._open.pop())
 
-    def send(self, talk: Talk) -> None:
+    def send(self, talk: Rpc) -> None:
         """All that there are, each as a file of its own."""
         found = self._look()
         for number, log in reversed(list(enumerate(found))):
             self._file(talk, f"{LOG}.{number - 1}" if number else LOG, log, 0, False)
 
-    def send_rest(self, talk: Talk) -> None:
+    def send_rest(self, talk: Rpc) -> None:
         """What the guest wrote since, behind what the target has; it goes before the guest runs there, so that all is
         in its order. What was rotated meanwhile gets into one file there."""
         known = None if self._last is None else os.fstat(self._last).st_ino
@@ -69,8 +69,8 @@ class Logs:
             return None
         return self._open[-1]
 
-    def _file(self, talk: Talk, name: str, log: int, offset: int, append: bool) -> None:
-        talk.say({"op": "file", "name": name, "offset": offset, "append": append, "mode": 0o600})
+    def _file(self, talk: Rpc, name: str, log: int, offset: int, append: bool) -> None:
+        talk.send({"op": "file", "name": name, "offset": offset, "append": append, "mode": 0o600})
         size = send(talk, Path(f"/proc/self/fd/{log}"), offset, lambda _count: None)
-        talk.answer()
+        talk.result()
         self._last, self._sent = log, size

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What two agents say to each other during a migration: lines of JSON, and files in frames.
+"""Files of a migration, sent in frames between the lines of JSON (``link.rpc``).
 
 A frame is offset, length and half of a SHA-256 of the data (for which CPUs have instructions), so that a byte which
 changed on its way is noticed; a frame of length 0 is the end, and its offset the size of the file. Holes are not sent.
-A file that broke off goes on where the receiver has it for sure, as long as it is the same file: the sender says the
-state of its content, the receiver notes it beside what it has, and throws away what came of another state.
+An interrupted file is resumed after the last byte that is on the receiver's disk, as long as its content is the same:
+the sender tells the state of the content, the receiver notes it, and throws away what came of another state.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from magnetar_agent.documents import sync_folder, write_atomically
-from magnetar_agent.link.talk import Talk
+from magnetar_agent.link.rpc import Rpc
 from magnetar_core.errors import HypervisorError, InvalidRequest, NoSpace
 
 _FRAME = struct.Struct(">QI16s")
-#: Bytes in a frame, and bytes after which the receiver makes sure of them.
+#: Bytes in a frame, and bytes after which the receiver flushes them to disk.
 PIECE, SURE = 1 << 20, 64 << 20
-#: Ends the names of a file that is on its way, and of the note of what it is made of and how much of it is sure.
+#: Ends of names: of an incomplete file, and of the note of its state and of how many bytes are flushed.
 PART, NOTE = ".part", ".part.at"
 
 
 # Sending --------------------------------------------------------------------------------------------------------
-def send(talk: Talk, path: Path, offset: int, sent: Callable[[int], None], rate: int | None = None) -> int:
+def send(talk: Rpc, path: Path, offset: int, sent: Callable[[int], None], rate: int | None = None) -> int:
     """Send the file *path* from *offset* on; returns its size. *sent(bytes)* after each frame; *rate* is bytes/s."""
     began, total = time.monotonic(), 0
     with path.open("rb") as file:
@@ -65,9 +65,9 @@ def pieces(descriptor: int, offset: int) -> Iterator[tuple[int, bytes]]:
 
 
 # Receiving ------------------------------------------------------------------------------------------------------
-def have(path: Path, state: str | None) -> int | None:
-    """How many bytes of a file are here for sure; ``None``: all of it. What came of another *state* of its content, or
-    of one that nobody knows, is thrown away."""
+def bytes_present(path: Path, state: str | None) -> int | None:
+    """How many bytes of a file are flushed to disk here; ``None``: all of it. Bytes of another or unknown *state* are
+    thrown away."""
     part, note = (path.with_name(path.name + end) for end in (PART, NOTE))
     of, sure = _noted(note)
     if state is not None and of == state:
@@ -90,7 +90,7 @@ def _noted(note: Path) -> tuple[str | None, int]:
         return None, 0
 
 
-def receive(talk: Talk, path: Path, offset: int, append: bool = False, state: str | None = None) -> int:
+def receive(talk: Rpc, path: Path, offset: int, append: bool = False, state: str | None = None) -> int:
     """Receive a file as ``send`` sends it; it gets its name when all of it is on the disk. Returns its size.
 
     *append*: the frames are written behind what another process writes to the file at *path*. *state*: of its content,
@@ -104,7 +104,7 @@ def receive(talk: Talk, path: Path, offset: int, append: bool = False, state: st
     def sure(count: int) -> None:
         if append:
             return
-        if not _is(part, descriptor):
+        if not _is_same_file(part, descriptor):
             raise _gone(path)
         if state is not None:
             _note(path, state, count)
@@ -144,7 +144,7 @@ def _clear(path: Path, offset: int) -> None:
     sync_folder(path.parent)
 
 
-def _is(path: Path, descriptor: int) -> bool:
+def _is_same_file(path: Path, descriptor: int) -> bool:
     """Whether the file at *path* is still the one that is open; a later attempt may have begun another."""
     try:
         return os.path.samestat(path.lstat(), os.fstat(descriptor))
@@ -157,7 +157,7 @@ def _gone(path: Path) -> HypervisorError:
                            "threw it away, or somebody removed it. Repeat the call.")
 
 
-def _frames(talk: Talk, descriptor: int, sure: Callable[[int], None], append: bool) -> int:
+def _frames(talk: Rpc, descriptor: int, sure: Callable[[int], None], append: bool) -> int:
     since = 0
     while True:
         start, length, digest = _FRAME.unpack(talk.read(_FRAME.size))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Follow what guests and people do to domains, and put things right when the agent, libvirt or the host starts.
+"""Power sync: documents follow what guests and people do to domains. After a start of agent, libvirt or host it
+finishes what a crash cut short and starts the servers that ran.
 
 The agent never fights the user: a guest that powers itself off is off, and its document says so and why (Nova's
 SHUTOFF). A guest whose QEMU died is crashed, and is started again only where its document or a setting says so. After
@@ -23,7 +24,7 @@ from magnetar_agent.boot import boot_id
 from magnetar_agent.documents import REPLACEMENT, Document, now, write_atomically
 from magnetar_agent.migrations import MARK
 from magnetar_agent.operations import Operation
-from magnetar_agent.servers import blocks, imaging
+from magnetar_agent.servers import block_devices, snapshot
 from magnetar_core.ensure import Permissions
 from magnetar_core.errors import MagnetarError
 from magnetar_core.kinds import BY_NOUN, Migration, Network, Server
@@ -48,12 +49,12 @@ REASONS = {
 CRASHED_BY = ("failed", "panic")
 #: Kinds that have content, and note in ``made`` (but for images) that it is there.
 CONTENT = ("image", "volume", "volume_snapshot")
-#: How often who waits for another operation looks whether it is cancelled, in seconds.
+#: Seconds between two checks for a cancel while an operation waits for another one.
 LOOK = 0.5
 
 
-class Follower:
-    """A thread that takes events one after the other and lets documents follow."""
+class PowerSync:
+    """A thread that handles events of domains one after the other and updates the documents."""
 
     def __init__(self, drivers: Drivers) -> None:
         self.host, self.drivers = drivers.host, drivers
@@ -61,11 +62,11 @@ class Follower:
         self._crashes: dict[str, deque[float]] = {}
         self._busy = False
         self._thread = threading.Thread(target=self._run, name="follow", daemon=True)
-        #: Set when the documents were put right once after the start.
+        #: Set after the first round of ``settle``.
         self.settled = threading.Event()
 
     def start(self) -> None:
-        """Begin to listen, and put right what happened before."""
+        """Start the thread; it begins with ``settle``."""
         self.host.hypervisor.on_event(self._event)
         self.host.hypervisor.on_connect(lambda: self._todo.put("connected"))
         self._thread.start()
@@ -97,12 +98,12 @@ class Follower:
             self._busy = not self._todo.empty()
 
     def idle(self) -> bool:
-        """Whether every event so far has been followed."""
+        """Whether all events so far have been handled."""
         return not self._busy and self._todo.empty()
 
     # One domain ---------------------------------------------------------------------------------------------------
     def follow(self, id: str, reason: str) -> None:
-        """Let the document of server *id* say what the domain does, when nobody of ours changes it just now."""
+        """Write into the document of server *id* which power state its domain has, unless the agent is changing it."""
         if self.host.documents.get("server", id) is None:
             return
         with self.host.locks.hold("server", id):
@@ -113,7 +114,7 @@ class Follower:
             if document.state.get("unfinished") or document.state.get(MARK):
                 return
             if domain.reason != "unknown":
-                reason = domain.reason  # what is true now; the event may be an old one
+                reason = domain.reason  # the current reason; the event may be an old one
             crashed = domain.state == CRASHED or (domain.state == OFF and reason in CRASHED_BY)
             if domain.state == document.want["power"] and not crashed:
                 self._forget_reason(document, domain, reason)
@@ -123,7 +124,7 @@ class Follower:
             self._write(document, domain.state, reason, crashed)
 
     def _forget_reason(self, document: Document, domain: hv.Domain, reason: str) -> None:
-        """Running again: why it once stopped is history."""
+        """It runs again: forget why it stopped."""
         if domain.state in LIVE and reason != "io-error" and (
                 document.state.pop("crashed", None) or document.state.pop("reason", None)):
             document.state.pop("reason", None)
@@ -141,7 +142,7 @@ class Follower:
                  extra={"server": document.id})
 
     def _restart(self, document: Document, reason: str) -> bool:
-        """Start a crashed server again where that is wanted, but not for ever."""
+        """Start a crashed server again where that is wanted, unless it crashes too often."""
         if not (document.want["restart_on_crash"] or self.host.settings.restart_on_crash):
             return False
         times = self._crashes.setdefault(document.id, deque(maxlen=CRASHES))
@@ -166,7 +167,7 @@ class Follower:
                 self._again(Network, network, {})
         for document in self.host.documents.list("server"):
             if any(one.id == document.id for one in later):
-                continue  # it gets its power with the rest of it
+                continue  # its power state is set when the rest is finished
             if rebooted:
                 self._after_reboot(document)
             else:
@@ -178,9 +179,8 @@ class Follower:
         self.settled.set()
 
     def _finish(self) -> list[Document]:
-        """What a crash cut short: images of disks, then deletions, then what was being made or changed. What may take
-        hours is returned: no server is to wait for it that does not need it."""
-        later: list[Document] = []
+        """Finish what a crash cut short: images of disks, then deletions, then what was being made or changed. Returns
+        what may take hours: only servers that need it wait for it."""
         for document in self.host.documents.list("server"):
             if document.state.get("imaging"):
                 self._clear(document.id)
@@ -188,15 +188,22 @@ class Follower:
             for document in self.host.documents.list(driver.kind.noun):
                 if document.deleting:
                     self._again(driver.kind, document, None)
+        later: list[Document] = []
         for driver in self.drivers:
             for document in self.host.documents.list(driver.kind.noun):
-                if document.state.get("unfinished") and driver.kind is Migration:
-                    self._in_background(document, [])
-                elif document.state.get("unfinished") and _lasts(document):
-                    later.append(document)
-                elif document.state.get("unfinished"):
-                    self._again(driver.kind, document, {})
+                if document.state.get("unfinished"):
+                    later += self._finish_change(driver.kind, document)
         return later
+
+    def _finish_change(self, kind: type[Kind], document: Document) -> list[Document]:
+        """Finish one change now, or return it when that may take long."""
+        if kind is Migration:
+            self._in_background(document, [])
+        elif _lasts(document):
+            return [document]
+        else:
+            self._again(kind, document, {})
+        return []
 
     def _clear(self, id: str) -> None:
         with self.host.locks.hold("server", id):
@@ -204,27 +211,27 @@ class Follower:
             if document is None or not document.state.get("imaging"):
                 return
             try:
-                imaging.clear(self.host, document)
+                snapshot.clear(self.host, document)
             except MagnetarError as error:
                 log.warning("what an image of server %s left cannot be removed now: %s", document.name, error)
 
     def _begin(self, later: list[Document]) -> None:
-        """Finish *later* in the background, each after those before it that it names."""
+        """Finish *later* in the background; each waits for those before it that its document refers to."""
         begun: dict[str, Operation] = {}
         busy = {one.key for one in self.host.operations.list()
                 if one.name == "settle" and one.status == operations.RUNNING}
         for document in later:
-            if document.id not in busy:  # libvirt was away for a moment: that goes on
+            if document.id not in busy:  # else libvirt was away for a moment, and the operation still runs
                 text = json.dumps(document.want)
                 needed = [operation for id, operation in begun.items() if id in text]
                 begun[document.id] = self._in_background(document, needed)
 
     def _in_background(self, document: Document, needed: list[Operation]) -> Operation:
-        """As ``_again``, once *needed* have ended, by an operation that everybody sees and may cancel."""
+        """As ``_again`` after *needed* have ended, as an operation that is listed and can be cancelled."""
         def finish(operation: Operation) -> None:
-            for one in needed:  # begun before, so none waits for a thread that this one has
+            for one in needed:  # begun before, so they already have threads
                 while not one.wait(LOOK):
-                    operation.check()
+                    operation.raise_if_cancelled()
             self._ensure(BY_NOUN[document.kind], document, {}, operation)
 
         return self.host.operations.start("settle", finish, kind=document.kind, key=document.id, caller="agent")
@@ -232,7 +239,7 @@ class Follower:
     def _after_reboot(self, document: Document) -> None:
         wanted = document.want["power"]
         if document.state.get(MARK):
-            return  # its migration starts it where it is
+            return  # its migration decides where it starts
         if wanted in LIVE and document.want["resume_on_host_boot"]:
             self._again(Server, document, {"power": wanted})
         elif wanted in LIVE:
@@ -266,9 +273,9 @@ class Follower:
 
 
 def _lasts(document: Document) -> bool:
-    """Whether to finish it may take hours: content is loaded or copied, or a server is made, which may need that."""
-    state, anew = document.state, REPLACEMENT in document.state
+    """Whether finishing it may take hours: content is loaded or copied, or a server is made, which may need content."""
+    state, replaced = document.state, REPLACEMENT in document.state
     if document.kind == "server":
-        return anew or bool({"making", "rebuild"} & set(state)) or (
-            bool(blocks.items(document.want)) and not state.get("volumes_made"))
-    return document.kind in CONTENT and (anew or not state.get("made"))
+        return replaced or bool({"making", "rebuild"} & set(state)) or (
+            bool(block_devices.items(document.want)) and not state.get("volumes_made"))
+    return document.kind in CONTENT and (replaced or not state.get("made"))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from magnetar_agent.hypervisor import Progress
 
 
-class Inside(Domains, Exports):
+class GuestAgent(Domains, Exports):
     """The protocol's methods for what is inside of a guest, and for copies of its disks."""
 
     def freeze(self, uuid: str) -> bool:

@@ -17,7 +17,7 @@ from magnetar_agent.drivers.volume import drop, weigh
 from magnetar_agent.foresee import missing
 from magnetar_agent.images import importing
 from magnetar_agent.locks import CHOICES
-from magnetar_agent.volumes import GIB, attaching, finished, gib, holders, pools, ways
+from magnetar_agent.volumes import GIB, attaching, finished, gib, holders, pools, remote
 from magnetar_core.errors import Conflict, InvalidField, Unreachable
 from magnetar_core.kinds import Volume
 from magnetar_core.kinds.volume import VolumeAttachment
@@ -163,10 +163,7 @@ def _volume(host: LocalHost, made: Fields, field: str, id: str | None) -> None:
     if source != "volume":
         _draw(host, made, field, id)
     if source == "blank":
-        if "volume_size" not in made:
-            raise InvalidField(f"{field}.volume_size", "is required for a blank volume (BDM-23)")
-        if made.get("boot_index") is not None:
-            raise InvalidField(f"{field}.boot_index", "is for disks that hold something to boot from")
+        _check_blank(made, field)
         return
     standing = host.documents.standing(KINDS[source], made["uuid"])
     if standing is None:
@@ -175,22 +172,35 @@ def _volume(host: LocalHost, made: Fields, field: str, id: str | None) -> None:
         return
     made.update(uuid=standing.id, name=standing.name)
     if source == "volume":
-        for name in ("volume_size", "volume_type"):
-            if name in made:
-                raise InvalidField(f"{field}.{name}", "is for volumes that are made; this one has its size and pool")
-        if made.setdefault("volume", standing.id) != standing.id:
-            raise InvalidField(f"{field}.volume", "must be that of the volume in uuid, or be left out", made["volume"])
-        _free(host, standing, id)
+        _existing(host, made, standing, field, id)
         return
     least = weigh(source, standing, made["uuid"], f"{field}.uuid")
     if made.setdefault("volume_size", gib(least)) * GIB < least:
         raise InvalidField(f"{field}.volume_size", f"must be at least {gib(least)} GiB, which its source has")
 
 
+def _check_blank(made: Fields, field: str) -> None:
+    """Raise ``InvalidField`` for what a blank volume cannot be."""
+    if "volume_size" not in made:
+        raise InvalidField(f"{field}.volume_size", "is required for a blank volume (BDM-23)")
+    if made.get("boot_index") is not None:
+        raise InvalidField(f"{field}.boot_index", "is for disks that hold something to boot from")
+
+
+def _existing(host: LocalHost, made: Fields, volume: Document, field: str, id: str | None) -> None:
+    """An item that is a volume which exists: it has its size and its pool, and must be free."""
+    for name in ("volume_size", "volume_type"):
+        if name in made:
+            raise InvalidField(f"{field}.{name}", "is for volumes that are made; this one has its size and pool")
+    if made.setdefault("volume", volume.id) != volume.id:
+        raise InvalidField(f"{field}.volume", "must be that of the volume in uuid, or be left out", made["volume"])
+    _free(host, volume, id)
+
+
 def _draw(host: LocalHost, made: Fields, field: str, id: str | None) -> None:
     """The uuid of a volume that is made, in a pool that is there. An item of a server that exists differs from what is
     kept when it comes here, so it is another volume."""
-    pools.named(host, made.get("volume_type", pools.DEFAULT), f"{field}.volume_type").check()
+    pools.named(host, made.get("volume_type", pools.DEFAULT), f"{field}.volume_type").check_usable()
     if id is not None:
         made.pop("volume", None)
     taken = host.documents.get("volume", made.setdefault("volume", str(uuid.uuid4())))
@@ -243,18 +253,18 @@ def _name_device(made: Fields, taken: set[str], field: str) -> None:
     taken.add(made["device_name"])
 
 
-def anew(host: LocalHost, want: Fields, document: Document) -> None:
+def check_replacement(host: LocalHost, want: Fields, document: Document) -> None:
     """Raise an error where the volumes that *want* names could not be made or attached once *document* is gone."""
     for at, item in enumerate(items(want)):
         source, field = item["source_type"], f"{FIELD}[{at}].uuid"
         if source != "volume":
-            pools.named(host, item.get("volume_type", pools.DEFAULT)).check()
+            pools.named(host, item.get("volume_type", pools.DEFAULT)).check_usable()
         if source == "blank":
             continue
         standing = host.documents.standing(KINDS[source], item["uuid"])
         what = f"{KINDS[source].replace('_', ' ')} {item.get('name', item['uuid'])!r}"
         if standing is None:
-            if item in document.want.get(FIELD, []):  # else a dry run foresees it
+            if item in document.want.get(FIELD, []):  # else a dry run assumes it
                 raise Conflict(f"The {what} is not on this host any more, so server {document.name!r} cannot be made "
                                f"anew with it. Make it again, or ask for another {FIELD}.", field=field)
             continue
@@ -290,7 +300,7 @@ def volumes(task: Task) -> None:
 
 
 def _redraw(host: LocalHost, document: Document) -> None:
-    """A server that is made anew (``recreate``) gets new volumes; those that outlived it keep their uuids."""
+    """A server that is recreated gets new volumes; those that outlived it keep their uuids."""
     for item in items(document.want):
         if item["source_type"] != "volume" and host.documents.get("volume", item["volume"]):
             item["volume"] = str(uuid.uuid4())
@@ -324,8 +334,8 @@ def _attach(host: LocalHost, document: Document, item: Fields) -> None:
 
 
 def free(task: Task) -> None:
-    """Detach the volumes of a server that goes. Those with delete_on_termination go with it, but for those that it is
-    made anew with. Of one that was never made in full those go that were made for it, and no others."""
+    """Detach the volumes of a server that is deleted. Those with delete_on_termination are deleted, except those that
+    its replacement uses. Of a server that was never made in full, the volumes that were made for it are deleted."""
     host, id = task.host, task.document.id
     failed = bool(task.document.state.get("making"))
     kept = {one["volume"] for one in items(task.document.state.get(REPLACEMENT, {}))
@@ -348,12 +358,12 @@ def free(task: Task) -> None:
 
 
 def _release(host: LocalHost, attachment: Document) -> None:
-    """Give a volume of another host back, now or as soon as that answers (``ways.Tending``)."""
+    """Tell the volume's host that the attachment has ended, now or as soon as that host answers (``RemoteVolumes``)."""
     attachment.deleting = True
     attachment.state["delete"] = attachment.want["delete_on_termination"]
     host.documents.write(attachment)
     try:
-        ways.release(host, attachment)
+        remote.release(host, attachment)
     except Unreachable as error:
         log.warning("the volume %s is to be given back later: %s", attachment.want["volume"], error)
     else:
