@@ -2,9 +2,9 @@
 """Links: streams between two agents over the one TLS port of each, so that a host needs no other open port.
 
 The accepting agent makes an *offer*: a link's id, the peers (common names of their certificates) that may use it, and
-*doors*, names of what is behind it: a unix socket of this host, or a function that gets a connected socket and the peer.
-The connecting agent *forwards* a local unix socket to a door, or *calls* one and gets a socket. Both ends show their
-certificates; whether the peer may use the agent's API is another matter.
+*doors*, names of what is behind it: a unix socket of this host, or a function that gets a connected socket and the
+peer. The connecting agent *forwards* a local unix socket to a door, or *calls* one and gets a socket. Both ends show
+their certificates; whether the peer may use the agent's API is another matter.
 
 On the wire: TLS with the ALPN name ``magnetar-link/1``; the connecting side sends one line ``{"link", "door"}``, the
 accepting side answers with one line, ``{}`` or ``{"error": {code, message}}``; then bytes go both ways as they are.
@@ -107,8 +107,8 @@ class Links:
 
     # The accepting side ------------------------------------------------------------------------------------------
     def offer(self, offer: Offer, spare: str = "") -> None:
-        """Let the peers in from now on. This replaces an offer of the same id, and cuts connections of peers that are not
-        in this one, except at the door *spare*."""
+        """Let the peers in from now on. This replaces an offer of the same id, and cuts connections of peers that are
+        not in this one, except at the door *spare*."""
         with self._lock:
             self._offers[offer.id] = offer
         self._cut(offer.id, lambda end: end.accepted and end.peer not in offer.peers and end.door != spare)

@@ -2,9 +2,9 @@
 """The volumes of a migrating server. They stay where they are; who may reach them changes, and through which socket.
 
 The source shares them (``share``): it exports its own volumes to the target, as stand-ins while the guest still writes
-here, and the hosts of other volumes let the target in too. When the guest is off here for good, the disks themselves are
-served instead of stand-ins (``serve_disks``), and QEMU at the target, whose guest is still paused, connects again. In the
-end only the target is let in (``release``), or only the source as before (``revoke``).
+here, and the hosts of other volumes let the target in too. When the guest is off here for good, the disks themselves
+are served instead of stand-ins (``serve_disks``), and QEMU at the target, whose guest is still paused, connects again.
+In the end only the target is let in (``release``), or only the source as before (``revoke``).
 """
 
 from __future__ import annotations
