@@ -60,7 +60,7 @@ def event(drivers: Drivers, kind: type[Kind], key: str, name: str, args: Mapping
             journal.begin(request_id, entry)
             try:
                 refuse_while_it_moves(again)
-                found = action.act(actions.Call(drivers, again, given, operation, request_id))
+                found = action.act(actions.EventCall(drivers, again, given, operation, request_id))
             except (Conflict, InvalidField):
                 journal.drop(request_id)  # refused before anything was done
                 raise

@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from magnetar_agent.documents import Document, Fields
-    from magnetar_agent.hypervisor import Event, Hypervisor
+    from magnetar_agent.hypervisor import DomainEvent, Hypervisor
     from magnetar_agent.operations import Operation
     from magnetar_agent.settings import Settings
     from magnetar_core.fields import Kind
     from magnetar_core.plan import Result
 
 
-class Ensure(Protocol):
+class EnsureCall(Protocol):
     """``reconcile.ensure`` without any permission, and not as a dry run."""
 
     def __call__(self, kind: type[Kind], key: str, want: Fields | None, operation: Operation) -> Result: ...
 
 
-class Revise(Protocol):
+class ReviseCall(Protocol):
     """``reconcile.revise``."""
 
     def __call__(self, kind: type[Kind], id: str, revised: Callable[[Document], Fields], dry_run: bool,
@@ -41,8 +41,8 @@ class LocalHost:
     """The host that the agent runs on: hypervisor, documents, locks, operations, links and settings."""
 
     #: Change another resource.
-    ensure: Ensure
-    revise: Revise
+    ensure: EnsureCall
+    revise: ReviseCall
 
     def __init__(self, settings: Settings, hypervisor: Hypervisor) -> None:
         self.settings, self.hypervisor = settings, hypervisor
@@ -57,7 +57,7 @@ class LocalHost:
         #: How often each domain rebooted since the agent started.
         self.reboots: dict[str, int] = {}
 
-    def count_reboot(self, event: Event) -> None:
+    def count_reboot(self, event: DomainEvent) -> None:
         """Listens to the hypervisor's events."""
         if event.what == "rebooted":
             self.reboots[event.uuid] = self.reboots.get(event.uuid, 0) + 1

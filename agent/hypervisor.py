@@ -127,7 +127,7 @@ Gone = Callable[[], bool]
 
 
 @dataclass(frozen=True)
-class Event:
+class DomainEvent:
     """Something happened to a domain: *what* is defined, undefined, started, suspended, resumed, stopped, crashed,
     rebooted (by the guest or its reset button), detached or kept (the guest let go of a device, or refused to)."""
 
@@ -153,7 +153,7 @@ class Hypervisor(statistics.Statistics, networks.Networks, storage.Storage, Prot
     def kvm(self) -> dict[str, Any]:
         """``{"usable", "reason", "checked_at"}``: a tiny guest was really started under KVM, with a time limit."""
 
-    def on_event(self, listener: Callable[[Event], None]) -> None:
+    def on_event(self, listener: Callable[[DomainEvent], None]) -> None:
         """Call *listener* for each event, from the event thread; it must return quickly."""
 
     def on_connect(self, listener: Callable[[], None]) -> None:

@@ -58,7 +58,7 @@ class PowerSync:
 
     def __init__(self, drivers: Drivers) -> None:
         self.host, self.drivers = drivers.host, drivers
-        self._todo: queue.SimpleQueue[hv.Event | str | None] = queue.SimpleQueue()
+        self._todo: queue.SimpleQueue[hv.DomainEvent | str | None] = queue.SimpleQueue()
         self._crashes: dict[str, deque[float]] = {}
         self._busy = False
         self._thread = threading.Thread(target=self._run, name="follow", daemon=True)
@@ -78,7 +78,7 @@ class PowerSync:
         if self._thread.is_alive():
             self._thread.join(5)
 
-    def _event(self, event: hv.Event) -> None:
+    def _event(self, event: hv.DomainEvent) -> None:
         self.host.changes.tell(event.uuid)
         if event.what in ("stopped", "crashed", "suspended", "resumed", "started"):
             self._todo.put(event)
@@ -87,7 +87,7 @@ class PowerSync:
         while (todo := self._todo.get()) is not None:
             self._busy = True
             try:
-                if isinstance(todo, hv.Event):
+                if isinstance(todo, hv.DomainEvent):
                     self.follow(todo.uuid, todo.reason)
                 else:
                     self.settle()

@@ -44,7 +44,7 @@ class Disk:
 
 
 @dataclass(frozen=True)
-class Content:
+class PoolContent:
     """What lies in a storage pool: its *size*, and how QEMU reaches it."""
 
     size: int
@@ -58,10 +58,10 @@ class Storage(Protocol):
     def check_pool(self, pool: str) -> None:
         """Nothing but that."""
 
-    def contents(self, pool: str) -> dict[str, Content]:
+    def contents(self, pool: str) -> dict[str, PoolContent]:
         """All that lies there, by name."""
 
-    def content(self, pool: str, name: str) -> Content | None:
+    def content(self, pool: str, name: str) -> PoolContent | None:
         """One of them, looked for again when libvirt does not know it: another host may have made it."""
 
     def make_content(self, pool: str, name: str, size: int) -> None:

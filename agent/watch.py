@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from magnetar_agent.documents import Document
     from magnetar_agent.host import LocalHost
-    from magnetar_agent.hypervisor import Domain, Event
+    from magnetar_agent.hypervisor import Domain, DomainEvent
     from magnetar_agent.operations import Operation
 
     Told = tuple[dict[str, Any], dict[str, Any], bool]
@@ -164,7 +164,7 @@ class Feed:
         """Whether a watcher asked for these events."""
         return any(event in watcher.events for watcher in tuple(self._present))
 
-    def _happened(self, event: Event) -> None:
+    def _happened(self, event: DomainEvent) -> None:
         document = self.host.documents.look(Server.noun, event.uuid) if self._present else None
         if document is None:  # a domain that is not Magnetar's
             return

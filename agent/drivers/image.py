@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from magnetar_agent.documents import REPLACEMENT, Document, now
 from magnetar_agent.foresee import missing
 from magnetar_agent.images import content, importing, sources
-from magnetar_agent.images.store import Part, check_digests
+from magnetar_agent.images.store import ContentPart, check_digests
 from magnetar_core.errors import Conflict, ImageRefused, Immutable, InUse, InvalidField, NotFound
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import Image
@@ -131,7 +131,7 @@ class ImageDriver(DocumentDriver):
                     raise Conflict(f"Image {document.name!r} was removed during the upload.")
                 return self._settle(host, again, part)
 
-    def _settle(self, host: LocalHost, document: Document, part: Part) -> Result:
+    def _settle(self, host: LocalHost, document: Document, part: ContentPart) -> Result:
         before = self.show(host, document, None)
         if importing.stored(document):
             if part.digests != document.state["digests"]:
@@ -174,7 +174,7 @@ def _fetch(task: Task, source: dict[str, Any]) -> None:
 
 
 @contextmanager
-def _filled(task: Task, source: dict[str, Any]) -> Iterator[tuple[Part, dict[str, Any] | None]]:
+def _filled(task: Task, source: dict[str, Any]) -> Iterator[tuple[ContentPart, dict[str, Any] | None]]:
     """A part with the content of *source*, and what identifies the file that it was read from."""
     settings = task.host.settings
     with sources.open_source(source, settings.image_paths, settings.image_max_bytes) as opened, \

@@ -86,7 +86,7 @@ class InterfaceDriver(DocumentDriver):
 
     def every(self, host: LocalHost) -> list[Fields]:
         """All NICs of all servers."""
-        look = servers.HostView(host, {})
+        look = servers.DomainsView(host, {})
         return [self._shown(server, nic, _of(nic, look.addresses(server.want["networks"])))
                 for server in host.documents.list("server") for nic in server.want["networks"]]
 
@@ -109,7 +109,7 @@ class InterfaceDriver(DocumentDriver):
         return None, None
 
     def _addresses(self, host: LocalHost, nic: Fields) -> list[Fields]:
-        return _of(nic, servers.HostView(host, {}).addresses([nic]))
+        return _of(nic, servers.DomainsView(host, {}).addresses([nic]))
 
     def _shown(self, server: Document | None, nic: Fields, addresses: list[Fields]) -> Fields:
         mac = nic.get("mac", "")

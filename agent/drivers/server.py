@@ -179,9 +179,9 @@ class ServerDriver:
         """A server may go unless it is on its way to another host."""
         refuse_while_it_moves(document)
 
-    def snapshot(self, host: LocalHost, document: Document | None = None) -> servers.HostView:
+    def snapshot(self, host: LocalHost, document: Document | None = None) -> servers.DomainsView:
         """All domains in one pass; leases and networks when first asked for."""
-        return servers.HostView(host, servers.seen(host, document.id) if document else host.hypervisor.domains())
+        return servers.DomainsView(host, servers.seen(host, document.id) if document else host.hypervisor.domains())
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
         """The server's fields as domain and files show them."""
@@ -207,7 +207,7 @@ class ServerDriver:
             have.update(spec.seen(host, document, domain))
             have["power"] = _power(document, domain)
             have["transient"] = not domain.persistent
-        look = snapshot or servers.HostView(host, {})
+        look = snapshot or servers.DomainsView(host, {})
         have["attached"] = bool(look.volumes(document.id) or block_devices.items(document.want))
         have[addresses.RESERVED] = document.state.get(addresses.RESERVED, [])
         have["told"] = bool(addresses.reservations_of(document))
@@ -222,7 +222,7 @@ class ServerDriver:
         """Nova's names for what it is and does."""
         want, state = document.want, document.state
         power = (have or {}).get("power", MISSING)
-        domains = snapshot or servers.HostView(host, {})
+        domains = snapshot or servers.DomainsView(host, {})
         known = {
             **want,
             "volumes_attached": [_attached(host, one) for one in domains.volumes(document.id)],

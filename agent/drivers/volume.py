@@ -13,7 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.foresee import missing
 from magnetar_agent.migrations import refuse_while_it_moves
-from magnetar_agent.volumes import GIB, attaching, attachments, copying, exports, finished, gib, holders, pools, status
+from magnetar_agent.volumes import (
+    GIB,
+    attaching,
+    attachments,
+    content,
+    copying,
+    exports,
+    finished,
+    gib,
+    holders,
+    pools,
+    status,
+)
 from magnetar_core.errors import Conflict, Immutable, InUse, InvalidField, MagnetarError
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import Volume, VolumeSnapshot
@@ -28,10 +40,7 @@ if TYPE_CHECKING:
     from magnetar_agent.task import Task, Verb
     from magnetar_agent.volumes.pools import Pool
 
-#: Field to kind of what a volume may be made from.
-SOURCES = {"image": "image", "source_volume": "volume", "snapshot": "volume_snapshot"}
 COPIES = {"image": copying.from_image, "source_volume": copying.from_volume, "snapshot": copying.from_snapshot}
-DISKS = ("raw", "qcow2", "iso")
 
 
 class VolumeDriver(DocumentDriver):
@@ -59,7 +68,7 @@ class VolumeDriver(DocumentDriver):
     def check_replacement(self, host: LocalHost, want: Fields, given: Fields, document: Document) -> None:
         """Its pool and source must be usable, and the source cannot be the volume that is replaced."""
         pools.named(host, want["pool"]).check_usable()
-        for field, kind in SOURCES.items():
+        for field, kind in content.SOURCES.items():
             origin = host.documents.get(kind, want[field]) if want.get(field) else None
             if origin and origin.id == document.id:
                 raise InvalidField(field, "must be another volume: this one is gone when it is made anew", origin.name)
@@ -67,7 +76,7 @@ class VolumeDriver(DocumentDriver):
                 raise InvalidField(field, "is not here any more, so it cannot be made anew from it; name another "
                                           "source", document.state.get("source_name"))
             if origin:
-                _size(want["size"], weigh(field, origin, origin.name, field))
+                _size(want["size"], content.source_bytes(field, origin, origin.name, field))
 
     def release(self, host: LocalHost, document: Document) -> None:
         """Refused while a server has it."""
@@ -168,7 +177,7 @@ def plan(want: Fields | None, have: Fields | None) -> Iterator[Step]:
 
 def source(host: LocalHost, found: Fields, document: Document | None) -> int:
     """Turn what *found* is to be made from into a uuid; its size in bytes, 0 for an empty volume."""
-    given = [name for name in SOURCES if found.get(name) is not None]
+    given = [name for name in content.SOURCES if found.get(name) is not None]
     if len(given) > 1:
         raise InvalidField(given[1], f"cannot be combined with {given[0]}; a volume is made from one of them")
     if not given:
@@ -177,27 +186,12 @@ def source(host: LocalHost, found: Fields, document: Document | None) -> int:
     old = document.want.get(field) if document else None
     if document and old and found[field] in (old, document.state.get("source_name")):
         found[field] = old
-        return 0 if finished(document) else weigh(field, host.documents.get(SOURCES[field], old), old, field)
-    standing = host.documents.standing(SOURCES[field], found[field])
-    least = weigh(field, standing, found[field], field)
+        kept = host.documents.get(content.SOURCES[field], old)
+        return 0 if finished(document) else content.source_bytes(field, kept, old, field)
+    standing = host.documents.standing(content.SOURCES[field], found[field])
+    least = content.source_bytes(field, standing, found[field], field)
     found[field] = standing.id if standing else found[field]
     return least
-
-
-def weigh(source: str, standing: Document | None, name: str, field: str) -> int:
-    """Bytes of a source, which must be there in full. Raises ``InvalidField`` naming *field*."""
-    kind = SOURCES[source]
-    if standing is None:
-        missing(InvalidField(field, f"must name a {kind.replace('_', ' ')} of this host", name), kind, name)
-        return 1
-    if kind == "image":
-        state = standing.state
-        if state.get("status") != "active" or state["disk_format"] not in DISKS:
-            raise InvalidField(field, "must be an active image of format raw, qcow2 or iso", name)
-        return int(state.get("virtual_size") or state["size"])
-    if not finished(standing):
-        raise InvalidField(field, "must be complete, and this one is still being made", name)
-    return int(standing.state["bytes"])
 
 
 def _size(given: int | None, least: int) -> int:
@@ -222,8 +216,8 @@ def _make(task: Task) -> None:
     """Make the content, empty or from its source."""
     host, want, id = task.host, task.document.want, task.document.id
     pool, size = pools.named(host, want["pool"]), want["size"] * GIB
-    field = next((name for name in SOURCES if want.get(name)), None)
-    origin = host.documents.get(SOURCES[field], want[field]) if field else None
+    field = next((name for name in content.SOURCES if want.get(name)), None)
+    origin = host.documents.get(content.SOURCES[field], want[field]) if field else None
     _begin(task, pool, size, {"source_name": origin.name, "bootable": field == "image" or bool(
         origin.state.get("bootable"))} if origin else {})
     if not (pool.atomic and pool.has(id)):
@@ -252,9 +246,9 @@ def _begin(task: Task, pool: Pool, size: int, notes: Fields) -> None:
     """Note that from now on what is called so is this document's, to be made again or removed after a crash. Raises
     ``Conflict`` for content that is there before."""
     state, id = task.document.state, task.document.id
-    if not _begun(state) and pool.has(id):
+    if not content.begun(state) and pool.has(id):
         raise pool.taken(id)
-    first = not _begun(state)
+    first = not content.begun(state)
     state.update(notes, begun=True)
     task.keep()
     if not first:
@@ -266,12 +260,6 @@ def _begin(task: Task, pool: Pool, size: int, notes: Fields) -> None:
             del state[name]
         task.keep()
         raise
-
-
-def _begun(state: Fields) -> bool:
-    """Whether content was made, or begun, for a document with this state. Agents of before noted what it is made from,
-    or the pool, when they began."""
-    return any(name in state for name in ("made", "begun", "source_name", "pool"))
 
 
 def _made(task: Task, pool: Pool, size: int) -> None:
@@ -323,12 +311,4 @@ def _running(host: LocalHost, document: Document) -> list[tuple[str, str]]:
 
 def _drop(task: Task) -> None:
     """Remove the content."""
-    drop(task.host, task.document)
-
-
-def drop(host: LocalHost, document: Document) -> None:
-    """Remove the content of a volume or snapshot, and what an interrupted making left; what is there of the name before
-    one has begun is not its own."""
-    pool = document.want.get("pool") or document.state.get("pool")
-    if pool and _begun(document.state):
-        pools.named(host, pool).remove(document.id)
+    content.remove(task.host, task.document)

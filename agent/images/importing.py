@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import Document
 from magnetar_agent.images import content
-from magnetar_agent.images.store import Part, Store
+from magnetar_agent.images.store import ContentPart, ImageStore
 from magnetar_core.errors import Conflict, InvalidField
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 UPLOAD = {"upload": True}
 
 
-def store(host: LocalHost) -> Store:
-    return Store(host.settings.state_dir / "images", host.locks)
+def store(host: LocalHost) -> ImageStore:
+    return ImageStore(host.settings.state_dir / "images", host.locks)
 
 
 def stored(document: Document) -> bool:
@@ -57,7 +57,7 @@ def advance(operation: Operation, total: int | None, phase: str, done: int) -> N
     operation.advance(done, total, "bytes", phase)
 
 
-def checked_content(host: LocalHost, want: Fields, part: Part) -> content.Facts:
+def checked_content(host: LocalHost, want: Fields, part: ContentPart) -> content.Facts:
     """What the part is, settled on disk. Raises ``ImageRefused`` or ``InvalidField`` unless it is what is wanted."""
     part.check_digests(want.get("checksum"))
     facts = content.inspect(part.head(), part.size, host.settings.image_max_virtual_bytes, want.get("disk_format"))
@@ -66,7 +66,7 @@ def checked_content(host: LocalHost, want: Fields, part: Part) -> content.Facts:
     return facts
 
 
-def take(host: LocalHost, document: Document, part: Part, source: dict[str, Any],
+def take(host: LocalHost, document: Document, part: ContentPart, source: dict[str, Any],
          origin: dict[str, Any] | None) -> None:
     """Check what was written and make it the image's content. Changes nothing before all checks have passed."""
     want, claimed = document.want, document.want.get("checksum")

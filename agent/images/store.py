@@ -39,7 +39,7 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 MODE = 0o440
 
 
-class Part:
+class ContentPart:
     """Content that is being written. *digests* are ready once ``fill`` has returned."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
@@ -108,7 +108,7 @@ class Part:
         check_digests(self.digests, checksum)
 
     def settle(self) -> None:
-        """Flush to disk and make read-only: ready for ``Store.commit``."""
+        """Flush to disk and make read-only: ready for ``ImageStore.commit``."""
         os.fchmod(self.descriptor, MODE)
         os.fsync(self.descriptor)
 
@@ -124,7 +124,7 @@ def check_digests(digests: Mapping[str, str], checksum: str | None) -> None:
                            field="checksum", expected=checksum, found=f"{name}:{digests[name]}")
 
 
-class Store:
+class ImageStore:
     """The content of all images of a host."""
 
     def __init__(self, root: Path, locks: Locks) -> None:
@@ -135,7 +135,7 @@ class Store:
         return self.root / image / digest
 
     @contextmanager
-    def part(self, image: str, length: int | None) -> Iterator[Part]:
+    def part(self, image: str, length: int | None) -> Iterator[ContentPart]:
         """A part to fill; it is gone afterwards unless it was committed. A full disk raises ``NoSpace``."""
         folder = self.root / image
         part = None
@@ -159,7 +159,7 @@ class Store:
                 folder.rmdir()  # only when nothing is in it
 
     @contextmanager
-    def adopt(self, image: str, file: Path, limit: int, advance: Callable[[int], None]) -> Iterator[Part]:
+    def adopt(self, image: str, file: Path, limit: int, advance: Callable[[int], None]) -> Iterator[ContentPart]:
         """*file*, which nobody else writes, as a part with its digests; it is moved where that is possible."""
         size = file.stat().st_size
         with self.part(image, None) as part:
@@ -178,7 +178,7 @@ class Store:
         """The path at which content with this checksum waits until the content that it replaces is removed."""
         return self.root / image / f"{checksum.partition(':')[2]}.ready"
 
-    def keep_ready(self, part: Part, path: Path) -> None:
+    def keep_ready(self, part: ContentPart, path: Path) -> None:
         """Put a settled part where ``ready`` says."""
         part.path.rename(path)
         sync_folder(path.parent)
@@ -190,7 +190,7 @@ class Store:
         with self.locks.hold(*SWEEP):
             yield
 
-    def commit(self, image: str, part: Part) -> Path:
+    def commit(self, image: str, part: ContentPart) -> Path:
         """Put a settled part in place, for good. The caller is ``still``, and has noted its path in the document:
         ``sweep`` knows it by that."""
         path = self.path(image, part.digests["sha256"])
@@ -212,7 +212,7 @@ class Store:
                     folder.rmdir()
 
 
-def _create(folder: Path) -> Part:
+def _create(folder: Path) -> ContentPart:
     while True:
         try:
             folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -223,7 +223,7 @@ def _create(folder: Path) -> Part:
             continue  # a sweep has removed the empty folder in between
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink:
-            return Part(path, descriptor)
+            return ContentPart(path, descriptor)
         os.close(descriptor)  # a sweep has removed it before it was locked
 
 

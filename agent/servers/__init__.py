@@ -28,7 +28,7 @@ def domain_name(id: str) -> str:
 
 
 @dataclass
-class HostView:
+class DomainsView:
     """What is seen of the host in one look: domains, and leases of networks when first needed."""
 
     host: LocalHost

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Call:
+class EventCall:
     """What an action works with. Whoever calls holds the server's lock."""
 
     drivers: Drivers
@@ -50,14 +50,14 @@ class Call:
         return domain.state if domain else MISSING
 
 
-class Reboot(Kind):
+class RebootArgs(Kind):
     """Arguments of a reboot."""
 
     type = Field(Choices("soft", "hard"), "soft asks the guest and falls back to hard; hard presses reset.",
                  default="soft")
 
 
-def reboot(call: Call) -> Fields:
+def reboot(call: EventCall) -> Fields:
     """Nova's reboot (ACT: SOFT from running only; HARD also starts what is off). Follows Nova: soft falls back."""
     host, document, args, state = call.host, call.document, call.args, call.state()
     if args["type"] == "soft" and state == RUNNING:
@@ -92,7 +92,7 @@ def _rebooted(host: LocalHost, id: str, before: int, operation: Operation) -> bo
     return True
 
 
-class Rebuild(Kind):
+class RebuildArgs(Kind):
     """Arguments of a rebuild; what is left out stays as it is."""
 
     image = Field(REFERENCE, "The image to make the root disk from; the same again when omitted.")
@@ -103,7 +103,7 @@ class Rebuild(Kind):
     preserve_ephemeral = Field(Boolean(), "Whether the ephemeral disk is kept.", default=False)
 
 
-def rebuild(call: Call) -> Fields:
+def rebuild(call: EventCall) -> Fields:
     """Nova's rebuild: the root disk is made again from an image. A note in the document, with the id of the request,
     lets the agent finish it after a crash, and recognise a request that was done."""
     document, state = call.document, call.document.state
@@ -122,7 +122,7 @@ def rebuild(call: Call) -> Fields:
     return {}
 
 
-class CreateImage(Kind):
+class CreateImageArgs(Kind):
     """Arguments of making an image."""
 
     name = Field(NAME, "Name of the image; there must be none of that name.", required=True)
@@ -131,16 +131,16 @@ class CreateImage(Kind):
                      default={})
 
 
-def create_image(call: Call) -> Fields:
+def create_image(call: EventCall) -> Fields:
     """See ``snapshot``."""
     return snapshot.create(call.host, call.document, call.args, call.operation, call.request)
 
 
-class CrashDump(Kind):
+class CrashDumpArgs(Kind):
     """A crash dump takes no arguments."""
 
 
-def crash_dump(call: Call) -> Fields:
+def crash_dump(call: EventCall) -> Fields:
     """Nova's trigger_crash_dump."""
     state = call.state()
     if state not in LIVE:
@@ -150,7 +150,7 @@ def crash_dump(call: Call) -> Fields:
     return {}
 
 
-class ChangePassword(Kind):
+class ChangePasswordArgs(Kind):
     """Arguments of a new password."""
 
     user = Field(Text(1, 64, r"[^\s:\x00-\x1f\x7f]+", "must be the name of a user"), "Whose password it is.",
@@ -159,7 +159,7 @@ class ChangePassword(Kind):
                      required=True, secret=True)
 
 
-def change_password(call: Call) -> Fields:
+def change_password(call: EventCall) -> Fields:
     """Nova's changePassword. The password is kept nowhere."""
     state = call.state()
     if state != RUNNING:
@@ -170,21 +170,21 @@ def change_password(call: Call) -> Fields:
 
 
 @dataclass(frozen=True)
-class Action:
+class EventAction:
     """*rule* declares the arguments; *act* does it and returns what the answer says besides. *again*: it finds out by
     itself what of a request was done, or doing it twice is doing it once."""
 
     rule: type[Kind]
-    act: Callable[[Call], Fields]
+    act: Callable[[EventCall], Fields]
     again: bool = False
 
 
-ACTIONS: Mapping[str, Action] = {
-    "reboot": Action(Reboot, reboot),
-    "rebuild": Action(Rebuild, rebuild, again=True),
-    "create_image": Action(CreateImage, create_image, again=True),
-    "crash_dump": Action(CrashDump, crash_dump),
-    "change_password": Action(ChangePassword, change_password, again=True),
+ACTIONS: Mapping[str, EventAction] = {
+    "reboot": EventAction(RebootArgs, reboot),
+    "rebuild": EventAction(RebuildArgs, rebuild, again=True),
+    "create_image": EventAction(CreateImageArgs, create_image, again=True),
+    "crash_dump": EventAction(CrashDumpArgs, crash_dump),
+    "change_password": EventAction(ChangePasswordArgs, change_password, again=True),
 }
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.configdrive import Address
+from magnetar_agent.configdrive import NicAddress
 from magnetar_core.errors import Conflict, InvalidField
 
 if TYPE_CHECKING:
@@ -110,17 +110,17 @@ def _plug(host: LocalHost, nic: Fields) -> Plug:
 
 
 # What the guest is told --------------------------------------------------------------------------------------------
-def for_config_drive(host: LocalHost, nic: Fields) -> Address | None:
+def for_config_drive(host: LocalHost, nic: Fields) -> NicAddress | None:
     """The nic's address for the config drive."""
     network = managed_network(host, nic)
     if nic.get("address") is None:
         return None
     if network is None:
         _address, _slash, prefix = nic["address"].partition("/")
-        return Address(str(bare_address(nic)), int(prefix) if prefix else None, dhcp=not prefix)
+        return NicAddress(str(bare_address(nic)), int(prefix) if prefix else None, dhcp=not prefix)
     net = IPv4Network(network.want["cidr"])
     gateway = str(net.network_address + 1)
-    return Address(nic["address"], net.prefixlen, bool(network.want["dhcp"]),
+    return NicAddress(nic["address"], net.prefixlen, bool(network.want["dhcp"]),
                    gateway if network.want["mode"] == "nat" else None, gateway)
 
 

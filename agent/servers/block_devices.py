@@ -13,11 +13,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import REPLACEMENT, Document
-from magnetar_agent.drivers.volume import drop, weigh
 from magnetar_agent.foresee import missing
 from magnetar_agent.images import importing
 from magnetar_agent.locks import CHOICES
-from magnetar_agent.volumes import GIB, attaching, finished, gib, holders, pools, remote
+from magnetar_agent.volumes import GIB, attaching, content, finished, gib, holders, pools, remote
 from magnetar_core.errors import Conflict, InvalidField, Unreachable
 from magnetar_core.kinds import Volume
 from magnetar_core.kinds.volume import VolumeAttachment
@@ -174,7 +173,7 @@ def _volume(host: LocalHost, made: Fields, field: str, id: str | None) -> None:
     if source == "volume":
         _existing(host, made, standing, field, id)
         return
-    least = weigh(source, standing, made["uuid"], f"{field}.uuid")
+    least = content.source_bytes(source, standing, made["uuid"], f"{field}.uuid")
     if made.setdefault("volume_size", gib(least)) * GIB < least:
         raise InvalidField(f"{field}.volume_size", f"must be at least {gib(least)} GiB, which its source has")
 
@@ -270,7 +269,7 @@ def check_replacement(host: LocalHost, want: Fields, document: Document) -> None
             continue
         if source == "volume":
             _free(host, standing, document.id)
-        elif item["volume_size"] * GIB < (least := weigh(source, standing, standing.name, field)):
+        elif item["volume_size"] * GIB < (least := content.source_bytes(source, standing, standing.name, field)):
             raise InvalidField(field, f"has {gib(least)} GiB now, and volume_size is less", standing.name)
         if not _content_of(host, standing):
             raise Conflict(f"The content of {what} is gone from the host, so server {document.name!r} cannot be made "
@@ -383,5 +382,5 @@ def _remove(task: Task, volume: Document) -> None:
     """A volume and its content; the document is marked first, so that a crash cannot leave half of it."""
     volume.deleting = True
     task.host.documents.write(volume)
-    drop(task.host, volume)
+    content.remove(task.host, volume)
     task.host.documents.remove(volume)

@@ -25,7 +25,7 @@ from .templates import FOLDER
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from magnetar_agent.hypervisor import Event
+    from magnetar_agent.hypervisor import DomainEvent
 
 __all__ = ["LibvirtHypervisor"]
 
@@ -42,7 +42,7 @@ class LibvirtHypervisor(Capabilities, Backups, Exports, GuestAgent, Devices, Sta
         GuestAgent.__init__(self)
         Exports.__init__(self)
         self.templates = templates
-        self._listeners: list[Callable[[Event], None]] = []
+        self._listeners: list[Callable[[DomainEvent], None]] = []
         self.probe = Kvm(state_dir)
         self.connection = Connection(uri, self._prepare)
 
@@ -50,7 +50,7 @@ class LibvirtHypervisor(Capabilities, Backups, Exports, GuestAgent, Devices, Sta
         """Whether libvirt answers a question."""
         return self.connection.up()
 
-    def on_event(self, listener: Callable[[Event], None]) -> None:
+    def on_event(self, listener: Callable[[DomainEvent], None]) -> None:
         """Events of every connection, also of later ones."""
         self._listeners.append(listener)
 
@@ -67,7 +67,7 @@ class LibvirtHypervisor(Capabilities, Backups, Exports, GuestAgent, Devices, Sta
     def _prepare(self, conn: Any) -> None:
         listen(conn, self._tell)
 
-    def _tell(self, event: Event) -> None:
+    def _tell(self, event: DomainEvent) -> None:
         for listener in list(self._listeners):
             try:
                 listener(event)

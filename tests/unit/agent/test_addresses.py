@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from magnetar_agent import configdrive
-from magnetar_agent.configdrive import Address
+from magnetar_agent.configdrive import NicAddress
 from magnetar_agent.networks import Lease
 from magnetar_agent.servers import addresses
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField
@@ -33,7 +33,7 @@ def card(address: Any = "192.168.100.7", mac: str = MAC, **more: Any) -> dict[st
     return {"network": "lan", "mac": mac, "address": address, **more}
 
 
-def drive(host: Host) -> tuple[Address | None, ...]:
+def drive(host: Host) -> tuple[NicAddress | None, ...]:
     document = host.agent.host.documents.find("server", "web1")
     assert document
     return tuple(addresses.for_config_drive(host.agent.host, nic) for nic in document.want["networks"])
@@ -118,7 +118,7 @@ def test_on_a_bridge_it_is_told_only(lan: Host) -> None:
     assert [(one["addr"], one["source"]) for one in done.resource["addresses"]["br0"]] == [
         ("192.0.2.7", "fixed"), ("192.0.2.8", "fixed")]
     assert lan.fake.reserved("lan") == {}
-    assert drive(lan) == (Address("192.0.2.7", 25, dhcp=False), Address("192.0.2.8", None, dhcp=True))
+    assert drive(lan) == (NicAddress("192.0.2.7", 25, dhcp=False), NicAddress("192.0.2.8", None, dhcp=True))
     with pytest.raises(InvalidField, match="must be an address that a guest can have"):
         lan.server("web2", networks=[{"bridge": "br0", "address": "127.0.0.1"}])
 
@@ -127,20 +127,20 @@ def test_without_dhcp_the_guest_sets_it_itself(lan: Host) -> None:
     lan.ensure("network", "static", {"mode": "nat", "cidr": "192.168.101.0/24", "dhcp": False})
     lan.server(networks=[{"network": "static", "mac": MAC, "address": "192.168.101.7"}, card(mac=OTHER)])
     assert lan.fake.reserved("static") == {} and lan.fake.reserved("lan") == {OTHER: "192.168.100.7"}
-    assert drive(lan) == (Address("192.168.101.7", 24, False, "192.168.101.1", "192.168.101.1"),
-                          Address("192.168.100.7", 24, True, "192.168.100.1", "192.168.100.1"))
+    assert drive(lan) == (NicAddress("192.168.101.7", 24, False, "192.168.101.1", "192.168.101.1"),
+                          NicAddress("192.168.100.7", 24, True, "192.168.100.1", "192.168.100.1"))
 
 
 def test_the_config_drive_says_so() -> None:
-    def told(address: Address) -> tuple[Any, Any]:
+    def told(address: NicAddress) -> tuple[Any, Any]:
         data: Any = read("openstack/latest/network_data.json", replace(GUEST, addresses=(address,), dns=()))
         return {k: v for k, v in data["networks"][0].items() if k not in ("id", "link", "network_id")}, data["services"]
 
     mask = "255.255.255.0"
-    assert told(Address("192.0.2.7", 24, True, "192.0.2.1", "192.0.2.1")) == (
+    assert told(NicAddress("192.0.2.7", 24, True, "192.0.2.1", "192.0.2.1")) == (
         {"type": "ipv4_dhcp", "ip_address": "192.0.2.7", "netmask": mask}, [])
-    assert told(Address("192.0.2.7", None, True)) == ({"type": "ipv4_dhcp", "ip_address": "192.0.2.7"}, [])
-    assert told(Address("192.0.2.7", 24, False, "192.0.2.1", "192.0.2.1")) == (
+    assert told(NicAddress("192.0.2.7", None, True)) == ({"type": "ipv4_dhcp", "ip_address": "192.0.2.7"}, [])
+    assert told(NicAddress("192.0.2.7", 24, False, "192.0.2.1", "192.0.2.1")) == (
         {"type": "ipv4", "ip_address": "192.0.2.7", "netmask": mask,
          "routes": [{"network": configdrive.ANY, "netmask": configdrive.ANY, "gateway": "192.0.2.1"}]},
         [{"type": "dns", "address": "192.0.2.1"}])

@@ -16,7 +16,7 @@ import pytest
 from magnetar_agent.documents import Documents
 from magnetar_agent.events import _Journal
 from magnetar_agent.fake import FakeHypervisor
-from magnetar_agent.images.store import Store
+from magnetar_agent.images.store import ImageStore
 from magnetar_agent.volumes import pools
 
 from .conftest import SMALL, Host
@@ -36,7 +36,7 @@ class Reaper:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, lives: int, late: bool) -> None:
         self.lives, self.late, self.dead, self.armed = lives, late, False, True
-        for owner, names in ((FakeHypervisor, CHANGES), (Documents, ("write", "remove")), (Store, ("commit",)),
+        for owner, names in ((FakeHypervisor, CHANGES), (Documents, ("write", "remove")), (ImageStore, ("commit",)),
                              (_Journal, ("begin", "end"))):
             for name in names:
                 monkeypatch.setattr(owner, name, self._wrapped(getattr(owner, name)))
