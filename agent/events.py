@@ -98,12 +98,12 @@ class _Journal:
             self._trim()
 
     def end(self, request_id: str, entry: dict[str, Any], answer: dict[str, Any]) -> None:
-        """It is done, and said *answer* besides."""
+        """Note that it is done, with its *answer*."""
         content = {**entry, "ended": now(), "answer": answer}
         write_atomically(self.folder / request_id, json.dumps(content).encode())
 
     def drop(self, request_id: str) -> None:
-        """It was refused; the id may come again."""
+        """Forget the id: the event was refused."""
         (self.folder / request_id).unlink(missing_ok=True)
 
     def _trim(self) -> None:

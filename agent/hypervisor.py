@@ -250,7 +250,7 @@ class Hypervisor(statistics.Statistics, networks.Networks, storage.Storage, Prot
         is fine; in another way, its clients are cut and the server is replaced."""
 
     def serving(self, id: str) -> Export | None:
-        """What is served under this id."""
+        """The running export with this id."""
 
     def rejoin(self, uuid: str, socket: Path) -> None:
         """Make QEMU of an active domain read from the disk that it reaches at *socket*: when the connection broke, it

@@ -204,7 +204,7 @@ NO_TCP = ("listen is set, and there is neither tls_client_ca nor a token, so nob
 
 
 def check_settings(settings: Settings) -> list[str]:
-    """What is worth saying about *settings* before an agent runs with them. Raises when it could not start."""
+    """Warnings about *settings* before an agent runs with them. Raises when it could not start."""
     said = []
     tokens = access.Tokens(settings.tokens_file)
     if settings.address and access.tls(settings, tokens) is None:

@@ -221,7 +221,7 @@ class Feed:
     def _everything(self) -> dict[str, Any]:
         domains = self.host.hypervisor.domains()
         documents = self.host.documents.list(Server.noun)
-        self._told = {one.id: _told(self.host, one, domains.get(one.id)) for one in documents}
+        self._told = {one.id: _shown(self.host, one, domains.get(one.id)) for one in documents}
         return {"at": now(), "servers": [{"id": one.id, "name": one.name, **self._told[one.id][1]}
                                          for one in documents]}
 
@@ -235,7 +235,7 @@ class Feed:
             if self._told.pop(id, None):
                 self._send("server", {"id": id, "removed": True, "at": now()})
             return
-        found = _told(self.host, document, self.host.hypervisor.domain(id))
+        found = _shown(self.host, document, self.host.hypervisor.domain(id))
         if self._told.get(id) != found:
             self._told[id] = found
             self._send("server", {"id": id, "name": document.name, **found[1], "at": now()})
@@ -258,7 +258,7 @@ class Feed:
             return beat
 
 
-def _told(host: LocalHost, document: Document, domain: Domain | None) -> Told:
+def _shown(host: LocalHost, document: Document, domain: Domain | None) -> Told:
     """What a watcher is told of a server, between what is compared to find out whether it changed."""
     return _public(document), condition(host, document, domain), document.deleting
 

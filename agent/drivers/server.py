@@ -260,7 +260,7 @@ def _condition(document: Document, power: str, rescued: Any) -> Fields:
 
 
 def _power(document: Document, domain: hv.Domain) -> str:
-    """What is seen; a stopped domain whose QEMU died is crashed until it is started again."""
+    """The power state; a stopped domain whose QEMU died is crashed until it is started again."""
     return CRASHED if domain.state == OFF and document.state.get("crashed") else domain.state
 
 

@@ -114,7 +114,7 @@ class Links:
         self._cut(offer.id, lambda end: end.accepted and end.peer not in offer.peers and end.door != spare)
 
     def offered(self, id: str) -> Offer | None:
-        """What is offered under this id."""
+        """The offer with this id."""
         return self._offers.get(id)
 
     def withdraw(self, id: str, spare: str = "") -> None:

@@ -260,7 +260,7 @@ class _Move:
             self.host.hypervisor.resume(self.server.id)
 
     def _states(self) -> dict[str, str]:
-        """What is sent as files, small ones first, and of each what is another when its content may be."""
+        """The files to send, small ones first, each with its ``state``."""
         left = () if not self.live else WRITTEN
         found = [path for path in self.place.iterdir()
                  if path.is_file() and not path.is_symlink() and path.name not in left

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Addresses that servers are given: chosen by somebody else, and answered by DHCP on networks that the agent makes.
 
-``document.state["reserved"]`` has what this host's DHCP was told for a server: ``[[mac, network, address], ...]``. It
-is written before and after DHCP is told, so that whatever was told can be taken back.
+``document.state["reserved"]`` has the DHCP reservations of a server on this host: ``[[mac, network, address], ...]``.
+It is written before and after DHCP is changed, so that every reservation can be removed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def check_address(host: LocalHost, nic: Fields, field: str) -> None:
     if network is None:
         if given.ip.is_multicast or given.ip.is_loopback or given.ip.is_unspecified:
             raise InvalidField(field, "must be an address that a guest can have", nic["address"])
-        nic["address"] = str(fixed_addresses) if "/" in nic["address"] else str(given.ip)
+        nic["address"] = str(given) if "/" in nic["address"] else str(given.ip)
         return
     net = IPv4Network(network.want["cidr"])
     first, last = net.network_address + 2, net.broadcast_address - 1
@@ -109,7 +109,7 @@ def _plug(host: LocalHost, nic: Fields) -> Plug:
     return ("bridge", nic["bridge"]) if nic.get("bridge") else ("network", str(nic.get("network")))
 
 
-# What the guest is told --------------------------------------------------------------------------------------------
+# For the config drive ---------------------------------------------------------------------------------------------
 def for_config_drive(host: LocalHost, nic: Fields) -> NicAddress | None:
     """The nic's address for the config drive."""
     network = managed_network(host, nic)
@@ -126,7 +126,7 @@ def for_config_drive(host: LocalHost, nic: Fields) -> NicAddress | None:
 
 # Plans --------------------------------------------------------------------------------------------------------------
 def verbs(want: Fields, have: Fields) -> tuple[str, ...]:
-    """``reserve`` when DHCP was told something else than what is wanted."""
+    """``reserve`` when the reservations differ from what is wanted."""
     return ("reserve",) if wanted_reservations(want["networks"]) != have.get(RESERVED, []) else ()
 
 
@@ -137,13 +137,13 @@ def without_addresses(networks: Iterable[Fields]) -> list[Fields]:
 
 # DHCP ---------------------------------------------------------------------------------------------------------------
 def wanted_reservations(networks: Iterable[Fields]) -> list[list[Any]]:
-    """What is to stand in ``state["reserved"]``."""
+    """What ``state["reserved"]`` should be."""
     return [[nic["mac"], nic["network"], nic["address"]] for nic in networks
             if nic.get("network") and nic.get("address")]
 
 
 def reservations_of(server: Document) -> list[list[Any]]:
-    """What DHCP was told for the server, or may have been before a crash."""
+    """The reservations of the server, including those that a crash may have left."""
     noted: list[list[Any]] = server.state.get(RESERVED, [])
     return noted + [one for one in wanted_reservations(server.want["networks"]) if one not in noted]
 
@@ -157,7 +157,7 @@ def dhcp_hosts(host: LocalHost, network: Document) -> tuple[tuple[str, str], ...
 
 
 def reserve(task: Task) -> None:
-    """Have DHCP answer the server's nics as they are wanted now, and no others of it."""
+    """Make DHCP reserve the addresses that are wanted now for the server's NICs, and no others."""
     host, document = task.host, task.document
     now, before = wanted_reservations(document.want["networks"]), document.state.get(RESERVED, [])
     gone = [one for one in before if one not in now]
@@ -175,7 +175,7 @@ def reserve(task: Task) -> None:
 
 
 def release(task: Task) -> None:
-    """Take back all that DHCP was told for the server."""
+    """Remove all DHCP reservations of the server."""
     for mac, network, _address in reservations_of(task.document):
         _each(task.host, network, lambda name, mac=mac: task.host.hypervisor.release(name, mac))
 

@@ -19,7 +19,7 @@ from magnetar_core.kinds import Server
 
 from .conftest import SMALL, Host
 from .test_crash import Dead, Reaper
-from .test_remake import folder, image
+from .test_resize import folder, image
 
 
 def nothing_left(host: Host) -> None:

@@ -236,7 +236,7 @@ def test_what_was_removed_before_a_crash_is_made_anew_once(host: Host) -> None:
     document = host.agent.host.documents.find("network", "lan")
     assert document
     host.fake.remove_network("lan")
-    document.state.update(anew={**document.want, "domain": "lab.example"}, unfinished=True)
+    document.state.update(replacement={**document.want, "domain": "lab.example"}, unfinished=True)
     host.agent.host.documents.write(document)
     host.restart()
     assert host.agent.host.documents.get("network", document.id).state == {}  # type: ignore[union-attr]

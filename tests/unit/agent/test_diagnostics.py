@@ -11,7 +11,7 @@ import pytest
 from magnetar_agent.fake.statistics import HOST, UPTIME
 from magnetar_agent.servers import diagnostics as servers
 from magnetar_agent.statistics import DISK, NIC
-from magnetar_agent.virt import diagnostics
+from magnetar_agent.virt import statistics
 from magnetar_agent.virt.statistics import read
 from magnetar_core.errors import NotFound
 
@@ -46,12 +46,12 @@ def test_a_qemu_that_is_busy_leaves_figures_out() -> None:
 
 
 def test_users_are_the_sessions_of_people(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diagnostics, "_SESSIONS", tmp_path / "sessions")
-    assert diagnostics._users() == 0
+    monkeypatch.setattr(statistics, "_SESSIONS", tmp_path / "sessions")
+    assert statistics._users() == 0
     (tmp_path / "sessions").mkdir()
     for name, kind in (("1", "user"), ("2", "user"), ("c1", "greeter"), ("3", "manager")):
         (tmp_path / "sessions" / name).write_text(f"UID=0\nCLASS={kind}\nTYPE=tty\n")
-    assert diagnostics._users() == 2
+    assert statistics._users() == 2
 
 
 def test_a_server_is_told_with_its_state(host: Any) -> None:

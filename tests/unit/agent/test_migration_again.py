@@ -290,7 +290,7 @@ def test_an_older_source_sends_everything(pair: Pair, way: Way, monkeypatch: pyt
     """It says no states, and goes by what the target has of each name."""
     id = pair.make(image="system", power="off")
     way.broken("cold", "base")
-    say, ask = Rpc.say, Rpc.ask
+    say, ask = Rpc.send, Rpc.call
 
     def older_say(talk: Rpc, line: dict[str, Any]) -> None:
         say(talk, {key: value for key, value in line.items() if key not in ("states", "state")})
@@ -299,8 +299,8 @@ def test_an_older_source_sends_everything(pair: Pair, way: Way, monkeypatch: pyt
         answer = ask(talk, op, **line)
         return {**answer, "kept": answer["have"]} if op == "begin" else answer
 
-    monkeypatch.setattr(Rpc, "say", older_say)
-    monkeypatch.setattr(Rpc, "ask", older_ask)
+    monkeypatch.setattr(Rpc, "send", older_say)
+    monkeypatch.setattr(Rpc, "call", older_ask)
     before = content(pair, id)
     pair.migrate()
     assert set(way.went) == {"base", "config.iso", "disk"}
@@ -334,5 +334,5 @@ def test_seconds_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was there before the first look took no time, and while nothing comes there is no estimate."""
     clock = iter([100.0, 130.0, 131.0, 132.0])
     monkeypatch.setattr(source, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-    flow = source.Flow()
+    flow = source.Throughput()
     assert [flow.seconds_left(done, 1000 - done) for done in (500, 500, 600, 700)] == [None, None, 4, 3]

@@ -326,7 +326,7 @@ def test_what_is_decided_goes_on_whatever_type_is_asked_for(pair: Pair, monkeypa
     """The guest is at the target, which has not said yet that it has the server: at the source it is off, and auto
     would be cold. It is not taken back, which would start it anew."""
     id = pair.make()
-    ask = Rpc.ask
+    ask = Rpc.call
 
     def broken(talk: Rpc, op: str, **words: Any) -> Any:
         if op == "arrive":
@@ -334,7 +334,7 @@ def test_what_is_decided_goes_on_whatever_type_is_asked_for(pair: Pair, monkeypa
         return ask(talk, op, **words)
 
     with monkeypatch.context() as patch, pytest.raises(MagnetarError, match="link broke"):
-        patch.setattr(Rpc, "ask", broken)
+        patch.setattr(Rpc, "call", broken)
         pair.migrate()
     (half,) = pair.one.side().client.list("migration")
     assert half["status"] == "running" and not pair.one.runs(id)

@@ -17,7 +17,7 @@ from magnetar_core.errors import InvalidField, Unreachable
 from magnetar_core.kinds import Volume
 
 from .conftest import SMALL, Host
-from .test_remake import image
+from .test_resize import image
 
 
 @pytest.fixture

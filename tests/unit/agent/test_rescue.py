@@ -18,7 +18,7 @@ from magnetar_agent.volumes import attaching
 from magnetar_core.errors import Conflict, InvalidField
 
 from .conftest import SMALL, Host
-from .test_remake import folder, image
+from .test_resize import folder, image
 
 
 def disks(host: Host) -> dict[str, str]:

@@ -204,7 +204,7 @@ def test_the_other_side_is_gone(ends: Ends, tmp_path: Path) -> None:
     with pytest.raises(Unreachable, match="goes on where it was"):
         transfer.receive(ends.far, tmp_path / "there", 0)
     with pytest.raises(Unreachable):
-        ends.far.ask("look")
+        ends.far.call("look")
 
 
 def test_no_room(ends: Ends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from jinja2 import UndefinedError
 from magnetar_agent.hypervisor import DomainSpec, Nic
 from magnetar_agent.networks import NetworkSpec
 from magnetar_agent.storage import Disk, NetworkSource
-from magnetar_agent.virt.domain import Seen, parse, render, render_device, state
+from magnetar_agent.virt.domain import DomainState, parse, render, render_device, state
 from magnetar_agent.virt.power import FREE
 from magnetar_agent.virt.probe import PROVED, firmware, probe
 from magnetar_agent.virt.templates import NAMESPACE, fill
@@ -131,22 +131,22 @@ def test_other_peoples_domains_are_read() -> None:
 
 
 @pytest.mark.parametrize(("seen", "words"), [
-    (Seen(libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_BOOTED), ("running", "unknown")),
-    (Seen(libvirt.VIR_DOMAIN_SHUTDOWN, 1), ("running", "guest")),
-    (Seen(libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER), ("paused", "unknown")),
-    (Seen(libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_IOERROR), ("paused", "io-error")),
-    (Seen(libvirt.VIR_DOMAIN_CRASHED, libvirt.VIR_DOMAIN_CRASHED_PANICKED), ("crashed", "panic")),
-    (Seen(libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_SHUTDOWN), ("off", "guest")),
-    (Seen(libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_DESTROYED), ("off", "outside")),
-    (Seen(libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_CRASHED), ("crashed", "failed")),
-    (Seen(libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_FAILED), ("off", "failed")),
-    (Seen(libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_UNKNOWN), ("off", "unknown")),
-    (Seen(libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_SAVED, saved=True), ("suspended", "saved")),
-    (Seen(libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_UNKNOWN, saved=True), ("suspended", "saved")),
-    (Seen(libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_SAVED), ("off", "saved")),
-    (Seen(99, 99), ("off", "unknown")),
+    (DomainState(libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_BOOTED), ("running", "unknown")),
+    (DomainState(libvirt.VIR_DOMAIN_SHUTDOWN, 1), ("running", "guest")),
+    (DomainState(libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER), ("paused", "unknown")),
+    (DomainState(libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_IOERROR), ("paused", "io-error")),
+    (DomainState(libvirt.VIR_DOMAIN_CRASHED, libvirt.VIR_DOMAIN_CRASHED_PANICKED), ("crashed", "panic")),
+    (DomainState(libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_SHUTDOWN), ("off", "guest")),
+    (DomainState(libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_DESTROYED), ("off", "outside")),
+    (DomainState(libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_CRASHED), ("crashed", "failed")),
+    (DomainState(libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_FAILED), ("off", "failed")),
+    (DomainState(libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_UNKNOWN), ("off", "unknown")),
+    (DomainState(libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_SAVED, saved=True), ("suspended", "saved")),
+    (DomainState(libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_UNKNOWN, saved=True), ("suspended", "saved")),
+    (DomainState(libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_SAVED), ("off", "saved")),
+    (DomainState(99, 99), ("off", "unknown")),
 ])
-def test_states(seen: Seen, words: tuple[str, str]) -> None:
+def test_states(seen: DomainState, words: tuple[str, str]) -> None:
     assert state(seen) == words
 
 
