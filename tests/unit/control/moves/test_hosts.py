@@ -14,7 +14,7 @@ from magnetar_control.store.database import now
 from magnetar_core.errors import HypervisorError, Unreachable
 
 from .clouds import at, check, claims, disabled, flavors, moves, row
-from .inside import GuestAgent
+from .inside import Inside
 
 LARGE, SMALL = (2, 512, 2), (1, 128, 1)
 
@@ -22,7 +22,7 @@ LARGE, SMALL = (2, 512, 2), (1, 128, 1)
 @pytest.fixture(scope="module")
 def cloud():
     """Agents in this process."""
-    with GuestAgent(host_down_after=3.0) as found:
+    with Inside(host_down_after=3.0) as found:
         flavors(found)
         yield found
 
