@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from magnetar_agent.documents import now, write_atomically
-from magnetar_agent.link.pipe import ALPN, common_name
+from magnetar_agent.link.relay import ALPN, common_name
 from magnetar_agent.settings import SCOPES, Settings
 from magnetar_core.errors import Conflict, Forbidden, InvalidField, MagnetarError, NotFound, Unauthenticated
 
@@ -198,7 +198,7 @@ class Tokens:
             return [*self._tokens]
 
     def caller(self, header: bytes) -> Caller:
-        """Who an ``Authorization`` header stands for. Raises ``Unauthenticated``."""
+        """The caller that an ``Authorization`` header names. Raises ``Unauthenticated``."""
         scheme, _space, given = header.decode("latin-1").partition(" ")
         if scheme.lower() != "bearer" or not given.strip():
             raise Unauthenticated("The Authorization header must be 'Bearer TOKEN'.")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The HTTP application: its front (request ids, admission, errors, figures), its table of routes, and its docs."""
+"""The HTTP application: its front (request ids, admission, errors, metrics), its table of routes, and its docs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from magnetar_agent import access, audit, inventory, openapi
 from magnetar_agent.metrics import Metrics
 from magnetar_agent.routes import Json, Resources, Tasks, key, query
-from magnetar_agent.servers.figures import diagnostics
+from magnetar_agent.servers.diagnostics import diagnostics
 from magnetar_agent.streams import Streams
 from magnetar_agent.version import API, version
 from magnetar_agent.watch import Feed
@@ -159,26 +159,26 @@ class Pages:
     async def host(self, request: Request) -> Json:
         """The host: what it is, what it has, what is used, and what no document knows."""
         query(request)
-        return Json(await run_in_threadpool(inventory.host, self.agent))
+        return Json(await run_in_threadpool(inventory.host, self.agent.drivers))
 
     async def uptime(self, request: Request) -> Json:
         """For how long the host is up, and its load; nothing else is looked at."""
         query(request)
-        return Json(await run_in_threadpool(self.agent.hypervisor.uptime))
+        return Json(await run_in_threadpool(self.agent.host.hypervisor.uptime))
 
     async def diagnostics(self, request: Request) -> Json:
         """What a server has used since it was started, as its hypervisor counts; empty while it is off."""
         query(request)
-        return Json(await run_in_threadpool(diagnostics, self.agent, key(request)))
+        return Json(await run_in_threadpool(diagnostics, self.agent.drivers, key(request)))
 
     async def health(self, _request: Request) -> Json:
         """200 while libvirt answers, else 503."""
-        connected = await run_in_threadpool(self.agent.hypervisor.connected)
+        connected = await run_in_threadpool(self.agent.host.hypervisor.connected)
         return Json({"status": "ok" if connected else "libvirt does not answer", "libvirt": connected},
                     200 if connected else 503)
 
-    async def figures(self, _request: Request) -> Response:
-        """Figures in Prometheus' text format."""
+    async def metrics_text(self, _request: Request) -> Response:
+        """Metrics in Prometheus' text format."""
         return Response(await run_in_threadpool(self.metrics.text), media_type="text/plain; version=0.0.4")
 
     async def docs(self, request: Request) -> HTMLResponse:
@@ -190,8 +190,8 @@ class Application(Front):
     """The agent's HTTP application, an ASGI callable; *feed* and *tokens* are for the server around it."""
 
     def __init__(self, agent: Agent) -> None:
-        tokens, metrics = access.Tokens(agent.settings.tokens_file), Metrics(agent)
-        self.feed = Feed(agent)
+        tokens, metrics = access.Tokens(agent.host.settings.tokens_file), Metrics(agent.host)
+        self.feed = Feed(agent.host)
         api = FastAPI(title="Magnetar host agent", version=version(), docs_url=None, redoc_url=None,
                       redirect_slashes=False, description="Makes one libvirt host be what its documents say.")
         self._routes(api, agent, metrics)
@@ -207,7 +207,7 @@ class Application(Front):
         for method, where, endpoint, extra in (
             ("GET", "/v1", pages.root, {}),
             ("GET", "/healthz", pages.health, {}),
-            ("GET", "/metrics", pages.figures, openapi.text("Prometheus' text format")),
+            ("GET", "/metrics", pages.metrics_text, openapi.text("Prometheus' text format")),
             ("GET", "/docs", pages.docs, {"include_in_schema": False}),
             ("GET", "/v1/host", pages.host, openapi.shows(Host)),
             ("GET", "/v1/host/uptime", pages.uptime, openapi.uptime()),

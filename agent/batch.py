@@ -16,22 +16,23 @@ from magnetar_core.plan import Result
 from magnetar_core.reconcile import Change, given_by
 
 if TYPE_CHECKING:
-    from magnetar_agent.agent import Agent
-    from magnetar_agent.drivers import Driver, Fields
+    from magnetar_agent.documents import Fields
+    from magnetar_agent.drivers import Driver, Drivers
+    from magnetar_agent.host import LocalHost
     from magnetar_core.fields import Kind
 
 log = logging.getLogger(__name__)
 
 
-def ensure_many(agent: Agent, kind: type[Kind], items: list[tuple[str, Fields | None, Mapping[str, Any]]],
+def ensure_many(drivers: Drivers, kind: type[Kind], items: list[tuple[str, Fields | None, Mapping[str, Any]]],
                 dry_run: bool, operation: Operation) -> list[dict[str, Any]]:
     """Ensure many, each for itself: a list of ``{"key", **result}`` or ``{"key", "error"}`` in the order of *items*.
 
     What needs no change is found in one pass over one look at the host; the rest is done by a bounded pool. Raises
     ``Cancelled`` when not all were done, naming those that were.
     """
-    driver = agent.driver(kind)
-    looked = _Look(agent, driver)
+    driver = drivers.of(kind)
+    looked = _UnchangedItems(drivers.host, driver)
     answers: list[dict[str, Any] | None] = [looked.unchanged(*item) for item in items]
     waiting = [(at, items[at]) for at, answer in enumerate(answers) if answer is None]
     done = 0
@@ -40,8 +41,8 @@ def ensure_many(agent: Agent, kind: type[Kind], items: list[tuple[str, Fields | 
         nonlocal done
         key, want, permissions = item
         try:
-            operation.check()
-            answer = ensure(agent, kind, key, want, permissions, dry_run, _Part(operation, key)).as_dict()
+            operation.raise_if_cancelled()
+            answer = ensure(drivers, kind, key, want, permissions, dry_run, _ItemOperation(operation, key)).as_dict()
         except MagnetarError as error:
             answer = {"error": error.as_dict()}
         except Exception:
@@ -53,15 +54,15 @@ def ensure_many(agent: Agent, kind: type[Kind], items: list[tuple[str, Fields | 
         return {"key": key, **answer}
 
     if waiting:
-        with ThreadPoolExecutor(agent.settings.parallel, thread_name_prefix="batch") as pool:
+        with ThreadPoolExecutor(drivers.host.settings.parallel, thread_name_prefix="batch") as pool:
             for (at, _item), answer in zip(waiting, pool.map(one, [item for _at, item in waiting]), strict=True):
                 answers[at] = answer
     found = [answer for answer in answers if answer is not None]
-    _check(found)
+    _raise_if_cancelled(found)
     return found
 
 
-def _check(found: list[dict[str, Any]]) -> None:
+def _raise_if_cancelled(found: list[dict[str, Any]]) -> None:
     """Raise ``Cancelled`` where items were, naming those that were done."""
     stopped = [one["error"]["message"] for one in found if one.get("error", {}).get("code") == Cancelled.code]
     if not stopped:
@@ -72,40 +73,40 @@ def _check(found: list[dict[str, Any]]) -> None:
                     f"{told}".strip(), done=done)
 
 
-class _Part(Operation):
+class _ItemOperation(Operation):
     """The share of one item in a batch's operation: cancelled with it, and with progress of its own."""
 
     def __init__(self, whole: Operation, key: str) -> None:
         super().__init__(whole.name, whole.kind, key, whole.request_id, whole.caller)
         self._whole = whole
 
-    def check(self) -> None:
+    def raise_if_cancelled(self) -> None:
         """Raise ``Cancelled`` when the batch was cancelled."""
-        self._whole.check()
+        self._whole.raise_if_cancelled()
 
 
-class _Look:
+class _UnchangedItems:
     """Answers ensures that change nothing, from one snapshot and without locks: there is nothing to protect."""
 
-    def __init__(self, agent: Agent, driver: Driver) -> None:
-        self.agent, self.driver, self.kind = agent, driver, driver.kind
-        self.snapshot = driver.snapshot(agent)
+    def __init__(self, host: LocalHost, driver: Driver) -> None:
+        self.host, self.driver, self.kind = host, driver, driver.kind
+        self.snapshot = driver.snapshot(host)
 
     def unchanged(self, key: str, want: Fields | None, permissions: Mapping[str, Any]) -> dict[str, Any] | None:
         """The answer, or ``None`` when something is to be done, or refused, and so needs the full way."""
         try:
-            located = self.driver.locate(self.agent, key)
-            document = self.agent.documents.find(self.kind.noun, located)
+            located = self.driver.locate(self.host, key)
+            document = self.host.documents.find(self.kind.noun, located)
             if want is None or document is None or document.deleting or document.state.get("unfinished"):
                 return None
             given = given_by(self.kind, located, want)
             change = Change(self.kind, given, permissions, False)
             change.check_id(document.id, document.name)
-            completed = self.driver.complete(self.agent, change.wanted(document.want), document)
-            have = self.driver.observe(self.agent, document, self.snapshot)
+            completed = self.driver.complete(self.host, change.wanted(document.want), document)
+            have = self.driver.observe(self.host, document, self.snapshot)
             if completed != document.want or next(iter(self.driver.plan(completed, have)), None):
                 return None
-            shown = self.driver.show(self.agent, document, have, self.snapshot)
+            shown = self.driver.show(self.host, document, have, self.snapshot)
         except MagnetarError:
             return None
         return {"key": key, **Result([], [], shown).as_dict()}

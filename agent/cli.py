@@ -93,7 +93,7 @@ def run_agent(given: argparse.Namespace) -> int:
     if given.check_config:
         for line in configuration.describe(settings):
             print(f"{line['key']}: {line['value']}")
-        for warning in serve.check(settings):
+        for warning in serve.check_settings(settings):
             print(f"warning: {warning}", file=sys.stderr)
         return 0
     audit.configure(settings.log_level)

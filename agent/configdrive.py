@@ -39,7 +39,7 @@ class Device:
 
 
 @dataclass(frozen=True)
-class Address:
+class NicAddress:
     """The IPv4 address of a NIC: given by *dhcp*, or to be set by the guest with *prefix*, *gateway* and *dns*."""
 
     address: str
@@ -68,7 +68,7 @@ class Guest:
     macs: tuple[str, ...] = ()
     networks: tuple[str, ...] = ()
     mtus: tuple[int, ...] = ()
-    addresses: tuple[Address | None, ...] = ()
+    addresses: tuple[NicAddress | None, ...] = ()
     devices: tuple[Device, ...] = ()
     dns: tuple[str, ...] = ()
     vendor_data: Mapping[str, Any] = field(default_factory=dict)
@@ -148,7 +148,7 @@ def _network_data(guest: Guest) -> dict[str, Any]:
     return {"links": links, "networks": networks, "services": services}
 
 
-def _address(given: Address | None) -> dict[str, Any]:
+def _address(given: NicAddress | None) -> dict[str, Any]:
     """How a network says what address there is (MD-24); readers of the type ipv4_dhcp pass over the address."""
     found: dict[str, Any] = {"type": "ipv4_dhcp" if given is None or given.dhcp else "ipv4"}
     if given is None:

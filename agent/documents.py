@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Desired documents: the agent's own truth, kept one file each, written atomically, read once at start.
+"""Documents: what is wanted of each resource. One file each, written atomically, read once at the agent's start.
 
-A document is on disk before anything that it asks for is done, and leaves the disk after everything of it is gone. So
-whatever is found on the host after a crash belongs to a document or is an orphan.
+A document is written before its first step is done, and removed after everything of the resource is gone. So after a
+crash all that is found on the host belongs to a document or is an orphan.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 #: Shape of the files of this module; ``UPGRADES`` turns earlier ones into it.
 SCHEMA = 1
+#: Note in a document's ``state`` while the resource is removed for ``on_immutable: recreate``: what is made after it.
+REPLACEMENT = "replacement"
+#: The fields of a document, or a view of them as they are on the host.
+Fields = dict[str, Any]
 UPGRADES: dict[int, Any] = {}
 
 
@@ -42,7 +46,7 @@ def now() -> str:
 class Document:
     """What somebody wants of one resource (*want*, in normal form) and what the agent notes about it (*state*).
 
-    *deleting* is set before the first thing of the resource is taken away; such a document is finished off at start.
+    *deleting* is set before the first part of the resource is removed; if the agent dies, its next start finishes that.
     """
 
     kind: str
@@ -137,7 +141,7 @@ class Documents:
         return named[0].copy() if named else None
 
     def standing(self, kind: str, key: str) -> Document | None:
-        """As ``find``, without what is being deleted: something new may not refer to that."""
+        """As ``find``, without resources that are being deleted: nothing new may refer to those."""
         found = self.find(kind, key)
         return None if found is None or found.deleting else found
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import now, write_atomically
-from magnetar_agent.migrations import hurry, refuse_while_it_moves
+from magnetar_agent.migrations import force_complete, refuse_while_it_moves
 from magnetar_agent.reconcile import show
 from magnetar_agent.servers import actions
 from magnetar_agent.servers.actions import ACTIONS
@@ -22,34 +22,34 @@ from magnetar_core.errors import Conflict, InvalidField, NotFound
 from magnetar_core.fields import Kind
 
 if TYPE_CHECKING:
-    from magnetar_agent.agent import Agent
+    from magnetar_agent.drivers import Drivers
     from magnetar_agent.operations import Operation
 
 #: It is the name of a file.
 REQUEST_ID = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,128}")
 
 
-def event(agent: Agent, kind: type[Kind], key: str, name: str, args: Mapping[str, Any], request_id: str,
+def event(drivers: Drivers, kind: type[Kind], key: str, name: str, args: Mapping[str, Any], request_id: str,
           operation: Operation) -> dict[str, Any]:
     """Do the one-shot *name* on resource *key*, once per *request_id*.
 
     Answer: ``{"done": true, "resource": …}`` and what the action says besides (``actions``).
     """
-    if kind.noun == "migration" and name == hurry.EVENT:
-        hurry.hurry(agent, key)
-        return {"done": True, "resource": show(agent, kind, key)}
+    if kind.noun == "migration" and name == force_complete.EVENT:
+        force_complete.force_complete(drivers.host, key)
+        return {"done": True, "resource": show(drivers, kind, key)}
     if kind.noun != "server" or name not in ACTIONS:
         raise InvalidField("event", f"must be one of {', '.join(ACTIONS)}, on a server", name)
     if not REQUEST_ID.fullmatch(request_id):
         raise InvalidField("request_id", "must have 1 to 128 letters, digits, dots, hyphens or underscores, "
                                          "and not be . or ..")
     action, given = ACTIONS[name], actions.checked(name, args)
-    document = agent.documents.find(kind.noun, key)
+    document = drivers.host.documents.find(kind.noun, key)
     if document is None:
         raise NotFound(f"There is no {kind.noun} {key!r} on this host.", kind=kind.noun, key=key)
-    journal = _Journal(Path(agent.settings.state_dir) / "events", agent.settings.event_keys_kept)
-    with agent.locks.hold(kind.noun, document.id):
-        again = agent.documents.get(kind.noun, document.id)
+    journal = _Journal(Path(drivers.host.settings.state_dir) / "events", drivers.host.settings.event_keys_kept)
+    with drivers.host.locks.hold(kind.noun, document.id):
+        again = drivers.host.documents.get(kind.noun, document.id)
         if again is None or again.deleting:
             raise NotFound(f"{kind.noun} {document.name!r} was removed in the meantime.", kind=kind.noun, key=key)
         # What is secret is not kept, not even as a digest: a password could be guessed from one.
@@ -60,12 +60,12 @@ def event(agent: Agent, kind: type[Kind], key: str, name: str, args: Mapping[str
             journal.begin(request_id, entry)
             try:
                 refuse_while_it_moves(again)
-                found = action.act(actions.Call(agent, again, given, operation, request_id))
+                found = action.act(actions.EventCall(drivers, again, given, operation, request_id))
             except (Conflict, InvalidField):
                 journal.drop(request_id)  # refused before anything was done
                 raise
             journal.end(request_id, entry, found)
-    return {"done": True, **found, "resource": show(agent, kind, document.id)}
+    return {"done": True, **found, "resource": show(drivers, kind, document.id)}
 
 
 class _Journal:
@@ -98,12 +98,12 @@ class _Journal:
             self._trim()
 
     def end(self, request_id: str, entry: dict[str, Any], answer: dict[str, Any]) -> None:
-        """It is done, and said *answer* besides."""
+        """Note that it is done, with its *answer*."""
         content = {**entry, "ended": now(), "answer": answer}
         write_atomically(self.folder / request_id, json.dumps(content).encode())
 
     def drop(self, request_id: str) -> None:
-        """It was refused; the id may come again."""
+        """Forget the id: the event was refused."""
         (self.folder / request_id).unlink(missing_ok=True)
 
     def _trim(self) -> None:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from magnetar_agent import figures, networks, storage
+from magnetar_agent import networks, statistics, storage
+from magnetar_agent.storage import Disk, NetworkSource
 
 
 @dataclass(frozen=True)
@@ -25,40 +26,6 @@ class Nic:
     network: str | None = None
     bridge: str | None = None
     tag: str | None = None
-
-
-@dataclass(frozen=True)
-class Remote:
-    """Where a disk lies that QEMU reaches by a *protocol* (nbd, rbd): its *name* there (an export, POOL/IMAGE), and the
-    unix *socket* or *hosts* ``(name, port)`` that serve it; for cephx *user* and *secret* (uuid of libvirt's)."""
-
-    protocol: str
-    name: str
-    socket: Path | None = None
-    hosts: tuple[tuple[str, str | None], ...] = ()
-    user: str | None = None
-    secret: str | None = None
-
-
-@dataclass(frozen=True)
-class Disk:
-    """A disk of a domain: *device* is disk or cdrom, *format* raw or qcow2, *target* vda, vdb, sda, …
-
-    It is the file *path*; with *block* a block device; with *remote* neither, and *path* is only its name. *boot* is
-    its turn among the devices to boot from, counted from 1; domains without any boot from their first disk."""
-
-    path: Path
-    target: str
-    format: str = "qcow2"
-    device: str = "disk"
-    bus: str = "virtio"
-    readonly: bool = False
-    tag: str | None = None
-    serial: str | None = None
-    shareable: bool = False
-    block: bool = False
-    remote: Remote | None = None
-    boot: int | None = None
 
 
 @dataclass(frozen=True)
@@ -130,7 +97,7 @@ class DiskSeen:
 
 
 @dataclass(frozen=True)
-class Passage:
+class MigrationParams:
     """How a running domain goes to another host: unix sockets here that lead to libvirt's and to QEMU's two there (QEMU
     listens on the same paths there), and what differs there: *folder* of its files (here, there), *nics* by MAC.
 
@@ -153,14 +120,14 @@ class Passage:
     native: tuple[str, str] | None = None
 
 
-#: What is told while a domain goes: ``{done, total, remaining, dirty_rate}`` in bytes. It raises ``Cancelled``.
+#: Called with the progress of a migration: ``{done, total, remaining, dirty_rate}`` in bytes. It raises ``Cancelled``.
 Going = Callable[[Mapping[str, int]], None]
-#: The guest is off here; says whether all of it has come to the other host.
+#: Called when the guest is off here; returns whether it is complete on the other host.
 Gone = Callable[[], bool]
 
 
 @dataclass(frozen=True)
-class Event:
+class DomainEvent:
     """Something happened to a domain: *what* is defined, undefined, started, suspended, resumed, stopped, crashed,
     rebooted (by the guest or its reset button), detached or kept (the guest let go of a device, or refused to)."""
 
@@ -173,7 +140,7 @@ class Event:
 Progress = Callable[[int, int], None]
 
 
-class Hypervisor(figures.Figures, networks.Networks, storage.Storage, Protocol):
+class Hypervisor(statistics.Statistics, networks.Networks, storage.Storage, Protocol):
     """A host on which domains, networks and disks are made."""
 
     # The host ---------------------------------------------------------------------------------------------------
@@ -186,7 +153,7 @@ class Hypervisor(figures.Figures, networks.Networks, storage.Storage, Protocol):
     def kvm(self) -> dict[str, Any]:
         """``{"usable", "reason", "checked_at"}``: a tiny guest was really started under KVM, with a time limit."""
 
-    def on_event(self, listener: Callable[[Event], None]) -> None:
+    def on_event(self, listener: Callable[[DomainEvent], None]) -> None:
         """Call *listener* for each event, from the event thread; it must return quickly."""
 
     def on_connect(self, listener: Callable[[], None]) -> None:
@@ -252,7 +219,7 @@ class Hypervisor(figures.Figures, networks.Networks, storage.Storage, Protocol):
     def resize(self, uuid: str, target: str, size: int) -> None:
         """Tell a running domain that its disk *target* has *size* bytes; QEMU grows the file."""
 
-    # Inside of a guest ------------------------------------------------------------------------------------------
+    # Inside the guest -------------------------------------------------------------------------------------------
     def freeze(self, uuid: str) -> bool:
         """Ask the guest agent to freeze the file systems: whether they are; ``False`` when no agent does it."""
 
@@ -265,7 +232,7 @@ class Hypervisor(figures.Figures, networks.Networks, storage.Storage, Protocol):
     def inject_nmi(self, uuid: str) -> None:
         """Send a non-maskable interrupt, on which the guest writes a dump or panics, as it is set up."""
 
-    # Copies of disks in use -------------------------------------------------------------------------------------
+    # Backups of disks in use -------------------------------------------------------------------------------------
     def begin_copy(self, uuid: str, target: str, path: Path, format: str = "qcow2") -> None:
         """Begin to copy the disk *target* of an active domain, as it is at this instant, with all that it stands on,
         into a disk of *format* that stands alone. ``finish_copy`` makes it *path*."""
@@ -274,44 +241,44 @@ class Hypervisor(figures.Figures, networks.Networks, storage.Storage, Protocol):
         """Wait for the end of the copy: complete and flushed at *path*, or an error and nothing left."""
 
     def abort_copy(self, uuid: str, path: Path) -> None:
-        """End this copy, which nobody waits for any more, and remove what it wrote; fine when there is none."""
+        """Abort a copy that nobody waits for, and remove its file; fine when there is none."""
 
     # Disks for other hosts --------------------------------------------------------------------------------------
     def serve(self, export: Export) -> None:
-        """Let whoever connects to its socket use a disk, by QEMU's NBD server, from now on until ``unserve``; a server
+        """Run an NBD server (qemu-nbd) for a disk at a unix socket until ``unserve``; a server
         that dies is started again. Returns when it can be connected to. One that is served already, in the same way,
-        is fine; in another way, its clients are cut and it is served anew."""
+        is fine; in another way, its clients are cut and the server is replaced."""
 
     def serving(self, id: str) -> Export | None:
-        """What is served under this id."""
+        """The running export with this id."""
 
     def rejoin(self, uuid: str, socket: Path) -> None:
-        """Have QEMU of an active domain read from the disk that it reaches at *socket*: when the connection broke, it
+        """Make QEMU of an active domain read from the disk that it reaches at *socket*: when the connection broke, it
         connects again at the second or third time."""
 
     def unserve(self, id: str) -> None:
-        """Cut the clients and serve it no more; what the disk's cache holds is written. Fine when it is not served."""
+        """End the NBD server and cut its clients; cached writes are flushed. Fine when it is not served."""
 
     # Migration --------------------------------------------------------------------------------------------------
     def libvirt_socket(self) -> Path:
-        """The socket on which another host's libvirt, coming through a link, speaks to this one's."""
+        """The socket of this host's libvirtd, for the libvirtd of another host that comes through a link."""
 
     def cpu(self, uuid: str) -> str | None:
-        """The CPU that a running domain sees, as libvirt's XML; ``None`` when any host can give it."""
+        """The CPU model of a running domain, as libvirt's XML; ``None`` when any host can emulate it."""
 
     def cpu_fits(self, cpu: str) -> bool:
-        """Whether this host can give that CPU."""
+        """Whether this host has that CPU model."""
 
-    def migrate(self, uuid: str, passage: Passage, going: Going, gone: Gone) -> None:
+    def migrate(self, uuid: str, passage: MigrationParams, going: Going, gone: Gone) -> None:
         """Move a running domain; it is off here and paused there when *gone* is called, except after post-copy, where
         it runs there. *gone* is called once, as early as that is sure. When this raises, ``domain`` tells whether it
         still runs here."""
 
     def arrived(self, uuid: str) -> bool:
-        """Whether all of a domain has come here: it is active, and its definition is kept."""
+        """Whether a migrated domain is complete here: it is active and persistent."""
 
     def stray(self, uuid: str) -> None:
-        """Wait for a migration of this domain that a dead agent had begun to end, or end it."""
+        """Abort a migration of this domain that an earlier process of the agent began, and wait for its end."""
 
     # Disks ------------------------------------------------------------------------------------------------------
     def disk(self, path: Path, format: str) -> DiskSeen | None:
@@ -323,11 +290,11 @@ class Hypervisor(figures.Figures, networks.Networks, storage.Storage, Protocol):
         """Make an empty disk or an overlay, complete or not at all. *label* asks for a swap or ext4 (``swap`` or a
         file system label) signature."""
 
-    def copy_disk(self, source: Path | Remote, source_format: str, path: Path, format: str,
+    def copy_disk(self, source: Path | NetworkSource, source_format: str, path: Path, format: str,
                   progress: Progress) -> None:
         """Copy and convert, complete or not at all; sparse; flushed to disk."""
 
-    def copy_into(self, source: Path | Remote, source_format: str, target: Disk, progress: Progress) -> None:
+    def copy_into(self, source: Path | NetworkSource, source_format: str, target: Disk, progress: Progress) -> None:
         """Copy into what is there already, a raw disk in a storage pool; flushed, but not complete when it raises."""
 
     def grow_disk(self, path: Path, format: str, size: int) -> None:

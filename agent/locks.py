@@ -7,6 +7,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+#: Held by who chooses what others may not choose too (a MAC, a device name), or removes what others may refer to. It
+#: comes after all other locks: its holder waits for no other lock, no other host and no disk.
+CHOICES = ("", "choices")
+
 
 class Locks:
     """Locks by name, made when first wanted and gone with the last one who wants them; not reentrant."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Figures for Prometheus: requests, operations, servers by state, and whether libvirt answers."""
+"""Metrics for Prometheus: requests, operations, servers by state, and whether libvirt answers."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from magnetar_core.errors import MagnetarError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from magnetar_agent.agent import Agent
+    from magnetar_agent.host import LocalHost
     from magnetar_agent.operations import Operation
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1, 5, 30, 120)
 
 
 class Metrics:
-    """The figures of one agent, in a registry of their own."""
+    """The metrics of one agent, in a registry of their own."""
 
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
+    def __init__(self, host: LocalHost) -> None:
+        self._host = host
         self.registry = CollectorRegistry()
         self.requests = Counter("magnetar_requests", "HTTP requests.", ("method", "route", "status"),
                                 registry=self.registry)
@@ -34,7 +34,7 @@ class Metrics:
                                   registry=self.registry)
         ProcessCollector(registry=self.registry)
         self.registry.register(self)
-        agent.operations.listen(self._ended)
+        host.operations.listen(self._ended)
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count one request. *route* is its pattern, never its path, so that there are few of them."""
@@ -42,20 +42,20 @@ class Metrics:
         self.seconds.labels(method).observe(seconds)
 
     def text(self) -> bytes:
-        """All figures in Prometheus' text format."""
+        """All metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
     def _ended(self, operation: Operation) -> None:
         self.operations.labels(operation.name, operation.status).inc()
 
     def describe(self) -> list[Any]:
-        """Nothing beforehand; looking costs calls to libvirt."""
+        """Nothing when registered, as a look costs calls to libvirt."""
         return []
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """What is true now; called at each scrape."""
+        """The current values; called at each scrape."""
         yield GaugeMetricFamily("magnetar_operations_running", "Operations that run or wait for a thread.",
-                                self._agent.operations.running())
+                                self._host.operations.running())
         states = self._states()
         yield GaugeMetricFamily("magnetar_libvirt_up", "1 when libvirt answers.", states is not None)
         servers = GaugeMetricFamily("magnetar_servers", "Servers by the state that is seen.", labels=("state",))
@@ -64,11 +64,11 @@ class Metrics:
         yield servers
 
     def _states(self) -> dict[str, int] | None:
-        if not self._agent.hypervisor.connected():
+        if not self._host.hypervisor.connected():
             return None
         try:
-            found = Count(domain.state for domain in self._agent.hypervisor.domains().values() if domain.owned)
+            found = Count(domain.state for domain in self._host.hypervisor.domains().values() if domain.owned)
         except MagnetarError:
             return None
-        missing = self._agent.documents.count("server") - sum(found.values())
+        missing = self._host.documents.count("server") - sum(found.values())
         return {**found, **({"missing": missing} if missing > 0 else {})}

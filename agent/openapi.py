@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.figures import DISK, NIC
-from magnetar_agent.routes import Event
+from magnetar_agent.routes import EventRequest
+from magnetar_agent.statistics import DISK, NIC
 from magnetar_core.ensure import ON_IMMUTABLE
 from magnetar_core.fields import CREATE, LIST, SHOW, Kind
 from magnetar_core.kinds import KINDS, Host, Server
@@ -214,7 +214,7 @@ def operation(*parameters: str) -> Extra:
 
 
 def _schemas() -> Extra:
-    found: Extra = {"Error": ERROR, "Operation": OPERATION, "Event": Event.schema(CREATE)}
+    found: Extra = {"Error": ERROR, "Operation": OPERATION, "Event": EventRequest.schema(CREATE)}
     for kind in KINDS:
         found[kind.__name__] = {**kind.schema(SHOW if kind.settable() else LIST), "description": kind.__doc__}
         if kind.settable():

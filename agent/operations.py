@@ -26,7 +26,7 @@ STREAMS = 8
 
 
 class Operation:
-    """One piece of work. Its function calls ``advance`` or ``check`` now and then, which is where a cancel takes hold.
+    """One piece of work. A cancel takes effect where its function calls ``advance`` or ``raise_if_cancelled``.
 
     *status* is ``running``, ``succeeded``, ``failed`` or ``cancelled``. *progress* is ``{done, total, unit, phase}``;
     *total* is ``None`` while it is not known. *result* is what the function returned; *error* is
@@ -54,16 +54,16 @@ class Operation:
 
     def advance(self, done: int, total: int | None = None, unit: str = "bytes", phase: str | None = None) -> None:
         """Say how far it is. Raises ``Cancelled`` when somebody cancelled."""
-        self.check()
+        self.raise_if_cancelled()
         self.progress = {"done": done, "total": total, "unit": unit, "phase": phase or self.progress["phase"]}
 
-    def check(self) -> None:
+    def raise_if_cancelled(self) -> None:
         """Raise ``Cancelled`` when somebody cancelled."""
         if self._cancelled.is_set():
             raise Cancelled
 
     def cancel(self) -> None:
-        """Ask the work to stop at its next ``advance`` or ``check``; nothing happens when it has ended."""
+        """Ask the work to stop at its next ``advance`` or ``raise_if_cancelled``; nothing happens when it has ended."""
         self._cancelled.set()
 
     @property
@@ -101,7 +101,7 @@ class Operation:
     def run(self, function: Callable[[Operation], Any]) -> None:
         """Run *function* here and now, and note how it ends. Never raises."""
         try:
-            self.check()
+            self.raise_if_cancelled()
             self.result = function(self)
             status = SUCCEEDED
         except Cancelled as error:
@@ -232,5 +232,5 @@ def _plain(result: Any) -> Any:
 def _tell(listener: Callable[[Operation], None], operation: Operation) -> None:
     try:
         listener(operation)
-    except Exception:  # a listener's trouble is not the operation's
+    except Exception:  # an error of a listener does not fail the operation
         log.exception("a listener failed", extra={"operation": operation.id})

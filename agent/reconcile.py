@@ -14,10 +14,12 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.documents import Document, now
-from magnetar_agent.drivers import Driver, Fields, Part, Task
+from magnetar_agent.documents import REPLACEMENT, Document, Fields, now
+from magnetar_agent.drivers import Driver, SubresourceDriver
+from magnetar_agent.locks import CHOICES
 from magnetar_agent.operations import Operation
-from magnetar_agent.steps import ANEW, NOTES, cancelled, note_fault, perform, undo
+from magnetar_agent.steps import NOTES, cancelled, note_fault, perform, undo
+from magnetar_agent.task import Task
 from magnetar_core.ensure import Permissions
 from magnetar_core.errors import Cancelled, Conflict, NotFound
 from magnetar_core.fields import Kind
@@ -26,82 +28,81 @@ from magnetar_core.query import fits
 from magnetar_core.reconcile import EMPTY, Change, check_mode, difference, forgotten, freed, given_by, recorded
 
 if TYPE_CHECKING:
-    from magnetar_agent.agent import Agent
+    from magnetar_agent.drivers import Drivers
+    from magnetar_agent.host import LocalHost
 
 log = logging.getLogger(__name__)
-
-#: The lock of choices: held while something is chosen that no other resource may have (a MAC, an address), and while
-#: something is removed that others may refer to. It is taken last: who holds it waits for no other lock, host or disk.
-CHOICES = ("", "choices")
 
 
 class _Changed(Exception):
     """Another request made the resource while this one waited for its lock: look again."""
 
 
-def ensure(agent: Agent, kind: type[Kind], key: str, want: Fields | None, permissions: Mapping[str, Any],
+def ensure(drivers: Drivers, kind: type[Kind], key: str, want: Fields | None, permissions: Mapping[str, Any],
            dry_run: bool, operation: Operation) -> Result:
     """Make the resource *key* (uuid or name) of *kind* be as *want* says; ``None``: absent.
 
     *permissions* is a checked ``core.ensure.Permissions``. Blocks until done. Raises the errors of the core.
     """
-    driver = agent.driver(kind)
-    if isinstance(driver, Part):
-        return driver.ensure(agent, key, want, permissions, dry_run, operation)
-    key = driver.locate(agent, key)
+    driver = drivers.of(kind)
+    if isinstance(driver, SubresourceDriver):
+        return driver.ensure(drivers.host, key, want, permissions, dry_run, operation)
+    key = driver.locate(drivers.host, key)
     given = None if want is None else given_by(kind, key, want)
     while True:
         try:
-            with _claim(agent, kind, key, operation, dry_run) as document:
+            with _claim(drivers, kind, key, operation, dry_run) as document:
                 if given is None:
-                    return _remove(agent, driver, document, dry_run, operation)
-                return _Change(agent, driver, key, given, permissions, dry_run, operation).run(document)
+                    return _remove(drivers.host, driver, document, dry_run, operation)
+                return _Change(drivers.host, driver, key, given, permissions, dry_run, operation).run(document)
         except _Changed:
             continue
 
 
-def revise(agent: Agent, kind: type[Kind], id: str, revised: Callable[[Document], Fields], dry_run: bool,
+def revise(drivers: Drivers, kind: type[Kind], id: str, revised: Callable[[Document], Fields], dry_run: bool,
            operation: Operation) -> Result:
     """Ensure what *revised* returns for the resource as it is now, under its lock. Raises ``NotFound``."""
-    with _claim(agent, kind, id, operation, dry_run) as document:
+    with _claim(drivers, kind, id, operation, dry_run) as document:
         if document is None:
             raise NotFound(f"The {kind.noun} {id} was removed meanwhile.", kind=kind.noun, key=id)
         given = given_by(kind, id, revised(document))
-        return _Change(agent, agent.driver(kind), id, given, Permissions.defaults(), dry_run, operation).run(document)
+        driver, allowed = drivers.of(kind), Permissions.defaults()
+        return _Change(drivers.host, driver, id, given, allowed, dry_run, operation).run(document)
 
 
 @contextmanager
-def _claim(agent: Agent, kind: type[Kind], key: str, operation: Operation, dry_run: bool) -> Iterator[Document | None]:
+def _claim(drivers: Drivers, kind: type[Kind], key: str, operation: Operation,
+           dry_run: bool) -> Iterator[Document | None]:
     """Hold the lock of what *key* names, also when it names nothing yet; yields the document or ``None``."""
     noun = kind.noun
     while True:
-        document = agent.documents.find(noun, key)
-        with agent.locks.hold(noun, document.id if document else f"new {key.lower()}"):
-            again = agent.documents.find(noun, key)
+        document = drivers.host.documents.find(noun, key)
+        with drivers.host.locks.hold(noun, document.id if document else f"new {key.lower()}"):
+            again = drivers.host.documents.find(noun, key)
             if (again.id if again else None) != (document.id if document else None):
                 continue
             if again and again.deleting and not dry_run:
-                _remove(agent, agent.driver(kind), again, False, operation)  # a crash cut its deletion short
+                _remove(drivers.host, drivers.of(kind), again, False, operation)  # a crash cut its deletion short
                 again = None
             yield again
             return
 
 
-def change(agent: Agent, kind: type[Kind], document: Document, want: Fields, permissions: Mapping[str, Any],
+def change(drivers: Drivers, kind: type[Kind], document: Document, want: Fields, permissions: Mapping[str, Any],
            operation: Operation) -> Result:
     """As ``ensure``, for a *document* whose lock the caller holds. The key ``rebuild`` in *permissions* asks for a
     rebuild whether fixed fields differ or not; it is the id of the request."""
     given = given_by(kind, document.id, want)
-    return _Change(agent, agent.driver(kind), document.id, given, permissions, False, operation).run(document)
+    return _Change(drivers.host, drivers.of(kind), document.id, given, permissions, False, operation).run(document)
 
 
 class _Change(Change):
     """One ensure of something that is to be there, on this host."""
 
-    def __init__(self, agent: Agent, driver: Driver, key: str, given: Fields, permissions: Mapping[str, Any],
+    def __init__(self, host: LocalHost, driver: Driver, key: str, given: Fields, permissions: Mapping[str, Any],
                  dry_run: bool, operation: Operation) -> None:
         super().__init__(driver.kind, given, permissions, dry_run)
-        self.agent, self.driver, self.key, self.operation = agent, driver, key, operation
+        self.host, self.driver, self.key, self.operation = host, driver, key, operation
         #: The lock of choices, held from what is chosen (a MAC, a bridge, a reference) until it is recorded.
         self.choosing = ExitStack()
 
@@ -124,9 +125,9 @@ class _Change(Change):
         noun = self.kind.noun
         # First the name, then the uuid: who asks by name holds the name already.
         if self.driver.unique_names and self.key.lower() != document.name.lower():
-            held.enter_context(self.agent.locks.hold(noun, f"new {document.name.lower()}"))
-        held.enter_context(self.agent.locks.hold(noun, document.id))
-        there = self.agent.documents.get(noun, document.id)
+            held.enter_context(self.host.locks.hold(noun, f"new {document.name.lower()}"))
+        held.enter_context(self.host.locks.hold(noun, document.id))
+        there = self.host.documents.get(noun, document.id)
         if there and self.key.lower() == document.id:
             raise _Changed
         if there:
@@ -138,16 +139,16 @@ class _Change(Change):
     def _check_name(self, id: str, name: str) -> None:
         if not self.driver.unique_names:
             return
-        others = sorted({one.id for one in self.agent.documents.having(self.kind.noun, "name", name)} - {id})
+        others = sorted({one.id for one in self.host.documents.having(self.kind.noun, "name", name)} - {id})
         if others:
             raise Conflict(f"The name {name!r} belongs to {self.kind.noun} {others[0]}. Choose another name.",
                            uuids=others)
 
     def _plan(self, document: Document, fresh: bool) -> Result:
-        known = None if fresh else document.state.get(ANEW, document.want)
+        known = None if fresh else document.state.get(REPLACEMENT, document.want)
         wanted = self.wanted(known)
         want = self._complete({**wanted, "id": document.id} if fresh else wanted, None if fresh else document)
-        have = None if fresh else self.driver.observe(self.agent, document)
+        have = None if fresh else self.driver.observe(self.host, document)
         predicted = document.copy()
         policy = "" if fresh else self._policy(document, want)
         if policy == "recreate":
@@ -162,22 +163,22 @@ class _Change(Change):
         predicted.want, predicted.name = want, want["name"]
         if self.dry_run or not steps:
             seen = {**(have or {}), **want} if steps else have
-            return self.result(steps, changes, self.driver.show(self.agent, predicted, seen))
+            return self.result(steps, changes, self.driver.show(self.host, predicted, seen))
         self._apply(predicted, fresh, first, planned)
         return self.result(steps, changes, self._shown(predicted))
 
     def _policy(self, document: Document, want: Fields) -> str:
         """What is done about fixed fields that differ; see ``Change.on_immutable``."""
-        if ANEW in document.state:  # a crash cut it short after it was decided
+        if REPLACEMENT in document.state:  # a crash cut it short after it was decided
             return "recreate"
         policy = self.on_immutable(document.name, document.want, want)
         if policy == "recreate":
-            self.driver.anew(self.agent, want, self.given, document)
+            self.driver.check_replacement(self.host, want, self.given, document)
         return policy
 
     def _removal(self, document: Document, have: Fields | None) -> list[Step]:
         """The steps that remove what is recreated."""
-        self.driver.release(self.agent, document)
+        self.driver.release(self.host, document)
         return list(self.driver.plan(None, have)) or [forgotten(self.kind, document.name)]
 
     def _noted(self, document: Document, rebuild: bool) -> Fields:
@@ -192,7 +193,7 @@ class _Change(Change):
         never draw the same, and nothing refers to what is being removed."""
         with check_mode(self.dry_run, self.warnings):
             if document is not None or self.dry_run:
-                want = self.driver.complete(self.agent, wanted, document)
+                want = self.driver.complete(self.host, wanted, document)
                 want.pop("id", None)
                 if self.dry_run or want == (document and document.want):
                     return want
@@ -200,8 +201,8 @@ class _Change(Change):
 
     def _choose(self, wanted: Fields, document: Document | None) -> Fields:
         """Complete it, and keep others from choosing the same until it is recorded."""
-        self.choosing.enter_context(self.agent.locks.hold(*CHOICES))
-        want = self.driver.complete(self.agent, wanted, document)
+        self.choosing.enter_context(self.host.locks.hold(*CHOICES))
+        want = self.driver.complete(self.host, wanted, document)
         self._check_name(document.id if document else wanted["id"], want["name"])  # one may have got it meanwhile
         want.pop("id", None)
         return want
@@ -211,16 +212,16 @@ class _Change(Change):
         return difference(self.kind, None if fresh else {**document.want, **(have or {})}, after)
 
     def _apply(self, document: Document, fresh: bool, before: list[Step], planned: list[Step]) -> None:
-        former = None if fresh else self.agent.documents.get(document.kind, document.id)
-        task, begun = Task(self.agent, document, self.operation), list[str]()
+        former = None if fresh else self.host.documents.get(document.kind, document.id)
+        task, begun = Task(self.host, document, self.operation), list[str]()
         document.updated_at = now()
         try:
             if former and any(step.verb != "record" for step in before):
                 old = [step for step in before if step.verb not in ("record", "forget")]
                 if old:
-                    task = Task(self.agent, former.copy(), self.operation)  # a failure is the old one's
+                    task = Task(self.host, former.copy(), self.operation)  # a failure is the old one's
                     planned = self._clear(task, document, old, begun)
-                task, document.state = Task(self.agent, document, self.operation), {}
+                task, document.state = Task(self.host, document, self.operation), {}
             document.state["unfinished"] = True
             if fresh:
                 document.state["making"] = True
@@ -233,7 +234,7 @@ class _Change(Change):
         except Exception as error:
             self.choosing.close()
             if former is None:
-                undo(self.agent, self.driver, document, self.operation)
+                undo(self.host, self.driver, document, self.operation)
             elif isinstance(error, Cancelled):
                 raise cancelled(self.driver, former, task, begun) from error
             else:
@@ -243,7 +244,7 @@ class _Change(Change):
     def _clear(self, task: Task, new: Document, old: list[Step], begun: list[str]) -> list[Step]:
         """Remove what *new* takes the place of, and plan *new*. The removal may take long, and other locks, so others
         may choose meanwhile; what *new* is to be is completed again after it."""
-        task.document.state.update({ANEW: new.want, "unfinished": True})
+        task.document.state.update({REPLACEMENT: new.want, "unfinished": True})
         task.keep()
         self.choosing.close()
         perform(self.driver, task, old, begun)
@@ -252,59 +253,59 @@ class _Change(Change):
         return list(self.driver.plan(new.want, None))
 
     def _shown(self, document: Document) -> Fields:
-        snapshot = self.driver.snapshot(self.agent, document)
-        return self.driver.show(self.agent, document, self.driver.observe(self.agent, document, snapshot), snapshot)
+        snapshot = self.driver.snapshot(self.host, document)
+        return self.driver.show(self.host, document, self.driver.observe(self.host, document, snapshot), snapshot)
 
 
-def _remove(agent: Agent, driver: Driver, document: Document | None, dry_run: bool, operation: Operation) -> Result:
+def _remove(host: LocalHost, driver: Driver, document: Document | None, dry_run: bool, operation: Operation) -> Result:
     if document is None:
         return Result([], [], None)
     warnings: list[str] = []
     if not document.deleting:
         with freed(dry_run, warnings):
-            driver.release(agent, document)
-    snapshot = driver.snapshot(agent, document)
-    have = driver.observe(agent, document, snapshot)
-    resource = driver.show(agent, document, have, snapshot)
+            driver.release(host, document)
+    snapshot = driver.snapshot(host, document)
+    have = driver.observe(host, document, snapshot)
+    resource = driver.show(host, document, have, snapshot)
     steps = list(driver.plan(None, have))
     named = {name: (have or {}).get(name, value) for name, value in document.want.items() if value not in EMPTY}
     forget = forgotten(driver.kind, document.name)
     if not dry_run:
-        with agent.locks.hold(*CHOICES):
+        with host.locks.hold(*CHOICES):
             if not document.deleting:
-                driver.release(agent, document)
+                driver.release(host, document)
             document.deleting = True
-            agent.documents.write(document)
+            host.documents.write(document)
         for step in steps:  # a deletion is not cancelled half way
-            driver.verbs[step.verb](Task(agent, document, operation), **step.args)
-        agent.documents.remove(document)
-        driver.sweep(agent)
+            driver.verbs[step.verb](Task(host, document, operation), **step.args)
+        host.documents.remove(document)
+        driver.sweep(host)
     return Result([*steps, forget], difference(driver.kind, named, None), resource, warnings)
 
 
-def show(agent: Agent, kind: type[Kind], key: str) -> Fields:
+def show(drivers: Drivers, kind: type[Kind], key: str) -> Fields:
     """One resource as answers show it. Raises ``NotFound``, ``Ambiguous``."""
-    driver = agent.driver(kind)
-    if isinstance(driver, Part):
-        return driver.one(agent, key)
-    document = agent.documents.find(kind.noun, driver.locate(agent, key))
+    driver = drivers.of(kind)
+    if isinstance(driver, SubresourceDriver):
+        return driver.one(drivers.host, key)
+    document = drivers.host.documents.find(kind.noun, driver.locate(drivers.host, key))
     if document is None:
         raise NotFound(f"There is no {kind.noun} {key!r} on this host.", kind=kind.noun, key=key)
-    snapshot = driver.snapshot(agent, document)
-    return driver.show(agent, document, driver.observe(agent, document, snapshot), snapshot)
+    snapshot = driver.snapshot(drivers.host, document)
+    return driver.show(drivers.host, document, driver.observe(drivers.host, document, snapshot), snapshot)
 
 
-def collection(agent: Agent, kind: type[Kind], filters: Mapping[str, Container[str]]) -> list[Fields]:
+def collection(drivers: Drivers, kind: type[Kind], filters: Mapping[str, Container[str]]) -> list[Fields]:
     """All resources of *kind* whose fields have, as text, a value of *filters*, by name and then uuid."""
-    driver = agent.driver(kind)
-    if isinstance(driver, Part):
-        return [one for one in driver.every(agent) if fits(one, filters)]
-    snapshot = driver.snapshot(agent)
+    driver = drivers.of(kind)
+    if isinstance(driver, SubresourceDriver):
+        return [one for one in driver.every(drivers.host) if fits(one, filters)]
+    snapshot = driver.snapshot(drivers.host)
     found = []
-    for document in agent.documents.list(kind.noun):
+    for document in drivers.host.documents.list(kind.noun):
         if "name" in filters and document.name not in filters["name"]:
             continue
-        shown = driver.show(agent, document, driver.observe(agent, document, snapshot), snapshot)
+        shown = driver.show(drivers.host, document, driver.observe(drivers.host, document, snapshot), snapshot)
         if fits(shown, filters):
             found.append(shown)
     return found

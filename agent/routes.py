@@ -41,7 +41,7 @@ class Json(Response):
         return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
-class Event(Kind):
+class EventRequest(Kind):
     """Body of ``POST /v1/{kind}/{key}/events``: something done once, such as a reboot."""
 
     noun, plural = "event", "events"
@@ -154,7 +154,7 @@ class Resources:
         given = query(request, **{**self.filters, **page})
         wanted = {name: given.pop(name, None) for name in page}
         filters = {name: texts(value) for name, value in given.items()}
-        found = await run_in_threadpool(reconcile.collection, self.agent, self.kind, filters)
+        found = await run_in_threadpool(reconcile.collection, self.agent.drivers, self.kind, filters)
         found = _page(self._sorted(found, wanted["sort"]), wanted["marker"], wanted["limit"])
         if wanted["fields"] is not None:
             self._known("fields", wanted["fields"])
@@ -179,49 +179,50 @@ class Resources:
     async def show(self, request: Request) -> Json:
         """One resource, by uuid or name."""
         query(request)
-        return Json(await run_in_threadpool(reconcile.show, self.agent, self.kind, key(request)))
+        return Json(await run_in_threadpool(reconcile.show, self.agent.drivers, self.kind, key(request)))
 
     async def ensure(self, request: Request) -> Json:
         """Make the resource be as the body says; fields that are left out stay as they are."""
         given = query(request, dry_run=boolean, wait=seconds, on_immutable=plain, merge=words, allow_reboot=boolean,
                       preserve_ephemeral=boolean)
-        dry, wait = given.pop("dry_run", False), given.pop("wait", self.agent.settings.wait)
+        dry, wait = given.pop("dry_run", False), given.pop("wait", self.agent.host.settings.wait)
         allowed = permissions(given)
-        want = await body(request, self.agent.settings.body_max_bytes)
+        want = await body(request, self.agent.host.settings.body_max_bytes)
         if not isinstance(want, dict):
             raise InvalidField("body", "must be an object with the fields of the resource; to remove it, use DELETE")
         name = key(request)
         return await self._work(request, "ensure", name, wait, dry, lambda operation: reconcile.ensure(
-            self.agent, self.kind, name, want, allowed, dry, operation))
+            self.agent.drivers, self.kind, name, want, allowed, dry, operation))
 
     async def ensure_many(self, request: Request) -> Json:
         """Ensure a list of resources, each for itself; the results come in the order of the list."""
         given = query(request, dry_run=boolean, wait=seconds)
-        dry, wait = given.get("dry_run", False), given.get("wait", self.agent.settings.wait)
-        items: Items = [*batch(await body(request, self.agent.settings.body_max_bytes))]
+        dry, wait = given.get("dry_run", False), given.get("wait", self.agent.host.settings.wait)
+        items: Items = [*batch(await body(request, self.agent.host.settings.body_max_bytes))]
         return await self._work(request, "ensure", None, wait, dry, lambda operation: ensure_many(
-            self.agent, self.kind, items, dry, operation), lambda found: {"results": found})
+            self.agent.drivers, self.kind, items, dry, operation), lambda found: {"results": found})
 
     async def remove(self, request: Request) -> Json:
         """Make the resource be absent, with all that belongs to it."""
         given = query(request, dry_run=boolean, wait=seconds)
-        dry, wait, name = given.get("dry_run", False), given.get("wait", self.agent.settings.wait), key(request)
+        dry, wait, name = given.get("dry_run", False), given.get("wait", self.agent.host.settings.wait), key(request)
         return await self._work(request, "remove", name, wait, dry, lambda operation: reconcile.ensure(
-            self.agent, self.kind, name, None, permissions({}), dry, operation))
+            self.agent.drivers, self.kind, name, None, permissions({}), dry, operation))
 
     async def event(self, request: Request) -> Json:
         """Do something once, keyed by request id."""
         given = query(request, wait=seconds)
-        sent = {**Event.defaults(), **Event.check(await body(request, self.agent.settings.body_max_bytes))}
+        given_body = await body(request, self.agent.host.settings.body_max_bytes)
+        sent = {**EventRequest.defaults(), **EventRequest.check(given_body)}
         once, name = sent.get("request_id", request.state.request_id), key(request)
         return await self._work(
-            request, str(sent["event"]), name, given.get("wait", self.agent.settings.wait), False,
+            request, str(sent["event"]), name, given.get("wait", self.agent.host.settings.wait), False,
             lambda operation: events.event(
-                self.agent, self.kind, name, sent["event"], sent["args"], once, operation), dict)
+                self.agent.drivers, self.kind, name, sent["event"], sent["args"], once, operation), dict)
 
     async def _work(self, request: Request, what: str, name: str | None, wait: float, dry: bool,
                     function: Callable[[Operation], Any], shape: Callable[[Any], dict[str, Any]] = result) -> Json:
-        operation = self.agent.operations.start(
+        operation = self.agent.host.operations.start(
             what, audit.within(request.state.request_id, function), kind=self.kind.noun, key=name,
             request_id=request.state.request_id, caller=request.state.caller)
         if not dry:
@@ -239,14 +240,14 @@ class Tasks:
         """The operations that run and the last ones that ended, newest first, without their results."""
         given = query(request, status=plain, kind=plain, key=plain, name=plain, limit=number)
         limit = given.pop("limit", LIMIT)
-        found = [operation for operation in reversed(self.agent.operations.list())
+        found = [operation for operation in reversed(self.agent.host.operations.list())
                  if all(getattr(operation, name) == value for name, value in given.items())]
         return Json({"operations": [operation.as_dict(False) for operation in found[:limit]]})
 
     async def show(self, request: Request) -> Json:
         """One operation with its progress, and its result or error when it has ended."""
         wait = query(request, wait=seconds).get("wait", 0.0)
-        operation = self.agent.operations.get(key(request))
+        operation = self.agent.host.operations.get(key(request))
         if wait:
             await until(operation, wait)
         return Json(operation.as_dict())
@@ -254,13 +255,13 @@ class Tasks:
     async def cancel(self, request: Request) -> Json:
         """Ask an operation to stop at its next safe point."""
         query(request)
-        operation = self.agent.operations.cancel(key(request))
+        operation = self.agent.host.operations.cancel(key(request))
         audit.record("cancel", "operation", operation.id, request.state.caller, request.state.request_id, "succeeded")
         return Json(operation.as_dict(), 202 if operation.status == RUNNING else 200)
 
 
 def key(request: Request) -> str:
-    """The key in the path. The front hands a slash inside of a key on as NUL, which no name has."""
+    """The key in the path. ``app.path`` has turned slashes inside it into NUL, which no name has."""
     return str(request.path_params["key"]).replace("\x00", "/")
 
 

@@ -104,7 +104,7 @@ def tcp_socket(address: tuple[str, int]) -> socket.socket:
     return found
 
 
-class Server(uvicorn.Server):
+class HttpServer(uvicorn.Server):
     """A uvicorn server without signal handlers: ``run`` has them, for both listeners."""
 
     @contextlib.contextmanager
@@ -113,14 +113,14 @@ class Server(uvicorn.Server):
         yield
 
 
-def listener(application: Application, settings: Settings, tls: ssl.SSLContext | None) -> Server:
+def listener(application: Application, settings: Settings, tls: ssl.SSLContext | None) -> HttpServer:
     """A server for *application*; each of its connections knows its caller."""
 
     class Protocol(H11Protocol):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
             tls_object = transport.get_extra_info("ssl_object")
             if tls_object is not None and tls_object.selected_alpn_protocol() == ALPN:
-                application.agent.links.accept(transport)
+                application.agent.host.links.accept(transport)
                 return
             super().connection_made(transport)  # type: ignore[arg-type]
             self.app_state = {**self.app_state, "peer": access.of_connection(transport, settings),
@@ -139,10 +139,10 @@ def listener(application: Application, settings: Settings, tls: ssl.SSLContext |
         timeout_graceful_shutdown=LAST_ANSWERS)
     config.load()
     config.ssl = tls
-    return Server(config)
+    return HttpServer(config)
 
 
-async def _serve(agent: Agent, application: Application, servers: list[tuple[Server, socket.socket]]) -> None:
+async def _serve(agent: Agent, application: Application, servers: list[tuple[HttpServer, socket.socket]]) -> None:
     """Serve until a signal. While running operations have their time, everybody is still answered: reads as ever,
     changes with the 503 of ``Operations.start``, so that clients neither see a dead host nor give up. A second signal
     ends that at once."""
@@ -154,7 +154,7 @@ async def _serve(agent: Agent, application: Application, servers: list[tuple[Ser
             server.should_exit = True
 
     def wind_up() -> None:
-        agent.operations.close(agent.settings.grace)
+        agent.host.operations.close(agent.host.settings.grace)
         with contextlib.suppress(RuntimeError):  # a second signal has ended the loop
             loop.call_soon_threadsafe(end)
 
@@ -164,7 +164,7 @@ async def _serve(agent: Agent, application: Application, servers: list[tuple[Ser
             end()
             return
         stopping = True
-        log.info("stopping; running operations have %s s", agent.settings.grace)
+        log.info("stopping; running operations have %s s", agent.host.settings.grace)
         tell_systemd("STOPPING=1")
         threading.Thread(target=wind_up, name="wind-up", daemon=True).start()
 
@@ -196,15 +196,15 @@ def run(settings: Settings, connect: Callable[[], Hypervisor]) -> None:
         agent.start()
         log.info("serving", extra={"socket": str(settings.socket), "listen": settings.listen, "pid": os.getpid()})
         asyncio.run(_serve(agent, application, servers))
-        log.info("stopped", extra={"left": agent.operations.running()})
+        log.info("stopped", extra={"left": agent.host.operations.running()})
 
 
 NO_TCP = ("listen is set, and there is neither tls_client_ca nor a token, so nobody could be told apart: the agent "
           "does not listen on TCP. Make a token with `magnetar token create NAME --scope operate` and start it again.")
 
 
-def check(settings: Settings) -> list[str]:
-    """What is worth saying about *settings* before an agent runs with them. Raises when it could not start."""
+def check_settings(settings: Settings) -> list[str]:
+    """Warnings about *settings* before an agent runs with them. Raises when it could not start."""
     said = []
     tokens = access.Tokens(settings.tokens_file)
     if settings.address and access.tls(settings, tokens) is None:

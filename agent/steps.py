@@ -7,22 +7,21 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from magnetar_agent.documents import Document, now
-from magnetar_agent.drivers import Driver, Task
+from magnetar_agent.documents import REPLACEMENT, Document, now
+from magnetar_agent.drivers import Driver
 from magnetar_agent.operations import Operation
+from magnetar_agent.task import Task
 from magnetar_core.errors import Cancelled, MagnetarError
 from magnetar_core.plan import Step
 
 if TYPE_CHECKING:
-    from magnetar_agent.agent import Agent
+    from magnetar_agent.host import LocalHost
 
 log = logging.getLogger(__name__)
 
 #: Permissions of the caller that are kept in ``document.state``, so that a change that a crash cut short is finished
 #: as it was allowed.
 NOTES = ("allow_reboot", "rebuild")
-#: In ``document.state`` while a resource is recreated and the old one is removed: what the new one is to be.
-ANEW = "anew"
 #: Verbs that lose nothing. After a cancel the agent plans the way back to what was wanted before.
 TWO_WAY = frozenset({"stop", "pause", "resume", "destroy", "reserve"})
 #: Verbs that undo what they did when they are cancelled.
@@ -54,19 +53,19 @@ def note_fault(task: Task, error: Exception) -> None:
         log.exception("the fault of %s %s cannot be kept", task.document.kind, task.document.id)
 
 
-def undo(agent: Agent, driver: Driver, document: Document, operation: Operation) -> None:
+def undo(host: LocalHost, driver: Driver, document: Document, operation: Operation) -> None:
     """Remove what is there of a resource that could not be made. What cannot be removed now is removed when the agent
     starts again: its document says that it is being deleted."""
     try:
         document.deleting = True
-        agent.documents.write(document)
-        have = driver.observe(agent, document)
+        host.documents.write(document)
+        have = driver.observe(host, document)
         # An operation of its own: the caller's may be cancelled.
         undoing = Operation("undo", document.kind, document.id, operation.request_id, "agent")
         for step in driver.plan(None, have):
-            driver.verbs[step.verb](Task(agent, document, undoing), **step.args)
-        agent.documents.remove(document)
-        driver.sweep(agent)
+            driver.verbs[step.verb](Task(host, document, undoing), **step.args)
+        host.documents.remove(document)
+        driver.sweep(host)
     except Exception:
         log.exception("%s %s could not be undone now; it will be at the next start", document.kind, document.id)
 
@@ -89,21 +88,22 @@ def _back(driver: Driver, former: Document, task: Task, begun: list[str], what: 
     what was cancelled."""
     back = former.copy()
     if begun:  # what the verbs have noted by now is true
-        kept = {name: former.state[name] for name in (ANEW, "unfinished", "fault", *NOTES) if name in former.state}
-        noted = {n: v for n, v in task.document.state.items() if n not in (ANEW, "unfinished", "fault", *NOTES)}
+        own = (REPLACEMENT, "unfinished", "fault", *NOTES)
+        kept = {name: former.state[name] for name in own if name in former.state}
+        noted = {name: value for name, value in task.document.state.items() if name not in own}
         back.state = {**noted, **kept}
     try:
         if begun and not former.state.get("unfinished"):
             back.state["unfinished"] = True
-            task.agent.documents.write(back)
+            task.host.documents.write(back)
             operation = Operation("go back", back.kind, back.id, caller="agent")
-            have = driver.observe(task.agent, back)
-            perform(driver, Task(task.agent, back, operation), list(driver.plan(back.want, have)), [])
+            have = driver.observe(task.host, back)
+            perform(driver, Task(task.host, back, operation), list(driver.plan(back.want, have)), [])
             del back.state["unfinished"]
-        task.agent.documents.write(back)
+        task.host.documents.write(back)
     except Exception as error:
         log.warning("%s is not as it was before a cancelled change", what, exc_info=True)
-        note_fault(Task(task.agent, back, task.operation), error)
+        note_fault(Task(task.host, back, task.operation), error)
         return Cancelled(f"The operation was cancelled, and {what} is not yet as it was before: {error} This is "
                          "tried again with the next call that changes it, or when the agent starts again.")
     if former.state.get("unfinished"):

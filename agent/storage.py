@@ -1,17 +1,50 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The part of the ``Hypervisor`` protocol about storage pools of libvirt, in which volumes may lie (LVM, RBD)."""
+"""Disks, and the part of the ``Hypervisor`` protocol about storage pools of libvirt, where volumes may be (LVM, RBD).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from magnetar_agent.hypervisor import Disk
+from pathlib import Path
+from typing import Protocol
 
 
 @dataclass(frozen=True)
-class Content:
+class NetworkSource:
+    """Where a disk lies that QEMU reaches by a *protocol* (nbd, rbd): its *name* there (an export, POOL/IMAGE), and the
+    unix *socket* or *hosts* ``(name, port)`` that serve it; for cephx *user* and *secret* (uuid of libvirt's)."""
+
+    protocol: str
+    name: str
+    socket: Path | None = None
+    hosts: tuple[tuple[str, str | None], ...] = ()
+    user: str | None = None
+    secret: str | None = None
+
+
+@dataclass(frozen=True)
+class Disk:
+    """A disk of a domain: *device* is disk or cdrom, *format* raw or qcow2, *target* vda, vdb, sda, …
+
+    It is the file *path*; with *block* a block device; with *remote* neither, and *path* is only its name. *boot* is
+    its turn among the devices to boot from, counted from 1; domains without any boot from their first disk."""
+
+    path: Path
+    target: str
+    format: str = "qcow2"
+    device: str = "disk"
+    bus: str = "virtio"
+    readonly: bool = False
+    tag: str | None = None
+    serial: str | None = None
+    shareable: bool = False
+    block: bool = False
+    remote: NetworkSource | None = None
+    boot: int | None = None
+
+
+@dataclass(frozen=True)
+class PoolContent:
     """What lies in a storage pool: its *size*, and how QEMU reaches it."""
 
     size: int
@@ -25,10 +58,10 @@ class Storage(Protocol):
     def check_pool(self, pool: str) -> None:
         """Nothing but that."""
 
-    def contents(self, pool: str) -> dict[str, Content]:
+    def contents(self, pool: str) -> dict[str, PoolContent]:
         """All that lies there, by name."""
 
-    def content(self, pool: str, name: str) -> Content | None:
+    def content(self, pool: str, name: str) -> PoolContent | None:
         """One of them, looked for again when libvirt does not know it: another host may have made it."""
 
     def make_content(self, pool: str, name: str, size: int) -> None:

@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect
 
 from magnetar_agent import audit, reconcile
 from magnetar_agent.access import OPERATE
+from magnetar_agent.images import importing
 from magnetar_agent.routes import Json, key, outcome, query, result, until
 from magnetar_core.errors import Forbidden, InvalidField, InvalidRequest, NotFound, TimedOut, TooLarge
 from magnetar_core.kinds import Image, Server
@@ -37,14 +38,14 @@ CONSOLE_BYTES = 2**16
 
 
 class Upload:
-    """The body of a request as an iterator for a thread: it asks for the next piece, so nothing piles up here."""
+    """The body of a request as an iterator for a thread, which fetches it piece by piece, so nothing piles up."""
 
     def __init__(self, request: Request, operation_limit: int) -> None:
         self._body = request.stream()
         self._loop = asyncio.get_running_loop()
         self._limit = operation_limit
         self.received = 0
-        #: Set when the last byte has come, or nobody wants more.
+        #: Set when the last byte has come, or the reader has stopped.
         self.read = asyncio.Event()
 
     def pieces(self, operation: Operation) -> Iterator[bytes]:
@@ -75,7 +76,7 @@ class Upload:
         waited = 0.0
         try:
             while True:
-                operation.check()
+                operation.raise_if_cancelled()
                 try:
                     return future.result(0.5)
                 except TimeoutError:
@@ -98,8 +99,8 @@ class Streams:
 
     async def upload(self, request: Request) -> Json:
         """Take the content of an image that was ensured with source {upload: true}."""
-        wait = query(request, wait=seconds).get("wait", self.agent.settings.wait)
-        limit = self.agent.settings.image_max_bytes
+        wait = query(request, wait=seconds).get("wait", self.agent.host.settings.wait)
+        limit = self.agent.host.settings.image_max_bytes
         told = request.headers.get("content-length", "")
         length = int(told) if told.isdigit() else None
         if length is not None and length > limit:
@@ -107,10 +108,9 @@ class Streams:
         name, upload = key(request), Upload(request, limit)
 
         def receive(operation: Operation) -> Any:
-            driver: Any = self.agent.drivers["image"]
-            return driver.receive(self.agent, name, upload.pieces(operation), length, operation)
+            return self.agent.images.receive(self.agent.host, name, upload.pieces(operation), length, operation)
 
-        operation = self.agent.operations.start(
+        operation = self.agent.host.operations.start(
             "upload", audit.within(request.state.request_id, receive), stream=True, kind=Image.noun, key=name,
             request_id=request.state.request_id, caller=request.state.caller)
         audit.follow(operation)
@@ -126,9 +126,8 @@ class Streams:
                             "server's disk. Use a token or a certificate with the scope operate.", scope="read")
 
         def opened() -> BinaryIO:
-            shown = reconcile.show(self.agent, Image, key(request))
-            driver: Any = self.agent.drivers["image"]
-            path, _format = driver.base(self.agent, str(shown["id"]))
+            shown = reconcile.show(self.agent.drivers, Image, key(request))
+            path, _format = importing.content_by_id(self.agent.host, str(shown["id"]))
             found: BinaryIO = path.open("rb", buffering=0)  # it is read to its end even if the image goes meanwhile
             return found
 
@@ -141,9 +140,9 @@ class Streams:
 
         With `format=json` it is `{"output": text}`, as Nova's os-getConsoleOutput answers."""
         given = query(request, bytes=number, lines=number, format=_format)
-        most = self.agent.settings.console_log_bytes
-        shown = await run_in_threadpool(reconcile.show, self.agent, Server, key(request))
-        path = console_path(self.agent.settings.state_dir, str(shown["id"]))
+        most = self.agent.host.settings.console_log_bytes
+        shown = await run_in_threadpool(reconcile.show, self.agent.drivers, Server, key(request))
+        path = console_path(self.agent.host.settings.state_dir, str(shown["id"]))
         lines = given.get("lines")
         size = min(most, given.get("bytes", CONSOLE_BYTES if lines is None else most))
         text = await run_in_threadpool(tail, path, size, lines)

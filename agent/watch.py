@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """GET /v1/watch: server-sent events for whoever follows this host, such as the conductors of a cloud.
 
-One thread puts everything that happens in order and hands it to all watchers, so that what a watcher is told when it
-comes (``servers``: the state of each) and what it is told afterwards leave no gap. Watchers themselves have no
-threads: they wait in the event loop.
+One thread orders all events and passes them to all watchers, so that no change is lost between the list of servers that
+a new watcher gets (``servers``) and the events that follow. Watchers have no threads: they wait in the event loop.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 from magnetar_agent import inventory
+from magnetar_agent.boot import boot_id
 from magnetar_agent.documents import now
 from magnetar_agent.drivers.server import condition
-from magnetar_agent.follow import boot_id
 from magnetar_agent.routes import query
 from magnetar_agent.version import API, version
 from magnetar_core.errors import HypervisorDown, InvalidField, MagnetarError
@@ -34,9 +33,9 @@ from magnetar_core.kinds import Server
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection
 
-    from magnetar_agent.agent import Agent
     from magnetar_agent.documents import Document
-    from magnetar_agent.hypervisor import Domain, Event
+    from magnetar_agent.host import LocalHost
+    from magnetar_agent.hypervisor import Domain, DomainEvent
     from magnetar_agent.operations import Operation
 
     Told = tuple[dict[str, Any], dict[str, Any], bool]
@@ -45,16 +44,16 @@ log = logging.getLogger(__name__)
 
 #: Bounds of the time between two heartbeats, in seconds.
 INTERVAL = (0.5, 60.0)
-#: Events that a watcher may do without; what tells how it is comes in any case.
+#: Events that a watcher may leave out; hello, servers and heartbeat always come.
 CHOICES = ("server", "domain", "operation")
-#: A heartbeat that is younger than this, in seconds, is good enough for another watcher too.
+#: A heartbeat younger than this, in seconds, is sent to other watchers too.
 FRESH = 0.4
 
 
 class Watcher:
-    """One client: which of ``CHOICES`` it asks for, the events that it has not read yet, and how to part with it."""
+    """One client: which of ``CHOICES`` it asked for, its unread events, and a function that cuts its connection."""
 
-    #: One that is so many events behind is cut off: when it is back it gets the states of all servers anew.
+    #: A watcher that is so many events behind is cut off; when it connects again it gets the states of all servers.
     BEHIND = 1000
 
     def __init__(self, abort: Callable[[], None], events: Collection[str] = CHOICES) -> None:
@@ -65,25 +64,25 @@ class Watcher:
         self.over = False
 
     def tell(self, event: bytes) -> None:
-        """Hand it one event, from any thread."""
+        """Queue one event for it, from any thread."""
         if self.over:
             return
         if len(self._waiting) >= self.BEHIND:
             log.warning("a watcher is %d events behind and is cut off", self.BEHIND)
             self._waiting.clear()
             self.end()
-            self._soon(self._abort)  # it does not read, so the connection cannot be ended in peace
+            self._soon(self._abort)  # it does not read, so the connection cannot be closed in order
             return
         self._waiting.append(event)
         self._soon(self._wake.set)
 
     def end(self) -> None:
-        """Send it away, once it has read what waits for it; from any thread."""
+        """End its connection once it has read what is queued; from any thread."""
         self.over = True
         self._soon(self._wake.set)
 
     async def read(self, seconds: float) -> bytes:
-        """What waits; nothing when nothing comes for so long."""
+        """The queued events; empty when none comes within *seconds*."""
         if not self._waiting and not self.over:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), seconds)
@@ -99,30 +98,30 @@ class Watcher:
 
 
 class Feed:
-    """What all watchers are told, and the thread that tells them."""
+    """The events for all watchers, and the thread that sends them."""
 
-    def __init__(self, agent: Agent) -> None:
-        self.agent = agent
+    def __init__(self, host: LocalHost) -> None:
+        self.host = host
         self._todo: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._present: set[Watcher] = set()  # those whose request is here; the event loop's
-        self._watchers: set[Watcher] = set()  # those of them who have been told how it is; the thread's
+        self._present: set[Watcher] = set()  # whose request has arrived; the event loop's
+        self._watchers: set[Watcher] = set()  # of these, who have got the list of servers; the thread's
         self._closed = False
         self._number = 0
         self._told: dict[str, Told] = {}
         self._changed: set[str] = set()
         self._beating = threading.Lock()
         self._beat: tuple[float, bytes] = (0.0, b"")
-        agent.hypervisor.on_event(self._happened)
-        agent.hypervisor.on_connect(lambda: self._do(self._tell_all))
-        agent.operations.listen(self._ended)
-        agent.documents.listen(self._written)
+        host.hypervisor.on_event(self._happened)
+        host.hypervisor.on_connect(lambda: self._do(self._tell_all))
+        host.operations.listen(self._ended)
+        host.documents.listen(self._written)
 
     async def watch(self, request: Request) -> StreamingResponse:
         """Server-sent events until the client goes or the agent stops: hello, servers, heartbeat, server, domain,
         operation. Lines with the name of the event and its JSON are followed by an empty line."""
         asked = query(request, interval=_interval, events=_events)
-        interval = asked.get("interval", self.agent.settings.heartbeat)
+        interval = asked.get("interval", self.host.settings.heartbeat)
         if self._closed:
             raise HypervisorDown("The agent is shutting down. Watch again when it is back.")
         watcher = Watcher(request.scope.get("state", {}).get("abort", lambda: None), asked.get("events", CHOICES))
@@ -130,7 +129,7 @@ class Feed:
                                  headers={"cache-control": "no-store"})
 
     def close(self) -> None:
-        """Send all watchers away; they come back to the next agent."""
+        """End all connections; watchers connect again to the next agent."""
         self._closed = True
         for watcher in list(self._present):
             watcher.end()
@@ -157,17 +156,17 @@ class Feed:
 
     # What comes from other threads -----------------------------------------------------------------------------------
     def _do(self, function: Callable[[], None]) -> None:
-        """Have the thread do it, if anybody watches."""
+        """Queue *function* for the thread if there are watchers."""
         if self._present and not self._closed:
             self._todo.put(function)
 
     def _asked(self, event: str) -> bool:
-        """Whether anybody who watches asks for these events."""
+        """Whether a watcher asked for these events."""
         return any(event in watcher.events for watcher in tuple(self._present))
 
-    def _happened(self, event: Event) -> None:
-        document = self.agent.documents.look(Server.noun, event.uuid) if self._present else None
-        if document is None:  # domains that are not ours are nobody's business here
+    def _happened(self, event: DomainEvent) -> None:
+        document = self.host.documents.look(Server.noun, event.uuid) if self._present else None
+        if document is None:  # a domain that is not Magnetar's
             return
         if self._asked("domain"):
             name = document.name
@@ -188,7 +187,7 @@ class Feed:
             self._look_at(document.id)
 
     def _look_at(self, id: str) -> None:
-        """Have the state of a server looked at; several changes until then are one."""
+        """Queue a look at the state of a server; changes until then are reported as one."""
         if id not in self._changed and self._present:
             self._changed.add(id)
             self._todo.put(lambda: self._look(id))
@@ -213,16 +212,16 @@ class Feed:
 
     def _hello(self) -> dict[str, Any]:
         try:
-            id = self.agent.hypervisor.host().get("id")
+            id = self.host.hypervisor.host().get("id")
         except MagnetarError:
             id = None
-        return {"host": self.agent.host_name, "id": id, "api": API, "version": version(), "boot_id": boot_id(),
+        return {"host": self.host.name, "id": id, "api": API, "version": version(), "boot_id": boot_id(),
                 "sequence": self._number, "time": now()}
 
     def _everything(self) -> dict[str, Any]:
-        domains = self.agent.hypervisor.domains()
-        documents = self.agent.documents.list(Server.noun)
-        self._told = {one.id: _told(self.agent, one, domains.get(one.id)) for one in documents}
+        domains = self.host.hypervisor.domains()
+        documents = self.host.documents.list(Server.noun)
+        self._told = {one.id: _shown(self.host, one, domains.get(one.id)) for one in documents}
         return {"at": now(), "servers": [{"id": one.id, "name": one.name, **self._told[one.id][1]}
                                          for one in documents]}
 
@@ -231,12 +230,12 @@ class Feed:
 
     def _look(self, id: str) -> None:
         self._changed.discard(id)
-        document = self.agent.documents.look(Server.noun, id)
+        document = self.host.documents.look(Server.noun, id)
         if document is None:
             if self._told.pop(id, None):
                 self._send("server", {"id": id, "removed": True, "at": now()})
             return
-        found = _told(self.agent, document, self.agent.hypervisor.domain(id))
+        found = _shown(self.host, document, self.host.hypervisor.domain(id))
         if self._told.get(id) != found:
             self._told[id] = found
             self._send("server", {"id": id, "name": document.name, **found[1], "at": now()})
@@ -249,23 +248,23 @@ class Feed:
                 watcher.tell(framed)
 
     def _heartbeat(self) -> bytes:
-        """What the host has and uses; watchers who ask at about the same time share one look."""
+        """What the host has and uses; watchers share one look if they need it at about the same time."""
         with self._beating:
             if time.monotonic() - self._beat[0] < FRESH:
                 return self._beat[1]
-            seen = inventory.usage(self.agent)
-            beat = _frame("heartbeat", {"time": now(), "host": seen, "operations": self.agent.operations.running()})
+            seen = inventory.usage(self.host)
+            beat = _frame("heartbeat", {"time": now(), "host": seen, "operations": self.host.operations.running()})
             self._beat = (time.monotonic(), beat)
             return beat
 
 
-def _told(agent: Agent, document: Document, domain: Domain | None) -> Told:
-    """What a watcher is told of a server, between what decides whether it is to be told anew."""
-    return _public(document), condition(agent, document, domain), document.deleting
+def _shown(host: LocalHost, document: Document, domain: Domain | None) -> Told:
+    """What a watcher is told of a server, between what is compared to find out whether it changed."""
+    return _public(document), condition(host, document, domain), document.deleting
 
 
 def _public(document: Document) -> dict[str, Any]:
-    """What a change of a document is about; the agent's own notes on the way are not."""
+    """The part of a document whose change is reported; the agent's notes while it works are not."""
     state = document.state
     return {**document.want, "name": document.name,
             "state": [state.get("reason"), bool(state.get("unfinished")), state.get("fault")]}

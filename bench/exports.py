@@ -18,7 +18,7 @@ from figures import Figure, in_turns, spread, timed
 from host import FOLDER, GUEST, SIZES, Host, agent
 from volumes import booted
 
-from magnetar_agent.hypervisor import Disk, Remote
+from magnetar_agent.storage import Disk, NetworkSource
 from magnetar_agent.virt.domain import render_device
 from magnetar_core.client import Client
 from magnetar_core.flows.attach import attach
@@ -63,7 +63,7 @@ class Raw:
         self.folder.mkdir(mode=0o755)
         self.disk, self.socket = self.folder / "disk", self.folder / "nbd"
         subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", self.disk, "1G"], check=True)
-        remote = Remote("nbd", "raw", self.socket)
+        remote = NetworkSource("nbd", "raw", self.socket)
         self.xml = render_device(Disk(self.socket, "vdc", "raw", serial="8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d",
                                       remote=remote), "none")  # fmt: skip
         self.process: subprocess.Popen[bytes] | None = None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from figures import Figure, in_turns, spread
 from host import ROOT
 
-from magnetar_agent.link import Links, Offer, Remote
+from magnetar_agent.link import LinkAddress, Links, Offer
 from magnetar_agent.settings import Settings
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def serve(folder: Path, ports: tuple[int, int], told: Any) -> None:
     for name in ("kvm1", "admin"):
         pki.issue(name)
     kvm = Kvm(folder, pki, "kvm2", ports[0])
-    kvm.agent.links.offer(Offer("bench", frozenset(["kvm1"]), {"sink": sink}))
+    kvm.agent.host.links.offer(Offer("bench", frozenset(["kvm1"]), {"sink": sink}))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(kvm.cert, kvm.key)
     with socket.create_server(("127.0.0.1", ports[1])) as listening:
@@ -84,7 +84,7 @@ def links(_host: Host, rounds: int) -> list[Figure]:
         near = Links(Settings(state_dir=folder, listen="127.0.0.1:1", tls_cert=pki / "kvm1.pem",
                               tls_key=pki / "kvm1.key", tls_client_ca=pki / "ca.pem"))  # fmt: skip
         context = ssl.create_default_context(cafile=str(pki / "ca.pem"))
-        remote = Remote("bench", "kvm2", "127.0.0.1", ports[0])
+        remote = LinkAddress("bench", "kvm2", "127.0.0.1", ports[0])
         try:
             taken = in_turns(rounds, {
                 "link": lambda: _send(near.call(remote, "sink")),

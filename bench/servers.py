@@ -15,8 +15,9 @@ from typing import Any
 from figures import Figure, in_turns, spread, timed
 from host import FOLDER, NETWORK, SIZES, Host
 
-from magnetar_agent.hypervisor import Disk, DomainSpec, Nic
+from magnetar_agent.hypervisor import DomainSpec, Nic
 from magnetar_agent.settings import Settings
+from magnetar_agent.storage import Disk
 from magnetar_agent.virt.disks import direct_io
 from magnetar_agent.virt.domain import render
 

@@ -13,7 +13,7 @@ import libvirt
 from figures import Figure, in_turns, spread, timed
 from host import FOLDER, Host
 
-from magnetar_agent.hypervisor import Disk
+from magnetar_agent.storage import Disk
 from magnetar_agent.virt.disks import direct_io
 from magnetar_agent.virt.domain import render_device
 

@@ -12,7 +12,8 @@ from magnetar_agent import hypervisor as hv
 from magnetar_agent.documents import Document, now
 from magnetar_agent.migrations import ARRIVING, refuse_while_it_moves
 from magnetar_agent.servers import seen, spec
-from magnetar_agent.volumes import attaching, finished, holders, ways
+from magnetar_agent.storage import Disk
+from magnetar_agent.volumes import attaching, finished, holders, remote
 from magnetar_core.errors import Conflict, InvalidField, MagnetarError, Unreachable
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import VolumeAttachment
@@ -24,9 +25,9 @@ from magnetar_core.values import Uuid
 from .document import DocumentDriver
 
 if TYPE_CHECKING:
-    from magnetar_agent.agent import Agent
-
-    from . import Fields, Task, Verb
+    from magnetar_agent.documents import Fields
+    from magnetar_agent.host import LocalHost
+    from magnetar_agent.task import Task, Verb
 
 MISSING = "missing"
 ROOT = 0
@@ -43,62 +44,62 @@ class AttachmentDriver(DocumentDriver):
         super().__init__(VolumeAttachment)
         self.verbs: Mapping[str, Verb] = {"attach": _attach, "detach": _detach, "release": _release}
 
-    def locate(self, agent: Agent, key: str) -> str:
+    def locate(self, host: LocalHost, key: str) -> str:
         """SERVER:VOLUME, each a name or a uuid, to the uuid that follows from both."""
         if ":" not in key:
             return key
         pairs = [(key[:at], key[at + 1:]) for at, letter in enumerate(key) if letter == ":"]
         for first, second in pairs:
-            server, volume = agent.documents.find("server", first), agent.documents.find("volume", second)
+            server, volume = host.documents.find("server", first), host.documents.find("volume", second)
             if server and volume:
                 return attaching.identity(server.id, volume.id)
-            for one in attaching.of_server(agent, server.id, leaving=True) if server else ():
+            for one in attaching.of_server(host, server.id, leaving=True) if server else ():
                 if (one.want.get("origin") or {}).get("volume_name") == second:
                     return one.id
         return attaching.identity(*pairs[0])
 
-    def complete(self, agent: Agent, want: Fields, document: Document | None) -> Fields:
-        """Resolve server and volume, draw the device, and refuse what cannot be attached."""
-        server = _named(agent, "server", want["server"], document)
-        refuse_while_it_moves(agent.documents.get("server", server.id))
-        volume = _abroad(agent, want, document) if want.get("origin") else \
-            _named(agent, "volume", want["volume"], document)
+    def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
+        """Resolve server and volume, choose the device name, and refuse what cannot be attached."""
+        server = _named(host, "server", want["server"], document)
+        refuse_while_it_moves(host.documents.get("server", server.id))
+        volume = _remote_volume(host, want, document) if want.get("origin") else \
+            _named(host, "volume", want["volume"], document)
         found = {**want, "server": server.id, "volume": volume.id, "name": f"{server.id}:{volume.id}"}
         if found["boot_index"] == -1:
             found["boot_index"] = None
         if "device" in found:
             found["device"] = found["device"].removeprefix("/dev/")
         if document is None:
-            _check_new(agent, found, server, volume)
-            taken = spec.targets(agent, server)
+            _check_new(host, found, server, volume)
+            taken = spec.targets(host, server)
             if found.setdefault("device", attaching.draw(found["bus"], taken)) in taken:
                 raise Conflict(f"device: server {server.name!r} has a disk {found['device']} already. Leave it out to "
                                "have a free one drawn.", field="device")
         return found
 
-    def release(self, agent: Agent, document: Document) -> None:
-        """The root disk stays, and the volumes of a server on its way do."""
-        refuse_while_it_moves(agent.documents.get("server", document.want["server"]))
+    def release(self, host: LocalHost, document: Document) -> None:
+        """Refuse to detach the root disk, and volumes of a server that is migrating."""
+        refuse_while_it_moves(host.documents.get("server", document.want["server"]))
         if document.state.get(ARRIVING):
             raise Conflict(f"The server of the volume is on its way to this host (migration {document.state[ARRIVING]}"
                            "). Wait until it has arrived.")
         if document.want["boot_index"] == ROOT:
             raise Conflict("The volume is the root disk of its server, which cannot be without it. Delete the server.")
 
-    def snapshot(self, agent: Agent, document: Document | None = None) -> Any:
+    def snapshot(self, host: LocalHost, document: Document | None = None) -> Any:
         """All domains in one pass."""
-        return agent.hypervisor.domains() if document is None else seen(agent, document.want["server"])
+        return host.hypervisor.domains() if document is None else seen(host, document.want["server"])
 
-    def observe(self, agent: Agent, document: Document, snapshot: Any = None) -> Fields | None:
+    def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
         """The document, the server's *power*, and whether its definition (*defined*) and what runs (*plugged*) have it;
         the latter is not looked at in lists."""
         id, target = document.want["server"], document.want["device"]
-        domain = agent.hypervisor.domain(id) if snapshot is None else snapshot.get(id)
-        if domain is None or not domain.owned or _rescued(agent, id):
+        domain = host.hypervisor.domain(id) if snapshot is None else snapshot.get(id)
+        if domain is None or not domain.owned or _rescued(host, id):
             return {**document.want, "power": MISSING, "defined": False, "plugged": False}
         defined = plugged = _there(document, domain, target)
         if snapshot is None and domain.state in LIVE:
-            runs = agent.hypervisor.running(id)
+            runs = host.hypervisor.running(id)
             plugged = runs is not None and _there(document, runs, target)
         return {**document.want, "power": domain.state, "defined": defined, "plugged": plugged}
 
@@ -106,14 +107,14 @@ class AttachmentDriver(DocumentDriver):
         """See ``plan``."""
         return plan(want, have)
 
-    def show(self, agent: Agent, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
+    def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
         """The document with the names of server and volume."""
-        server = agent.documents.get("server", document.want["server"])
+        server = host.documents.get("server", document.want["server"])
         have, state = have or {}, document.state
         runs = have.get("power") in LIVE
         there = have.get("power") == MISSING or (have.get("defined") and (have.get("plugged") or not runs))
         known = {**document.want, "id": document.id, "name": document.name, "fault": state.get("fault"),
-                 "server_name": server.name if server else "", "volume_name": _volume_name(agent, document),
+                 "server_name": server.name if server else "", "volume_name": _volume_name(host, document),
                  "serial": document.want["volume"][:20],
                  "status": "attached" if there else "attaching" if state.get("unfinished") else "error",
                  "created_at": document.created_at, "updated_at": document.updated_at}
@@ -137,9 +138,9 @@ def plan(want: Fields | None, have: Fields | None) -> Iterator[Step]:
         yield Step("attach", "attach the volume")
 
 
-def _rescued(agent: Agent, server: str) -> bool:
+def _rescued(host: LocalHost, server: str) -> bool:
     """A rescued server is without its volumes until it is unrescued; see ``servers.spec.disks``."""
-    found = agent.documents.get("server", server)
+    found = host.documents.get("server", server)
     return found is not None and bool(found.want.get("rescue"))
 
 
@@ -147,10 +148,10 @@ def _there(document: Document, domain: hv.Domain, target: str) -> bool:
     return any(one.target == target and one.serial == document.want["volume"] for one in domain.disks)
 
 
-def _named(agent: Agent, noun: str, key: str, document: Document | None) -> Document:
+def _named(host: LocalHost, noun: str, key: str, document: Document | None) -> Document:
     """The server or volume *key*; what an attachment has already may be going."""
     kept = document.want[noun] if document else None
-    found = agent.documents.find(noun, key) if kept else agent.documents.standing(noun, key)
+    found = host.documents.find(noun, key) if kept else host.documents.standing(noun, key)
     if found is None and kept == key:
         return Document(noun, key, key, {})
     if found is None:
@@ -159,24 +160,24 @@ def _named(agent: Agent, noun: str, key: str, document: Document | None) -> Docu
     return found
 
 
-def _abroad(agent: Agent, want: Fields, document: Document | None) -> Document:
-    """What is to be known of a volume of another host."""
+def _remote_volume(host: LocalHost, want: Fields, document: Document | None) -> Document:
+    """A stand-in for the document of a volume of another host."""
     Uuid().check(want["volume"], "volume")
     origin = want["origin"]
-    ways.check(agent, origin)
+    remote.check_origin(host, origin)
     if document and not document.want.get("origin"):
         raise Conflict("The volume is attached as one of this host. Detach it first.", field="origin")
     return Document("volume", want["volume"], origin["volume_name"], {
         "multiattach": origin["multiattach"], "format": origin["format"], "size": origin["size"]}, {"made": True})
 
 
-def _check_new(agent: Agent, found: Fields, server: Document, volume: Document) -> None:
+def _check_new(host: LocalHost, found: Fields, server: Document, volume: Document) -> None:
     """Refuse what a new attachment cannot be."""
-    real = agent.documents.get("server", server.id) and agent.documents.get("volume", volume.id)
+    real = host.documents.get("server", server.id) and host.documents.get("volume", volume.id)
     if found.pop("id", None) not in (None, attaching.identity(server.id, volume.id)) and real:
         raise InvalidField("id", "follows from server and volume; use SERVER:VOLUME as the key")
-    domain = agent.hypervisor.domain(server.id)
-    if _rescued(agent, server.id):
+    domain = host.hypervisor.domain(server.id)
+    if _rescued(host, server.id):
         raise Conflict(f"Server {server.name!r} is rescued, which it is without its volumes. Unrescue it first.")
     if domain and domain.state == SUSPENDED:
         raise Conflict(ASLEEP)
@@ -191,61 +192,61 @@ def _check_new(agent: Agent, found: Fields, server: Document, volume: Document) 
     if "device" in found and not found["device"].startswith(attaching.PREFIX[found["bus"]]):
         raise InvalidField("device", f"must begin with {attaching.PREFIX[found['bus']]} on bus {found['bus']}",
                            found["device"])
-    others = [one for one in holders(agent, volume.id) if one.want["server"] != server.id]
+    others = [one for one in holders(host, volume.id) if one.want["server"] != server.id]
     if others and not volume.want["multiattach"]:
-        raise Conflict(f"Volume {volume.name!r} is attached to server {attaching.server_name(agent, others[0])!r} and "
+        raise Conflict(f"Volume {volume.name!r} is attached to server {attaching.server_name(host, others[0])!r} and "
                        "can be in one server only. Detach it there first, or use a volume made with multiattach.",
                        uuids=[others[0].want["server"]])
 
 
 def _attach(task: Task) -> None:
     """Plug it in where the server runs, and into the definition for its later starts."""
-    agent, want = task.agent, task.document.want
-    with attaching.still(agent, want["server"], want["volume"]):
-        server = agent.documents.get("server", want["server"])
-        disk = attaching.disk(agent, task.document)
+    host, want = task.host, task.document.want
+    with attaching.still(host, want["server"], want["volume"]):
+        server = host.documents.get("server", want["server"])
+        disk = attaching.disk(host, task.document)
         if server is None or server.deleting or disk is None:
             raise Conflict("The server or the volume was removed meanwhile.")
         if want.get("origin"):
-            ways.open(agent, task.document)
-        if attaching.plug(agent, server.id, disk):
-            agent.hypervisor.define(spec.domain(agent, server))
+            remote.open(host, task.document)
+        if attaching.plug(host, server.id, disk):
+            host.hypervisor.define(spec.domain(host, server))
 
 
 def _detach(task: Task) -> None:
-    """Take it away from the running guest, which must let go of it, and from the definition."""
-    agent, document, want = task.agent, task.document, task.document.want
-    with attaching.still(agent, want["server"], want["volume"]):
-        disk = hv.Disk(agent.settings.state_dir, want["device"], bus=want["bus"], serial=want["volume"])
-        with suppress(MagnetarError):  # its pool may not run: what counts is the device
-            disk = attaching.disk(agent, document) or disk
+    """Unplug it from the running guest, which has to release it, and remove it from the definition."""
+    host, document, want = task.host, task.document, task.document.want
+    with attaching.still(host, want["server"], want["volume"]):
+        disk = Disk(host.settings.state_dir, want["device"], bus=want["bus"], serial=want["volume"])
+        with suppress(MagnetarError):  # its pool may not run; the device name is enough
+            disk = attaching.disk(host, document) or disk
         try:
-            attaching.unplug(agent, want["server"], disk, f"Volume {_volume_name(agent, document)!r}", task.operation)
+            attaching.unplug(host, want["server"], disk, f"Volume {_volume_name(host, document)!r}", task.operation)
         except Exception as error:
-            if document.deleting:  # it goes on being attached, also after a restart of the agent
+            if document.deleting:  # it stays attached, also after a restart of the agent
                 document.deleting = False
                 document.state["fault"] = {"code": getattr(error, "code", "internal"), "message": str(error)[:1024],
                                            "created": now()}
                 task.keep()
             raise
-        server = agent.documents.get("server", want["server"])
-        seen = agent.hypervisor.domain(want["server"])
+        server = host.documents.get("server", want["server"])
+        seen = host.hypervisor.domain(want["server"])
         if server and seen and seen.owned:
-            made = spec.domain(agent, server)
-            agent.hypervisor.define(replace(made, disks=tuple(d for d in made.disks if d.serial != want["volume"])))
+            made = spec.domain(host, server)
+            host.hypervisor.define(replace(made, disks=tuple(d for d in made.disks if d.serial != want["volume"])))
 
 
 def _release(task: Task) -> None:
-    """Give a volume of another host back. Its host may be away: then this is repeated, by ``ways.Tending`` too."""
+    """Tell the volume's host that the attachment has ended. ``RemoteVolumes`` repeats it while that host is away."""
     try:
-        ways.release(task.agent, task.document)
+        remote.release(task.host, task.document)
     except Unreachable as error:
         raise Unreachable(f"The server is without the volume, and {task.document.want['origin']['host'] or 'its host'} "
                           f"cannot be told so; until it is, the volume counts as attached there. {error}") from error
 
 
-def _volume_name(agent: Agent, document: Document) -> str:
-    found = agent.documents.get("volume", document.want["volume"])
+def _volume_name(host: LocalHost, document: Document) -> str:
+    found = host.documents.get("volume", document.want["volume"])
     if document.want.get("origin"):
         return str(document.want["origin"]["volume_name"])
     return found.name if found else ""

@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from magnetar_agent.documents import Fields
+from magnetar_agent.task import Verb
 from magnetar_core.fields import SHOW, Kind
 from magnetar_core.plan import Step
 
-from . import Fields, Verb
-
 if TYPE_CHECKING:
-    from magnetar_agent.agent import Agent
     from magnetar_agent.documents import Document
+    from magnetar_agent.host import LocalHost
 
 
 class DocumentDriver:
@@ -25,32 +25,32 @@ class DocumentDriver:
     def __init__(self, kind: type[Kind]) -> None:
         self.kind = kind
 
-    def locate(self, agent: Agent, key: str) -> str:
+    def locate(self, host: LocalHost, key: str) -> str:
         """Keys are names or uuids."""
         return key
 
-    def complete(self, agent: Agent, want: Fields, document: Document | None) -> Fields:
+    def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
         """Kept as it was asked for."""
         return want
 
-    def anew(self, agent: Agent, want: Fields, given: Fields, document: Document) -> None:
+    def check_replacement(self, host: LocalHost, want: Fields, given: Fields, document: Document) -> None:
         """Cannot fail."""
 
-    def release(self, agent: Agent, document: Document) -> None:
+    def release(self, host: LocalHost, document: Document) -> None:
         """May always go."""
 
-    def snapshot(self, agent: Agent, document: Document | None = None) -> Any:
+    def snapshot(self, host: LocalHost, document: Document | None = None) -> Any:
         """Nothing to look at."""
         return None
 
-    def sweep(self, agent: Agent) -> None:
+    def sweep(self, host: LocalHost) -> None:
         """Leaves nothing behind."""
 
-    def left(self, agent: Agent) -> list[str]:
+    def left(self, host: LocalHost) -> list[str]:
         """Has no files."""
         return []
 
-    def observe(self, agent: Agent, document: Document, snapshot: Any = None) -> Fields | None:
+    def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
         """A document is what it says."""
         return document.want
 
@@ -58,7 +58,7 @@ class DocumentDriver:
         """Nothing beyond the document itself."""
         yield from ()
 
-    def show(self, agent: Agent, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
+    def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
         """All fields that are for show and known from the document."""
         known = {**document.want, **document.state, "id": document.id, "name": document.name,
                  "created_at": document.created_at, "updated_at": document.updated_at}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""volume_export: leave for one server of another host to use a volume of this one; see ``volumes.exports``."""
+"""volume_export: permission for one server of another host to use a volume of this host; see ``volumes.exports``."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from magnetar_core.reconcile import missing
 from .document import DocumentDriver
 
 if TYPE_CHECKING:
-    from magnetar_agent.agent import Agent
-    from magnetar_agent.documents import Document
-
-    from . import Fields, Task, Verb
+    from magnetar_agent.documents import Document, Fields
+    from magnetar_agent.host import LocalHost
+    from magnetar_agent.task import Task, Verb
 
 
 class ExportDriver(DocumentDriver):
@@ -31,17 +30,17 @@ class ExportDriver(DocumentDriver):
         super().__init__(VolumeExport)
         self.verbs: Mapping[str, Verb] = {"open": _open, "close": _close}
 
-    def locate(self, agent: Agent, key: str) -> str:
+    def locate(self, host: LocalHost, key: str) -> str:
         """SERVER:VOLUME, the server's uuid and the volume's name or uuid."""
         server, colon, volume = key.partition(":")
-        found = agent.documents.find("volume", volume)
+        found = host.documents.find("volume", volume)
         return attaching.identity(server, found.id if found else volume) if colon else key
 
-    def complete(self, agent: Agent, want: Fields, document: Document | None) -> Fields:
+    def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
         """Resolve the volume, and refuse one that another server has."""
         kept = document.want["volume"] if document else None
-        volume = agent.documents.find("volume", want["volume"]) if kept else \
-            agent.documents.standing("volume", want["volume"])
+        volume = host.documents.find("volume", want["volume"]) if kept else \
+            host.documents.standing("volume", want["volume"])
         if volume is None:
             missing(InvalidField("volume", "must name a volume of this host", want["volume"]), "volume", want["volume"])
             return {**want, "name": f"{want['server']}:{want['volume']}"}
@@ -51,27 +50,27 @@ class ExportDriver(DocumentDriver):
         if document is None:
             if found.pop("id", None) not in (None, attaching.identity(want["server"], volume.id)):
                 raise InvalidField("id", "follows from server and volume; use SERVER:VOLUME as the key")
-            _check_new(agent, found, volume)
+            _check_new(host, found, volume)
         return found
 
-    def snapshot(self, agent: Agent, document: Document | None = None) -> Any:
-        """Each looks for itself."""
+    def snapshot(self, host: LocalHost, document: Document | None = None) -> Any:
+        """Nothing is shared between looks."""
         return None
 
-    def observe(self, agent: Agent, document: Document, snapshot: Any = None) -> Fields | None:
+    def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
         """The document, and whether it is served."""
-        return {**document.want, "open": exports.is_open(agent, document)}
+        return {**document.want, "open": exports.is_open(host, document)}
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
         """See ``plan``."""
         return plan(want, have)
 
-    def show(self, agent: Agent, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
+    def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
         """The document with what the other host must know of the volume."""
-        volume = agent.documents.get("volume", document.want["volume"])
+        volume = host.documents.get("volume", document.want["volume"])
         known = {**document.want, "id": document.id, "name": document.name, "fault": document.state.get("fault"),
                  "volume_name": volume.name if volume else "",
-                 "origin": exports.origin(agent, volume) if volume else None,
+                 "origin": exports.origin(host, volume) if volume else None,
                  "status": "open" if (have or {}).get("open") else "closed",
                  "created_at": document.created_at, "updated_at": document.updated_at}
         return {f.name: known.get(f.name) for f in self.kind.fields if SHOW in f.on}
@@ -85,26 +84,26 @@ def plan(want: Fields | None, have: Fields | None) -> Iterator[Step]:
         yield Step("open", "let the other host use the volume")
 
 
-def _check_new(agent: Agent, found: Fields, volume: Document) -> None:
+def _check_new(host: LocalHost, found: Fields, volume: Document) -> None:
     if not finished(volume):
         raise Conflict(f"Volume {volume.name!r} is still being made. Wait until it is available.")
-    if not exports.origin(agent, volume)["pool"]:
-        agent.links.required()
-    if any(one.want["server"] == found["server"] for one in attachments(agent, volume.id)):
+    if not exports.origin(host, volume)["pool"]:
+        host.links.required()
+    if any(one.want["server"] == found["server"] for one in attachments(host, volume.id)):
         raise Conflict(f"Volume {volume.name!r} is attached to that server, on this very host.")
-    others = [one for one in holders(agent, volume.id) if one.want["server"] != found["server"]]
+    others = [one for one in holders(host, volume.id) if one.want["server"] != found["server"]]
     if others and not volume.want["multiattach"]:
-        raise Conflict(f"Volume {volume.name!r} is attached to server {attaching.server_name(agent, others[0])!r} and "
+        raise Conflict(f"Volume {volume.name!r} is attached to server {attaching.server_name(host, others[0])!r} and "
                        "can be in one server only. Detach it there first, or use a volume made with multiattach.",
                        uuids=[others[0].want["server"]])
 
 
 def _open(task: Task) -> None:
     """Serve it."""
-    with task.agent.locks.hold("volume", task.document.want["volume"]):
-        exports.start(task.agent, task.document)
+    with task.host.locks.hold("volume", task.document.want["volume"]):
+        exports.start(task.host, task.document)
 
 
 def _close(task: Task) -> None:
-    """Serve it no more."""
-    exports.stop(task.agent, task.document.id)
+    """Stop serving it."""
+    exports.stop(task.host, task.document.id)

@@ -15,10 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.documents import Document, now
-from magnetar_agent.images import content, sources
-from magnetar_agent.images.store import Part, Store, check
-from magnetar_agent.steps import ANEW
+from magnetar_agent.documents import REPLACEMENT, Document, now
+from magnetar_agent.images import content, importing, sources
+from magnetar_agent.images.store import ContentPart, check_digests
 from magnetar_core.errors import Conflict, ImageRefused, Immutable, InUse, InvalidField, NotFound
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import Image
@@ -31,12 +30,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from io import BufferedReader
 
-    from magnetar_agent.agent import Agent
+    from magnetar_agent.documents import Fields
+    from magnetar_agent.host import LocalHost
     from magnetar_agent.operations import Operation
+    from magnetar_agent.task import Task, Verb
 
-    from . import Fields, Task, Verb
-
-UPLOAD = {"upload": True}
 #: What cannot change of an image that has its content.
 FIXED = [field.name for field in Image.settable() if field.fixed and field.compared and field.name != "id"]
 
@@ -48,44 +46,44 @@ class ImageDriver(DocumentDriver):
         super().__init__(Image)
         self.verbs: Mapping[str, Verb] = {"fetch": _fetch, "drop": _drop}
 
-    def complete(self, agent: Agent, want: Fields, document: Document | None) -> Fields:
+    def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
         """Look at a local source, and resolve kernel and ramdisk to uuids."""
         want = dict(want)
-        stored, source = document and _stored(document), want.get("source")
+        stored, source = document and importing.stored(document), want.get("source")
         if document and stored:
-            _same(agent, want, document)
+            _same(host, want, document)
         else:
-            _new(agent, want, document)
+            _new(host, want, document)
         for name, format in (("kernel", "aki"), ("ramdisk", "ari")):
             if want.get(name) and not (document and document.want.get(name) == want[name]):
-                want[name] = _part(agent, name, want[name], format)
+                want[name] = _part(host, name, want[name], format)
         if document and stored and any(want.get(name) != document.want.get(name) for name in FIXED):
             want["source"] = source or document.state["source"]  # of what is made in its place, if that is allowed
-        _check_boot(want, want.get("disk_format"))
+        importing.check_boot_fields(want, want.get("disk_format"))
         return want
 
-    def anew(self, agent: Agent, want: Fields, given: Fields, document: Document) -> None:
+    def check_replacement(self, host: LocalHost, want: Fields, given: Fields, document: Document) -> None:
         """Read a local source whole. What is uploaded or loaded from elsewhere is known only when it is there."""
         if "disk_format" not in given and want.get("checksum") != document.want.get("checksum"):
             want.pop("disk_format", None)  # that of the content which goes
         source = want.get("source") or {}
         if "path" in source:
-            with sources.open_file(source["path"], agent.settings.image_paths) as file:
-                _look(agent, file, want.get("disk_format"))
-                check({name: hashlib.file_digest(file, name).hexdigest()
+            with sources.open_file(source["path"], host.settings.image_paths) as file:
+                _look(host, file, want.get("disk_format"))
+                check_digests({name: hashlib.file_digest(file, name).hexdigest()
                        for name in [want["checksum"].partition(":")[0]]}, want["checksum"])
 
-    def release(self, agent: Agent, document: Document) -> None:
+    def release(self, host: LocalHost, document: Document) -> None:
         """Refused while another image boots with this one. Servers keep what they need of it by themselves."""
-        users = [other.name for other in agent.documents.list("image")
+        users = [other.name for other in host.documents.list("image")
                  if document.id in (other.want.get("kernel"), other.want.get("ramdisk")) and other.id != document.id]
         if users:
             raise InUse(f"Image {document.name!r} is the kernel or ramdisk of {', '.join(users)}. Remove "
                         f"{'these' if len(users) > 1 else 'that'} first.", users=users)
 
-    def observe(self, agent: Agent, document: Document, snapshot: Any = None) -> Fields | None:
+    def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
         """The document, *stored* (is the content there?) and the *origin* from which it can be had again."""
-        return {**document.want, "stored": _stored(document), "origin": document.state.get("source")}
+        return {**document.want, "stored": importing.stored(document), "origin": document.state.get("source")}
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
         """Take content in that is not there; uploads wait for theirs."""
@@ -93,166 +91,104 @@ class ImageDriver(DocumentDriver):
             if have and have["stored"]:
                 yield Step("drop", "remove the content")
         elif not (have and have["stored"]):
-            source = want.get("source") or (have or {}).get("origin") or UPLOAD
-            if source != UPLOAD:
+            source = want.get("source") or (have or {}).get("origin") or importing.UPLOAD
+            if source != importing.UPLOAD:
                 kind = "path" if "path" in source else "url"
                 yield Step("fetch", f"take in the content from {source[kind]}", source=source)
 
-    def show(self, agent: Agent, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
+    def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
         """Status, and sizes once the content is there."""
         state = document.state
-        waits = (document.want.get("source") or state.get("source") or UPLOAD) == UPLOAD
+        waits = (document.want.get("source") or state.get("source") or importing.UPLOAD) == importing.UPLOAD
         absent = "queued" if waits else "error" if state.get("fault") else "saving" if state else "active"
         known = {**document.want, **{key: state.get(key) for key in ("size", "virtual_size")},
-                 "status": "active" if _stored(document) else absent, "id": document.id, "name": document.name,
+                 "status": "active" if importing.stored(document) else absent, "id": document.id, "name": document.name,
                  "created_at": document.created_at, "updated_at": document.updated_at}
         return {f.name: known.get(f.name) for f in self.kind.fields if SHOW in f.on}
 
-    def sweep(self, agent: Agent) -> None:
+    def sweep(self, host: LocalHost) -> None:
         """Remove content that no document knows and parts that a crash left."""
-        _store(agent).sweep(lambda: _known(agent))
+        importing.store(host).sweep(lambda: _known(host))
 
-    def base(self, agent: Agent, id: str) -> tuple[Path, str]:
-        """Path and format (raw, qcow2, iso, aki, ari) of the content of the image with uuid *id*. The file never
-        changes; whoever needs it for longer than the image holds on to it by a hard link. Raises ``Conflict``."""
-        return self.content(agent.documents.get("image", id) or Document("image", id, id, {}))
-
-    def content(self, document: Document) -> tuple[Path, str]:
-        """As ``base``, as the document says it: what else it says is of the same content."""
-        if document.deleting or not _stored(document):
-            raise Conflict(f"Image {document.name!r} has no content on this host yet. Upload it, or wait until it is "
-                           "active.")
-        return Path(document.state["file"]), str(document.state["disk_format"])
-
-    def receive(self, agent: Agent, key: str, chunks: Iterable[bytes], length: int | None,
+    def receive(self, host: LocalHost, key: str, chunks: Iterable[bytes], length: int | None,
                 operation: Operation) -> Result:
         """Take in the content of an image that waits for its upload. Anything wrong leaves the image as it was, so the
         upload can be repeated; what is there already is compared with what comes."""
-        document = agent.documents.find("image", key)
+        document = host.documents.find("image", key)
         if document is None or document.deleting:
             raise NotFound(f"There is no image {key!r} on this host. Make it first, with source {{upload: true}}.",
                            kind="image", key=key)
-        if not _stored(document) and (document.want.get("source") or document.state.get("source")) != UPLOAD:
+        source = document.want.get("source") or document.state.get("source")
+        if not importing.stored(document) and source != importing.UPLOAD:
             raise Conflict(f"Image {document.name!r} takes its content from its source, not from an upload. Remove it "
                            "and make it with source {upload: true}.")
-        advance = partial(_advance, operation, length, "upload")
-        with _store(agent).part(document.id, length) as part:
-            part.fill(chunks, length, agent.settings.image_max_bytes, advance)
-            with agent.locks.hold("image", document.id):
-                again = agent.documents.get("image", document.id)
+        advance = partial(importing.advance, operation, length, "upload")
+        with importing.store(host).part(document.id, length) as part:
+            part.fill(chunks, length, host.settings.image_max_bytes, advance)
+            with host.locks.hold("image", document.id):
+                again = host.documents.get("image", document.id)
                 if again is None or again.deleting:
                     raise Conflict(f"Image {document.name!r} was removed during the upload.")
-                return self._settle(agent, again, part)
+                return self._settle(host, again, part)
 
-    def adopt(self, agent: Agent, document: Document, file: Path, operation: Operation) -> None:
-        """Make *document* and the disk in *file*, which is moved, an image. The caller holds the lock of its name; a
-        crash in the middle leaves a document without content, for the caller to remove (``stored`` tells)."""
-        advance = partial(_advance, operation, file.stat().st_size, "checksum")
-        with _store(agent).adopt(document.id, file, agent.settings.image_max_bytes, advance) as part:
-            _take(agent, document, part, UPLOAD, None)
-
-    def stored(self, document: Document) -> bool:
-        """Whether the content is there."""
-        return _stored(document)
-
-    def _settle(self, agent: Agent, document: Document, part: Part) -> Result:
-        before = self.show(agent, document, None)
-        if _stored(document):
+    def _settle(self, host: LocalHost, document: Document, part: ContentPart) -> Result:
+        before = self.show(host, document, None)
+        if importing.stored(document):
             if part.digests != document.state["digests"]:
                 raise Immutable(f"Image {document.name!r} has other content already (sha256:"
                                 f"{document.state['digests']['sha256']}; this is sha256:{part.digests['sha256']}). "
                                 "Remove it first, or use another name.", fields=["checksum"])
             return Result([], [], before)
-        _take(agent, document, part, UPLOAD, None)
+        importing.take(host, document, part, importing.UPLOAD, None)
         document.updated_at = now()
         document.state.pop("fault", None)
-        agent.documents.write(document)
-        after = self.show(agent, document, None)
+        host.documents.write(document)
+        after = self.show(host, document, None)
         compared = {f.name for f in self.kind.settable() if f.compared} | {"status"}
         return Result([Step("receive", "take in the uploaded content")],
                       diff({n: before[n] for n in compared}, {n: after[n] for n in compared}), after)
 
 
-def _store(agent: Agent) -> Store:
-    return Store(agent.settings.state_dir / "images", agent.locks)
-
-
-def _known(agent: Agent) -> Iterator[Path]:
+def _known(host: LocalHost) -> Iterator[Path]:
     """Content that documents know, and what is about to be such."""
-    for document in agent.documents.list("image"):
+    for document in host.documents.list("image"):
         if document.state.get("file"):
             yield Path(document.state["file"])
-        for want in (document.want, document.state.get(ANEW, {})) if document.state.get("unfinished") else ():
+        for want in (document.want, document.state.get(REPLACEMENT, {})) if document.state.get("unfinished") else ():
             if want.get("checksum"):
-                yield _store(agent).ready(document.id, want["checksum"])
-
-
-def _stored(document: Document) -> bool:
-    """Whether the content is there: a file of that name is complete, since it was flushed before it got the name."""
-    file = document.state.get("file")
-    return file is not None and Path(file).is_file()
-
-
-def _advance(operation: Operation, total: int | None, phase: str, done: int) -> None:
-    operation.advance(done, total, "bytes", phase)
+                yield importing.store(host).ready(document.id, want["checksum"])
 
 
 def _fetch(task: Task, source: dict[str, Any]) -> None:
     """Copy a file, or load a URL, unless what is there has been loaded already (``_drop``)."""
-    agent, document = task.agent, task.document
-    store, checksum = _store(agent), document.want.get("checksum")
+    host, document = task.host, task.document
+    store, checksum = importing.store(host), document.want.get("checksum")
     ready = store.ready(document.id, checksum) if checksum else None
     if ready and ready.exists():
-        advance = partial(_advance, task.operation, ready.stat().st_size, "checksum")
-        with store.adopt(document.id, ready, agent.settings.image_max_bytes, advance) as part:
-            _take(agent, document, part, source, None)
+        advance = partial(importing.advance, task.operation, ready.stat().st_size, "checksum")
+        with store.adopt(document.id, ready, host.settings.image_max_bytes, advance) as part:
+            importing.take(host, document, part, source, None)
         return
     with _filled(task, source) as (part, origin):
-        _take(agent, document, part, source, origin)
+        importing.take(host, document, part, source, origin)
 
 
 @contextmanager
-def _filled(task: Task, source: dict[str, Any]) -> Iterator[tuple[Part, dict[str, Any] | None]]:
+def _filled(task: Task, source: dict[str, Any]) -> Iterator[tuple[ContentPart, dict[str, Any] | None]]:
     """A part with the content of *source*, and what identifies the file that it was read from."""
-    settings = task.agent.settings
+    settings = task.host.settings
     with sources.open_source(source, settings.image_paths, settings.image_max_bytes) as opened, \
-            _store(task.agent).part(task.document.id, opened.length) as part:
-        advance = partial(_advance, task.operation, opened.length, "download" if "url" in source else "copy")
+            importing.store(task.host).part(task.document.id, opened.length) as part:
+        advance = partial(importing.advance, task.operation, opened.length, "download" if "url" in source else "copy")
         part.fill(opened.chunks, opened.length, settings.image_max_bytes, advance)
         yield part, opened.origin
 
 
-def _checked(agent: Agent, want: Fields, part: Part) -> content.Facts:
-    """What the part is, settled on disk. Raises ``ImageRefused`` or ``InvalidField`` unless it is what is wanted."""
-    part.check(want.get("checksum"))
-    facts = content.inspect(part.head(), part.size, agent.settings.image_max_virtual_bytes, want.get("disk_format"))
-    _check_boot(want, facts.format)
-    part.settle()
-    return facts
-
-
-def _take(agent: Agent, document: Document, part: Part, source: dict[str, Any], origin: dict[str, Any] | None) -> None:
-    """Check what was written and make it the image's content. Changes nothing before all checks have passed."""
-    want, claimed = document.want, document.want.get("checksum")
-    facts = _checked(agent, want, part)
-    store = _store(agent)
-    file = store.path(document.id, part.digests["sha256"])
-    want.update(checksum=claimed or f"sha256:{part.digests['sha256']}", disk_format=facts.format)
-    document.state.update(
-        file=str(file), size=part.size, virtual_size=facts.virtual_size, disk_format=facts.format,
-        digests=part.digests, source=source, origin=origin, pinned=claimed is not None, status="active")
-    want.pop("source", None)
-    agent.hypervisor.permit([part.path])
-    with store.still():
-        agent.documents.write(document)  # before the file has its name: after a crash that is no orphan
-        store.commit(document.id, part)
-
-
 def _drop(task: Task) -> None:
     """Remove the content. Servers that were made from it hold it by their own links."""
-    anew = None if task.document.deleting else task.document.state.get(ANEW)
-    if anew:
-        _make_ready(task, anew)
+    replacement = None if task.document.deleting else task.document.state.get(REPLACEMENT)
+    if replacement:
+        _make_ready(task, replacement)
     file = Path(task.document.state["file"])
     file.unlink(missing_ok=True)
     with suppress(OSError):
@@ -262,21 +198,21 @@ def _drop(task: Task) -> None:
 def _make_ready(task: Task, want: Fields) -> None:
     """Load what is to take the place of the content that goes. When that fails, what is there stays as it is. (A
     local file was read whole before; of an upload nobody knows when it comes.)"""
-    agent, document, source = task.agent, task.document, want.get("source") or UPLOAD
-    path = _store(agent).ready(document.id, want["checksum"])
+    host, document, source = task.host, task.document, want.get("source") or importing.UPLOAD
+    path = importing.store(host).ready(document.id, want["checksum"])
     if "url" not in source or path.exists():
         return
     try:
         with _filled(task, source) as (part, _origin):
-            _checked(agent, want, part)
-            _store(agent).keep_ready(part, path)
+            importing.checked_content(host, want, part)
+            importing.store(host).keep_ready(part, path)
     except Exception:
-        for note in (ANEW, "unfinished"):
+        for note in (REPLACEMENT, "unfinished"):
             document.state.pop(note, None)  # whoever notes the error keeps this
         raise
 
 
-def _new(agent: Agent, want: Fields, document: Document | None) -> None:
+def _new(host: LocalHost, want: Fields, document: Document | None) -> None:
     """Check the source of content that is not there yet."""
     source = want.get("source") or (document.state.get("source") if document else None)
     if source is None:
@@ -287,20 +223,20 @@ def _new(agent: Agent, want: Fields, document: Document | None) -> None:
         if not want.get("checksum"):
             raise InvalidField("checksum", "is required with source.url, as sha256:HEX or sha512:HEX")
     elif "path" in source:
-        with sources.open_file(source["path"], agent.settings.image_paths) as file:
-            _look(agent, file, want.get("disk_format"))
+        with sources.open_file(source["path"], host.settings.image_paths) as file:
+            _look(host, file, want.get("disk_format"))
     elif source["upload"] is not True:
         raise InvalidField("source.upload", "must be true; give a path or a url otherwise")
 
 
-def _look(agent: Agent, file: BufferedReader, claimed: str | None) -> content.Facts:
+def _look(host: LocalHost, file: BufferedReader, claimed: str | None) -> content.Facts:
     head = file.read(content.HEAD)
     size = file.seek(0, 2)
     file.seek(0)
-    return content.inspect(head, size, agent.settings.image_max_virtual_bytes, claimed)
+    return content.inspect(head, size, host.settings.image_max_virtual_bytes, claimed)
 
 
-def _same(agent: Agent, want: Fields, document: Document) -> None:
+def _same(host: LocalHost, want: Fields, document: Document) -> None:
     """Bring *want* to the words of *document* where it means the content that is there; else let it differ.
 
     A source says nothing more once its content is there, except that a local file may have changed since."""
@@ -310,15 +246,15 @@ def _same(agent: Agent, want: Fields, document: Document) -> None:
     if state["digests"][name] == digest:
         want["checksum"] = document.want["checksum"]
         if source and "path" in source:
-            _compare(agent, want, document, source)
+            _compare(host, want, document, source)
 
 
-def _compare(agent: Agent, want: Fields, document: Document, source: dict[str, Any]) -> None:
+def _compare(host: LocalHost, want: Fields, document: Document, source: dict[str, Any]) -> None:
     state = document.state
-    with sources.open_file(source["path"], agent.settings.image_paths) as file:
+    with sources.open_file(source["path"], host.settings.image_paths) as file:
         if sources.origin(source["path"], file) == state["origin"]:
             return
-        facts = _look(agent, file, None)
+        facts = _look(host, file, None)
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found == state["digests"]["sha256"]:
         return
@@ -331,25 +267,15 @@ def _compare(agent: Agent, want: Fields, document: Document, source: dict[str, A
         want["disk_format"] = facts.format
 
 
-def _part(agent: Agent, field: str, reference: str, format: str) -> str:
+def _part(host: LocalHost, field: str, reference: str, format: str) -> str:
     """The uuid of the image *reference*, which must be of *format* and have its content."""
-    found = agent.documents.standing("image", reference)
+    found = host.documents.standing("image", reference)
     if found is None:
         missing(InvalidField(field, "must name an image of this host", reference), "image", reference)
         return reference
-    if not _stored(found):
+    if not importing.stored(found):
         raise InvalidField(field, "must name an image that is active; send its content first", reference)
     if found.state["disk_format"] != format:
         raise InvalidField(field, f"must name an image of format {format}, and this one is "
                                   f"{found.state['disk_format']}", reference)
     return found.id
-
-
-def _check_boot(want: Fields, format: str | None) -> None:
-    """Kernel, ramdisk and command line belong together. *format* ``None``: not known yet."""
-    if want.get("kernel") and format in ("iso", "aki", "ari"):
-        raise InvalidField("kernel", f"is for disks only, and this image is {format}")
-    if want.get("ramdisk") and not want.get("kernel") and format != "aki" and format is not None:
-        raise InvalidField("ramdisk", "needs a kernel")
-    if want.get("cmdline") and not want.get("kernel") and format not in ("aki", None):
-        raise InvalidField("cmdline", "needs a kernel, or an image of format aki")

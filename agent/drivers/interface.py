@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent import reconcile, servers
+from magnetar_agent import servers
 from magnetar_core.errors import Ambiguous, Immutable, InvalidField, NotFound
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import InterfaceAttachment, Server
@@ -17,88 +17,86 @@ from magnetar_core.reconcile import check_mode, missing
 from .document import DocumentDriver
 
 if TYPE_CHECKING:
-    from magnetar_agent.agent import Agent
-    from magnetar_agent.documents import Document
+    from magnetar_agent.documents import Document, Fields
+    from magnetar_agent.host import LocalHost
     from magnetar_agent.operations import Operation
-
-    from . import Fields
 
 #: Namespace of the uuids of NICs: one for each server and MAC.
 NAMESPACE = uuid.UUID("c1d9f6de-5a0b-5d7c-8b8e-52540093be11")
-CARD = ("network", "bridge", "mac", "model", "tag", "address")
+NIC_FIELDS = ("network", "bridge", "mac", "model", "tag", "address")
 #: What says which NIC is meant, the surest first.
 MARKS = ("mac", "network", "bridge")
 
 
 class InterfaceDriver(DocumentDriver):
-    """See ``drivers.Part``."""
+    """A ``SubresourceDriver``: the NICs of a server are in its document."""
 
     def __init__(self) -> None:
         super().__init__(InterfaceAttachment)
 
-    def ensure(self, agent: Agent, key: str, want: Fields | None, permissions: Mapping[str, Any], dry_run: bool,
+    def ensure(self, host: LocalHost, key: str, want: Fields | None, permissions: Mapping[str, Any], dry_run: bool,
                operation: Operation) -> Result:
         """Let the server have the NIC, or not."""
         if want is None:
-            return self._remove(agent, key, dry_run, operation)
+            return self._remove(host, key, dry_run, operation)
         given: Fields = self.kind.check(want)
-        card = {name: given[name] for name in CARD if name in given}
-        if ("network" in card) == ("bridge" in card) and "mac" not in card:
+        wanted = {name: given[name] for name in NIC_FIELDS if name in given}
+        if ("network" in wanted) == ("bridge" in wanted) and "mac" not in wanted:
             raise InvalidField("network", "or bridge must say where the NIC goes, and not both")
-        server = agent.documents.standing("server", given["server"])
+        server = host.documents.standing("server", given["server"])
         warnings: list[str] = []
         if server is None:
             with check_mode(dry_run, warnings):
                 missing(InvalidField("server", "must name a server of this host", given["server"]), "server",
                         given["server"])
             steps = [Step("record", "record the NIC"), Step("plug", "change the NICs"), Step("define", "define")]
-            return Result(steps, diff({}, given), self._shown(None, card, []), warnings)
+            return Result(steps, diff({}, given), self._shown(None, wanted, []), warnings)
 
         def revised(document: Document) -> Fields:
-            return {"networks": _with(document, card, str(permissions["on_immutable"]), warnings)}
+            return {"networks": _with(document, wanted, str(permissions["on_immutable"]), warnings)}
 
-        done = reconcile.revise(agent, Server, server.id, revised, dry_run, operation)
+        done = host.revise(Server, server.id, revised, dry_run, operation)
         before = {nic["mac"]: nic for nic in server.want["networks"]}
         nics = (done.resource or {}).get("networks") or []
-        found = _matching(nics, card) or [nic for nic in nics if nic["mac"] not in before]
-        shown = self._shown(server, found[-1], self._addresses(agent, found[-1])) if found else None
+        found = _matching(nics, wanted) or [nic for nic in nics if nic["mac"] not in before]
+        shown = self._shown(server, found[-1], self._addresses(host, found[-1])) if found else None
         old = before.get(found[-1]["mac"]) if found else None
-        changes = diff(old, {**old, **card}) if old else diff({}, {"server": given["server"], **card})
+        changes = diff(old, {**old, **wanted}) if old else diff({}, {"server": given["server"], **wanted})
         return Result(done.steps, changes if done.steps else [], shown, [*warnings, *done.warnings])
 
-    def _remove(self, agent: Agent, key: str, dry_run: bool, operation: Operation) -> Result:
-        server, nic = self._find(agent, key)
+    def _remove(self, host: LocalHost, key: str, dry_run: bool, operation: Operation) -> Result:
+        server, nic = self._find(host, key)
         if server is None or nic is None:
             return Result([], [], None)
-        shown = self._shown(server, nic, self._addresses(agent, nic))
+        shown = self._shown(server, nic, self._addresses(host, nic))
 
         def revised(document: Document) -> Fields:
             return {"networks": [one for one in document.want["networks"] if one["mac"] != nic["mac"]]}
 
-        done = reconcile.revise(agent, Server, server.id, revised, dry_run, operation)
+        done = host.revise(Server, server.id, revised, dry_run, operation)
         return Result(done.steps, diff({"server": server.name, **nic}, {}), shown, done.warnings)
 
-    def one(self, agent: Agent, key: str) -> Fields:
+    def one(self, host: LocalHost, key: str) -> Fields:
         """The NIC that *key* names. Raises ``NotFound``."""
-        server, nic = self._find(agent, key)
+        server, nic = self._find(host, key)
         if server is None or nic is None:
             raise NotFound(f"There is no NIC {key!r} on this host. Its key is SERVER:MAC, SERVER:NETWORK or "
                            "SERVER:BRIDGE.", kind=self.kind.noun, key=key)
-        return self._shown(server, nic, self._addresses(agent, nic))
+        return self._shown(server, nic, self._addresses(host, nic))
 
-    def every(self, agent: Agent) -> list[Fields]:
+    def every(self, host: LocalHost) -> list[Fields]:
         """All NICs of all servers."""
-        look = servers.Snapshot(agent, {})
+        look = servers.DomainsView(host, {})
         return [self._shown(server, nic, _of(nic, look.addresses(server.want["networks"])))
-                for server in agent.documents.list("server") for nic in server.want["networks"]]
+                for server in host.documents.list("server") for nic in server.want["networks"]]
 
-    def _find(self, agent: Agent, key: str) -> tuple[Document | None, Fields | None]:
-        for server in agent.documents.list("server"):
+    def _find(self, host: LocalHost, key: str) -> tuple[Document | None, Fields | None]:
+        for server in host.documents.list("server"):
             for nic in server.want["networks"]:
                 if key.lower() == identity(server.id, nic["mac"]):
                     return server, nic
         for at in [at for at, letter in enumerate(key) if letter == ":"]:
-            found = agent.documents.find("server", key[:at])
+            found = host.documents.find("server", key[:at])
             if found is None:
                 continue
             mark = key[at + 1:]
@@ -110,8 +108,8 @@ class InterfaceDriver(DocumentDriver):
             return found, nics[0] if nics else None
         return None, None
 
-    def _addresses(self, agent: Agent, nic: Fields) -> list[Fields]:
-        return _of(nic, servers.Snapshot(agent, {}).addresses([nic]))
+    def _addresses(self, host: LocalHost, nic: Fields) -> list[Fields]:
+        return _of(nic, servers.DomainsView(host, {}).addresses([nic]))
 
     def _shown(self, server: Document | None, nic: Fields, addresses: list[Fields]) -> Fields:
         mac = nic.get("mac", "")
@@ -130,34 +128,34 @@ def _of(nic: Fields, addresses: dict[str, list[Fields]]) -> list[Fields]:
     return [one for found in addresses.values() for one in found if one["mac"] == nic["mac"]]
 
 
-def _matching(nics: list[Fields], card: Fields) -> list[Fields]:
-    """The NICs that *card* means: the one with its MAC, or those at its network or bridge."""
-    if "mac" in card:
-        return [nic for nic in nics if nic["mac"] == card["mac"]]
-    return [nic for nic in nics if all(nic.get(name) == card.get(name) for name in ("network", "bridge"))]
+def _matching(nics: list[Fields], wanted: Fields) -> list[Fields]:
+    """The NICs that *wanted* means: the one with its MAC, or those at its network or bridge."""
+    if "mac" in wanted:
+        return [nic for nic in nics if nic["mac"] == wanted["mac"]]
+    return [nic for nic in nics if all(nic.get(name) == wanted.get(name) for name in ("network", "bridge"))]
 
 
-def _with(document: Document, card: Fields, policy: str, warnings: list[str]) -> list[Fields]:
-    """The NICs of the server with *card* among them."""
+def _with(document: Document, wanted: Fields, policy: str, warnings: list[str]) -> list[Fields]:
+    """The NICs of the server with *wanted* among them."""
     nics: list[Fields] = document.want["networks"]
-    found = _matching(nics, card)
+    found = _matching(nics, wanted)
     if not found:
-        if "network" not in card and "bridge" not in card:
+        if "network" not in wanted and "bridge" not in wanted:
             raise InvalidField("network", "or bridge must say where the new NIC goes")
-        return [*nics, card]
+        return [*nics, wanted]
     old = found[0]
-    differing = [name for name in card if card[name] != old.get(name)]
+    differing = [name for name in wanted if wanted[name] != old.get(name)]
     if not differing:
         return nics
     if differing == ["address"]:  # the guest keeps the NIC and is given another address
-        return [{**old, **card} if nic is old else nic for nic in nics]
-    words = ", ".join(f"{name} cannot change from {old.get(name)!r} to {card[name]!r}" for name in differing)
+        return [{**old, **wanted} if nic is old else nic for nic in nics]
+    words = ", ".join(f"{name} cannot change from {old.get(name)!r} to {wanted[name]!r}" for name in differing)
     if policy == "fail":
         raise Immutable(f"The NIC {old['mac']} of server {document.name!r}: {words}. Set on_immutable to recreate (the "
                         "guest sees it go and come) or to ignore.", fields=differing)
     if policy == "ignore":
         warnings.append(f"The NIC {old['mac']} of server {document.name!r}: {words}; ignored, as on_immutable says.")
         return nics
-    kept = {} if {"network", "bridge"} & set(card) else {n: old[n] for n in ("network", "bridge") if n in old}
-    new = {"mac": old["mac"], "model": old["model"], **kept, **card}
+    kept = {} if {"network", "bridge"} & set(wanted) else {n: old[n] for n in ("network", "bridge") if n in old}
+    new = {"mac": old["mac"], "model": old["model"], **kept, **wanted}
     return [new if nic is old else nic for nic in nics]

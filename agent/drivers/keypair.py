@@ -19,10 +19,8 @@ from magnetar_core.kinds import Keypair
 from .document import DocumentDriver
 
 if TYPE_CHECKING:
-    from magnetar_agent.agent import Agent
-    from magnetar_agent.documents import Document
-
-    from . import Fields
+    from magnetar_agent.documents import Document, Fields
+    from magnetar_agent.host import LocalHost
 
 RSA_BITS = (1024, 16384)
 #: Size of the point of each curve, uncompressed.
@@ -46,13 +44,13 @@ class KeypairDriver(DocumentDriver):
     def __init__(self) -> None:
         super().__init__(Keypair)
 
-    def complete(self, agent: Agent, want: Fields, document: Document | None) -> Fields:
+    def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
         """Check the key and bring it to normal form."""
         return {**want, "public_key": normal(want["public_key"])}
 
-    def show(self, agent: Agent, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
+    def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
         """The key and its fingerprints."""
-        shown = super().show(agent, document, have, snapshot)
+        shown = super().show(host, document, have, snapshot)
         blob = base64.b64decode(document.want["public_key"].split(" ", 2)[1])
         return {**shown, "fingerprint": sha256(blob), "fingerprint_md5": md5(blob)}
 

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""migration: one half of a server's way from one host to another; see ``migrations``."""
+"""migration: this host's half of a migration, source or target; see ``migrations``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.drivers import Fields, Verb
-from magnetar_agent.migrations import NATIVE, home, source, target
+from magnetar_agent.documents import Fields
+from magnetar_agent.migrations import NATIVE, source, source_cleanup, target
+from magnetar_agent.task import Verb
 from magnetar_core.errors import InUse
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import Migration
@@ -15,11 +16,11 @@ from magnetar_core.kinds.migration import PHASES
 from magnetar_core.plan import Step
 
 if TYPE_CHECKING:
-    from magnetar_agent.agent import Agent
     from magnetar_agent.documents import Document
+    from magnetar_agent.host import LocalHost
 
-#: For each side and phase: what the document's state says when it is reached, and the verb that reaches it.
-WAY: Mapping[str, tuple[tuple[str, str, str], ...]] = {
+#: For each side: phase, the note in the document's state when it is reached, and the verb that reaches it.
+PHASE_VERBS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
     "source": (("prepared", "claimed", "claim"), ("moved", "moved", "move"), ("settled", "left", "leave")),
     "target": (("prepared", "prepared", "prepare"), ("settled", "settled", "settle")),
 }
@@ -28,9 +29,9 @@ TEXT = {
     "prepare": "let the server in", "settle": "close the way", "recover": "take the server back",
     "abandon": "forget what has come",
 }
-BACK = {"source": "recover", "target": "abandon"}
+ABORT_VERBS = {"source": "recover", "target": "abandon"}
 VERBS: Mapping[str, Callable[..., None]] = {
-    "claim": source.claim, "move": source.move, "leave": home.leave, "recover": home.recover,
+    "claim": source.claim, "move": source.move, "leave": source_cleanup.leave, "recover": source_cleanup.recover,
     "prepare": target.prepare, "settle": target.settle, "abandon": target.abandon,
 }
 #: Ended migrations that are kept as a record.
@@ -43,11 +44,11 @@ def plan(want: Fields | None, have: Fields | None) -> Iterator[Step]:
     Phases are reached in order, and what is reached is not undone by asking for less."""
     if want is None:
         have = have or {"done": (), "side": "source"}
-        if WAY[have["side"]][-1][1] not in have["done"] and have["done"]:
-            yield Step(BACK[have["side"]], TEXT[BACK[have["side"]]])
+        if PHASE_VERBS[have["side"]][-1][1] not in have["done"] and have["done"]:
+            yield Step(ABORT_VERBS[have["side"]], TEXT[ABORT_VERBS[have["side"]]])
         return
     done = (have or {}).get("done", ())
-    for phase, mark, verb in WAY[want["side"]]:
+    for phase, mark, verb in PHASE_VERBS[want["side"]]:
         if PHASES.index(phase) <= PHASES.index(want["phase"]) and mark not in done:
             yield Step(verb, TEXT[verb])
 
@@ -59,61 +60,61 @@ class MigrationDriver:
     unique_names = False
     verbs: Mapping[str, Verb] = VERBS
 
-    def locate(self, agent: Agent, key: str) -> str:
+    def locate(self, host: LocalHost, key: str) -> str:
         """Keys are uuids."""
         return key
 
-    def complete(self, agent: Agent, want: Fields, document: Document | None) -> Fields:
+    def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
         """Refuse what cannot be done, before anything is. Phases never go back."""
         if document is None or (want["side"] == "source" and not document.state.get("claimed")
                                 and not document.state.get("moved")):
-            agent.links.required()
+            host.links.required()
             id = document.id if document else want.get("id")
             if want["side"] == "source":
-                want = {**want, "manifest": source.manifest(agent, source.check(agent, want, id))}
+                want = {**want, "manifest": source.manifest(host, source.check_source(host, want, id))}
             else:
-                target.check(agent, want)
+                target.check_target(host, want)
         elif document.state.get("claimed") or want["side"] == "target":
             least = max(want["phase"], document.want["phase"], key=PHASES.index)
             want = {**want, "phase": least}
         return want
 
-    def anew(self, agent: Agent, want: Fields, given: Fields, document: Document) -> None:
-        """Another move that is as this one was."""
+    def check_replacement(self, host: LocalHost, want: Fields, given: Fields, document: Document) -> None:
+        """A migration is never recreated."""
 
-    def release(self, agent: Agent, document: Document) -> None:
+    def release(self, host: LocalHost, document: Document) -> None:
         """What has arrived must be settled first."""
         if document.state.get("moved") and not document.state.get("left"):
             raise InUse("The server has gone to the target, and this half is not settled. Run the migration again; it "
                         "goes on where it was.")
 
-    def snapshot(self, agent: Agent, document: Document | None = None) -> Any:
+    def snapshot(self, host: LocalHost, document: Document | None = None) -> Any:
         """Nothing to look at."""
         return None
 
-    def sweep(self, agent: Agent) -> None:
+    def sweep(self, host: LocalHost) -> None:
         """Forget the oldest records of ended migrations."""
-        ended = sorted((d for d in agent.documents.list("migration") if _ended(d)), key=lambda d: d.updated_at)
+        ended = sorted((d for d in host.documents.list("migration") if _ended(d)), key=lambda d: d.updated_at)
         for document in ended[:-KEPT]:
-            agent.documents.remove(document)
+            host.documents.remove(document)
 
-    def left(self, agent: Agent) -> list[str]:
+    def left(self, host: LocalHost) -> list[str]:
         """Records lie in no file but their document's."""
         return []
 
-    def observe(self, agent: Agent, document: Document, snapshot: Any = None) -> Fields | None:
+    def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
         """What has been reached."""
-        done = tuple(mark for _phase, mark, _verb in WAY[document.want["side"]] if document.state.get(mark))
+        done = tuple(mark for _phase, mark, _verb in PHASE_VERBS[document.want["side"]] if document.state.get(mark))
         return {**document.want, "done": done}
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
         """See ``plan`` of this module."""
         return plan(want, have)
 
-    def show(self, agent: Agent, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
+    def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
         """The document, and how far it is."""
-        progress = agent.progress.get(document.id)
-        known = {**document.want, "id": document.id, "name": document.name, "host": agent.host_name,
+        progress = host.progress.get(document.id)
+        known = {**document.want, "id": document.id, "name": document.name, "host": host.name,
                  "created_at": document.created_at, "updated_at": document.updated_at,
                  "fault": document.state.get("fault"), "progress": progress, "status": _status(document, progress),
                  NATIVE: document.state.get(NATIVE)}

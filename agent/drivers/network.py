@@ -13,7 +13,7 @@ from ipaddress import IPv4Network
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.networks import NetworkSeen, NetworkSpec
-from magnetar_agent.servers import fixed
+from magnetar_agent.servers.addresses import dhcp_hosts
 from magnetar_core import addresses
 from magnetar_core.errors import Conflict, InUse, InvalidField
 from magnetar_core.kinds import Network
@@ -24,17 +24,16 @@ from .document import DocumentDriver
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from magnetar_agent.agent import Agent
-    from magnetar_agent.documents import Document
-
-    from . import Fields, Task, Verb
+    from magnetar_agent.documents import Document, Fields
+    from magnetar_agent.host import LocalHost
+    from magnetar_agent.task import Task, Verb
 
 MTU_MIN = 576
 _DOMAIN = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}(?<!-))*")
 
 
 @dataclass(frozen=True)
-class Seen:
+class HostNetworks:
     """One look at the host: libvirt networks by name, and bridges."""
 
     networks: Mapping[str, NetworkSeen]
@@ -48,37 +47,37 @@ class NetworkDriver(DocumentDriver):
         super().__init__(Network)
         self.verbs: Mapping[str, Verb] = {"make": _make, "remove": _remove}
 
-    def complete(self, agent: Agent, want: Fields, document: Document | None) -> Fields:
+    def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
         """Fill in addresses, draw the name of the bridge, and refuse what cannot work on this host."""
         want = _renewed(want, document.want) if document else dict(want)
         if document is None:
-            _check_name(want["name"], agent.hypervisor.networks())
+            _check_name(want["name"], host.hypervisor.networks())
         if want["mode"] == "bridge":
-            return _existing(agent, want)
+            return _existing(host, want)
         net = addresses.network(want)
         if document is None or want["cidr"] != document.want.get("cidr"):
-            _check_free(agent, want, net, document)
+            _check_free(host, want, net, document)
         if document is None or want.get("bridge") != document.want.get("bridge"):
-            want["bridge"] = _bridge(agent, want.get("bridge"), document)
+            want["bridge"] = _bridge(host, want.get("bridge"), document)
         _dhcp(want, net)
         _check_rest(want)
         return want
 
-    def release(self, agent: Agent, document: Document) -> None:
+    def release(self, host: LocalHost, document: Document) -> None:
         """Refused while a server has a NIC on it."""
-        users = [server.name for server in agent.documents.list("server")
+        users = [server.name for server in host.documents.list("server")
                  if any(nic.get("network") in (document.id, document.name) for nic in server.want.get("networks", []))]
         if users:
             raise InUse(f"Network {document.name!r} is used by {', '.join(users)}. Remove these servers, or their NICs "
                         "on it, first.", users=users)
 
-    def snapshot(self, agent: Agent, document: Document | None = None) -> Seen:
+    def snapshot(self, host: LocalHost, document: Document | None = None) -> HostNetworks:
         """Networks and bridges of the host."""
-        return Seen(agent.hypervisor.networks(), agent.hypervisor.bridges())
+        return HostNetworks(host.hypervisor.networks(), host.hypervisor.bridges())
 
-    def observe(self, agent: Agent, document: Document, snapshot: Any = None) -> Fields | None:
+    def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
         """The document, and whether it is *made* (in libvirt, by us), *active*, and starts by itself."""
-        seen: Seen = snapshot or self.snapshot(agent)
+        seen: HostNetworks = snapshot or self.snapshot(host)
         if document.want["mode"] == "bridge":
             return {**document.want, "made": False, "active": document.want["bridge"] in seen.bridges}
         network = seen.networks.get(document.name)
@@ -95,9 +94,9 @@ class NetworkDriver(DocumentDriver):
         elif want["mode"] != "bridge" and not (have and made and have["active"] and have["autostart"]):
             yield Step("make", "start the libvirt network" if made else "make the libvirt network")
 
-    def show(self, agent: Agent, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
+    def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
         """The document, and whether it is up. Before it is made: as it will be."""
-        shown = super().show(agent, document, have, snapshot)
+        shown = super().show(host, document, have, snapshot)
         active = (have or {}).get("active", True)
         return {**shown, "active": active, "managed": document.want["mode"] != "bridge"}
 
@@ -105,15 +104,15 @@ class NetworkDriver(DocumentDriver):
 def _make(task: Task) -> None:
     want = task.document.want
     net = IPv4Network(want["cidr"])
-    task.agent.hypervisor.make_network(NetworkSpec(
+    task.host.hypervisor.make_network(NetworkSpec(
         uuid=task.document.id, name=want["name"], mode=want["mode"], bridge=want["bridge"],
         address=str(net.network_address + 1), prefix=net.prefixlen, dhcp_start=want["dhcp_start"],
         dhcp_end=want["dhcp_end"], domain=want["domain"], mtu=want["mtu"],
-        hosts=fixed.hosts(task.agent, task.document) if want["dhcp"] else ()))
+        hosts=dhcp_hosts(task.host, task.document) if want["dhcp"] else ()))
 
 
 def _remove(task: Task) -> None:
-    task.agent.hypervisor.remove_network(task.document.name)
+    task.host.hypervisor.remove_network(task.document.name)
 
 
 def _renewed(want: Fields, old: Fields) -> Fields:
@@ -135,38 +134,38 @@ def _check_name(name: str, networks: Mapping[str, NetworkSeen]) -> None:
                        "name, or remove that one with virsh net-destroy and net-undefine.")
 
 
-def _existing(agent: Agent, want: Fields) -> Fields:
+def _existing(host: LocalHost, want: Fields) -> Fields:
     """Mode bridge: the bridge must be there, and its addresses are not ours to set."""
     if not want.get("bridge"):
         raise InvalidField("bridge", "is required with mode bridge")
     for name in ("cidr", "dhcp", "dhcp_start", "dhcp_end", "domain", "mtu"):
         if want.get(name):
             raise InvalidField(name, "is for the modes nat and isolated; an existing bridge is used as it is")
-    bridges = agent.hypervisor.bridges()
+    bridges = host.hypervisor.bridges()
     if want["bridge"] not in bridges:
         there = f"has {', '.join(sorted(bridges))}" if bridges else "has none"
         raise InvalidField("bridge", f"must be an existing bridge of the host, which {there}", want["bridge"])
     return {**want, "dhcp": False, "dhcp_start": None, "dhcp_end": None}
 
 
-def _check_free(agent: Agent, want: Fields, net: IPv4Network, document: Document | None) -> None:
+def _check_free(host: LocalHost, want: Fields, net: IPv4Network, document: Document | None) -> None:
     """Refuse addresses of another network document, or that the host reaches directly by a device of its own."""
-    for other in agent.documents.list("network"):
+    for other in host.documents.list("network"):
         cidr = other.want.get("cidr")
         if cidr and (document is None or other.id != document.id) and net.overlaps(IPv4Network(cidr)):
             raise InvalidField("cidr", f"overlaps with {cidr} of network {other.name!r}", want["cidr"])
     own = document.want.get("bridge") if document else None
-    for device, route in agent.hypervisor.routes():
+    for device, route in host.hypervisor.routes():
         if device != own and net.overlaps(route):
             raise InvalidField("cidr", f"overlaps with {route}, which the host has on {device}", want["cidr"])
 
 
-def _bridge(agent: Agent, given: str | None, document: Document | None) -> str:
+def _bridge(host: LocalHost, given: str | None, document: Document | None) -> str:
     """The name of the bridge to make: *given* if it is free, else the first free ``magbr<N>``."""
-    others = [other.want.get("bridge") for other in agent.documents.list("network")
+    others = [other.want.get("bridge") for other in host.documents.list("network")
               if document is None or other.id != document.id]
-    taken = {*agent.hypervisor.bridges(), *filter(None, others),
-             *(network.bridge for network in agent.hypervisor.networks().values() if network.bridge)}
+    taken = {*host.hypervisor.bridges(), *filter(None, others),
+             *(network.bridge for network in host.hypervisor.networks().values() if network.bridge)}
     if given in taken:
         raise InvalidField("bridge", "must be a name that no bridge of the host has; leave it out to have one drawn",
                            given)

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent import hypervisor as hv
 from magnetar_agent import servers
-from magnetar_agent.drivers import Fields, Verb
+from magnetar_agent.documents import Fields
 from magnetar_agent.migrations import refuse_while_it_moves
-from magnetar_agent.servers import blocks, choose, fixed, hold, remake, rescue, spec, verbs
+from magnetar_agent.servers import addresses, block_devices, image_links, rescue, resize, resolve, spec, verbs
+from magnetar_agent.servers.rebuild import missing_image
+from magnetar_agent.task import Verb
 from magnetar_core.errors import Conflict
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import Server
@@ -31,8 +33,8 @@ from magnetar_core.power import (
 from magnetar_core.power import status as status_word
 
 if TYPE_CHECKING:
-    from magnetar_agent.agent import Agent
     from magnetar_agent.documents import Document
+    from magnetar_agent.host import LocalHost
 
 
 #: The words of the steps, for people.
@@ -51,7 +53,7 @@ TEXT = {
 def plan(want: Fields | None, have: Fields | None) -> Iterator[Step]:
     """Yield the steps from *have* to *want*. *have* is ``observe``'s view: the server's fields as they are, and
     ``power`` (``missing`` without a domain), ``todo`` (files to make), ``lost`` (files gone), the sizes of disks
-    (``remake.seen``), ``rescue.seen``, ``transient`` (undefined from outside: it would go when it stops), ``gone`` (an
+    (``resize.seen``), ``rescue.seen``, ``transient`` (undefined from outside: it would go when it stops), ``gone`` (an
     image that is no longer here), and what the caller allows or asks for besides: ``allow_reboot``, ``rebuild``.
 
     Raises ``Conflict`` or ``Immutable`` where there is no way that loses nothing.
@@ -79,50 +81,56 @@ def _gone(have: Fields | None) -> Iterator[str]:
 
 def _there(want: Fields, have: Fields) -> Iterator[str]:
     power, rebuild = have["power"], have.get("rebuild")
-    if rebuild and blocks.root(want):
+    if rebuild and block_devices.root(want):
         raise Conflict(f"The root disk of server {want['name']!r} is a volume, which a rebuild would not make anew. "
                        "Make another server, or change what the volume holds.")
-    remake.check(want, have)
-    sizes = tuple(remake.steps(want, have))
+    resize.check_disks(want, have)
+    sizes = tuple(resize.steps(want, have))
     differs = [] if power == MISSING else _differs(want, have)
     rescues = rescue.verbs(want, have)
-    rescue.check(want, have, bool(sizes) or "flavor" in differs)
+    rescue.check_changes(want, have, bool(sizes) or "flavor" in differs)
     plugs = differs == ["networks"] and not (sizes or rebuild or rescues) and {power, want["power"]} <= {*LIVE}
-    if not plugs and (differs or sizes or rebuild or rescues) and power in (*LIVE, SUSPENDED):
+    changes = bool(differs or sizes or rebuild or rescues)
+    if not plugs and changes and power in (*LIVE, SUSPENDED):
         yield from _off(want, have, differs or ["flavor"])
         power = OFF
-    if rebuild:
-        if power == CRASHED:
-            yield "destroy"
-            power = OFF
-        yield "wipe"
-    if "drop_swap" in sizes:
-        yield "drop_swap"
-    if blocks.items(want) and not have.get("volumes_made"):
-        yield "volumes"
-    if rebuild or set(have["todo"]) - {"config.iso"} or remake.adds(want, have):
-        yield "disks"
-    if (rebuild or "config.iso" in have["todo"]) and want["config_drive"]:
-        yield "drive"
-    yield from fixed.verbs(want, have)
+    if rebuild and power == CRASHED:
+        yield "destroy"
+        power = OFF
+    yield from _files(want, have, sizes)
+    yield from addresses.verbs(want, have)
     yield from ("plug",) * plugs
     yield from (verb for verb in (*sizes, *rescues) if verb not in ("drop_swap", "unrescue"))
     told = [name for name in ("name", "description") if want[name] != have.get(name)]
     if power == MISSING or have.get("transient") or differs or told or rebuild or rescues:
         yield "define"
-    if "unrescue" in rescues:
-        yield "unrescue"
-    if rebuild:
-        yield "rebuilt"
+    yield from (verb for verb in rescues if verb == "unrescue")
+    yield from ("rebuilt",) * bool(rebuild)
     if power == CRASHED and want["power"] != OFF:
         yield "destroy"
     yield from verbs_between(OFF if power in (MISSING, CRASHED) else power, want["power"])
 
 
+def _files(want: Fields, have: Fields, sizes: tuple[str, ...]) -> Iterator[str]:
+    """The verbs that make disks, volumes and config drive while the server is off. *sizes*: those of a resize."""
+    rebuild = have.get("rebuild")
+    if rebuild:
+        yield "wipe"
+    if "drop_swap" in sizes:
+        yield "drop_swap"
+    if block_devices.items(want) and not have.get("volumes_made"):
+        yield "volumes"
+    if rebuild or set(have["todo"]) - {"config.iso"} or resize.adds(want, have):
+        yield "disks"
+    if (rebuild or "config.iso" in have["todo"]) and want["config_drive"]:
+        yield "drive"
+
+
 def _differs(want: Fields, have: Fields) -> list[str]:
     """Fields that QEMU takes up at its next start only."""
-    found = ["flavor"] if remake.differs(want, have) else []
-    return found + ["networks"] * (fixed.without(want["networks"]) != fixed.without(have["networks"]))
+    found = ["flavor"] if resize.differs(want, have) else []
+    wanted, seen = addresses.without_addresses(want["networks"]), addresses.without_addresses(have["networks"])
+    return found + ["networks"] * (wanted != seen)
 
 
 def _off(want: Fields, have: Fields, names: list[str]) -> Iterator[str]:
@@ -145,40 +153,42 @@ class ServerDriver:
     unique_names = False
     verbs: Mapping[str, Verb] = verbs.VERBS
 
-    def locate(self, agent: Agent, key: str) -> str:
+    def locate(self, host: LocalHost, key: str) -> str:
         """Keys are names or uuids."""
         return key
 
-    def complete(self, agent: Agent, want: Fields, document: Document | None) -> Fields:
+    def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
         """Resolve flavor, image, networks, key and kind of virtualisation; draw MACs."""
         refuse_while_it_moves(document)
-        return choose.complete(agent, want, document)
+        return resolve.complete(host, want, document)
 
-    def anew(self, agent: Agent, want: Fields, given: Fields, document: Document) -> None:
+    def check_replacement(self, host: LocalHost, want: Fields, given: Fields, document: Document) -> None:
         """What it is made from must still be here; the server's own hold on it goes with the old one."""
         for field, image, old in (("image", want["image"], document.want["image"]),
                                   ("rescue", _rescue_image(want), _rescue_image(document.want))):
-            # What a dry run assumes is not here yet.
-            if image and not hold.whole(agent, image) and (image == old or agent.documents.get("image", image)):
+            # A dry run may assume an image that is not here yet.
+            if not image or not (image == old or host.documents.get("image", image)):
+                continue
+            if not image_links.is_complete(host, image):
                 raise Conflict(f"{field}: the image of server {document.name!r} is no longer on this host, or has no "
                                "content there, so the server cannot be made anew. Register it again and send its "
                                "content, or name another image.", field=field)
-        blocks.anew(agent, want, document)
+        block_devices.check_replacement(host, want, document)
 
-    def release(self, agent: Agent, document: Document) -> None:
+    def release(self, host: LocalHost, document: Document) -> None:
         """A server may go unless it is on its way to another host."""
         refuse_while_it_moves(document)
 
-    def snapshot(self, agent: Agent, document: Document | None = None) -> servers.Snapshot:
+    def snapshot(self, host: LocalHost, document: Document | None = None) -> servers.DomainsView:
         """All domains in one pass; leases and networks when first asked for."""
-        return servers.Snapshot(agent, servers.seen(agent, document.id) if document else agent.hypervisor.domains())
+        return servers.DomainsView(host, servers.seen(host, document.id) if document else host.hypervisor.domains())
 
-    def observe(self, agent: Agent, document: Document, snapshot: Any = None) -> Fields | None:
+    def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
         """The server's fields as domain and files show them."""
-        domain = snapshot.domains.get(document.id) if snapshot else agent.hypervisor.domain(document.id)
+        domain = snapshot.domains.get(document.id) if snapshot else host.hypervisor.domain(document.id)
         if domain is not None and not domain.owned:
             domain = None  # somebody else's: left alone, and defining ours is refused
-        folder = servers.folder(agent, document.id)
+        folder = servers.folder(host, document.id)
         needed = spec.files(document.want)
         absent = [name for name in needed if not (folder / name).exists()]
         made = document.state.get("made", [])
@@ -186,21 +196,21 @@ class ServerDriver:
             "power": MISSING,
             "todo": tuple(name for name in needed if name not in made),
             "lost": tuple(name for name in absent if name in made and name != "config.iso"),
-            **remake.seen(document),
+            **resize.seen(document),
         }
         if snapshot is None:  # somebody plans: whether a rebuild could use the image
-            have["gone"] = remake.gone(agent, document)
-        have.update(rescue.seen(agent, document, domain))
+            have["gone"] = missing_image(host, document)
+        have.update(rescue.seen(host, document, domain))
         if "config.iso" in absent and "config.iso" in made:
             have["todo"] += ("config.iso",)
         if domain is not None:
-            have.update(spec.seen(agent, document, domain))
+            have.update(spec.seen(host, document, domain))
             have["power"] = _power(document, domain)
             have["transient"] = not domain.persistent
-        look = snapshot or servers.Snapshot(agent, {})
-        have["attached"] = bool(look.volumes(document.id) or blocks.items(document.want))
-        have[fixed.RESERVED] = document.state.get(fixed.RESERVED, [])
-        have["told"] = bool(fixed.told_of(document))
+        look = snapshot or servers.DomainsView(host, {})
+        have["attached"] = bool(look.volumes(document.id) or block_devices.items(document.want))
+        have[addresses.RESERVED] = document.state.get(addresses.RESERVED, [])
+        have["told"] = bool(addresses.reservations_of(document))
         have["volumes_made"] = bool(document.state.get("volumes_made"))
         return have
 
@@ -208,37 +218,37 @@ class ServerDriver:
         """See ``plan`` of this module."""
         return plan(want, have)
 
-    def show(self, agent: Agent, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
+    def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
         """Nova's names for what it is and does."""
         want, state = document.want, document.state
         power = (have or {}).get("power", MISSING)
-        domains = snapshot or servers.Snapshot(agent, {})
+        domains = snapshot or servers.DomainsView(host, {})
         known = {
             **want,
-            "volumes_attached": [_attached(agent, one) for one in domains.volumes(document.id)],
+            "volumes_attached": [_attached(host, one) for one in domains.volumes(document.id)],
             "id": document.id, "name": document.name,
-            "image": {"id": want["image"], "name": _image_name(agent, want["image"]) or state.get("image_name")}
+            "image": {"id": want["image"], "name": _image_name(host, want["image"]) or state.get("image_name")}
             if want["image"] else None,
             **_condition(document, power, (have or {}).get("rescue")), "fault": state.get("fault"),
-            "host": agent.host_name, "instance_name": servers.domain_name(document.id),
+            "host": host.name, "instance_name": servers.domain_name(document.id),
             "addresses": domains.addresses(want["networks"], power == RUNNING),
-            "console_log": str(servers.folder(agent, document.id) / "console.log"),
+            "console_log": str(servers.folder(host, document.id) / "console.log"),
             "created_at": document.created_at, "updated_at": document.updated_at,
         }
         return {f.name: known.get(f.name) for f in Server.fields if SHOW in f.on}
 
-    def sweep(self, agent: Agent) -> None:
+    def sweep(self, host: LocalHost) -> None:
         """Leaves nothing that may be removed."""
 
-    def left(self, agent: Agent) -> list[str]:
+    def left(self, host: LocalHost) -> list[str]:
         """Folders of servers."""
-        return servers.orphan_files(agent)
+        return servers.orphan_files(host)
 
 
-def condition(agent: Agent, document: Document, domain: hv.Domain | None) -> Fields:
+def condition(host: LocalHost, document: Document, domain: hv.Domain | None) -> Fields:
     """The fields of the server that say how it is: power_state, status, status_reason."""
     power = MISSING if domain is None or not domain.owned else _power(document, domain)
-    return _condition(document, power, document.state.get("rescue") and rescue.seen(agent, document, None)["rescue"])
+    return _condition(document, power, document.state.get("rescue") and rescue.seen(host, document, None)["rescue"])
 
 
 def _condition(document: Document, power: str, rescued: Any) -> Fields:
@@ -250,12 +260,12 @@ def _condition(document: Document, power: str, rescued: Any) -> Fields:
 
 
 def _power(document: Document, domain: hv.Domain) -> str:
-    """What is seen; a stopped domain whose QEMU died is crashed until it is started again."""
+    """The power state; a stopped domain whose QEMU died is crashed until it is started again."""
     return CRASHED if domain.state == OFF and document.state.get("crashed") else domain.state
 
 
-def _attached(agent: Agent, one: Document) -> Fields:
-    volume = agent.documents.get("volume", one.want["volume"])
+def _attached(host: LocalHost, one: Document) -> Fields:
+    volume = host.documents.get("volume", one.want["volume"])
     return {"id": one.want["volume"], "name": volume.name if volume else "", "device": one.want["device"],
             "delete_on_termination": one.want["delete_on_termination"]}
 
@@ -264,6 +274,6 @@ def _rescue_image(want: Fields) -> str | None:
     return (want.get("rescue") or {}).get("image")
 
 
-def _image_name(agent: Agent, image: str) -> str | None:
-    found = agent.documents.get("image", image)
+def _image_name(host: LocalHost, image: str) -> str | None:
+    found = host.documents.get("image", image)
     return found.name if found else None

@@ -12,7 +12,19 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.migrations import refuse_while_it_moves
-from magnetar_agent.volumes import GIB, attaching, attachments, copying, exports, finished, gib, holders, pools, status
+from magnetar_agent.volumes import (
+    GIB,
+    attaching,
+    attachments,
+    content,
+    copying,
+    exports,
+    finished,
+    gib,
+    holders,
+    pools,
+    status,
+)
 from magnetar_core.errors import Conflict, Immutable, InUse, InvalidField, MagnetarError
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import Volume, VolumeSnapshot
@@ -23,16 +35,12 @@ from magnetar_core.reconcile import missing
 from .document import DocumentDriver
 
 if TYPE_CHECKING:
-    from magnetar_agent.agent import Agent
-    from magnetar_agent.documents import Document
+    from magnetar_agent.documents import Document, Fields
+    from magnetar_agent.host import LocalHost
+    from magnetar_agent.task import Task, Verb
     from magnetar_agent.volumes.pools import Pool
 
-    from . import Fields, Task, Verb
-
-#: Field to kind of what a volume may be made from.
-SOURCES = {"image": "image", "source_volume": "volume", "snapshot": "volume_snapshot"}
 COPIES = {"image": copying.from_image, "source_volume": copying.from_volume, "snapshot": copying.from_snapshot}
-DISKS = ("raw", "qcow2", "iso")
 
 
 class VolumeDriver(DocumentDriver):
@@ -42,71 +50,71 @@ class VolumeDriver(DocumentDriver):
         super().__init__(Volume)
         self.verbs: Mapping[str, Verb] = {"make": _make, "grow": _grow, "drop": _drop}
 
-    def complete(self, agent: Agent, want: Fields, document: Document | None) -> Fields:
+    def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
         """Resolve the source, and choose format and size."""
         found = dict(want)
-        pool = pools.named(agent, found["pool"])
+        pool = pools.named(host, found["pool"])
         found["format"] = found.get("format") or ("raw" if found["multiattach"] else pool.formats[0])
         if found["format"] not in pool.formats:
             raise InvalidField("format", f"must be {' or '.join(pool.formats)} in pool {pool.name!r}", found["format"])
         if found["multiattach"] and found["format"] != "raw":
             raise InvalidField("format", "must be raw for a volume with multiattach: two QEMUs would ruin a qcow2")
-        least = source(agent, found, document)
+        least = source(host, found, document)
         if document is None or not finished(document):
-            pool.check()
+            pool.check_usable()
             found["size"] = _size(found.get("size"), least)
         return found
 
-    def anew(self, agent: Agent, want: Fields, given: Fields, document: Document) -> None:
-        """Its pool and its source must do for it; the source cannot be what it takes the place of."""
-        pools.named(agent, want["pool"]).check()
-        for field, kind in SOURCES.items():
-            origin = agent.documents.get(kind, want[field]) if want.get(field) else None
+    def check_replacement(self, host: LocalHost, want: Fields, given: Fields, document: Document) -> None:
+        """Its pool and source must be usable, and the source cannot be the volume that is replaced."""
+        pools.named(host, want["pool"]).check_usable()
+        for field, kind in content.SOURCES.items():
+            origin = host.documents.get(kind, want[field]) if want.get(field) else None
             if origin and origin.id == document.id:
                 raise InvalidField(field, "must be another volume: this one is gone when it is made anew", origin.name)
             if origin is None and want.get(field) and want[field] == document.want.get(field):
                 raise InvalidField(field, "is not here any more, so it cannot be made anew from it; name another "
                                           "source", document.state.get("source_name"))
             if origin:
-                _size(want["size"], weigh(field, origin, origin.name, field))
+                _size(want["size"], content.source_bytes(field, origin, origin.name, field))
 
-    def release(self, agent: Agent, document: Document) -> None:
+    def release(self, host: LocalHost, document: Document) -> None:
         """Refused while a server has it."""
-        users = sorted(attaching.server_name(agent, one) for one in holders(agent, document.id))
+        users = sorted(attaching.server_name(host, one) for one in holders(host, document.id))
         if users:
             raise InUse(f"Volume {document.name!r} is attached to {', '.join(users)}. Detach it first.", users=users)
 
-    def snapshot(self, agent: Agent, document: Document | None = None) -> Any:
+    def snapshot(self, host: LocalHost, document: Document | None = None) -> Any:
         """All that have volumes, by the uuid of the volume and then of the server."""
         found: dict[str, dict[str, Document]] = {}
         for noun in ("volume_export", "volume_attachment"):
-            for one in agent.documents.list(noun):
+            for one in host.documents.list(noun):
                 found.setdefault(one.want["volume"], {})[one.want["server"]] = one
         return found
 
-    def observe(self, agent: Agent, document: Document, snapshot: Any = None) -> Fields | None:
+    def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
         """The document, and whether the content is *made*, is *there*, and how many *bytes* it has."""
-        return {**document.want, **_content(agent, document, document.want["pool"])}
+        return {**document.want, **_content(host, document, document.want["pool"])}
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
         """Make, grow or remove the content."""
         return plan(want, have)
 
-    def show(self, agent: Agent, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
+    def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
         """Cinder's names for what it is."""
-        used = holders(agent, document.id) if snapshot is None else [*snapshot.get(document.id, {}).values()]
+        used = holders(host, document.id) if snapshot is None else [*snapshot.get(document.id, {}).values()]
         known = {**document.want, **document.state, "id": document.id, "name": document.name,
-                 "status": status(document, have, bool(used)), "host": agent.host_name,
+                 "status": status(document, have, bool(used)), "host": host.name,
                  "bootable": bool(document.state.get("bootable", document.want["image"])),
-                 "shared": agent.settings.pools.get(document.want["pool"], {}).get("type") in ("nfs", "rbd"),
+                 "shared": host.settings.pools.get(document.want["pool"], {}).get("type") in ("nfs", "rbd"),
                  "attachments": [{"id": one.id, "server": one.want["server"], "device": one.want.get("device"),
-                                  "server_name": attaching.server_name(agent, one)} for one in used],
+                                  "server_name": attaching.server_name(host, one)} for one in used],
                  "created_at": document.created_at, "updated_at": document.updated_at}
         return {f.name: known.get(f.name) for f in self.kind.fields if SHOW in f.on}
 
-    def left(self, agent: Agent) -> list[str]:
+    def left(self, host: LocalHost) -> list[str]:
         """Files in pools."""
-        return pools.orphans(agent)
+        return pools.orphans(host)
 
 
 class SnapshotDriver(DocumentDriver):
@@ -116,12 +124,12 @@ class SnapshotDriver(DocumentDriver):
         super().__init__(VolumeSnapshot)
         self.verbs: Mapping[str, Verb] = {"make": _take, "drop": _drop}
 
-    def complete(self, agent: Agent, want: Fields, document: Document | None) -> Fields:
+    def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
         """Resolve the volume."""
         found, old = dict(want), document.want.get("volume") if document else None
         if old and found["volume"] in (old, document.state.get("volume_name") if document else None):
             return {**found, "volume": old}
-        volume = agent.documents.standing("volume", found["volume"])
+        volume = host.documents.standing("volume", found["volume"])
         if volume is None:
             missing(InvalidField("volume", "must name a volume of this host", found["volume"]), "volume",
                     found["volume"])
@@ -129,24 +137,24 @@ class SnapshotDriver(DocumentDriver):
             raise InvalidField("volume", "must be complete, and this one is still being made", found["volume"])
         return {**found, "volume": volume.id if volume else found["volume"]}
 
-    def observe(self, agent: Agent, document: Document, snapshot: Any = None) -> Fields | None:
+    def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
         """As of a volume."""
-        return {**document.want, **_content(agent, document, document.state.get("pool"))}
+        return {**document.want, **_content(host, document, document.state.get("pool"))}
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
         """Take it, or remove it."""
         return plan(want, have)
 
-    def show(self, agent: Agent, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
+    def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
         """Cinder's names for what it is."""
-        state, volume = document.state, agent.documents.get("volume", document.want["volume"])
+        state, volume = document.state, host.documents.get("volume", document.want["volume"])
         seen = {"pool": volume.want["pool"], "format": volume.want["format"], "size": volume.want["size"],
                 "bootable": bool(volume.state.get("bootable"))} if volume else {}
         if "bytes" in state:
             seen["size"] = gib(state["bytes"])
         known = {**document.want, **seen, **state, "id": document.id, "name": document.name,
                  "status": status(document, have, False) if state or document.want["volume"] else "creating",
-                 "host": agent.host_name, "created_at": document.created_at, "updated_at": document.updated_at}
+                 "host": host.name, "created_at": document.created_at, "updated_at": document.updated_at}
         return {f.name: known.get(f.name) for f in self.kind.fields if SHOW in f.on}
 
 
@@ -167,9 +175,9 @@ def plan(want: Fields | None, have: Fields | None) -> Iterator[Step]:
         yield Step("grow", f"grow it to {want['size']} GiB")
 
 
-def source(agent: Agent, found: Fields, document: Document | None) -> int:
+def source(host: LocalHost, found: Fields, document: Document | None) -> int:
     """Turn what *found* is to be made from into a uuid; its size in bytes, 0 for an empty volume."""
-    given = [name for name in SOURCES if found.get(name) is not None]
+    given = [name for name in content.SOURCES if found.get(name) is not None]
     if len(given) > 1:
         raise InvalidField(given[1], f"cannot be combined with {given[0]}; a volume is made from one of them")
     if not given:
@@ -178,27 +186,12 @@ def source(agent: Agent, found: Fields, document: Document | None) -> int:
     old = document.want.get(field) if document else None
     if document and old and found[field] in (old, document.state.get("source_name")):
         found[field] = old
-        return 0 if finished(document) else weigh(field, agent.documents.get(SOURCES[field], old), old, field)
-    standing = agent.documents.standing(SOURCES[field], found[field])
-    least = weigh(field, standing, found[field], field)
+        kept = host.documents.get(content.SOURCES[field], old)
+        return 0 if finished(document) else content.source_bytes(field, kept, old, field)
+    standing = host.documents.standing(content.SOURCES[field], found[field])
+    least = content.source_bytes(field, standing, found[field], field)
     found[field] = standing.id if standing else found[field]
     return least
-
-
-def weigh(source: str, standing: Document | None, name: str, field: str) -> int:
-    """Bytes of a source, which must be there in full. Raises ``InvalidField`` naming *field*."""
-    kind = SOURCES[source]
-    if standing is None:
-        missing(InvalidField(field, f"must name a {kind.replace('_', ' ')} of this host", name), kind, name)
-        return 1
-    if kind == "image":
-        state = standing.state
-        if state.get("status") != "active" or state["disk_format"] not in DISKS:
-            raise InvalidField(field, "must be an active image of format raw, qcow2 or iso", name)
-        return int(state.get("virtual_size") or state["size"])
-    if not finished(standing):
-        raise InvalidField(field, "must be complete, and this one is still being made", name)
-    return int(standing.state["bytes"])
 
 
 def _size(given: int | None, least: int) -> int:
@@ -209,11 +202,11 @@ def _size(given: int | None, least: int) -> int:
     return given or gib(least)
 
 
-def _content(agent: Agent, document: Document, pool: str | None) -> Fields:
+def _content(host: LocalHost, document: Document, pool: str | None) -> Fields:
     found: Fields = {"made": finished(document), "bytes": document.state.get("bytes", 0), "there": False}
     if found["made"] and pool:
         try:
-            found["there"] = pools.named(agent, pool).has(document.id)
+            found["there"] = pools.named(host, pool).has(document.id)
         except MagnetarError as error:
             found["why"] = f" ({error.message.rstrip('.')})"
     return found
@@ -221,10 +214,10 @@ def _content(agent: Agent, document: Document, pool: str | None) -> Fields:
 
 def _make(task: Task) -> None:
     """Make the content, empty or from its source."""
-    agent, want, id = task.agent, task.document.want, task.document.id
-    pool, size = pools.named(agent, want["pool"]), want["size"] * GIB
-    field = next((name for name in SOURCES if want.get(name)), None)
-    origin = agent.documents.get(SOURCES[field], want[field]) if field else None
+    host, want, id = task.host, task.document.want, task.document.id
+    pool, size = pools.named(host, want["pool"]), want["size"] * GIB
+    field = next((name for name in content.SOURCES if want.get(name)), None)
+    origin = host.documents.get(content.SOURCES[field], want[field]) if field else None
     _begin(task, pool, size, {"source_name": origin.name, "bootable": field == "image" or bool(
         origin.state.get("bootable"))} if origin else {})
     if not (pool.atomic and pool.has(id)):
@@ -237,11 +230,11 @@ def _make(task: Task) -> None:
 
 def _take(task: Task) -> None:
     """Copy the volume."""
-    agent, want = task.agent, task.document.want
-    volume = agent.documents.get("volume", want["volume"])
+    host, want = task.host, task.document.want
+    volume = host.documents.get("volume", want["volume"])
     if volume is None:
         raise Conflict("The volume was removed before its snapshot was taken.")
-    pool, size = pools.named(agent, volume.want["pool"]), volume.state["bytes"]
+    pool, size = pools.named(host, volume.want["pool"]), volume.state["bytes"]
     _begin(task, pool, size, {"pool": volume.want["pool"], "format": volume.want["format"], "volume_name": volume.name,
                               "bootable": bool(volume.state.get("bootable"))})
     if not (pool.atomic and pool.has(task.document.id)):
@@ -253,9 +246,9 @@ def _begin(task: Task, pool: Pool, size: int, notes: Fields) -> None:
     """Note that from now on what is called so is this document's, to be made again or removed after a crash. Raises
     ``Conflict`` for content that is there before."""
     state, id = task.document.state, task.document.id
-    if not _begun(state) and pool.has(id):
+    if not content.begun(state) and pool.has(id):
         raise pool.taken(id)
-    first = not _begun(state)
+    first = not content.begun(state)
     state.update(notes, begun=True)
     task.keep()
     if not first:
@@ -269,12 +262,6 @@ def _begin(task: Task, pool: Pool, size: int, notes: Fields) -> None:
         raise
 
 
-def _begun(state: Fields) -> bool:
-    """Whether content was made, or begun, for a document with this state. Agents of before noted what it is made from,
-    or the pool, when they began."""
-    return any(name in state for name in ("made", "begun", "source_name", "pool"))
-
-
 def _made(task: Task, pool: Pool, size: int) -> None:
     """The content is there in full."""
     task.document.state.pop("begun", None)
@@ -285,51 +272,43 @@ def _made(task: Task, pool: Pool, size: int) -> None:
 
 def _grow(task: Task) -> None:
     """Grow it, by QEMU where a running server has it."""
-    agent, document, size = task.agent, task.document, task.document.want["size"] * GIB
-    live = _running(agent, document)
-    pool = pools.named(agent, document.want["pool"])
-    with exports.aside(agent, document.id):
+    host, document, size = task.host, task.document, task.document.want["size"] * GIB
+    live = _running(host, document)
+    pool = pools.named(host, document.want["pool"])
+    with exports.not_served(host, document.id):
         if pool.beneath or not live:
             pool.grow(document.id, document.want["format"], size)
-        for uuid, target in _running(agent, document) if live else ():  # a rescue may have come in between
-            agent.hypervisor.resize(uuid, target, size)
+        for uuid, target in _running(host, document) if live else ():  # a rescue may have come in between
+            host.hypervisor.resize(uuid, target, size)
     document.state["bytes"] = size
     task.keep()
 
 
-def _running(agent: Agent, document: Document) -> list[tuple[str, str]]:
+def _running(host: LocalHost, document: Document) -> list[tuple[str, str]]:
     """Running servers that have the volume, by uuid, and as which device. Raises ``Conflict`` for those with which it
     cannot grow."""
-    for one in holders(agent, document.id):
+    for one in holders(host, document.id):
         if one.kind == "volume_export":
-            raise Conflict(f"Volume {document.name!r} is attached to server {attaching.server_name(agent, one)!r} of "
+            raise Conflict(f"Volume {document.name!r} is attached to server {attaching.server_name(host, one)!r} of "
                            "another host, where it cannot grow. Detach it first, or migrate the server to this host "
                            "and stop it.")
     found = []
-    for one in attachments(agent, document.id):
-        refuse_while_it_moves(agent.documents.get("server", one.want["server"]))
-        domain, name = agent.hypervisor.domain(one.want["server"]), attaching.server_name(agent, one)
+    for one in attachments(host, document.id):
+        refuse_while_it_moves(host.documents.get("server", one.want["server"]))
+        domain, name = host.hypervisor.domain(one.want["server"]), attaching.server_name(host, one)
         if domain and domain.state == SUSPENDED:
             raise Conflict(f"Server {name!r} has volume {document.name!r} and is suspended: it would wake up to a disk "
                            "of another size. Start or stop it, then repeat the call.")
         if domain and domain.state in LIVE:
-            if agent.hypervisor.serving(one.id):
+            if host.hypervisor.serving(one.id):
                 raise Conflict(f"Server {name!r} came to this host with volume {document.name!r}, which it reaches as "
                                "if the volume were on another host, and so it cannot grow while the server runs. Stop "
                                "the server, then repeat the call.")
-            target = attaching.device(agent, one)
+            target = attaching.device(host, one)
             found += [(domain.uuid, target)] if target else []
     return found
 
 
 def _drop(task: Task) -> None:
     """Remove the content."""
-    drop(task.agent, task.document)
-
-
-def drop(agent: Agent, document: Document) -> None:
-    """Remove the content of a volume or snapshot, and what an interrupted making left; what is there of the name before
-    one has begun is not its own."""
-    pool = document.want.get("pool") or document.state.get("pool")
-    if pool and _begun(document.state):
-        pools.named(agent, pool).remove(document.id)
+    content.remove(task.host, task.document)

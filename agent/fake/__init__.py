@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from magnetar_agent.documents import now
 from magnetar_agent.fake.devices import Devices
 from magnetar_agent.fake.disks import Disks
-from magnetar_agent.fake.figures import Figures
-from magnetar_agent.fake.inside import Inside
+from magnetar_agent.fake.guest_agent import GuestAgent
 from magnetar_agent.fake.migrate import Migrations
 from magnetar_agent.fake.state import FakeDomain, FakeNetwork, host_of, parse
+from magnetar_agent.fake.statistics import Statistics
 from magnetar_agent.fake.storage import Storage
-from magnetar_agent.hypervisor import Event
+from magnetar_agent.hypervisor import DomainEvent
 from magnetar_agent.networks import Lease, NetworkSeen, NetworkSpec
 from magnetar_core.errors import Conflict
 from magnetar_core.power import CRASHED, OFF, PAUSED, RUNNING
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["FakeHypervisor"]
 
 
-class FakeHypervisor(Inside, Devices, Figures, Migrations, Storage, Disks):
+class FakeHypervisor(GuestAgent, Devices, Statistics, Migrations, Storage, Disks):
     """See the head of this file. *delay* seconds pass in each call; *folder* keeps the state."""
 
     #: What ``routes`` gives: the host is on no network that anybody could meet.
@@ -54,42 +54,42 @@ class FakeHypervisor(Inside, Devices, Figures, Migrations, Storage, Disks):
 
     def guest_powers_off(self, uuid: str) -> None:
         """The guest shuts itself down."""
-        self._outside(uuid, OFF, "guest", Event(uuid, "stopped", "guest"))
+        self._outside(uuid, OFF, "guest", DomainEvent(uuid, "stopped", "guest"))
 
     def guest_reboots(self, uuid: str) -> None:
         """The guest reboots itself."""
-        self._outside(uuid, RUNNING, "unknown", Event(uuid, "rebooted"))
+        self._outside(uuid, RUNNING, "unknown", DomainEvent(uuid, "rebooted"))
 
     def crash(self, uuid: str, reason: str = "failed") -> None:
         """QEMU dies (``failed``), or the guest panics (``panic``)."""
-        self._outside(uuid, CRASHED, reason, Event(uuid, "crashed", reason))
+        self._outside(uuid, CRASHED, reason, DomainEvent(uuid, "crashed", reason))
 
     def waits_for_disk(self, uuid: str) -> None:
         """QEMU stops the guest, since a disk does not answer."""
-        self._outside(uuid, PAUSED, "io-error", Event(uuid, "suspended", "io-error"))
+        self._outside(uuid, PAUSED, "io-error", DomainEvent(uuid, "suspended", "io-error"))
 
     def destroyed_outside(self, uuid: str) -> None:
         """Somebody runs ``virsh destroy``."""
-        self._outside(uuid, OFF, "outside", Event(uuid, "stopped", "outside"))
+        self._outside(uuid, OFF, "outside", DomainEvent(uuid, "stopped", "outside"))
 
     def undefined_outside(self, uuid: str) -> None:
         """Somebody runs ``virsh destroy`` and ``virsh undefine``."""
         with self._change(f"domain {uuid}"):
             del self._domains[uuid]
-            self._events += [Event(uuid, "stopped", "outside"), Event(uuid, "undefined")]
+            self._events += [DomainEvent(uuid, "stopped", "outside"), DomainEvent(uuid, "undefined")]
 
     def undefined_while_it_runs(self, uuid: str) -> None:
         """Somebody runs ``virsh undefine`` only: it goes when it stops."""
         with self._change(f"domain {uuid}"):
             self._domains[uuid].persistent = False
-            self._events.append(Event(uuid, "undefined"))
+            self._events.append(DomainEvent(uuid, "undefined"))
 
     def defined_outside(self, xml: str, state: str = OFF) -> None:
         """Somebody else makes a domain, or edits one."""
         uuid = parse(xml).uuid
         with self._change(f"domain {uuid}"):
             self._domains[uuid] = FakeDomain(xml, state, live=xml)
-            self._events.append(Event(uuid, "defined"))
+            self._events.append(DomainEvent(uuid, "defined"))
 
     def xml(self, uuid: str) -> str:
         """The XML of a domain."""
@@ -112,7 +112,7 @@ class FakeHypervisor(Inside, Devices, Figures, Migrations, Storage, Disks):
                 if domain.state in (RUNNING, PAUSED, CRASHED):
                     domain.state, domain.reason = OFF, "unknown"
 
-    def _outside(self, uuid: str, state: str, reason: str, event: Event) -> None:
+    def _outside(self, uuid: str, state: str, reason: str, event: DomainEvent) -> None:
         with self._change(f"domain {uuid}"):
             domain = self._domains[uuid]
             domain.state, domain.reason = state, reason
@@ -137,7 +137,7 @@ class FakeHypervisor(Inside, Devices, Figures, Migrations, Storage, Disks):
     def routes(self) -> Sequence[tuple[str, IPv4Network]]:
         return self.on_networks
 
-    def on_event(self, listener: Callable[[Event], None]) -> None:
+    def on_event(self, listener: Callable[[DomainEvent], None]) -> None:
         self._on_event.append(listener)
 
     def on_connect(self, listener: Callable[[], None]) -> None:

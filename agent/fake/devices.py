@@ -8,7 +8,8 @@ from xml.etree import ElementTree as ET
 
 from magnetar_agent.fake.disks import read, write
 from magnetar_agent.fake.state import FakeDomain, State, parse
-from magnetar_agent.hypervisor import Disk, DiskSeen, Event, Nic
+from magnetar_agent.hypervisor import DiskSeen, DomainEvent, Nic
+from magnetar_agent.storage import Disk
 from magnetar_agent.virt.devices import plugged
 from magnetar_agent.virt.domain import render_device
 from magnetar_core.errors import HypervisorError
@@ -52,7 +53,7 @@ class Devices(State):
                 name = "" if mark is None else mark.get("address" if isinstance(device, Nic) else "dev")
                 if name == (device.mac if isinstance(device, Nic) else device.target):
                     devices.remove(one)
-                    self._events.append(Event(uuid, "detached"))
+                    self._events.append(DomainEvent(uuid, "detached"))
             domain.live = ET.tostring(root, encoding="unicode")
 
     def resize(self, uuid: str, target: str, size: int) -> None:

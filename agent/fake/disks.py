@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from magnetar_agent.fake.exports import Exports
-from magnetar_agent.hypervisor import DiskSeen, Progress, Remote
+from magnetar_agent.hypervisor import DiskSeen, Progress
+from magnetar_agent.storage import NetworkSource
 from magnetar_agent.virt import iso
 from magnetar_agent.virt.disks import complete
 from magnetar_core.errors import HypervisorError
@@ -40,7 +41,7 @@ class Disks(Exports):
             with complete(path) as part:
                 write(part, DiskSeen(format, size, backing))
 
-    def copy_disk(self, source: Path | Remote, source_format: str, path: Path, format: str,
+    def copy_disk(self, source: Path | NetworkSource, source_format: str, path: Path, format: str,
                   progress: Progress) -> None:
         with self._call("copy_disk", needs_libvirt=False):
             if isinstance(source, Path):

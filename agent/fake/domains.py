@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from magnetar_agent.fake.state import FakeDomain, State, parse
-from magnetar_agent.hypervisor import Domain, DomainSpec, Event
+from magnetar_agent.hypervisor import Domain, DomainEvent, DomainSpec
 from magnetar_agent.virt.domain import render
 from magnetar_core.errors import Conflict, HypervisorError
 from magnetar_core.power import CRASHED, LIVE, OFF, PAUSED, RUNNING, SUSPENDED
@@ -36,7 +36,7 @@ class Domains(State):
                                    "touched. Rename or remove it, or choose another uuid.")
             domain = self._domains.setdefault(spec.uuid, FakeDomain(""))
             domain.xml, domain.persistent = render(spec), True
-            self._events.append(Event(spec.uuid, "defined"))
+            self._events.append(DomainEvent(spec.uuid, "defined"))
 
     def undefine(self, uuid: str) -> None:
         with self._call("undefine", f"domain {uuid}"):
@@ -45,7 +45,7 @@ class Domains(State):
                 raise HypervisorError(f"The domain {uuid} runs, so it is not undefined. Stop it first.")
             if domain:
                 del self._domains[uuid]
-                self._events.append(Event(uuid, "undefined"))
+                self._events.append(DomainEvent(uuid, "undefined"))
 
     def start(self, uuid: str, paused: bool = False) -> None:
         with self._call("start", f"domain {uuid}"):
@@ -56,7 +56,7 @@ class Domains(State):
             if domain.state != SUSPENDED or not domain.live:
                 domain.live = domain.xml
             domain.state, domain.reason = PAUSED if paused else RUNNING, "unknown"
-            self._events.append(Event(uuid, "started"))
+            self._events.append(DomainEvent(uuid, "started"))
 
     def shutdown(self, uuid: str) -> None:
         with self._call("shutdown", f"domain {uuid}"):
@@ -75,14 +75,14 @@ class Domains(State):
             domain = self._active(uuid, "pause")
             if domain.state == RUNNING:
                 domain.state = PAUSED
-                self._events.append(Event(uuid, "suspended"))
+                self._events.append(DomainEvent(uuid, "suspended"))
 
     def resume(self, uuid: str) -> None:
         with self._call("resume", f"domain {uuid}"):
             domain = self._active(uuid, "resume")
             if domain.state == PAUSED:
                 domain.state, domain.reason = RUNNING, "unknown"
-                self._events.append(Event(uuid, "resumed"))
+                self._events.append(DomainEvent(uuid, "resumed"))
 
     def save(self, uuid: str) -> None:
         with self._call("save", f"domain {uuid}"):
@@ -99,12 +99,12 @@ class Domains(State):
         with self._call("reboot", f"domain {uuid}"):
             self._active(uuid, "reboot")
             if uuid not in self.deaf:
-                self._events.append(Event(uuid, "rebooted"))
+                self._events.append(DomainEvent(uuid, "rebooted"))
 
     def reset(self, uuid: str) -> None:
         with self._call("reset", f"domain {uuid}"):
             self._active(uuid, "reset")
-            self._events.append(Event(uuid, "rebooted"))
+            self._events.append(DomainEvent(uuid, "rebooted"))
 
     def _ours(self, uuid: str, missing_is_fine: bool = False) -> Any:
         domain = self._domains.get(uuid)
@@ -125,7 +125,7 @@ class Domains(State):
         domain.state, domain.reason = state, reason
         if not domain.persistent:
             del self._domains[uuid]
-        self._events.append(Event(uuid, "stopped", reason))
+        self._events.append(DomainEvent(uuid, "stopped", reason))
 
     def _check_parts(self, domain: Domain) -> None:
         """QEMU does not start without its disks and networks."""

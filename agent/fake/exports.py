@@ -14,7 +14,8 @@ from magnetar_core.errors import HypervisorError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from magnetar_agent.hypervisor import Disk, Export, Remote
+    from magnetar_agent.hypervisor import Export
+    from magnetar_agent.storage import Disk, NetworkSource
 
 
 class Exports(State):
@@ -54,7 +55,7 @@ class Exports(State):
             self._joined[socket] = client = _socket()
             client.connect(str(socket))
 
-    def _behind(self, remote: Remote) -> Disk:
+    def _behind(self, remote: NetworkSource) -> Disk:
         """The disk that is served at a socket."""
         for export, _server in (self._served or {}).values():
             if export.socket == remote.socket:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-#: The file is written anew when it has so many lines more than four for each thing.
+#: The file is written again as a whole when it has so many lines more than four for each thing.
 MANY = 1000
 
 
@@ -24,7 +24,7 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        #: Lines of the file now, and when it was written anew.
+        #: Lines of the file now, and when it was last written as a whole.
         self._lines = self._least = 0
 
     def read(self) -> dict[str, Any]:
@@ -40,19 +40,19 @@ class Journal:
     def write(self, changed: Iterable[str], plain: Callable[[str], Any], every: Callable[[], Iterable[str]]) -> None:
         """Write down how the things *changed* are now. *plain* makes JSON of one by its name, ``None`` of one that is
         gone; *every*: the names of all."""
-        anew = self._lines == 0 or self._lines > MANY + 4 * self._least
-        lines = [(name, plain(name)) for name in (every() if anew else changed)]
-        self._put("".join(json.dumps(line) + "\n" for line in lines).encode(), anew)
-        self._lines = len(lines) + (0 if anew else self._lines)
-        self._least = len(lines) if anew else self._least
+        whole = self._lines == 0 or self._lines > MANY + 4 * self._least
+        lines = [(name, plain(name)) for name in (every() if whole else changed)]
+        self._put("".join(json.dumps(line) + "\n" for line in lines).encode(), whole)
+        self._lines = len(lines) + (0 if whole else self._lines)
+        self._least = len(lines) if whole else self._least
 
-    def _put(self, content: bytes, anew: bool) -> None:
+    def _put(self, content: bytes, whole: bool) -> None:
         """In one write, so that whoever is killed meanwhile leaves all of it or nothing."""
-        path = self.path.with_name(self.path.name + ".part") if anew else self.path
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if anew else os.O_APPEND), 0o600)
+        path = self.path.with_name(self.path.name + ".part") if whole else self.path
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if whole else os.O_APPEND), 0o600)
         try:
             os.write(descriptor, content)
         finally:
             os.close(descriptor)
-        if anew:
+        if whole:
             path.rename(self.path)

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.fake.state import FakeDomain, State
-from magnetar_agent.hypervisor import Event
+from magnetar_agent.hypervisor import DomainEvent
 from magnetar_agent.virt.migrate import local_disks, there
 from magnetar_core.errors import HypervisorError
 from magnetar_core.power import LIVE, OFF, PAUSED
 
 if TYPE_CHECKING:
-    from magnetar_agent.hypervisor import Going, Gone, Passage
+    from magnetar_agent.hypervisor import Going, Gone, MigrationParams
 
 #: Bytes that the path of a unix socket may have (sockaddr_un).
 LONGEST = 107
@@ -81,7 +81,7 @@ class Migrations(State):
         with self._call("stray"):
             return
 
-    def migrate(self, uuid: str, passage: Passage, going: Going, gone: Gone) -> None:
+    def migrate(self, uuid: str, passage: MigrationParams, going: Going, gone: Gone) -> None:
         with self._call("migrate"):
             domain = self._domains[uuid]
         if domain.state not in LIVE:
@@ -106,7 +106,7 @@ class Migrations(State):
         if lost != "answer":
             with self._change(f"domain {uuid}"):
                 domain.state, domain.reason = OFF, "unknown"
-                self._events.append(Event(uuid, "stopped"))
+                self._events.append(DomainEvent(uuid, "stopped"))
         if lost:
             raise HypervisorError(f"libvirt could not migrate the domain {uuid}: connection reset.")
         gone()
@@ -128,4 +128,4 @@ class Migrations(State):
             Path(path).write_bytes(base64.b64decode(content))
         with self._change(f"domain {sent['uuid']}"):
             self._domains[sent["uuid"]] = FakeDomain(sent["xml"], PAUSED, live=sent["live"])
-            self._events.append(Event(sent["uuid"], "started"))
+            self._events.append(DomainEvent(sent["uuid"], "started"))

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.fake.journal import Journal
-from magnetar_agent.hypervisor import Domain, Event
+from magnetar_agent.hypervisor import Domain, DomainEvent
 from magnetar_agent.networks import Lease, NetworkSeen
 from magnetar_agent.virt.domain import parse as _parse
 from magnetar_core.errors import HypervisorDown
@@ -76,8 +76,8 @@ class State:
         self._journal = None if folder is None else Journal(folder / "fake-hypervisor.jsonl")
         self._lock = threading.RLock()
         self._failures: dict[str, deque[Exception]] = defaultdict(deque)
-        self._events: list[Event] = []
-        self._on_event: list[Callable[[Event], None]] = []
+        self._events: list[DomainEvent] = []
+        self._on_event: list[Callable[[DomainEvent], None]] = []
         self._on_connect: list[Callable[[], None]] = []
         self._domains: dict[str, FakeDomain] = {}
         self._networks: dict[str, FakeNetwork] = {}
@@ -99,7 +99,7 @@ class State:
 
     @contextmanager
     def _change(self, *names: str) -> Iterator[list[str]]:
-        """Change things under the lock, by name: ``domain UUID``, ``network NAME``, ``host NETWORK MAC``, ``copies``.
+        """Change things under the lock, by name: ``domain UUID``, ``network NAME``, ``host NETWORK MAC``, ``backup``.
         They are written down then, with those that are added to the list; events are told of without the lock."""
         changed = list(names)
         with self._lock:

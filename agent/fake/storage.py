@@ -8,8 +8,8 @@ from pathlib import Path
 
 from magnetar_agent.fake.disks import read, sparse
 from magnetar_agent.fake.state import State
-from magnetar_agent.hypervisor import Disk, Progress, Remote
-from magnetar_agent.storage import Content
+from magnetar_agent.hypervisor import Progress
+from magnetar_agent.storage import Disk, NetworkSource, PoolContent
 from magnetar_core.errors import Conflict, HypervisorError, NoSpace
 
 
@@ -28,11 +28,11 @@ class Storage(State):
         with self._call("check_pool"):
             self._there(pool)
 
-    def contents(self, pool: str) -> dict[str, Content]:
+    def contents(self, pool: str) -> dict[str, PoolContent]:
         with self._call("contents"):
             return {path.name: _content(path) for path in self._there(pool).iterdir() if path.name != "room"}
 
-    def content(self, pool: str, name: str) -> Content | None:
+    def content(self, pool: str, name: str) -> PoolContent | None:
         with self._call("content"):
             path = self._there(pool) / name
             return _content(path) if path.exists() else None
@@ -64,7 +64,7 @@ class Storage(State):
                 self.wiped.append(name)
             path.unlink(missing_ok=True)
 
-    def copy_into(self, source: Path | Remote, source_format: str, target: Disk, progress: Progress) -> None:
+    def copy_into(self, source: Path | NetworkSource, source_format: str, target: Disk, progress: Progress) -> None:
         with self._call("copy_into", needs_libvirt=False):
             seen = read(source, source_format) if isinstance(source, Path) else None
             if seen is None or not isinstance(source, Path):
@@ -98,5 +98,5 @@ class Storage(State):
                           "call.")
 
 
-def _content(path: Path) -> Content:
-    return Content(path.stat().st_size, Disk(path, "", "raw", block=True))
+def _content(path: Path) -> PoolContent:
+    return PoolContent(path.stat().st_size, Disk(path, "", "raw", block=True))

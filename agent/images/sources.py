@@ -103,7 +103,7 @@ def check_url(url: str) -> None:
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows few redirects, and only to where a user could have sent us."""
+    """Follows few redirects, and only to addresses that a user may give."""
 
     max_redirections = REDIRECTS
     max_repeats = REDIRECTS

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Where the content of images is kept: ``<state_dir>/images/<image uuid>/<sha256>``, read-only.
 
-The name is the digest, and a file never changes its content: servers hold on to it by hard links, and what they stand
-on stays right when the image is removed, or made anew with other content under the same uuid. Content is written into a
-``.part`` file, which its writer locks; a part that nobody locks was left by a crash. Content that is to replace other
-content waits as ``.ready`` until the old has gone.
+The name is the digest, and a file never changes. Servers keep hard links to it, so their backing files stay right when
+the image is removed, or recreated with other content under the same uuid. Content is written into a ``.part`` file,
+which its writer locks; one that nobody locks was left by a crash. Content that replaces other content waits as
+``.ready`` until the old content is removed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from magnetar_agent.locks import Locks
 
-#: The lock of whoever sweeps, or puts content in place.
+#: Held by who sweeps, or puts content in place.
 SWEEP = ("", "images")
 #: Digests that are kept of all content, so that either tells whether it is the same.
 ALGORITHMS = ("sha256", "sha512")
@@ -39,7 +39,7 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 MODE = 0o440
 
 
-class Part:
+class ContentPart:
     """Content that is being written. *digests* are ready once ``fill`` has returned."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
@@ -103,17 +103,17 @@ class Part:
         """The first bytes, as ``content.inspect`` wants them."""
         return os.pread(self.descriptor, HEAD, 0)
 
-    def check(self, checksum: str | None) -> None:
+    def check_digests(self, checksum: str | None) -> None:
         """Raise ``ImageRefused`` unless the content has *checksum* (``sha256:…`` or ``sha512:…``)."""
-        check(self.digests, checksum)
+        check_digests(self.digests, checksum)
 
     def settle(self) -> None:
-        """Flush to disk and make read-only: ready for ``Store.commit``."""
+        """Flush to disk and make read-only: ready for ``ImageStore.commit``."""
         os.fchmod(self.descriptor, MODE)
         os.fsync(self.descriptor)
 
 
-def check(digests: Mapping[str, str], checksum: str | None) -> None:
+def check_digests(digests: Mapping[str, str], checksum: str | None) -> None:
     """Raise ``ImageRefused`` unless *checksum* (``sha256:…`` or ``sha512:…``) is among the *digests* of a content."""
     if checksum is None:
         return
@@ -124,7 +124,7 @@ def check(digests: Mapping[str, str], checksum: str | None) -> None:
                            field="checksum", expected=checksum, found=f"{name}:{digests[name]}")
 
 
-class Store:
+class ImageStore:
     """The content of all images of a host."""
 
     def __init__(self, root: Path, locks: Locks) -> None:
@@ -135,7 +135,7 @@ class Store:
         return self.root / image / digest
 
     @contextmanager
-    def part(self, image: str, length: int | None) -> Iterator[Part]:
+    def part(self, image: str, length: int | None) -> Iterator[ContentPart]:
         """A part to fill; it is gone afterwards unless it was committed. A full disk raises ``NoSpace``."""
         folder = self.root / image
         part = None
@@ -159,7 +159,7 @@ class Store:
                 folder.rmdir()  # only when nothing is in it
 
     @contextmanager
-    def adopt(self, image: str, file: Path, limit: int, advance: Callable[[int], None]) -> Iterator[Part]:
+    def adopt(self, image: str, file: Path, limit: int, advance: Callable[[int], None]) -> Iterator[ContentPart]:
         """*file*, which nobody else writes, as a part with its digests; it is moved where that is possible."""
         size = file.stat().st_size
         with self.part(image, None) as part:
@@ -175,10 +175,10 @@ class Store:
             yield part
 
     def ready(self, image: str, checksum: str) -> Path:
-        """Where the content with this checksum waits, or would, for the one that it is to replace to go."""
+        """The path at which content with this checksum waits until the content that it replaces is removed."""
         return self.root / image / f"{checksum.partition(':')[2]}.ready"
 
-    def keep_ready(self, part: Part, path: Path) -> None:
+    def keep_ready(self, part: ContentPart, path: Path) -> None:
         """Put a settled part where ``ready`` says."""
         part.path.rename(path)
         sync_folder(path.parent)
@@ -186,11 +186,11 @@ class Store:
 
     @contextmanager
     def still(self) -> Iterator[None]:
-        """Meanwhile no sweep looks. Content gets its name under it, together with the document that says so."""
+        """Keeps sweeps away while content gets its name and the document is written that names it."""
         with self.locks.hold(*SWEEP):
             yield
 
-    def commit(self, image: str, part: Part) -> Path:
+    def commit(self, image: str, part: ContentPart) -> Path:
         """Put a settled part in place, for good. The caller is ``still``, and has noted its path in the document:
         ``sweep`` knows it by that."""
         path = self.path(image, part.digests["sha256"])
@@ -212,7 +212,7 @@ class Store:
                     folder.rmdir()
 
 
-def _create(folder: Path) -> Part:
+def _create(folder: Path) -> ContentPart:
     while True:
         try:
             folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -220,11 +220,11 @@ def _create(folder: Path) -> Part:
             path = folder / f"{uuid.uuid4()}.part"
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except FileNotFoundError:
-            continue  # a sweep took the empty folder away in between
+            continue  # a sweep has removed the empty folder in between
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink:
-            return Part(path, descriptor)
-        os.close(descriptor)  # a sweep took it before it was locked
+            return ContentPart(path, descriptor)
+        os.close(descriptor)  # a sweep has removed it before it was locked
 
 
 def _remove(path: Path) -> None:
@@ -236,7 +236,7 @@ def _remove(path: Path) -> None:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        return  # done with meanwhile
+        return  # removed meanwhile
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         path.unlink(missing_ok=True)

@@ -2,10 +2,9 @@
 """Links: streams between two agents over the one TLS port of each, so that a host needs no other open port.
 
 The accepting agent makes an *offer*: a link's id, the peers (common names of their certificates) that may use it, and
-*doors*, names of what is behind it: a unix socket of this host, or a function that is given a connected
-socket and the peer. The
-connecting agent *forwards* a local unix socket to a door, or *calls* one and gets a socket. Both ends show their
-certificates; whether the peer may use the agent's API has nothing to do with it.
+*doors*, names of what is behind it: a unix socket of this host, or a function that gets a connected socket and the
+peer. The connecting agent *forwards* a local unix socket to a door, or *calls* one and gets a socket. Both ends show
+their certificates; whether the peer may use the agent's API is another matter.
 
 On the wire: TLS with the ALPN name ``magnetar-link/1``; the connecting side sends one line ``{"link", "door"}``, the
 accepting side answers with one line, ``{}`` or ``{"error": {code, message}}``; then bytes go both ways as they are.
@@ -28,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from magnetar_agent.link.pipe import ALPN, TCP, Accepted, Dialled, Local, common_name
+from magnetar_agent.link.relay import ALPN, TCP, AcceptedEnd, DialledEnd, LocalEnd, common_name
 from magnetar_agent.sockets import bound
 from magnetar_core.errors import Conflict, MagnetarError, NotFound, Unreachable, from_dict
 
@@ -37,11 +36,11 @@ if TYPE_CHECKING:
 
     from magnetar_agent.settings import Settings
 
-__all__ = ["ALPN", "TCP", "Door", "Links", "Offer", "Remote"]
+__all__ = ["ALPN", "TCP", "Door", "LinkAddress", "Links", "Offer"]
 
 log = logging.getLogger(__name__)
 
-#: Seconds to reach the other agent, TLS and its answer included.
+#: Seconds to connect to the other agent, including TLS and its answer.
 CONNECT = 10.0
 Door = Path | Callable[[socket.socket, str], None]
 
@@ -56,7 +55,7 @@ class Offer:
 
 
 @dataclass(frozen=True)
-class Remote:
+class LinkAddress:
     """Link *id* of the agent *peer* (common name of its certificate) at *host* and *port*."""
 
     id: str
@@ -67,7 +66,7 @@ class Remote:
 
 @dataclass
 class _Open:
-    """What is open for a link here: listeners and ends of pipes."""
+    """The listeners of a link on this host."""
 
     servers: list[asyncio.AbstractServer] = field(default_factory=list)
     paths: list[Path] = field(default_factory=list)
@@ -80,7 +79,7 @@ class Links:
         self.settings = settings
         self._offers: dict[str, Offer] = {}
         self._forwards: dict[str, _Open] = {}
-        self._pipes: dict[str, set[Local]] = {}
+        self._pipes: dict[str, set[LocalEnd]] = {}
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -108,29 +107,29 @@ class Links:
 
     # The accepting side ------------------------------------------------------------------------------------------
     def offer(self, offer: Offer, spare: str = "") -> None:
-        """Let the peers in from now on. Another offer of the same id is replaced, and who is not in this one is cut,
-        save for the door *spare*."""
+        """Let the peers in from now on. This replaces an offer of the same id, and cuts connections of peers that are
+        not in this one, except at the door *spare*."""
         with self._lock:
             self._offers[offer.id] = offer
         self._cut(offer.id, lambda end: end.accepted and end.peer not in offer.peers and end.door != spare)
 
     def offered(self, id: str) -> Offer | None:
-        """What is offered under this id."""
+        """The offer with this id."""
         return self._offers.get(id)
 
     def withdraw(self, id: str, spare: str = "") -> None:
-        """Let nobody in any more, and cut what is open, save for the door *spare*."""
+        """Let nobody in any more, and cut connections, except at the door *spare*."""
         with self._lock:
             self._offers.pop(id, None)
         self._cut(id, lambda end: not spare or end.door != spare)
 
     def accept(self, transport: asyncio.BaseTransport) -> None:
         """Take over a TLS connection that asked for a link; called in the server's loop."""
-        end = Accepted(common_name(transport.get_extra_info("ssl_object")), self._admit)
+        end = AcceptedEnd(common_name(transport.get_extra_info("ssl_object")), self._admit)
         transport.set_protocol(end)
         end.connection_made(transport)
 
-    def _admit(self, peer: str, id: str, door: str) -> Coroutine[Any, Any, Local]:
+    def _admit(self, peer: str, id: str, door: str) -> Coroutine[Any, Any, LocalEnd]:
         """What leads to *door* of link *id*. Raises ``NotFound`` for all that is not offered to this very peer."""
         with self._lock:
             offer = self._offers.get(id)
@@ -140,7 +139,7 @@ class Links:
             raise NotFound(f"There is no link {id} with the door {door} for {peer or 'nobody'} here.")
         return self._enter(offer, peer, door)
 
-    async def _enter(self, offer: Offer, peer: str, name: str) -> Local:
+    async def _enter(self, offer: Offer, peer: str, name: str) -> LocalEnd:
         loop, id, door = asyncio.get_running_loop(), offer.id, offer.doors[name]
         end = self._local(id, loop, peer, name, accepted=True)
         try:
@@ -156,12 +155,12 @@ class Links:
         return end
 
     # The connecting side -----------------------------------------------------------------------------------------
-    def forward(self, remote: Remote, door: str, path: Path, gid: int = -1) -> None:
+    def forward(self, remote: LinkAddress, door: str, path: Path, gid: int = -1) -> None:
         """Listen on the unix socket *path* (mode 0660, group *gid*); each connection goes to *door* of *remote*."""
         path.unlink(missing_ok=True)
         self._run(self._serve(remote, door, path, bound(path, gid)))
 
-    def call(self, remote: Remote, door: str) -> socket.socket:
+    def call(self, remote: LinkAddress, door: str) -> socket.socket:
         """A socket, connected to *door* of *remote*. Raises ``Unreachable``, or what the other agent says."""
         ours, theirs = socket.socketpair()
         try:
@@ -181,12 +180,12 @@ class Links:
         with self._lock:
             return id in self._forwards
 
-    def greet(self, remote: Remote) -> None:
+    def greet(self, remote: LinkAddress) -> None:
         """Return when the other agent can be reached and both believe the other's certificate. Raises ``Conflict`` when
         they do not, else as ``call``."""
         try:
             self.call(replace(remote, id=""), "").close()
-        except NotFound:  # it has spoken to us: there is no link without a name
+        except NotFound:  # it has answered: there is no link with an empty id
             return
         except Unreachable as error:
             if isinstance(error.__cause__, (ssl.SSLError, ConnectionResetError)):
@@ -194,7 +193,7 @@ class Links:
             raise
 
     def close_forwards(self, id: str) -> None:
-        """Listen no more for link *id*; what is connected stays so."""
+        """Stop listening for link *id*; connections stay."""
         with self._lock:
             opened = self._forwards.pop(id, None)
         if opened and self._loop:
@@ -216,8 +215,8 @@ class Links:
         if loop:
             loop.call_soon_threadsafe(loop.stop)
 
-    async def _serve(self, remote: Remote, door: str, path: Path, sock: socket.socket) -> None:
-        def arrived() -> Local:
+    async def _serve(self, remote: LinkAddress, door: str, path: Path, sock: socket.socket) -> None:
+        def arrived() -> LocalEnd:
             end = self._local(remote.id, asyncio.get_running_loop(), remote.peer, door)
             task = asyncio.ensure_future(self._through(remote, door, end))
             tasks.add(task)
@@ -232,14 +231,14 @@ class Links:
             opened.servers.append(server)
             opened.paths.append(path)
 
-    async def _through(self, remote: Remote, door: str, end: Local) -> None:
+    async def _through(self, remote: LinkAddress, door: str, end: LocalEnd) -> None:
         try:
             await self._dial(remote, door, end)
         except MagnetarError as error:
             log.warning("the link %s to %s (%s) cannot be used: %s", remote.id, remote.peer, door, error)
             end.close()
 
-    async def _join(self, remote: Remote, door: str, sock: socket.socket) -> None:
+    async def _join(self, remote: LinkAddress, door: str, sock: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         end = self._local(remote.id, loop, remote.peer, door)
         await loop.create_unix_connection(lambda: end, sock=sock)
@@ -249,9 +248,9 @@ class Links:
             end.close()
             raise
 
-    async def _dial(self, remote: Remote, door: str, end: Local) -> None:
+    async def _dial(self, remote: LinkAddress, door: str, end: LocalEnd) -> None:
         loop = asyncio.get_running_loop()
-        far = Dialled(remote.peer, json.dumps({"link": remote.id, "door": door}).encode() + b"\n", end)
+        far = DialledEnd(remote.peer, json.dumps({"link": remote.id, "door": door}).encode() + b"\n", end)
         try:
             async with asyncio.timeout(CONNECT):
                 await loop.create_connection(lambda: far, remote.host, remote.port, ssl=self._context())
@@ -272,32 +271,33 @@ class Links:
         self.required()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.check_hostname = False  # the common name must be the peer's instead; see Dialled
+        context.check_hostname = False  # the common name must be the peer's instead; see DialledEnd
         context.load_verify_locations(self.settings.tls_client_ca)
         context.load_cert_chain(self.settings.tls_cert, self.settings.tls_key)  # type: ignore[arg-type]
         context.set_alpn_protocols([ALPN])
         return context
 
     # Both --------------------------------------------------------------------------------------------------------
-    def _local(self, id: str, loop: asyncio.AbstractEventLoop, peer: str, door: str, accepted: bool = False) -> Local:
+    def _local(self, id: str, loop: asyncio.AbstractEventLoop, peer: str, door: str,
+               accepted: bool = False) -> LocalEnd:
         """A new end on this host; known, so that it can be cut."""
-        end = Local(loop, lambda gone: self._gone(id, gone), peer, door, accepted)
+        end = LocalEnd(loop, lambda gone: self._gone(id, gone), peer, door, accepted)
         with self._lock:
             self._pipes.setdefault(id, set()).add(end)
         return end
 
-    def _gone(self, id: str, end: Local) -> None:
+    def _gone(self, id: str, end: LocalEnd) -> None:
         with self._lock:
             pipes = self._pipes.get(id, set())
             pipes.discard(end)
             if not pipes:
                 self._pipes.pop(id, None)
 
-    def _cut(self, id: str, which: Callable[[Local], bool] = lambda _end: True) -> None:
+    def _cut(self, id: str, which: Callable[[LocalEnd], bool] = lambda _end: True) -> None:
         with self._lock:
             pipes = [end for end in self._pipes.get(id, ()) if which(end)]
         for end in pipes:
-            with contextlib.suppress(RuntimeError):  # its loop has ended, and the end with it
+            with contextlib.suppress(RuntimeError):  # its loop has ended
                 end.loop.call_soon_threadsafe(end.abort)
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A server goes from one agent to another. ``source`` gives it, ``target`` gets it, ``wire`` is how they speak.
+"""A server goes from one agent to another. ``source`` gives it, ``target`` gets it, ``transfer`` carries its files.
 
 Who has the server is decided once, and kept where it is decided: by the target, when the source has told it that the
 guest is off there for good (``arrive``). Until then everything can be repeated or taken back, and the guest at the
@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING
 from magnetar_core.errors import Conflict
 
 if TYPE_CHECKING:
-    from magnetar_agent.agent import Agent
     from magnetar_agent.documents import Document
+    from magnetar_agent.host import LocalHost
 
-#: Name of the door behind which the target's agent itself listens; the others are libvirt's and QEMU's.
+#: Name of the door of the target's agent; the others are those of libvirtd and QEMU.
 AGENT, LIBVIRT, QEMU, DISKS = "agent", "libvirt", "qemu", "disks"
-#: Where a server's document notes the migration that has it.
+#: Note of a server: the migration that it is in.
 MARK = "migration"
-#: Where both halves note whether memory and disks go straight from QEMU to QEMU.
+#: Note of both halves: whether memory and disks go straight from QEMU to QEMU.
 NATIVE = "native_tls"
-#: Where an attachment's document notes the migration that it comes with.
+#: Note of an attachment: the migration that it comes with.
 ARRIVING = "arriving"
 
 
-def arriving(agent: Agent) -> set[str]:
-    """Servers that are on their way to this host."""
-    return {d.want["server"] for d in agent.documents.list("migration")
+def arriving(host: LocalHost) -> set[str]:
+    """Servers that are migrating to this host."""
+    return {d.want["server"] for d in host.documents.list("migration")
             if d.want["side"] == "target" and not d.state.get("arrived")}
 
 

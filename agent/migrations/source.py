@@ -17,13 +17,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent import hypervisor as hv
+from magnetar_agent.boot import boot_id
 from magnetar_agent.documents import Document
-from magnetar_agent.follow import boot_id
-from magnetar_agent.link.talk import Talk
+from magnetar_agent.link.rpc import Rpc
 from magnetar_agent.migrations import AGENT, DISKS, LIBVIRT, MARK, NATIVE, QEMU, refuse_while_it_moves, volumes
-from magnetar_agent.migrations.home import RUN, give_back, here, on, remote, runs
-from magnetar_agent.migrations.logs import LOG, Logs
-from magnetar_agent.migrations.wire import send
+from magnetar_agent.migrations.console_logs import LOG, Logs
+from magnetar_agent.migrations.source_cleanup import (
+    RUN,
+    guest_runs,
+    is_here,
+    restore_server,
+    server_task,
+    target_address,
+)
+from magnetar_agent.migrations.transfer import send
 from magnetar_agent.servers import MIB, folder, verbs
 from magnetar_core.errors import (
     Conflict,
@@ -37,8 +44,9 @@ from magnetar_core.errors import (
 from magnetar_core.power import LIVE, OFF, PAUSED, RUNNING, SUSPENDED
 
 if TYPE_CHECKING:
-    from magnetar_agent.agent import Agent
-    from magnetar_agent.drivers import Fields, Task
+    from magnetar_agent.documents import Fields
+    from magnetar_agent.host import LocalHost
+    from magnetar_agent.task import Task
 
 log = logging.getLogger(__name__)
 
@@ -49,10 +57,10 @@ READ = ("base", "kernel", "ramdisk", "config.iso")
 
 
 # Before -----------------------------------------------------------------------------------------------------------
-def check(agent: Agent, want: Fields, id: str | None) -> Document:
+def check_source(host: LocalHost, want: Fields, id: str | None) -> Document:
     """The server's document for migration *id*. Raises ``InvalidField`` or ``Conflict`` for what cannot go, before
     anything is done."""
-    found = agent.documents.get("server", want["server"])
+    found = host.documents.get("server", want["server"])
     if found is None or found.deleting:
         raise InvalidField("server", f"must be a server of this host, and {want['server']} is none")
     refuse_while_it_moves(found, id)
@@ -60,9 +68,9 @@ def check(agent: Agent, want: Fields, id: str | None) -> Document:
         raise Conflict(f"Server {found.name!r} is not finished: its last change failed. Repeat that change first.")
     if not want.get("address"):
         raise InvalidField("address", "is required on the source: host:port of the target's agent")
-    there = remote("", want)
-    volumes.check(agent, found, want)
-    domain = agent.hypervisor.domain(found.id)
+    there = target_address("", want)
+    volumes.check_attachments(host, found, want)
+    domain = host.hypervisor.domain(found.id)
     power = domain.state if domain else OFF
     if power == SUSPENDED:
         raise Conflict(f"Server {found.name!r} is suspended, and its saved memory cannot go to another host. Resume "
@@ -73,42 +81,42 @@ def check(agent: Agent, want: Fields, id: str | None) -> Document:
     if want["type"] == "live" and found.want.get("rescue"):
         raise Conflict(f"Server {found.name!r} is rescued, and only a server as it is meant to be goes live. Unrescue "
                        "it first, or ask for type cold.")
-    agent.links.greet(there)
+    host.links.greet(there)
     return found
 
 
-def manifest(agent: Agent, server: Document) -> Fields:
+def manifest(host: LocalHost, server: Document) -> Fields:
     """What the target must know to say yes or no; no secrets in it."""
-    domain, want = agent.hypervisor.domain(server.id), server.want
-    place = folder(agent, server.id)
+    domain, want = host.hypervisor.domain(server.id), server.want
+    place = folder(host, server.id)
     power = domain.state if domain else OFF
     disks = []
     for name in WRITTEN:
-        seen = agent.hypervisor.disk(place / name, want["root_format"] if name == "disk" else "qcow2")
+        seen = host.hypervisor.disk(place / name, want["root_format"] if name == "disk" else "qcow2")
         if seen:
             disks.append({"name": name, "format": seen.format, "virtual_size": seen.virtual_size,
                           "backed": seen.backing is not None})
     return {
         "server": server.id, "name": server.name, "power": power, "ram": want["flavor"]["ram"],
         "virt_type": want["virt_type"], "machine": want["machine"], "networks": want["networks"], "disks": disks,
-        "volumes": volumes.told(agent, server),
+        "volumes": volumes.describe(host, server),
         "bytes": sum(path.stat().st_blocks * 512 for path in place.iterdir() if path.is_file()),
-        "cpu": agent.hypervisor.cpu(server.id) if power in LIVE else None, "host": agent.host_name,
-        "host_id": agent.hypervisor.host()["id"],
+        "cpu": host.hypervisor.cpu(server.id) if power in LIVE else None, "host": host.name,
+        "host_id": host.hypervisor.host()["id"],
     }
 
 
 def claim(task: Task) -> None:
-    """Mark the server, so that nothing else changes it."""
-    agent, document = task.agent, task.document
-    with agent.locks.hold("server", document.want["server"]):
-        server = agent.documents.get("server", document.want["server"])
+    """Mark the server, so that nothing but this migration changes it."""
+    host, document = task.host, task.document
+    with host.locks.hold("server", document.want["server"]):
+        server = host.documents.get("server", document.want["server"])
         if server is None:
             raise Conflict(f"The server {document.want['server']} was deleted. There is nothing to migrate.")
         refuse_while_it_moves(server, document.id)
         if not server.state.get(MARK):
             server.state[MARK] = document.id
-            agent.documents.write(server)
+            host.documents.write(server)
     document.state["claimed"] = True
     task.keep()
 
@@ -127,16 +135,16 @@ def move(task: Task) -> None:
     except MagnetarError as error:
         # Where the guest is for sure here it is given back at once; else a repetition finds out.
         lost = isinstance(error, HypervisorDown) or document.state.get("decided")
-        if not lost and (not isinstance(error, Unreachable) or here(task)):
-            give_back(task)
+        if not lost and (not isinstance(error, Unreachable) or is_here(task)):
+            restore_server(task)
         raise
     finally:
-        task.agent.progress.pop(document.id, None)
-        task.agent.links.cut(document.id)
+        task.host.progress.pop(document.id, None)
+        task.host.links.cut(document.id)
 
 
 def state(path: Path, migration: str, run: str) -> str:
-    """What is another as soon as the content of the server's file at *path* may be.
+    """A text that changes whenever the content of the server's file at *path* may have changed.
 
     Of what a guest writes to that is also another for each *run* of it and each boot of the host, whose crash may have
     kept what was written and lost the time of it; and for each change of the owner, as libvirt makes them when a guest
@@ -148,8 +156,8 @@ def state(path: Path, migration: str, run: str) -> str:
     return " ".join(map(str, known))
 
 
-class Flow:
-    """How long it takes until all is there, by how quick bytes came since the first of them."""
+class Throughput:
+    """Estimates the time left from the bytes per second so far."""
 
     def __init__(self) -> None:
         self._first: tuple[float, int] | None = None
@@ -165,7 +173,7 @@ class Flow:
 
 @dataclass
 class _Counted:
-    """Bytes that are on their way."""
+    """Bytes to send, and bytes sent."""
 
     total: int
     done: int = 0
@@ -175,84 +183,84 @@ class _Move:
     """One attempt."""
 
     def __init__(self, task: Task) -> None:
-        self.task, self.agent, self.document = task, task.agent, task.document
-        server = task.agent.documents.get("server", task.document.want["server"])
+        self.task, self.host, self.document = task, task.host, task.document
+        server = task.host.documents.get("server", task.document.want["server"])
         if server is None:
             raise Conflict(f"The server {task.document.want['server']} is gone from this host.")
         self.server = server
-        self.place = folder(task.agent, server.id)
-        self.remote = remote(task.document.id, task.document.want)
+        self.place = folder(task.host, server.id)
+        self.remote = target_address(task.document.id, task.document.want)
         self.live = task.document.want["type"] == "live"
-        self.logs, self.flow = Logs(self.place), Flow()
+        self.logs, self.throughput = Logs(self.place), Throughput()
         self.arrived = False
 
     def run(self) -> None:
-        """Find out what an earlier attempt came to, then do what is left."""
-        with Talk(self.agent.links.call(self.remote, AGENT)) as talk, contextlib.closing(self.logs):
-            arrived = talk.ask("look")["arrived"]
-            self.agent.hypervisor.stray(self.server.id)
-            if runs(self.agent, self.document) or not arrived:
+        """Find out how far an earlier attempt came, then do the rest."""
+        with Rpc(self.host.links.call(self.remote, AGENT)) as talk, contextlib.closing(self.logs):
+            arrived = talk.call("look")["arrived"]
+            self.host.hypervisor.stray(self.server.id)
+            if guest_runs(self.host, self.document) or not arrived:
                 self._go(talk)
             if not self.arrived:
                 self._arrive(talk)
 
-    def _arrive(self, talk: Talk) -> None:
-        """The guest is off here for good: from now on the server is the target's."""
+    def _arrive(self, talk: Rpc) -> None:
+        """The guest is off here for good: from now on the server belongs to the target."""
         self.document.state["decided"] = True
         self.task.keep()
-        volumes.yield_disks(self.agent, self.server.id)
-        talk.ask("arrive")
+        volumes.serve_disks(self.host, self.server.id)
+        talk.call("arrive")
         self.arrived = True
 
-    def _go(self, talk: Talk) -> None:
-        if self.live and not runs(self.agent, self.document):
+    def _go(self, talk: Rpc) -> None:
+        if self.live and not guest_runs(self.host, self.document):
             raise Conflict(f"The guest of server {self.server.name!r} stopped meanwhile, so it cannot go live. Repeat "
                            "the call with type auto or cold.")
-        if not self.live and runs(self.agent, self.document):
+        if not self.live and guest_runs(self.host, self.document):
             self._ran()
             self._stop()
         if RUN not in self.document.state:
             self._ran()
         states = self._states()
-        lent = volumes.lend(self.agent, self.server, self.remote.peer, self.live)
+        lent = volumes.share(self.host, self.server, self.remote.peer, self.live)
         sent = {k: v for k, v in self.server.state.items() if k != MARK}
-        plan = talk.ask("begin", document={"id": self.server.id, "name": self.server.name, "want": self.server.want,
+        plan = talk.call("begin", document={"id": self.server.id, "name": self.server.name, "want": self.server.want,
                                            "state": sent, "created_at": self.server.created_at},
                         live=self.live, disks=self.document.want["manifest"]["disks"], volumes=lent,
-                        native_tls=self.live and self.agent.settings.native_tls,
+                        native_tls=self.live and self.host.settings.native_tls,
                         files=list(states), states=states)
         self.document.state[NATIVE] = bool(plan.get(NATIVE))
         self._wake()
         self._send(talk, plan.get("kept", {}), states)
         self.logs.send(talk)
-        talk.ask("ready")
+        talk.call("ready")
         if self.live:
             self._migrate(talk, plan)
 
     def _ran(self) -> None:
-        """What the guest can write to is another content from here on."""
+        """The guest may have written to its disks since the last attempt: draw another id of its run."""
         self.document.state[RUN] = uuid.uuid4().hex
         self.task.keep()
 
     def _stop(self) -> None:
-        """Shut the guest down; that it ran stays in its document, so it will run there."""
+        """Shut the guest down. Its document still says that it runs, so the target starts it."""
         power = self.server.want["power"]
         self._say("stop", 0, 1)
-        domain = self.agent.hypervisor.domain(self.server.id)
+        domain = self.host.hypervisor.domain(self.server.id)
         if domain and domain.state == PAUSED:
-            self.agent.hypervisor.resume(self.server.id)
-        verbs.stop(on(self.task, self.server))
+            self.host.hypervisor.resume(self.server.id)
+        verbs.stop(server_task(self.task, self.server))
         self.server.want["power"] = power
 
     def _wake(self) -> None:
         """After an earlier attempt whose end libvirt did not see, the guest may still stand still. By now the target
         has let go of its copy, so it may run here."""
-        domain = self.agent.hypervisor.domain(self.server.id)
+        domain = self.host.hypervisor.domain(self.server.id)
         if self.live and domain and domain.state == PAUSED and self.server.want["power"] == RUNNING:
-            self.agent.hypervisor.resume(self.server.id)
+            self.host.hypervisor.resume(self.server.id)
 
     def _states(self) -> dict[str, str]:
-        """What is sent as files, small ones first, and of each what is another when its content may be."""
+        """The files to send, small ones first, each with its ``state``."""
         left = () if not self.live else WRITTEN
         found = [path for path in self.place.iterdir()
                  if path.is_file() and not path.is_symlink() and path.name not in left
@@ -260,12 +268,12 @@ class _Move:
         found.sort(key=lambda path: (path.stat().st_blocks, path.name))
         return {path.name: state(path, self.document.id, self.document.state[RUN]) for path in found}
 
-    def _send(self, talk: Talk, kept: Fields, states: dict[str, str]) -> None:
+    def _send(self, talk: Rpc, kept: Fields, states: dict[str, str]) -> None:
         """*kept*: how many bytes the target has of each, ``None``: all. An earlier agent, which would go by the name
         alone, tells none, and gets everything."""
         size = {name: (self.place / name).stat().st_blocks * 512 for name in states}
         there = sum(size[name] if kept.get(name, 0) is None else min(kept.get(name, 0), size[name]) for name in states)
-        counted, flow, rate = _Counted(sum(size.values()), there), Flow(), self.document.want["bandwidth"]
+        counted, throughput, rate = _Counted(sum(size.values()), there), Throughput(), self.document.want["bandwidth"]
 
         began, limit = time.monotonic(), self._limit()
 
@@ -276,7 +284,7 @@ class _Move:
             counted.done = min(counted.done + count, counted.total)
             remaining = counted.total - counted.done
             self._say("files", counted.done, counted.total, remaining=remaining,
-                      seconds_left=flow.seconds_left(counted.done, remaining))
+                      seconds_left=throughput.seconds_left(counted.done, remaining))
 
         sent(0)
         for name, content in states.items():
@@ -284,28 +292,28 @@ class _Move:
             if offset is None:
                 continue
             path = self.place / name
-            talk.say({"op": "file", "name": name, "offset": offset, "mode": path.stat().st_mode & 0o777,
+            talk.send({"op": "file", "name": name, "offset": offset, "mode": path.stat().st_mode & 0o777,
                       "state": content})
             send(talk, path, offset, sent, rate * MIB if rate else None)
-            talk.answer()
+            talk.result()
 
     def _limit(self) -> int | None:
         """Seconds that the files of a cold migration may take: a guest that is off can neither pause nor run on. A live
-        one has its limit in ``hv.Passage``."""
+        one has its limit in ``hv.MigrationParams``."""
         want = self.document.want
         limit: int | None = want["time_limit"] if not self.live and want["on_time_limit"] == "abort" else None
         return limit
 
-    def _migrate(self, talk: Talk, plan: Fields) -> None:
-        want, links, native = self.document.want, self.agent.links, self.document.state[NATIVE]
+    def _migrate(self, talk: Rpc, plan: Fields) -> None:
+        want, links, native = self.document.want, self.host.links, self.document.state[NATIVE]
         run = Path(plan["run"])
         run.mkdir(mode=0o750, parents=True, exist_ok=True)
-        self.agent.hypervisor.permit([run])
+        self.host.hypervisor.permit([run])
         try:
             group = run.stat().st_gid
             for door in (LIBVIRT,) if native else (LIBVIRT, QEMU, DISKS):
                 links.forward(self.remote, door, run / door, group)
-            self.agent.hypervisor.migrate(self.server.id, hv.Passage(
+            self.host.hypervisor.migrate(self.server.id, hv.MigrationParams(
                 libvirt=run / LIBVIRT, qemu=run / QEMU, disks=run / DISKS, persistent=plan["xml"],
                 folder=(self.place, Path(plan["folder"])),
                 nics={mac: (plug[0], plug[1]) for mac, plug in plan["nics"].items()},
@@ -315,7 +323,7 @@ class _Move:
                 lambda: self._gone(talk))
         except HypervisorError as error:
             # libvirt's error does not tell where the guest is; the guest does.
-            if not runs(self.agent, self.document) and self._gone(talk):
+            if not guest_runs(self.host, self.document) and self._gone(talk):
                 return
             if native:
                 raise HypervisorError(
@@ -329,9 +337,9 @@ class _Move:
             links.close_forwards(self.document.id)
             shutil.rmtree(run, ignore_errors=True)
 
-    def _gone(self, talk: Talk) -> bool:
-        """The guest has ended here. If that is so because all of it is there, it goes on there at once."""
-        if not talk.ask("look")["arrived"]:
+    def _gone(self, talk: Rpc) -> bool:
+        """The guest's QEMU has ended here. If it is complete at the target, it goes on there at once."""
+        if not talk.call("look")["arrived"]:
             return False
         self.logs.send_rest(talk)
         self._arrive(talk)
@@ -340,8 +348,8 @@ class _Move:
     def _going(self, facts: Any) -> None:
         self._say("memory and disks", facts["done"], facts["total"], remaining=facts["remaining"],
                   dirty_rate=facts["dirty_rate"],
-                  seconds_left=self.flow.seconds_left(facts["done"], facts["remaining"]))
+                  seconds_left=self.throughput.seconds_left(facts["done"], facts["remaining"]))
 
     def _say(self, phase: str, done: int, total: int, **more: Any) -> None:
-        self.agent.progress[self.document.id] = {"phase": phase, "done": done, "total": total, **more}
+        self.host.progress[self.document.id] = {"phase": phase, "done": done, "total": total, **more}
         self.task.operation.advance(done, total, phase=phase)

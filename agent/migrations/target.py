@@ -17,22 +17,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent import reconcile
 from magnetar_agent.documents import Document, now
 from magnetar_agent.link import Offer
-from magnetar_agent.link.talk import Talk
+from magnetar_agent.link.rpc import Rpc
 from magnetar_agent.migrations import AGENT, DISKS, LIBVIRT, NATIVE, QEMU, volumes
-from magnetar_agent.migrations.wire import NOTE, PART, have, receive
+from magnetar_agent.migrations.transfer import NOTE, PART, bytes_present, receive
 from magnetar_agent.operations import Operation
-from magnetar_agent.servers import GIB, choose, fixed, folder, spec
-from magnetar_core.ensure import Permissions
+from magnetar_agent.servers import GIB, addresses, folder, resolve, spec
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, MagnetarError, NoSpace, NotFound
 from magnetar_core.kinds import Server
 from magnetar_core.power import LIVE, RUNNING
 
 if TYPE_CHECKING:
-    from magnetar_agent.agent import Agent
-    from magnetar_agent.drivers import Fields, Task
+    from magnetar_agent.documents import Fields
+    from magnetar_agent.host import LocalHost
+    from magnetar_agent.task import Task
 
 log = logging.getLogger(__name__)
 
@@ -41,179 +40,179 @@ NAME = re.compile(r"[a-z][a-z0-9.-]{0,63}")
 
 
 # Before -----------------------------------------------------------------------------------------------------------
-def check(agent: Agent, want: Fields) -> None:
+def check_target(host: LocalHost, want: Fields) -> None:
     """Raise ``Conflict``, ``InvalidField`` or ``NoSpace`` for what cannot come, before anything is done."""
     told = want.get("manifest")
     if not isinstance(told, dict) or told.get("server") != want["server"]:
         raise InvalidField("manifest", "is required on the target: what the source's half shows under that name")
-    if agent.links.required() == want["peer"] or told["host_id"] == agent.hypervisor.host()["id"]:
-        raise Conflict(f"Server {told['name']!r} is on this very host ({agent.host_name}). Choose another target.")
-    _is_free(agent, want["server"])
+    if host.links.required() == want["peer"] or told["host_id"] == host.hypervisor.host()["id"]:
+        raise Conflict(f"Server {told['name']!r} is on this very host ({host.name}). Choose another target.")
+    _is_free(host, want["server"])
     for at, nic in enumerate(told["networks"]):
-        choose.exists(agent, (nic.get("network"), nic.get("bridge")), f"networks[{at}]")
-    fixed.complete(agent, [dict(nic) for nic in told["networks"]], [], None)
+        resolve.check_network(host, (nic.get("network"), nic.get("bridge")), f"networks[{at}]")
+    addresses.complete(host, [dict(nic) for nic in told["networks"]], [], None)
     for nic in told["networks"]:
-        if other := choose.taken(agent, nic["mac"]):
+        if other := resolve.mac_owner(host, nic["mac"]):
             raise Conflict(f"The MAC {nic['mac']} belongs to server {other.name!r} of the target.")
-    volumes.fit(agent, told)
-    _can_run(agent, told, want["type"] == "live")
-    _room(agent, told)
+    volumes.check_origins(host, told)
+    _can_run(host, told, want["type"] == "live")
+    _room(host, told)
 
 
-def _is_free(agent: Agent, id: str) -> None:
-    _is_alone(agent, id, "")
-    if agent.documents.get("server", id):
+def _is_free(host: LocalHost, id: str) -> None:
+    _is_alone(host, id, "")
+    if host.documents.get("server", id):
         raise Conflict(f"The target has a server with the uuid {id} already. Look at it with server_info, and remove "
                        "one of the two.", uuids=[id])
-    domain = agent.hypervisor.domain(id)
+    domain = host.hypervisor.domain(id)
     if domain is not None and not (domain.owned and any(
-            d.want["server"] == id for d in agent.documents.list("migration") if d.want["side"] == "target")):
+            d.want["server"] == id for d in host.documents.list("migration") if d.want["side"] == "target")):
         raise Conflict(f"The target has a libvirt domain with the uuid {id} ({domain.name}) that no server of Magnetar "
                        "has. Remove or rename it first.", uuids=[id])
 
 
-def _is_alone(agent: Agent, server: str, id: str) -> None:
-    for other in agent.documents.list("migration"):
+def _is_alone(host: LocalHost, server: str, id: str) -> None:
+    for other in host.documents.list("migration"):
         if other.want["side"] == "target" and other.want["server"] == server and other.id != id and \
                 other.state.get("prepared") and not other.state.get("settled"):
             raise Conflict(f"The server {server} is on its way here already, from {other.want['peer']} (migration "
                            f"{other.id}). Let that end, or abort it first.", migration=other.id)
 
 
-def _can_run(agent: Agent, told: Fields, live: bool) -> None:
-    if told["virt_type"] == "kvm" and not agent.hypervisor.kvm()["usable"]:
-        raise Conflict(f"The target cannot run guests under KVM: {agent.hypervisor.kvm()['reason']}. Choose a host "
+def _can_run(host: LocalHost, told: Fields, live: bool) -> None:
+    if told["virt_type"] == "kvm" and not host.hypervisor.kvm()["usable"]:
+        raise Conflict(f"The target cannot run guests under KVM: {host.hypervisor.kvm()['reason']}. Choose a host "
                        "that can.")
-    if live and told["cpu"] and not agent.hypervisor.cpu_fits(told["cpu"]):
+    if live and told["cpu"] and not host.hypervisor.cpu_fits(told["cpu"]):
         raise Conflict("The CPU that the guest sees has features which the target's CPU lacks. Migrate it cold, or "
                        "choose a host with the same CPU or a newer one.")
 
 
-def _room(agent: Agent, told: Fields) -> None:
-    total = agent.hypervisor.host()["memory_mb"]
-    coming = _coming(agent)
-    used = sum(d.want["flavor"]["ram"] for d in agent.documents.list("server") if d.want["power"] in LIVE)
+def _room(host: LocalHost, told: Fields) -> None:
+    total = host.hypervisor.host()["memory_mb"]
+    coming = _coming(host)
+    used = sum(d.want["flavor"]["ram"] for d in host.documents.list("server") if d.want["power"] in LIVE)
     used += sum(one["ram"] for one in coming if one["power"] in LIVE)
     names = ", ".join(sorted(one["name"] for one in coming))
     noted = f" Room is kept for what is on its way there ({names}); abort what failed." if names else ""
     if told["power"] in LIVE and used + told["ram"] > total:
         raise NoSpace(f"The server has {told['ram']} MiB of memory, and the target has {max(0, total - used)} MiB left "
                       f"of {total}. Choose another host, or stop servers there.{noted}")
-    free = max(0, shutil.disk_usage(agent.settings.state_dir).free - sum(_missing(agent, one) for one in coming))
+    free = max(0, shutil.disk_usage(host.settings.state_dir).free - sum(_missing(host, one) for one in coming))
     if told["bytes"] > free:
         raise NoSpace(f"The disks of the server take {told['bytes'] / GIB:.1f} GiB, and the target has "
-                      f"{free / GIB:.1f} GiB left under {agent.settings.state_dir}. Choose another host, or free some."
+                      f"{free / GIB:.1f} GiB left under {host.settings.state_dir}. Choose another host, or free some."
                       f"{noted}")
 
 
-def _coming(agent: Agent) -> list[Fields]:
+def _coming(host: LocalHost) -> list[Fields]:
     """Manifests of the servers that were let in and are not this host's yet."""
-    return [one.want["manifest"] for one in agent.documents.list("migration")
+    return [one.want["manifest"] for one in host.documents.list("migration")
             if one.want["side"] == "target" and not one.state.get("settled") and not one.deleting
-            and agent.documents.get("server", one.want["server"]) is None]
+            and host.documents.get("server", one.want["server"]) is None]
 
 
-def _missing(agent: Agent, told: Fields) -> int:
+def _missing(host: LocalHost, told: Fields) -> int:
     """Bytes of its disks that have not come yet."""
     here = 0
     with suppress(OSError):  # it has not begun, or ends just now
-        here = sum(path.stat().st_blocks * 512 for path in folder(agent, told["server"]).iterdir())
+        here = sum(path.stat().st_blocks * 512 for path in folder(host, told["server"]).iterdir())
     return max(0, int(told["bytes"]) - here)
 
 
 def prepare(task: Task) -> None:
     """Let the source in."""
     server = task.document.want["server"]
-    with task.agent.locks.hold("server", server):
-        _is_alone(task.agent, server, task.document.id)
+    with task.host.locks.hold("server", server):
+        _is_alone(task.host, server, task.document.id)
         task.document.state["prepared"] = True
         task.keep()
-    offer(task.agent, task.document)
+    offer(task.host, task.document)
 
 
-def offer(agent: Agent, document: Document) -> None:
-    """The doors of this migration; after a restart of the agent again."""
-    run = run_folder(agent, document.id)
-    agent.links.offer(Offer(document.id, frozenset([document.want["peer"]]), {
-        AGENT: partial(_talk, agent, document.id), LIBVIRT: agent.hypervisor.libvirt_socket(),
+def offer(host: LocalHost, document: Document) -> None:
+    """Offer the doors of this migration; also after a restart of the agent."""
+    run = run_folder(host, document.id)
+    host.links.offer(Offer(document.id, frozenset([document.want["peer"]]), {
+        AGENT: partial(_talk, host, document.id), LIBVIRT: host.hypervisor.libvirt_socket(),
         QEMU: run / QEMU, DISKS: run / DISKS,
     }))
 
 
-def resume(agent: Agent) -> None:
+def resume(host: LocalHost) -> None:
     """After a start of the agent: let sources in again, and finish what has arrived."""
-    for document in agent.documents.list("migration"):
+    for document in host.documents.list("migration"):
         if document.want["side"] == "target" and not document.state.get("settled") and not document.deleting:
-            offer(agent, document)
-            if document.state.get("arrived") and agent.documents.get("server", document.want["server"]) is None:
-                _take_over(agent, document)
+            offer(host, document)
+            if document.state.get("arrived") and host.documents.get("server", document.want["server"]) is None:
+                _take_over(host, document)
 
 
-def run_folder(agent: Agent, id: str) -> Path:
+def run_folder(host: LocalHost, id: str) -> Path:
     """Where QEMU listens for what comes; the source has its sockets under the same path."""
-    return agent.settings.socket.parent / "links" / id
+    return host.settings.socket.parent / "links" / id
 
 
 # The talk ---------------------------------------------------------------------------------------------------------
-def _talk(agent: Agent, id: str, sock: socket.socket, _peer: str) -> None:
-    """What the source says, line by line, and the answers."""
-    with Talk(sock) as talk:
-        while (line := talk.hear()) is not None:
+def _talk(host: LocalHost, id: str, sock: socket.socket, _peer: str) -> None:
+    """Answer the calls of the source."""
+    with Rpc(sock) as talk:
+        while (line := talk.receive()) is not None:
             try:
                 op = OPS.get(str(line.get("op")))
                 if op is None:
                     raise InvalidRequest(f"The target does not know {line.get('op')!r}; is its agent older?")
-                answer = op(agent, _document(agent, id), talk, line)
+                answer = op(host, _document(host, id), talk, line)
             except MagnetarError as error:
-                talk.say({"error": error.as_dict()})
+                talk.send({"error": error.as_dict()})
                 if line.get("op") == "file":
-                    return  # the rest of the file may still come: it would be taken for lines
+                    return  # the rest of the file may still come, and would be read as lines
             except Exception:
                 log.exception("migration %s: %s failed", id, line.get("op"))
-                talk.say({"error": MagnetarError().as_dict()})
+                talk.send({"error": MagnetarError().as_dict()})
                 return
             else:
-                talk.say(answer)
+                talk.send(answer)
 
 
-def _document(agent: Agent, id: str) -> Document:
-    found = agent.documents.get("migration", id)
+def _document(host: LocalHost, id: str) -> Document:
+    found = host.documents.get("migration", id)
     if found is None or found.deleting:
         raise NotFound(f"The target knows no migration {id} any more; it was aborted there.")
     return found
 
 
-def _look(agent: Agent, document: Document, _talk: Talk, _line: Fields) -> Fields:
+def _look(host: LocalHost, document: Document, _talk: Rpc, _line: Fields) -> Fields:
     """Whether all of the server is here."""
     return {"arrived": bool(document.state.get("arrived")) or (
-        document.want["type"] == "live" and agent.hypervisor.arrived(document.want["server"]))}
+        document.want["type"] == "live" and host.hypervisor.arrived(document.want["server"]))}
 
 
-def _begin(agent: Agent, document: Document, _talk: Talk, line: Fields) -> Fields:
+def _begin(host: LocalHost, document: Document, _talk: Rpc, line: Fields) -> Fields:
     """Keep the server's document and make its disks; what an earlier attempt left of a running guest goes."""
     given, id = line["document"], document.want["server"]
     _not_arrived(document)
     if given["id"] != id:
         raise Conflict("The source sends another server than was agreed.")
-    _discard(agent, id)
+    _discard(host, id)
     document.state["server"], document.state["disks"] = given, line["disks"] if line["live"] else []
-    document.state[NATIVE] = bool(line.get(NATIVE)) and agent.settings.native_tls
-    agent.documents.write(document)
-    place = folder(agent, id)
+    document.state[NATIVE] = bool(line.get(NATIVE)) and host.settings.native_tls
+    host.documents.write(document)
+    place = folder(host, id)
     place.mkdir(mode=0o711, parents=True, exist_ok=True)
     kept = _kept(place, line["files"], line.get("states") or {})
-    run = run_folder(agent, document.id)
+    run = run_folder(host, document.id)
     run.mkdir(mode=0o770, parents=True, exist_ok=True)
-    agent.hypervisor.permit([run])
+    host.hypervisor.permit([run])
     run.chmod(0o770)  # QEMU makes its sockets in it
-    volumes.come(agent, document, line.get("volumes", []))
+    volumes.prepare(host, document, line.get("volumes", []))
     server = _server(document)
-    cards = [spec.nic(agent, nic) for nic in server.want["networks"]]
+    nics = [spec.nic(host, one) for one in server.want["networks"]]
     return {
         # "have" is what earlier agents go by: they do not say states, and are to send everything.
         "have": {}, "kept": kept, "folder": str(place), "run": str(run),
-        "nics": {card.mac: [card.network, card.bridge] for card in cards}, NATIVE: document.state[NATIVE],
-        "xml": agent.hypervisor.render(spec.domain(agent, server)),
+        "nics": {nic.mac: [nic.network, nic.bridge] for nic in nics}, NATIVE: document.state[NATIVE],
+        "xml": host.hypervisor.render(spec.domain(host, server)),
     }
 
 
@@ -224,56 +223,56 @@ def _kept(place: Path, files: list[str], states: Fields) -> Fields:
     for path in place.iterdir():
         if path.name.removesuffix(NOTE).removesuffix(PART) not in names and (path.is_symlink() or not path.is_dir()):
             path.unlink()
-    return {name: have(place / name, states.get(name)) for name in sorted(names)}
+    return {name: bytes_present(place / name, states.get(name)) for name in sorted(names)}
 
 
-def _file(agent: Agent, document: Document, talk: Talk, line: Fields) -> Fields:
+def _file(host: LocalHost, document: Document, talk: Rpc, line: Fields) -> Fields:
     """One file."""
     _not_arrived(document)
-    place = folder(agent, document.want["server"])
+    place = folder(host, document.want["server"])
     path = place / _checked(line["name"])
     receive(talk, path, int(line["offset"]), bool(line.get("append")), line.get("state"))
     path.chmod(int(line["mode"]) & 0o755)
     return {}
 
 
-def _ready(agent: Agent, document: Document, _talk: Talk, _line: Fields) -> Fields:
+def _ready(host: LocalHost, document: Document, _talk: Rpc, _line: Fields) -> Fields:
     """All files are here: make the disks that libvirt will fill, and let QEMU read what it must."""
     _not_arrived(document)
-    place = folder(agent, document.want["server"])
+    place = folder(host, document.want["server"])
     base = (document.state["server"]["state"].get("base") or {}).get("format")
     for disk in document.state["disks"]:
         backing = place / "base" if disk["backed"] else None
-        agent.hypervisor.make_disk(place / disk["name"], disk["format"], disk["virtual_size"], backing,
+        host.hypervisor.make_disk(place / disk["name"], disk["format"], disk["virtual_size"], backing,
                                    base if backing else None)
-    agent.hypervisor.permit([place])
+    host.hypervisor.permit([place])
     return {}
 
 
-def _arrive(agent: Agent, document: Document, _talk: Talk, _line: Fields) -> Fields:
+def _arrive(host: LocalHost, document: Document, _talk: Rpc, _line: Fields) -> Fields:
     """The guest is off at the source for good: from here on the server is this host's."""
     if not document.state.get("arrived"):
-        if document.want["type"] == "live" and not agent.hypervisor.arrived(document.want["server"]):
+        if document.want["type"] == "live" and not host.hypervisor.arrived(document.want["server"]):
             raise Conflict("The target has no complete copy of the guest. Repeat the call.")
         document.state["arrived"] = now()
-        agent.documents.write(document)
+        host.documents.write(document)
     try:
-        _take_over(agent, document)
+        _take_over(host, document)
     except MagnetarError as error:
         # It has arrived all the same, and the next phase tries again.
         log.warning("server %s arrived and cannot be taken over yet: %s", document.name, error)
     return {}
 
 
-def _drop(agent: Agent, document: Document, _talk: Talk, _line: Fields) -> Fields:
-    """Forget what has come."""
+def _drop(host: LocalHost, document: Document, _talk: Rpc, _line: Fields) -> Fields:
+    """Remove what has come."""
     _not_arrived(document)
-    _discard(agent, document.want["server"])
-    _erase(agent, document)
+    _discard(host, document.want["server"])
+    _erase(host, document)
     return {}
 
 
-OPS: Mapping[str, Callable[[Agent, Document, Talk, Any], Fields]] = {
+OPS: Mapping[str, Callable[[LocalHost, Document, Rpc, Any], Fields]] = {
     "look": _look, "begin": _begin, "file": _file, "ready": _ready, "arrive": _arrive, "drop": _drop,
 }
 
@@ -293,43 +292,43 @@ def _server(document: Document) -> Document:
     """The server's document as it came; its fields are checked as those of a wish are."""
     given = document.state["server"]
     fields = {name: given["want"].get(name) for name in {f.name for f in Server.settable()} & set(given["want"])}
-    fields["flavor"] = {size: given["want"]["flavor"][size] for size in choose.SIZES}
+    fields["flavor"] = {size: given["want"]["flavor"][size] for size in resolve.SIZES}
     Server.check(fields, partial=True)
-    state = {name: note for name, note in given["state"].items() if name != fixed.RESERVED}  # that was its DHCP
+    state = {name: note for name, note in given["state"].items() if name != addresses.RESERVED}  # that was its DHCP
     return Document("server", document.want["server"], str(given["name"]), dict(given["want"]), state,
                     created_at=str(given["created_at"]))
 
 
 # Over -------------------------------------------------------------------------------------------------------------
-def _take_over(agent: Agent, document: Document) -> None:
+def _take_over(host: LocalHost, document: Document) -> None:
     """Let the guest run if it ran, then keep the server's document and have it made so."""
     server = _server(document)
-    if agent.documents.get("server", server.id) is None:
-        volumes.have(agent, document)
-        volumes.connect(agent, server.id)
+    if host.documents.get("server", server.id) is None:
+        volumes.keep(host, document)
+        volumes.connect(host, server.id)
         if document.want["type"] == "live" and server.want["power"] == RUNNING and \
-                agent.hypervisor.arrived(server.id):
-            agent.hypervisor.resume(server.id)
+                host.hypervisor.arrived(server.id):
+            host.hypervisor.resume(server.id)
         server.state["unfinished"] = True
         server.updated_at = now()
-        agent.documents.write(server)
+        host.documents.write(server)
     operation = Operation("arrive", "server", server.id, caller="agent")
     try:
-        reconcile.ensure(agent, Server, server.id, {}, Permissions.defaults(), False, operation)
+        host.ensure(Server, server.id, {}, operation)
     except MagnetarError as error:
-        # It is here, and says itself what is wrong with it.
+        # It is here, and its own fault says what is wrong.
         log.warning("server %s arrived and cannot be made as wanted: %s", server.name, error)
 
 
 def settle(task: Task) -> None:
-    """The source is done: let nobody in any more."""
-    agent, document = task.agent, task.document
+    """The source is done: close the link and remove what only the migration needed."""
+    host, document = task.host, task.document
     if not document.state.get("arrived"):
         raise Conflict("The server has not arrived here yet. Move it first: phase moved on the source.")
-    _take_over(agent, document)
-    agent.links.withdraw(document.id)
-    shutil.rmtree(run_folder(agent, document.id), ignore_errors=True)
-    for note in folder(agent, document.want["server"]).glob(f"*{NOTE}"):
+    _take_over(host, document)
+    host.links.withdraw(document.id)
+    shutil.rmtree(run_folder(host, document.id), ignore_errors=True)
+    for note in folder(host, document.want["server"]).glob(f"*{NOTE}"):
         note.unlink(missing_ok=True)
     document.state.pop("server", None)
     document.state["settled"] = now()
@@ -337,29 +336,29 @@ def settle(task: Task) -> None:
 
 
 def abandon(task: Task) -> None:
-    """Nothing comes any more. Raises ``Conflict`` when it is here already."""
-    agent, document = task.agent, task.document
+    """Abort: remove what has come. Raises ``Conflict`` when the server has arrived."""
+    host, document = task.host, task.document
     if document.state.get("settled"):
         return
     if document.state.get("arrived"):
         raise Conflict("The server has arrived here; it cannot be sent back by an abort. Run the migration again to "
                        "settle it, or migrate it back.")
-    agent.links.withdraw(document.id)
-    _discard(agent, document.want["server"])
-    _erase(agent, document)
+    host.links.withdraw(document.id)
+    _discard(host, document.want["server"])
+    _erase(host, document)
 
 
-def _erase(agent: Agent, document: Document) -> None:
-    volumes.forget(agent, document)
-    shutil.rmtree(run_folder(agent, document.id), ignore_errors=True)
-    if agent.documents.get("server", document.want["server"]) is None:
-        shutil.rmtree(folder(agent, document.want["server"]), ignore_errors=True)
+def _erase(host: LocalHost, document: Document) -> None:
+    volumes.drop(host, document)
+    shutil.rmtree(run_folder(host, document.id), ignore_errors=True)
+    if host.documents.get("server", document.want["server"]) is None:
+        shutil.rmtree(folder(host, document.want["server"]), ignore_errors=True)
 
 
-def _discard(agent: Agent, id: str) -> None:
-    """A copy of a guest that never ran here."""
-    if agent.documents.get("server", id) is None:
-        domain = agent.hypervisor.domain(id)
+def _discard(host: LocalHost, id: str) -> None:
+    """Remove the domain of a guest that never ran here."""
+    if host.documents.get("server", id) is None:
+        domain = host.hypervisor.domain(id)
         if domain is not None and domain.owned:
-            agent.hypervisor.destroy(id)
-            agent.hypervisor.undefine(id)
+            host.hypervisor.destroy(id)
+            host.hypervisor.undefine(id)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The volumes of a server on its way. They stay where they are; who may reach them changes, and by which way.
+"""The volumes of a migrating server. They stay where they are; who may reach them changes, and through which socket.
 
-The source lends: a volume of its own is exported to the target, as a stand-in while the guest still writes to it here,
-and the host of another's volume lets the target in too. Once the guest is off here for good, stand-ins become the disks
-themselves (``yield_disks``), and QEMU at the target, where the guest stands still, connects again. In the end only the
-target is let in (``let_go``), or only the source as before (``take_back``).
+The source shares them (``share``): it exports its own volumes to the target, as stand-ins while the guest still writes
+here, and the hosts of other volumes let the target in too. When the guest is off here for good, the disks themselves
+are served instead of stand-ins (``serve_disks``), and QEMU at the target, whose guest is still paused, connects again.
+In the end only the target is let in (``release``), or only the source as before (``revoke``).
 """
 
 from __future__ import annotations
@@ -15,118 +15,118 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import Document
 from magnetar_agent.migrations import ARRIVING
-from magnetar_agent.volumes import attaching, exports, pools, ways
+from magnetar_agent.volumes import attaching, exports, pools, remote
 from magnetar_core.errors import Conflict, InvalidRequest, MagnetarError, NotFound
 from magnetar_core.kinds import VolumeAttachment, VolumeExport
 
 if TYPE_CHECKING:
-    from magnetar_agent.agent import Agent
-    from magnetar_agent.drivers import Fields
+    from magnetar_agent.documents import Fields
+    from magnetar_agent.host import LocalHost
 
 log = logging.getLogger(__name__)
 
 
 # The source -------------------------------------------------------------------------------------------------------
-def check(agent: Agent, server: Document, want: Fields) -> None:
+def check_attachments(host: LocalHost, server: Document, want: Fields) -> None:
     """Raise ``Conflict`` for volumes that cannot go along."""
-    for one in attaching.of_server(agent, server.id, leaving=True):
-        volume = agent.documents.get("volume", one.want["volume"])
+    for one in attaching.of_server(host, server.id, leaving=True):
+        volume = host.documents.get("volume", one.want["volume"])
         if one.deleting or one.state.get("unfinished"):
             raise Conflict(f"A volume of server {server.name!r} is being attached or detached ({one.name}). Wait until "
                            "that has ended, or repeat it.")
         if not one.want.get("origin") and volume is None:
             raise Conflict(f"The volume {one.want['volume']} of server {server.name!r} is gone. Detach it first.")
         if volume and want["type"] == "live" and want["on_time_limit"] == "post_copy" and \
-                not exports.origin(agent, volume)["pool"]:
+                not exports.origin(host, volume)["pool"]:
             raise Conflict(f"Server {server.name!r} uses volume {volume.name!r} of this very host, which has to change "
                            "hands while the guest stands still; post-copy does not let it. Choose on_time_limit pause.",
                            field="on_time_limit")
 
 
-def told(agent: Agent, server: Document) -> list[Fields]:
+def describe(host: LocalHost, server: Document) -> list[Fields]:
     """The volumes in the manifest."""
-    return [{"volume": one.want["volume"], "origin": _origin(agent, one)}
-            for one in attaching.of_server(agent, server.id)]
+    return [{"volume": one.want["volume"], "origin": _origin(host, one)}
+            for one in attaching.of_server(host, server.id)]
 
 
-def lend(agent: Agent, server: Document, peer: str, live: bool) -> list[Fields]:
+def share(host: LocalHost, server: Document, peer: str, live: bool) -> list[Fields]:
     """Let *peer* reach all of them; what it is to keep as its attachments."""
     found = []
-    for one in attaching.of_server(agent, server.id):
+    for one in attaching.of_server(host, server.id):
         if one.want.get("origin"):
-            one.state[ways.LENT] = peer
-            agent.documents.write(one)
-            ways.tell(agent, one, "admit", peer=peer)
+            one.state[remote.LENT] = peer
+            host.documents.write(one)
+            remote.request(host, one, "admit", peer=peer)
         else:
-            _export(agent, one, server.name, peer, live)
-        found.append({"id": one.id, "want": {**one.want, "origin": _origin(agent, one)},
+            _export(host, one, server.name, peer, live)
+        found.append({"id": one.id, "want": {**one.want, "origin": _origin(host, one)},
                       "created_at": one.created_at})
     return found
 
 
-def _origin(agent: Agent, attachment: Document) -> Fields:
-    volume = agent.documents.get("volume", attachment.want["volume"])
-    return exports.origin(agent, volume) if volume else dict(attachment.want["origin"])
+def _origin(host: LocalHost, attachment: Document) -> Fields:
+    volume = host.documents.get("volume", attachment.want["volume"])
+    return exports.origin(host, volume) if volume else dict(attachment.want["origin"])
 
 
-def _export(agent: Agent, attachment: Document, server: str, peer: str, live: bool) -> None:
+def _export(host: LocalHost, attachment: Document, server: str, peer: str, live: bool) -> None:
     want = {**VolumeExport.defaults(), "name": attachment.name, "server": attachment.want["server"],
             "server_name": server, "volume": attachment.want["volume"], "peers": [peer],
             "readonly": attachment.want["readonly"]}
     document = Document("volume_export", attachment.id, attachment.name, want, {"stand_in": True} if live else {})
-    agent.documents.write(document)
-    exports.start(agent, document)
+    host.documents.write(document)
+    exports.start(host, document)
 
 
-def yield_disks(agent: Agent, server: str) -> None:
-    """The guest is off here: serve the disks themselves."""
-    for export in agent.documents.list("volume_export"):
+def serve_disks(host: LocalHost, server: str) -> None:
+    """The guest is off here: serve the disks themselves instead of stand-ins."""
+    for export in host.documents.list("volume_export"):
         if export.want["server"] == server and export.state.pop("stand_in", False):
-            agent.documents.write(export)
-            exports.start(agent, export)
+            host.documents.write(export)
+            exports.start(host, export)
 
 
-def let_go(agent: Agent, server: str, peer: str) -> None:
-    """The server is *peer*'s: this host needs its volumes no more. Raises ``Unreachable``."""
-    for one in attaching.of_server(agent, server, leaving=True):
+def release(host: LocalHost, server: str, peer: str) -> None:
+    """The server is on *peer* now: this host gives up its volumes. Raises ``Unreachable``."""
+    for one in attaching.of_server(host, server, leaving=True):
         if one.want.get("origin"):
             with suppress(NotFound):  # we have said so before, and are not let in any more
-                ways.tell(agent, one, "keep", peer=peer)
-            ways.close(agent, one)
-        agent.documents.remove(one)
+                remote.request(host, one, "keep", peer=peer)
+            remote.close(host, one)
+        host.documents.remove(one)
 
 
-def take_back(agent: Agent, server: str) -> None:
-    """The server stays: nobody else reaches its volumes. A host that does not answer now is told later."""
-    for one in attaching.of_server(agent, server):
+def revoke(host: LocalHost, server: str) -> None:
+    """The server stays: the target may no longer reach its volumes. A host that does not answer is told later."""
+    for one in attaching.of_server(host, server):
         if one.want.get("origin"):
             try:
-                ways.amend(agent, one)
+                remote.end_sharing(host, one)
             except MagnetarError as error:
                 log.warning("the host of volume %s is told later that the server stays: %s", one.want["volume"], error)
             continue
-        exports.stop(agent, one.id)
-        left = agent.documents.get("volume_export", one.id)
+        exports.stop(host, one.id)
+        left = host.documents.get("volume_export", one.id)
         if left:
-            agent.documents.remove(left)
+            host.documents.remove(left)
 
 
 # The target -------------------------------------------------------------------------------------------------------
-def fit(agent: Agent, told: Fields) -> None:
+def check_origins(host: LocalHost, told: Fields) -> None:
     """Raise ``Conflict`` or ``InvalidField`` for volumes that this host cannot reach."""
     for one in told.get("volumes", []):
         if one["origin"]["pool"]:
-            ways.check(agent, one["origin"])
-            pools.named(agent, one["origin"]["pool"], "origin.pool").check()
+            remote.check_origin(host, one["origin"])
+            pools.named(host, one["origin"]["pool"], "origin.pool").check_usable()
 
 
-def come(agent: Agent, migration: Document, given: list[Fields]) -> None:
-    """Keep the attachments, and open the ways to the volumes."""
-    forget(agent, migration)
+def prepare(host: LocalHost, migration: Document, given: list[Fields]) -> None:
+    """Write the attachments, and open the sockets to the volumes."""
+    drop(host, migration)
     for one in given:
         document = _checked(migration, one)
-        agent.documents.write(document)
-        ways.open(agent, document)
+        host.documents.write(document)
+        remote.open(host, document)
 
 
 def _checked(migration: Document, given: Fields) -> Document:
@@ -143,30 +143,30 @@ def _checked(migration: Document, given: Fields) -> Document:
                     created_at=str(given["created_at"]))
 
 
-def forget(agent: Agent, migration: Document) -> None:
-    """They do not come."""
-    for one in agent.documents.list("volume_attachment"):
+def drop(host: LocalHost, migration: Document) -> None:
+    """The migration is aborted: remove the attachments."""
+    for one in host.documents.list("volume_attachment"):
         if one.state.get(ARRIVING) == migration.id:
-            ways.close(agent, one)
-            agent.documents.remove(one)
+            remote.close(host, one)
+            host.documents.remove(one)
 
 
-def have(agent: Agent, migration: Document) -> None:
-    """They are this host's now."""
-    for one in agent.documents.list("volume_attachment"):
+def keep(host: LocalHost, migration: Document) -> None:
+    """The server has arrived: its attachments are this host's now."""
+    for one in host.documents.list("volume_attachment"):
         if one.state.get(ARRIVING) == migration.id:
             del one.state[ARRIVING]
-            agent.documents.write(one)
+            host.documents.write(one)
 
 
-def connect(agent: Agent, server: str) -> None:
+def connect(host: LocalHost, server: str) -> None:
     """Before the guest runs on here: have QEMU connect to disks that are no stand-ins any more."""
-    runs = agent.hypervisor.running(server)
+    runs = host.hypervisor.running(server)
     used: set[Any] = {disk.remote.socket for disk in runs.disks if disk.remote} if runs else set()
-    for one in attaching.of_server(agent, server):
-        if one.want.get("origin") and exports.path(agent, one.id) in used:
+    for one in attaching.of_server(host, server):
+        if one.want.get("origin") and exports.path(host, one.id) in used:
             try:
-                ways.reconnect(agent, one)
+                remote.reconnect(host, one)
             except MagnetarError as error:
-                # The guest finds out by itself, and waits for its disk: see ``ways.Tending``.
+                # The guest finds out by itself, and waits for its disk: see ``ways.RemoteVolumes``.
                 log.warning("the volume %s cannot be reached now: %s", one.want["volume"], error)

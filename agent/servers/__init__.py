@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the server driver is made of: choosing (``choose``), describing (``spec``) and doing (``verbs``)."""
+"""Parts of the server driver: ``resolve`` completes what is wanted, ``spec`` makes a domain of it, ``verbs`` act."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from magnetar_agent.agent import Agent
     from magnetar_agent.documents import Document
+    from magnetar_agent.host import LocalHost
     from magnetar_agent.hypervisor import Domain
     from magnetar_agent.networks import Lease
 
@@ -17,9 +17,9 @@ GIB = 2**30
 MIB = 2**20
 
 
-def folder(agent: Agent, id: str) -> Path:
+def folder(host: LocalHost, id: str) -> Path:
     """Where the disks of a server lie."""
-    return Path(agent.settings.state_dir) / "servers" / id
+    return Path(host.settings.state_dir) / "servers" / id
 
 
 def domain_name(id: str) -> str:
@@ -28,10 +28,10 @@ def domain_name(id: str) -> str:
 
 
 @dataclass
-class Snapshot:
-    """One look at the host: its domains, and the leases of networks as they are asked for."""
+class DomainsView:
+    """What is seen of the host in one look: domains, and leases of networks when first needed."""
 
-    agent: Agent
+    host: LocalHost
     domains: dict[str, Domain]
     _volumes: dict[str, list[Document]] | None = None
     _leases: dict[str, dict[str, list[Lease]]] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class Snapshot:
         """The attachments of volumes of *server*, by device."""
         if self._volumes is None:
             self._volumes = {}
-            for one in self.agent.documents.list("volume_attachment"):
+            for one in self.host.documents.list("volume_attachment"):
                 self._volumes.setdefault(one.want["server"], []).append(one)
         return sorted(self._volumes.get(server, []), key=lambda one: str(one.want["device"]))
 
@@ -63,28 +63,28 @@ class Snapshot:
         """The leases of *network* by MAC."""
         if network not in self._leases:
             by_mac: dict[str, list[Lease]] = {}
-            for lease in self.agent.hypervisor.leases(network):
+            for lease in self.host.hypervisor.leases(network):
                 by_mac.setdefault(lease.mac, []).append(lease)
             self._leases[network] = by_mac
         return self._leases[network]
 
 
-def seen(agent: Agent, id: str) -> dict[str, Domain]:
+def seen(host: LocalHost, id: str) -> dict[str, Domain]:
     """The domain of one server by its uuid, or nothing."""
-    domain = agent.hypervisor.domain(id)
+    domain = host.hypervisor.domain(id)
     return {id: domain} if domain else {}
 
 
-def users(agent: Agent, network: str) -> list[Document]:
+def users(host: LocalHost, network: str) -> list[Document]:
     """Servers with a NIC on *network*."""
-    return [d for d in agent.documents.list("server") if any(n.get("network") == network for n in d.want["networks"])]
+    return [d for d in host.documents.list("server") if any(n.get("network") == network for n in d.want["networks"])]
 
 
-def orphan_files(agent: Agent) -> list[str]:
-    """Folders under ``servers`` that no document knows. They are told, not removed: they may hold somebody's data."""
-    root = Path(agent.settings.state_dir) / "servers"
+def orphan_files(host: LocalHost) -> list[str]:
+    """Folders under ``servers`` that belong to no document. They are reported, not removed: somebody may need them."""
+    root = Path(host.settings.state_dir) / "servers"
     if not root.is_dir():
         return []
-    coming = {d.want["server"] for d in agent.documents.list("migration") if d.want["side"] == "target"}
+    coming = {d.want["server"] for d in host.documents.list("migration") if d.want["side"] == "target"}
     return sorted(str(path) for path in root.iterdir()
-                  if path.name not in coming and agent.documents.get("server", path.name) is None)
+                  if path.name not in coming and host.documents.get("server", path.name) is None)

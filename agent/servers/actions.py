@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent import reconcile
-from magnetar_agent.servers import imaging
+from magnetar_agent.servers import snapshot
 from magnetar_core.errors import Conflict
 from magnetar_core.fields import Field, Kind
 from magnetar_core.kinds import Server
@@ -21,73 +21,78 @@ from magnetar_core.power import LIVE, MISSING, RUNNING, SUSPENDED
 from magnetar_core.values import Boolean, Choices, Nullable, Text
 
 if TYPE_CHECKING:
-    from magnetar_agent.agent import Agent
-    from magnetar_agent.documents import Document
-    from magnetar_agent.drivers import Fields
+    from magnetar_agent.documents import Document, Fields
+    from magnetar_agent.drivers import Drivers
+    from magnetar_agent.host import LocalHost
     from magnetar_agent.operations import Operation
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Call:
+class EventCall:
     """What an action works with. Whoever calls holds the server's lock."""
 
-    agent: Agent
+    drivers: Drivers
     document: Document
     args: Fields
     operation: Operation
     request: str
 
+    @property
+    def host(self) -> LocalHost:
+        """The host that the server is on."""
+        return self.drivers.host
+
     def state(self) -> str:
         """The state of the domain."""
-        domain = self.agent.hypervisor.domain(self.document.id)
+        domain = self.host.hypervisor.domain(self.document.id)
         return domain.state if domain else MISSING
 
 
-class Reboot(Kind):
+class RebootArgs(Kind):
     """Arguments of a reboot."""
 
     type = Field(Choices("soft", "hard"), "soft asks the guest and falls back to hard; hard presses reset.",
                  default="soft")
 
 
-def reboot(call: Call) -> Fields:
+def reboot(call: EventCall) -> Fields:
     """Nova's reboot (ACT: SOFT from running only; HARD also starts what is off). Follows Nova: soft falls back."""
-    agent, document, args, state = call.agent, call.document, call.args, call.state()
+    host, document, args, state = call.host, call.document, call.args, call.state()
     if args["type"] == "soft" and state == RUNNING:
-        before = agent.reboots.get(document.id, 0)
-        agent.hypervisor.reboot(document.id)
-        if _rebooted(agent, document.id, before, call.operation):
+        before = host.reboots.get(document.id, 0)
+        host.hypervisor.reboot(document.id)
+        if _rebooted(host, document.id, before, call.operation):
             return {}
         log.warning("server %s did not reboot by itself; reset", document.name)
     elif args["type"] == "soft" or state in (MISSING, SUSPENDED):
         raise Conflict(f"A {args['type']} reboot needs a running server, and {document.name!r} is {state}. "
                        "Start it instead.", power_state=state)
     if state == RUNNING:
-        agent.hypervisor.reset(document.id)
+        host.hypervisor.reset(document.id)
         return {}
-    agent.hypervisor.destroy(document.id)
+    host.hypervisor.destroy(document.id)
     document.want["power"] = RUNNING
     document.state.pop("reason", None)
     document.state.pop("crashed", None)
-    agent.documents.write(document)
-    agent.hypervisor.start(document.id)
+    host.documents.write(document)
+    host.hypervisor.start(document.id)
     return {}
 
 
-def _rebooted(agent: Agent, id: str, before: int, operation: Operation) -> bool:
+def _rebooted(host: LocalHost, id: str, before: int, operation: Operation) -> bool:
     """Whether the guest rebooted, more often than *before*, within the time that a shutdown may take."""
-    deadline = time.monotonic() + agent.settings.shutdown_timeout
-    while agent.reboots.get(id, 0) == before:
+    deadline = time.monotonic() + host.settings.shutdown_timeout
+    while host.reboots.get(id, 0) == before:
         if time.monotonic() >= deadline:
             return False
-        operation.check()
-        agent.changes.wait(id, 0.5)
+        operation.raise_if_cancelled()
+        host.changes.wait(id, 0.5)
     return True
 
 
-class Rebuild(Kind):
+class RebuildArgs(Kind):
     """Arguments of a rebuild; what is left out stays as it is."""
 
     image = Field(REFERENCE, "The image to make the root disk from; the same again when omitted.")
@@ -98,14 +103,14 @@ class Rebuild(Kind):
     preserve_ephemeral = Field(Boolean(), "Whether the ephemeral disk is kept.", default=False)
 
 
-def rebuild(call: Call) -> Fields:
-    """Nova's rebuild: the root disk is made anew. A mark in the document carries it over a crash, and the request's id
-    in it tells one that was done."""
+def rebuild(call: EventCall) -> Fields:
+    """Nova's rebuild: the root disk is made again from an image. A note in the document, with the id of the request,
+    lets the agent finish it after a crash, and recognise a request that was done."""
     document, state = call.document, call.document.state
     if state.get("rebuilt") == call.request:
         return {}
     if (state.get("rebuild") or {}).get("request") == call.request:
-        reconcile.change(call.agent, Server, document, {}, {"on_immutable": "fail", "merge": []}, call.operation)
+        reconcile.change(call.drivers, Server, document, {}, {"on_immutable": "fail", "merge": []}, call.operation)
         return {}
     if call.state() == SUSPENDED:
         raise Conflict(f"Server {document.name!r} is suspended, and a rebuild would lose its memory. Start it or stop "
@@ -113,11 +118,11 @@ def rebuild(call: Call) -> Fields:
     want = {name: value for name, value in call.args.items() if name != "preserve_ephemeral"}
     allowed = {"on_immutable": "rebuild", "merge": [], "rebuild": call.request,
                "preserve_ephemeral": call.args["preserve_ephemeral"]}
-    reconcile.change(call.agent, Server, document, want, allowed, call.operation)
+    reconcile.change(call.drivers, Server, document, want, allowed, call.operation)
     return {}
 
 
-class CreateImage(Kind):
+class CreateImageArgs(Kind):
     """Arguments of making an image."""
 
     name = Field(NAME, "Name of the image; there must be none of that name.", required=True)
@@ -126,26 +131,26 @@ class CreateImage(Kind):
                      default={})
 
 
-def create_image(call: Call) -> Fields:
-    """See ``imaging``."""
-    return imaging.create(call.agent, call.document, call.args, call.operation, call.request)
+def create_image(call: EventCall) -> Fields:
+    """See ``snapshot``."""
+    return snapshot.create(call.host, call.document, call.args, call.operation, call.request)
 
 
-class CrashDump(Kind):
+class CrashDumpArgs(Kind):
     """A crash dump takes no arguments."""
 
 
-def crash_dump(call: Call) -> Fields:
+def crash_dump(call: EventCall) -> Fields:
     """Nova's trigger_crash_dump."""
     state = call.state()
     if state not in LIVE:
         raise Conflict(f"A crash dump needs a running server, and {call.document.name!r} is {state}.",
                        power_state=state)
-    call.agent.hypervisor.inject_nmi(call.document.id)
+    call.host.hypervisor.inject_nmi(call.document.id)
     return {}
 
 
-class ChangePassword(Kind):
+class ChangePasswordArgs(Kind):
     """Arguments of a new password."""
 
     user = Field(Text(1, 64, r"[^\s:\x00-\x1f\x7f]+", "must be the name of a user"), "Whose password it is.",
@@ -154,32 +159,32 @@ class ChangePassword(Kind):
                      required=True, secret=True)
 
 
-def change_password(call: Call) -> Fields:
+def change_password(call: EventCall) -> Fields:
     """Nova's changePassword. The password is kept nowhere."""
     state = call.state()
     if state != RUNNING:
         raise Conflict(f"A password can be set in a running server only, and {call.document.name!r} is {state}.",
                        power_state=state)
-    call.agent.hypervisor.set_password(call.document.id, call.args["user"], call.args["password"])
+    call.host.hypervisor.set_password(call.document.id, call.args["user"], call.args["password"])
     return {}
 
 
 @dataclass(frozen=True)
-class Action:
+class EventAction:
     """*rule* declares the arguments; *act* does it and returns what the answer says besides. *again*: it finds out by
     itself what of a request was done, or doing it twice is doing it once."""
 
     rule: type[Kind]
-    act: Callable[[Call], Fields]
+    act: Callable[[EventCall], Fields]
     again: bool = False
 
 
-ACTIONS: Mapping[str, Action] = {
-    "reboot": Action(Reboot, reboot),
-    "rebuild": Action(Rebuild, rebuild, again=True),
-    "create_image": Action(CreateImage, create_image, again=True),
-    "crash_dump": Action(CrashDump, crash_dump),
-    "change_password": Action(ChangePassword, change_password, again=True),
+ACTIONS: Mapping[str, EventAction] = {
+    "reboot": EventAction(RebootArgs, reboot),
+    "rebuild": EventAction(RebuildArgs, rebuild, again=True),
+    "create_image": EventAction(CreateImageArgs, create_image, again=True),
+    "crash_dump": EventAction(CrashDumpArgs, crash_dump),
+    "change_password": EventAction(ChangePasswordArgs, change_password, again=True),
 }
 
 

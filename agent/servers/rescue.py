@@ -10,22 +10,23 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.hypervisor import Disk, Domain
-from magnetar_agent.servers import folder, hold
+from magnetar_agent.hypervisor import Domain
+from magnetar_agent.servers import folder, image_links
+from magnetar_agent.storage import Disk
 from magnetar_core.errors import Conflict, InvalidField
 from magnetar_core.power import SUSPENDED
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from magnetar_agent.agent import Agent
-    from magnetar_agent.documents import Document
-    from magnetar_agent.drivers import Fields, Task
+    from magnetar_agent.documents import Document, Fields
+    from magnetar_agent.host import LocalHost
+    from magnetar_agent.task import Task
 
 DISK, PREFIX = "disk.rescue", "rescue."
 
 
-def complete(agent: Agent, want: Fields, document: Document | None) -> Fields | None:
+def complete(host: LocalHost, want: Fields, document: Document | None) -> Fields | None:
     """The rescue that is wanted, with the uuid of its image; none given is the server's own. The server holds what it
     is rescued with, so that image may have been removed."""
     given: Fields | None = want.get("rescue")
@@ -36,9 +37,9 @@ def complete(agent: Agent, want: Fields, document: Document | None) -> Fields | 
     if reference is None:
         raise InvalidField("rescue.image", "is required: the server was made without an image, which would be taken")
     if document and kept and reference in (kept["image"], _name(document, kept)) and (
-            agent.documents.standing("image", reference) is None):
+            host.documents.standing("image", reference) is None):
         return kept
-    image = hold.bootable(agent, reference, "rescue.image")
+    image = image_links.bootable_image(host, reference, "rescue.image")
     if image.state["disk_format"] == "aki":
         raise InvalidField("rescue.image", f"must have a disk, and {image.name!r} is only a kernel")
     return {"image": image.id}
@@ -50,10 +51,10 @@ def _name(document: Document, kept: Fields) -> str | None:
     return made.get("name") if made and made["image"] == kept["image"] else None
 
 
-def seen(agent: Agent, document: Document, domain: Domain | None) -> Fields:
+def seen(host: LocalHost, document: Document, domain: Domain | None) -> Fields:
     """What ``observe`` tells: *rescue*, the disk that is made; *rescued*, whether the domain boots from it, which one
     that is missing will when it is made again."""
-    made, there = document.state.get("rescue"), folder(agent, document.id)
+    made, there = document.state.get("rescue"), folder(host, document.id)
     whole = made is not None and (there / (PREFIX + "base" if made["iso"] else DISK)).exists()
     return {"rescue": {"image": made["image"]} if made and whole else None, "rescue_left": made is not None,
             "rescued": whole if domain is None else any(disk.path.name.endswith((DISK, PREFIX + "base"))
@@ -68,7 +69,7 @@ def verbs(want: Fields, have: Fields) -> tuple[str, ...]:
     return () if have.get("rescued") and have.get("rescue") == wanted else ("rescue",)
 
 
-def check(want: Fields, have: Fields, differs: bool) -> None:
+def check_changes(want: Fields, have: Fields, differs: bool) -> None:
     """Raise ``Conflict`` where a rescue and another change do not go together."""
     name = want["name"]
     if want.get("rescue") and (differs or have.get("rebuild")):
@@ -80,13 +81,13 @@ def check(want: Fields, have: Fields, differs: bool) -> None:
 
 
 def rescue(task: Task) -> None:
-    """Make the rescue disk anew, an overlay on the image's content."""
-    agent, document = task.agent, task.document
+    """Make the rescue disk, an overlay on the image's content."""
+    host, document = task.host, task.document
     _drop(task)
-    place = folder(agent, document.id)
-    held = hold.hold(agent, document.want["rescue"]["image"], place, PREFIX)
+    place = folder(host, document.id)
+    held = image_links.link_image(host, document.want["rescue"]["image"], place, PREFIX)
     if not held["iso"]:
-        agent.hypervisor.make_disk(place / DISK, "qcow2", held["virtual_size"], backing=place / (PREFIX + "base"),
+        host.hypervisor.make_disk(place / DISK, "qcow2", held["virtual_size"], backing=place / (PREFIX + "base"),
                                    backing_format=held["format"])
     document.state["rescue"] = held
     task.keep()
@@ -100,9 +101,9 @@ def unrescue(task: Task) -> None:
 def _drop(task: Task) -> None:
     if task.document.state.pop("rescue", None):
         task.keep()
-    place = folder(task.agent, task.document.id)
+    place = folder(task.host, task.document.id)
     (place / DISK).unlink(missing_ok=True)
-    hold.drop(place, PREFIX)
+    image_links.unlink(place, PREFIX)
 
 
 def disks(state: Fields, place: Path, root: Disk) -> list[Disk]:

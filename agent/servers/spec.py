@@ -7,16 +7,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from magnetar_agent.hypervisor import Disk, Domain, DomainSpec, Nic
-from magnetar_agent.servers import GIB, MIB, blocks, domain_name, folder, remake, rescue
+from magnetar_agent.hypervisor import Domain, DomainSpec, Nic
+from magnetar_agent.servers import GIB, MIB, block_devices, domain_name, folder, rescue, resize
+from magnetar_agent.storage import Disk
 from magnetar_agent.volumes import attaching
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from magnetar_agent.agent import Agent
-    from magnetar_agent.documents import Document
-    from magnetar_agent.drivers import Fields
+    from magnetar_agent.documents import Document, Fields
+    from magnetar_agent.host import LocalHost
 
 
 #: Turn of the root disk among those to boot from.
@@ -25,16 +25,16 @@ ROOT = 1
 
 def files(want: Fields) -> list[str]:
     """Names of the files that the server cannot do without."""
-    names = [] if blocks.root(want) else ["disk"]
+    names = [] if block_devices.root(want) else ["disk"]
     names += ["disk.ephemeral"] if want["flavor"]["ephemeral"] else []
     names += ["disk.swap"] if want["flavor"]["swap"] else []
     return names + (["config.iso"] if want["config_drive"] else [])
 
 
-def nic(agent: Agent, wanted: Fields) -> Nic:
-    """The card of a domain; a network that is an existing bridge becomes that bridge."""
+def nic(host: LocalHost, wanted: Fields) -> Nic:
+    """The NIC of a domain; a network that is an existing bridge becomes that bridge."""
     network, bridge = wanted.get("network"), wanted.get("bridge")
-    known = agent.documents.find("network", network) if network else None
+    known = host.documents.find("network", network) if network else None
     if known is not None and known.want["mode"] == "bridge":
         network, bridge = None, known.want["bridge"]
     elif known is not None:
@@ -42,18 +42,18 @@ def nic(agent: Agent, wanted: Fields) -> Nic:
     return Nic(wanted["mac"], wanted["model"], network, bridge, wanted.get("tag"))
 
 
-def local(agent: Agent, document: Document, rescued: bool) -> list[Disk]:
+def local(host: LocalHost, document: Document, rescued: bool) -> list[Disk]:
     """The disks that live and die with the server; *rescued* says which of its two sets."""
-    want, state, place = document.want, document.state, folder(agent, document.id)
-    tags = blocks.tags(want)
+    want, state, place = document.want, document.state, folder(host, document.id)
+    tags = block_devices.tags(want)
     root = Disk(place / "disk", "vda", want["root_format"], tag=tags.get("disk"))
-    if blocks.root(want):
-        root = next((one for one in attaching.disks(agent, document.id) if one.boot == ROOT), root)
+    if block_devices.root(want):
+        root = next((one for one in attaching.disks(host, document.id) if one.boot == ROOT), root)
         root = replace(root, boot=None)
     if rescued:
         disks = rescue.disks(state, place, root)
     else:
-        others = {one.want["device"] for one in attaching.of_server(agent, document.id)}
+        others = {one.want["device"] for one in attaching.of_server(host, document.id)}
         disks = list(_named(_disks(want, state, place, root), others, tags))
     if want["config_drive"]:
         # A virtio disk, not a CD: the kernels of cloud images have virtio and often no AHCI (MD-76 mounts /dev/vdb).
@@ -71,37 +71,37 @@ def _named(found: list[Disk], others: set[str], tags: Mapping[str, str]) -> Iter
         yield replace(made, tag=tags.get(one.path.name, made.tag))
 
 
-def targets(agent: Agent, document: Document) -> set[str]:
+def targets(host: LocalHost, document: Document) -> set[str]:
     """The device names of the server that are taken."""
-    volumes = {one.want["device"] for one in agent.documents.list("volume_attachment")
+    volumes = {one.want["device"] for one in host.documents.list("volume_attachment")
                if one.want["server"] == document.id}
-    return volumes | ({one.target for one in local(agent, document, False)} if document.want.get("flavor") else set())
+    return volumes | ({one.target for one in local(host, document, False)} if document.want.get("flavor") else set())
 
 
-def disks(agent: Agent, document: Document) -> tuple[Disk, ...]:
+def disks(host: LocalHost, document: Document) -> tuple[Disk, ...]:
     """The disks that it is to have now: a rescued server is without its volumes, as in Nova's default mode."""
-    return arranged(agent, document, bool(document.want.get("rescue")))
+    return arranged(host, document, bool(document.want.get("rescue")))
 
 
-def arranged(agent: Agent, document: Document, rescued: bool) -> tuple[Disk, ...]:
+def arranged(host: LocalHost, document: Document, rescued: bool) -> tuple[Disk, ...]:
     """The disks, the root disk first. Where a volume is to be booted from after it, each says its turn."""
-    found = local(agent, document, rescued)
+    found = local(host, document, rescued)
     if not rescued:
-        found += [one for one in attaching.disks(agent, document.id) if one.boot != ROOT]
+        found += [one for one in attaching.disks(host, document.id) if one.boot != ROOT]
     root = found[0].target
     if any(one.boot for one in found):
         found[0] = replace(found[0], boot=ROOT)
     return tuple(sorted(found, key=lambda one: (one.target != root, one.target[:2] != "vd", one.target)))
 
 
-def domain(agent: Agent, document: Document) -> DomainSpec:
+def domain(host: LocalHost, document: Document) -> DomainSpec:
     """What libvirt is told of the server."""
-    want, state, place = document.want, document.state, folder(agent, document.id)
+    want, state, place = document.want, document.state, folder(host, document.id)
     prefix, boot = rescue.boot(state) if want.get("rescue") else ("", state.get("boot") or {})
     return DomainSpec(
         uuid=document.id, name=domain_name(document.id), title=want["name"], description=want["description"],
         vcpus=want["flavor"]["vcpus"], ram_mib=want["flavor"]["ram"], virt_type=want["virt_type"],
-        machine=want["machine"], disks=disks(agent, document), nics=tuple(nic(agent, n) for n in want["networks"]),
+        machine=want["machine"], disks=disks(host, document), nics=tuple(nic(host, n) for n in want["networks"]),
         console_log=place / "console.log",
         kernel=place / f"{prefix}kernel" if boot else None,
         ramdisk=place / f"{prefix}ramdisk" if boot.get("ramdisk") else None,
@@ -122,27 +122,27 @@ def _disks(want: Fields, state: Fields, place: Path, root: Disk) -> list[Disk]:
     return found
 
 
-def seen(agent: Agent, document: Document, found: Domain) -> Fields:
+def seen(host: LocalHost, document: Document, found: Domain) -> Fields:
     """The fields of the server as the domain has them."""
     wanted = {n["mac"]: n for n in document.want["networks"]}
     return {
         "name": found.title,
         "description": found.description,
         "flavor": _flavor_seen(document, found),
-        "networks": [_nic_seen(agent, card, wanted.get(card.mac)) for card in found.nics],
+        "networks": [_nic_seen(host, seen_nic, wanted.get(seen_nic.mac)) for seen_nic in found.nics],
     }
 
 
 def _flavor_seen(document: Document, found: Domain) -> Fields:
-    made = remake.seen(document)
+    made = resize.seen(document)
     return {**document.want["flavor"], "vcpus": found.vcpus, "ram": found.ram_mib,
             "ephemeral": made["ephemeral_bytes"] // GIB, "swap": made["swap_bytes"] // MIB}
 
 
-def _nic_seen(agent: Agent, card: Nic, wanted: Fields | None) -> Fields:
+def _nic_seen(host: LocalHost, seen_nic: Nic, wanted: Fields | None) -> Fields:
     if wanted is not None:
-        asked = nic(agent, wanted)
-        if (asked.network, asked.bridge, asked.model) == (card.network, card.bridge, card.model):
+        asked = nic(host, wanted)
+        if (asked.network, asked.bridge, asked.model) == (seen_nic.network, seen_nic.bridge, seen_nic.model):
             return wanted
-    plug = {"network": card.network} if card.network else {"bridge": card.bridge}
-    return {**plug, "mac": card.mac, "model": card.model, **({"tag": card.tag} if card.tag else {})}
+    plug = {"network": seen_nic.network} if seen_nic.network else {"bridge": seen_nic.bridge}
+    return {**plug, "mac": seen_nic.mac, "model": seen_nic.model, **({"tag": seen_nic.tag} if seen_nic.tag else {})}

@@ -10,10 +10,22 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from magnetar_agent import configdrive
-from magnetar_agent.documents import Document, sync_folder
-from magnetar_agent.drivers import Fields, Task, Verb
-from magnetar_agent.servers import GIB, MIB, blocks, cards, fixed, folder, hold, remake, rescue, spec
-from magnetar_agent.volumes import ways
+from magnetar_agent.documents import Document, Fields, sync_folder
+from magnetar_agent.servers import (
+    GIB,
+    MIB,
+    addresses,
+    block_devices,
+    folder,
+    image_links,
+    nics,
+    rebuild,
+    rescue,
+    resize,
+    spec,
+)
+from magnetar_agent.task import Task, Verb
+from magnetar_agent.volumes import remote
 from magnetar_core.errors import HypervisorError, Unreachable
 from magnetar_core.power import LIVE, OFF, PAUSED
 
@@ -24,21 +36,21 @@ LOOK, PRESS = 1.0, 10.0
 
 def disks(task: Task) -> None:
     """Make what is missing of root, ephemeral and swap disk, and hold on to the image's files by hard links."""
-    agent, document, want = task.agent, task.document, task.document.want
-    place = folder(agent, document.id)
+    host, document, want = task.host, task.document, task.document.want
+    place = folder(host, document.id)
     place.mkdir(mode=0o711, parents=True, exist_ok=True)
     flavor = want["flavor"]
     if want["image"]:
         _hold(task, place)
     root = _root(task, place) if "disk" in spec.files(want) and not (place / "disk").exists() else None
-    sizes, made = remake.seen_sizes(document), document.state.get("made", [])
-    for name, label in ((remake.EPHEMERAL, "ephemeral0"), (remake.SWAP, "swap")):
-        size = remake.wanted(flavor)[name]
+    sizes, made = resize.seen_sizes(document), document.state.get("made", [])
+    for name, label in ((resize.EPHEMERAL, "ephemeral0"), (resize.SWAP, "swap")):
+        size = resize.wanted(flavor)[name]
         if size and (name not in made or not (place / name).exists()):
-            agent.hypervisor.make_disk(place / name, "qcow2", size, label=label)
+            host.hypervisor.make_disk(place / name, "qcow2", size, label=label)
             sizes[name] = size
     if root is None:
-        seen = agent.hypervisor.disk(place / "disk", want["root_format"])
+        seen = host.hypervisor.disk(place / "disk", want["root_format"])
         root = seen.virtual_size if seen else 0
     document.state["root_bytes"] = root
     document.state["sizes"] = sizes
@@ -51,11 +63,11 @@ def _hold(task: Task, place: Path) -> None:
     held is not looked at again: the image may have other content by now."""
     document, id = task.document, task.document.want["image"]
     base = document.state.get("base")
-    if base and (_holds(document, base, place) or task.agent.documents.get("image", id) is None):
+    if base and (_holds(document, base, place) or task.host.documents.get("image", id) is None):
         return
     if base is None and not (place / "disk").exists():
-        hold.drop(place)  # what a crash left, before it was noted which content it is
-    held = hold.hold(task.agent, id, place)
+        image_links.unlink(place)  # what a crash left, before it was noted which content it is
+    held = image_links.link_image(task.host, id, place)
     document.state.update(image_name=held["name"], iso=held["iso"])
     if held["boot"]:
         document.state["boot"] = held["boot"]
@@ -73,20 +85,20 @@ def _holds(document: Document, base: Fields, place: Path) -> bool:
 
 def _root(task: Task, place: Path) -> int:
     """Make the root disk; its size in bytes."""
-    agent, want = task.agent, task.document.want
+    host, want = task.host, task.document.want
     size = want["flavor"]["disk"] * GIB
     held = task.document.state.get("base")
     if held is None or held["format"] in ("iso", "aki"):
-        agent.hypervisor.make_disk(place / "disk", want["root_format"], size or MIB)
+        host.hypervisor.make_disk(place / "disk", want["root_format"], size or MIB)
         return int(size or MIB)
     base = place / "base"
     size = max(size, held["virtual_size"])
     if want["root_format"] == "qcow2":
-        agent.hypervisor.make_disk(place / "disk", "qcow2", size, backing=base, backing_format=held["format"])
+        host.hypervisor.make_disk(place / "disk", "qcow2", size, backing=base, backing_format=held["format"])
         return int(size)
     new = place / "disk.new"
-    agent.hypervisor.copy_disk(base, held["format"], new, "raw", task.operation.advance)
-    agent.hypervisor.grow_disk(new, "raw", size)
+    host.hypervisor.copy_disk(base, held["format"], new, "raw", task.operation.advance)
+    host.hypervisor.grow_disk(new, "raw", size)
     new.rename(place / "disk")
     base.unlink(missing_ok=True)
     sync_folder(place)
@@ -96,16 +108,16 @@ def _root(task: Task, place: Path) -> int:
 def drive(task: Task) -> None:
     """Write the config drive; what it says is drawn once and kept before a guest reads it, so a second writing says the
     same."""
-    agent, document, want = task.agent, task.document, task.document.want
-    place = folder(agent, document.id)
+    host, document, want = task.host, task.document, task.document.want
+    place = folder(host, document.id)
     place.mkdir(mode=0o711, parents=True, exist_ok=True)
     if "seed" not in document.state:
         document.state["seed"] = secrets.token_hex(512)
-        key = agent.documents.find("keypair", want["key_name"]) if want["key_name"] else None
+        key = host.documents.find("keypair", want["key_name"]) if want["key_name"] else None
         document.state["keys"] = {key.name: key.want["public_key"]} if key else {}
-    nics = [spec.nic(agent, n) for n in want["networks"]]
-    known = [agent.documents.find("network", n["network"]) if n.get("network") else None for n in want["networks"]]
-    usual = spec.arranged(agent, document, rescued=False)  # the drive is not written again when it is unrescued
+    nics = [spec.nic(host, n) for n in want["networks"]]
+    known = [host.documents.find("network", n["network"]) if n.get("network") else None for n in want["networks"]]
+    usual = spec.arranged(host, document, rescued=False)  # the drive is not written again when it is unrescued
     guest = configdrive.Guest(
         uuid=document.id, name=want["name"], seed=bytes.fromhex(document.state["seed"]),
         flavor=want["flavor"].get("name", ""), image=want["image"] or "", availability_zone=want["availability_zone"],
@@ -113,29 +125,29 @@ def drive(task: Task) -> None:
         injected=tuple((one["path"], one["contents"]) for one in want.get("personality") or ()),
         macs=tuple(n.mac for n in nics), networks=tuple(n.network or n.bridge or "" for n in nics),
         mtus=tuple(k.want["mtu"] if k else 0 for k in known),
-        addresses=tuple(fixed.told(agent, n) for n in want["networks"]),
+        addresses=tuple(addresses.for_config_drive(host, n) for n in want["networks"]),
         devices=(*(configdrive.Device("nic", "pci", (n.tag,), mac=n.mac) for n in nics if n.tag),
                  *(configdrive.Device("disk", d.bus, (d.tag,), serial=d.serial and d.serial[:20],
                                       path=f"/dev/{d.target}") for d in usual if d.tag)),
     )
-    agent.hypervisor.make_iso(place / "config.iso", configdrive.LABEL, configdrive.files(guest))
+    host.hypervisor.make_iso(place / "config.iso", configdrive.LABEL, configdrive.files(guest))
     document.state["made"] = sorted({*document.state.get("made", []), "config.iso"})
     task.note()
 
 
 def define(task: Task) -> None:
     """Tell libvirt what the domain is to be."""
-    place = folder(task.agent, task.document.id)
+    place = folder(task.host, task.document.id)
     place.mkdir(mode=0o711, parents=True, exist_ok=True)
-    task.agent.hypervisor.permit([place])
-    task.agent.hypervisor.define(spec.domain(task.agent, task.document))
+    task.host.hypervisor.permit([place])
+    task.host.hypervisor.define(spec.domain(task.host, task.document))
 
 
 def grow(task: Task) -> None:
     """Grow the root disk to the flavor's size."""
     size = task.document.want["flavor"]["disk"] * GIB
-    path = folder(task.agent, task.document.id) / "disk"
-    task.agent.hypervisor.grow_disk(path, task.document.want["root_format"], size)
+    path = folder(task.host, task.document.id) / "disk"
+    task.host.hypervisor.grow_disk(path, task.document.want["root_format"], size)
     task.document.state["root_bytes"] = size
     task.keep()
 
@@ -145,7 +157,7 @@ def start(task: Task) -> None:
     _clear_reason(task)
     _reach_volumes(task)
     task.keep_notes()
-    task.agent.hypervisor.start(task.document.id)
+    task.host.hypervisor.start(task.document.id)
 
 
 def start_paused(task: Task) -> None:
@@ -153,19 +165,19 @@ def start_paused(task: Task) -> None:
     _clear_reason(task)
     _reach_volumes(task)
     task.keep_notes()
-    task.agent.hypervisor.start(task.document.id, paused=True)
+    task.host.hypervisor.start(task.document.id, paused=True)
 
 
 def _reach_volumes(task: Task) -> None:
     """Volumes of other hosts must be there when QEMU starts; after an outage of all hosts they may come up later."""
     state = task.document.state
     try:
-        ways.reach(task.agent, task.document)
+        remote.check_reachable(task.host, task.document)
     except Unreachable:
-        state[ways.AWAITED] = True
+        state[remote.AWAITED] = True
         task.keep()
         raise
-    if state.pop(ways.AWAITED, None):
+    if state.pop(remote.AWAITED, None):
         task.keep()
 
 
@@ -179,13 +191,13 @@ def _clear_reason(task: Task) -> None:
 def stop(task: Task) -> None:
     """Press the power button, wait as long as the settings allow, then pull the plug (as Nova's os-stop)."""
     _clear_reason(task)
-    if not (_press(task) and _off(task, task.agent.settings.shutdown_timeout)):
-        task.agent.hypervisor.destroy(task.document.id)
+    if not (_press(task) and _off(task, task.host.settings.shutdown_timeout)):
+        task.host.hypervisor.destroy(task.document.id)
 
 
 def _press(task: Task) -> bool:
     """Press the power button; False for a guest that stands still, as it waits for a disk: it does not notice."""
-    hypervisor, id = task.agent.hypervisor, task.document.id
+    hypervisor, id = task.host.hypervisor, task.document.id
     try:
         hypervisor.shutdown(id)
     except HypervisorError:
@@ -198,10 +210,10 @@ def _press(task: Task) -> bool:
 
 def _off(task: Task, seconds: float) -> bool:
     """Wait until the guest is off or gone, and press again now and then; False when it is not in time."""
-    agent, id = task.agent, task.document.id
+    host, id = task.host, task.document.id
     now = time.monotonic()
     deadline, again = now + seconds, now + PRESS
-    while (found := agent.hypervisor.domain(id)) is not None and found.state in LIVE:
+    while (found := host.hypervisor.domain(id)) is not None and found.state in LIVE:
         now = time.monotonic()
         if now >= again:
             if not _press(task):
@@ -209,40 +221,40 @@ def _off(task: Task, seconds: float) -> bool:
             again = now + PRESS
         if now >= deadline:
             return False
-        task.operation.check()
-        agent.changes.wait(id, min(LOOK, deadline - now, again - now))
+        task.operation.raise_if_cancelled()
+        host.changes.wait(id, min(LOOK, deadline - now, again - now))
     return True
 
 
 def pause(task: Task) -> None:
     """Stop the CPUs."""
-    task.agent.hypervisor.pause(task.document.id)
+    task.host.hypervisor.pause(task.document.id)
 
 
 def resume(task: Task) -> None:
     """Let the CPUs run."""
     _clear_reason(task)
-    task.agent.hypervisor.resume(task.document.id)
+    task.host.hypervisor.resume(task.document.id)
 
 
 def save(task: Task) -> None:
     """Suspend to disk."""
-    task.agent.hypervisor.save(task.document.id)
+    task.host.hypervisor.save(task.document.id)
 
 
 def destroy(task: Task) -> None:
     """Pull the plug."""
-    task.agent.hypervisor.destroy(task.document.id)
+    task.host.hypervisor.destroy(task.document.id)
 
 
 def undefine(task: Task) -> None:
     """Forget the domain."""
-    task.agent.hypervisor.undefine(task.document.id)
+    task.host.hypervisor.undefine(task.document.id)
 
 
 def erase(task: Task) -> None:
     """Remove the server's folder."""
-    place = folder(task.agent, task.document.id)
+    place = folder(task.host, task.document.id)
     if place.exists():
         try:
             shutil.rmtree(place)
@@ -253,7 +265,8 @@ def erase(task: Task) -> None:
 
 VERBS: Mapping[str, Verb] = {
     verb.__name__: verb
-    for verb in (disks, drive, define, grow, start, start_paused, stop, pause, resume, save, destroy, undefine,
-                 blocks.volumes, blocks.free, cards.plug, fixed.reserve, fixed.release, erase, remake.drop_swap,
-                 remake.grow_ephemeral, remake.wipe, remake.rebuilt, remake.discard, rescue.rescue, rescue.unrescue)
+    for verb in (disks, drive, define, grow, start, start_paused, stop, pause, resume, save, destroy, undefine, erase,
+                 block_devices.volumes, block_devices.free, nics.plug, addresses.reserve, addresses.release,
+                 resize.drop_swap, resize.grow_ephemeral, rebuild.wipe, rebuild.rebuilt, rebuild.discard,
+                 rescue.rescue, rescue.unrescue)
 }

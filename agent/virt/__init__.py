@@ -7,41 +7,42 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .backup import Backups
 from .capabilities import Capabilities
 from .connection import Connection
-from .copies import Copies
 from .devices import Devices
 from .disks import Disks
 from .events import listen
-from .figures import Figures
-from .inside import Inside
+from .guest_agent import GuestAgent
 from .migrate import Migrations
 from .nbd import Exports
 from .network import Networks
 from .probe import Kvm
+from .statistics import Statistics
 from .storage import Storage
 from .templates import FOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from magnetar_agent.hypervisor import Event
+    from magnetar_agent.hypervisor import DomainEvent
 
 __all__ = ["LibvirtHypervisor"]
 
 log = logging.getLogger(__name__)
 
 
-class LibvirtHypervisor(Capabilities, Copies, Exports, Inside, Devices, Figures, Migrations, Networks, Storage, Disks):
+class LibvirtHypervisor(Capabilities, Backups, Exports, GuestAgent, Devices, Statistics, Migrations, Networks, Storage,
+                        Disks):
     """``Hypervisor`` on the libvirt at *uri*; what it finds out about the host is kept in *state_dir*."""
 
     def __init__(self, uri: str = "qemu:///system", state_dir: Path = Path("/var/lib/magnetar"),
                  templates: Path = FOLDER) -> None:
         Capabilities.__init__(self)
-        Inside.__init__(self)
+        GuestAgent.__init__(self)
         Exports.__init__(self)
         self.templates = templates
-        self._listeners: list[Callable[[Event], None]] = []
+        self._listeners: list[Callable[[DomainEvent], None]] = []
         self.probe = Kvm(state_dir)
         self.connection = Connection(uri, self._prepare)
 
@@ -49,7 +50,7 @@ class LibvirtHypervisor(Capabilities, Copies, Exports, Inside, Devices, Figures,
         """Whether libvirt answers a question."""
         return self.connection.up()
 
-    def on_event(self, listener: Callable[[Event], None]) -> None:
+    def on_event(self, listener: Callable[[DomainEvent], None]) -> None:
         """Events of every connection, also of later ones."""
         self._listeners.append(listener)
 
@@ -66,7 +67,7 @@ class LibvirtHypervisor(Capabilities, Copies, Exports, Inside, Devices, Figures,
     def _prepare(self, conn: Any) -> None:
         listen(conn, self._tell)
 
-    def _tell(self, event: Event) -> None:
+    def _tell(self, event: DomainEvent) -> None:
         for listener in list(self._listeners):
             try:
                 listener(event)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Devices of running domains: plugged in, let go of and grown while the guest runs."""
+"""Devices of running domains: hot-plugged, unplugged and resized."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import libvirt  # type: ignore[import-untyped]
 
-from magnetar_agent.hypervisor import Disk, Nic
+from magnetar_agent.hypervisor import Nic
+from magnetar_agent.storage import Disk
 
 from .disks import direct_io
 from .domain import render_device

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from magnetar_agent.hypervisor import Disk, DiskSeen, Progress, Remote
+from magnetar_agent.hypervisor import DiskSeen, Progress
+from magnetar_agent.storage import Disk, NetworkSource
 from magnetar_core.errors import HypervisorError, NoSpace
 
 from . import iso, qcow2
@@ -47,7 +48,7 @@ class Disks:
                 run(["qemu-img", "create", "-q", "-f", format, *overlay, "--", _plain(part), str(size)],
                     f"make the disk {path}")
 
-    def copy_disk(self, source: Path | Remote, source_format: str, path: Path, format: str,
+    def copy_disk(self, source: Path | NetworkSource, source_format: str, path: Path, format: str,
                   progress: Progress) -> None:
         """``qemu-img convert``; *progress* may end it by raising."""
         total = self._copied_size(source, source_format)
@@ -56,7 +57,7 @@ class Disks:
                    f"copy the disk {source}", lambda percent: progress(int(total * percent / 100), total))
         progress(total, total)
 
-    def copy_into(self, source: Path | Remote, source_format: str, target: Disk, progress: Progress) -> None:
+    def copy_into(self, source: Path | NetworkSource, source_format: str, target: Disk, progress: Progress) -> None:
         """``qemu-img convert -n``, which writes zeros where the source has none."""
         total = self._copied_size(source, source_format)
         follow(["qemu-img", "convert", "-p", "-n", "-f", source_format, "-O", "raw", "--", _plain(source),
@@ -64,7 +65,7 @@ class Disks:
                lambda percent: progress(int(total * percent / 100), total))
         progress(total, total)
 
-    def _copied_size(self, source: Path | Remote, format: str) -> int:
+    def _copied_size(self, source: Path | NetworkSource, format: str) -> int:
         seen = _seen(source, format)
         if seen is None:
             raise HypervisorError(f"The disk {source} cannot be copied: it does not exist.")
@@ -122,7 +123,7 @@ def complete(path: Path) -> Iterator[Path]:
         raise
 
 
-def _seen(path: Path | Remote, format: str) -> DiskSeen | None:
+def _seen(path: Path | NetworkSource, format: str) -> DiskSeen | None:
     """A guest can write any header into its raw disk: so the format is always said, never guessed."""
     if isinstance(path, Path) and not path.exists():
         return None
@@ -203,16 +204,16 @@ def _open_to(path: Path, group: int) -> None:
         path.chmod(mode)
 
 
-def _plain(path: Path | Remote | None) -> str:
+def _plain(path: Path | NetworkSource | None) -> str:
     """The path for qemu-img, which takes what does not begin with a slash for a protocol or an option."""
-    if isinstance(path, Remote):
+    if isinstance(path, NetworkSource):
         return _address(path)
     if path is None or not path.is_absolute():
         raise HypervisorError(f"The path {path} of a disk is not absolute.")
     return str(path)
 
 
-def _address(remote: Remote) -> str:
+def _address(remote: NetworkSource) -> str:
     """What is reached by a protocol, as qemu-img takes it: JSON in place of a URL, so that nothing has to be quoted.
     It is below the format raw, since -f says the format of what is on top."""
     words: dict[str, object] = {"driver": remote.protocol}

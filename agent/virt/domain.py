@@ -13,7 +13,8 @@ from xml.etree import ElementTree as ET
 
 import libvirt  # type: ignore[import-untyped]
 
-from magnetar_agent.hypervisor import Disk, Domain, DomainSpec, Nic, Remote
+from magnetar_agent.hypervisor import Domain, DomainSpec, Nic
+from magnetar_agent.storage import Disk, NetworkSource
 from magnetar_core.power import CRASHED, OFF, PAUSED, RUNNING, SUSPENDED
 
 from .templates import FOLDER, NAMESPACE, fill
@@ -44,7 +45,7 @@ STATES: dict[tuple[int, int | None], tuple[str, str]] = {
 
 
 @dataclass(frozen=True)
-class Seen:
+class DomainState:
     """State of a domain as libvirt says it, beside its XML."""
 
     state: int
@@ -53,7 +54,7 @@ class Seen:
     persistent: bool = True
 
 
-def state(seen: Seen) -> tuple[str, str]:
+def state(seen: DomainState) -> tuple[str, str]:
     """State and reason in the words of ``hypervisor.Domain``."""
     found = STATES.get((seen.state, seen.reason)) or STATES.get((seen.state, None), (OFF, "unknown"))
     if seen.saved and seen.state == libvirt.VIR_DOMAIN_SHUTOFF:
@@ -106,7 +107,7 @@ def parse(xml: str) -> Domain:
     )
 
 
-def with_state(domain: Domain, seen: Seen) -> Domain:
+def with_state(domain: Domain, seen: DomainState) -> Domain:
     """*domain* in the state that was *seen*."""
     word, reason = state(seen)
     return replace(domain, state=word, reason=reason, persistent=seen.persistent)
@@ -145,11 +146,11 @@ def _disk(disk: ET.Element, tags: dict[str, str | None]) -> Disk:
     )
 
 
-def _remote(source: ET.Element) -> Remote:
+def _remote(source: ET.Element) -> NetworkSource:
     hosts = source.findall("host")
     socket = next((host.get("socket") for host in hosts if host.get("transport") == "unix"), None)
     auth, secret = source.find("auth"), source.find("auth/secret")
-    return Remote(
+    return NetworkSource(
         protocol=source.get("protocol", ""),
         name=source.get("name", ""),
         socket=Path(socket) if socket else None,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""libvirt's life-cycle events in the words of ``hypervisor.Event``."""
+"""libvirt's life-cycle events in the words of ``hypervisor.DomainEvent``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import libvirt  # type: ignore[import-untyped]
 
-from magnetar_agent.hypervisor import Event
+from magnetar_agent.hypervisor import DomainEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,21 +32,21 @@ EVENTS: dict[tuple[int, int | None], tuple[str, str]] = {
 }
 
 
-def listen(conn: Any, tell: Callable[[Event], None]) -> None:
+def listen(conn: Any, tell: Callable[[DomainEvent], None]) -> None:
     """Call *tell*, in the event thread, for what happens to any domain of *conn*."""
     def happened(_conn: Any, domain: Any, event: int, detail: int, _opaque: Any) -> None:
         found = EVENTS.get((event, detail)) or EVENTS.get((event, None))
         if found:
-            tell(Event(domain.UUIDString(), *found))
+            tell(DomainEvent(domain.UUIDString(), *found))
 
     def rebooted(_conn: Any, domain: Any, _opaque: Any) -> None:
-        tell(Event(domain.UUIDString(), "rebooted"))
+        tell(DomainEvent(domain.UUIDString(), "rebooted"))
 
     def detached(_conn: Any, domain: Any, _alias: str, _opaque: Any) -> None:
-        tell(Event(domain.UUIDString(), "detached"))
+        tell(DomainEvent(domain.UUIDString(), "detached"))
 
     def kept(_conn: Any, domain: Any, _alias: str, _opaque: Any) -> None:
-        tell(Event(domain.UUIDString(), "kept"))
+        tell(DomainEvent(domain.UUIDString(), "kept"))
 
     conn.domainEventRegisterAny(None, libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_REMOVED, detached, None)
     conn.domainEventRegisterAny(None, libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_REMOVAL_FAILED, kept, None)

@@ -23,7 +23,7 @@ import libvirt  # type: ignore[import-untyped]
 from magnetar_core.errors import Cancelled, HypervisorError, TimedOut
 
 if TYPE_CHECKING:
-    from magnetar_agent.hypervisor import Going, Gone, Passage
+    from magnetar_agent.hypervisor import Going, Gone, MigrationParams
 
     from .connection import Connection
 
@@ -74,7 +74,7 @@ class Migrations:
         return self.connection.call(f"read the domain {uuid}", see)
 
     def stray(self, uuid: str) -> None:
-        """Abort a job that nobody watches, and wait for its end."""
+        """Abort a job that no thread of this process watches, and wait for its end."""
         def end(conn: Any) -> None:
             domain = conn.lookupByUUIDString(uuid)
             deadline = time.monotonic() + STRAY
@@ -87,7 +87,7 @@ class Migrations:
                 time.sleep(LOOK)
         self.connection.call(f"end an earlier migration of the domain {uuid}", end)
 
-    def migrate(self, uuid: str, passage: Passage, going: Going, gone: Gone) -> None:
+    def migrate(self, uuid: str, passage: MigrationParams, going: Going, gone: Gone) -> None:
         """virDomainMigrateToURI3 in a thread of its own, while this one watches and steers."""
         def start(conn: Any) -> tuple[Any, Any]:
             domain = conn.lookupByUUIDString(uuid)
@@ -130,7 +130,7 @@ def _emulated(domain: Any) -> bool:
 
 @contextmanager
 def _stopped(conn: Any, domain: Any, disks: bool) -> Iterator[None]:
-    """Let a guest without KVM stand still while its memory is copied, which comes after that of *disks*.
+    """Pause a guest without KVM while its memory is copied, which comes after that of *disks*.
 
     QEMU's emulator does not always notice that a page was written to again after it was sent: seen with 7.2 in one
     migration out of ten, as panics of guests at the target, with libvirt alone too. Who runs it again is who takes the
@@ -158,15 +158,15 @@ def _stopped(conn: Any, domain: Any, disks: bool) -> Iterator[None]:
     finally:
         over.set()
         begun.set()
-        thread.join(LOOK * 20)  # it may not stop a guest that is taken back
+        thread.join(LOOK * 20)  # else it could pause a guest that has been taken back
         with suppress(libvirt.libvirtError):
             conn.domainEventDeregisterAny(event)
 
 
 class _Watch:
-    """Tells how far it is, and does what is wished when it is cancelled or takes too long."""
+    """Reports the progress, and acts when the migration is cancelled or takes too long."""
 
-    def __init__(self, domain: Any, passage: Passage, going: Going) -> None:
+    def __init__(self, domain: Any, passage: MigrationParams, going: Going) -> None:
         self.domain, self.passage, self.going = domain, passage, going
         self.why: Exception | None = None
         self._late = self._aborted = False
@@ -246,8 +246,8 @@ def _process(name: str) -> int | None:
         return None
 
 
-def _flags(passage: Passage, copies: bool) -> int:
-    # libvirt cannot know that a volume's content is the same behind both ways to it; the agents see to that.
+def _flags(passage: MigrationParams, copies: bool) -> int:
+    # libvirt cannot know that both paths of a volume lead to the same content; the agents see to that.
     flags = int(_FLAGS | libvirt.VIR_MIGRATE_UNSAFE)
     flags |= libvirt.VIR_MIGRATE_NON_SHARED_INC if copies else 0
     flags |= libvirt.VIR_MIGRATE_AUTO_CONVERGE if passage.auto_converge else 0
@@ -256,7 +256,7 @@ def _flags(passage: Passage, copies: bool) -> int:
     return flags | int(libvirt.VIR_MIGRATE_POSTCOPY if post else libvirt.VIR_MIGRATE_PAUSED)
 
 
-def _parameters(domain: Any, passage: Passage) -> dict[str, Any]:
+def _parameters(domain: Any, passage: MigrationParams) -> dict[str, Any]:
     found: dict[str, Any] = {
         libvirt.VIR_MIGRATE_PARAM_PERSIST_XML: passage.persistent,
         libvirt.VIR_MIGRATE_PARAM_DEST_XML: there(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_MIGRATABLE), passage),
@@ -288,7 +288,7 @@ def local_disks(xml: str, folder: Path) -> list[str]:
     return found
 
 
-def there(xml: str, passage: Passage) -> str:
+def there(xml: str, passage: MigrationParams) -> str:
     """The XML of a running domain as it will be at the target: its folder, its networks and the way to its volumes,
     which are the disks with serial numbers, there."""
     root = ET.fromstring(xml)  # noqa: S314 (libvirt wrote it)
@@ -311,7 +311,7 @@ def there(xml: str, passage: Passage) -> str:
     return ET.tostring(root, encoding="unicode")
 
 
-def _volumes(root: ET.Element, passage: Passage) -> None:
+def _volumes(root: ET.Element, passage: MigrationParams) -> None:
     wanted = {disk.findtext("serial"): disk
               for disk in ET.fromstring(passage.persistent).iterfind("devices/disk")}  # noqa: S314 (our template's)
     for disk in root.iterfind("devices/disk"):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Disks for other hosts: a ``qemu-nbd`` for each, watched by a thread, at a unix socket and at no port.
 
-It runs as the user that QEMU's guests run as, without any capability: it may do what they may and no more. It ends with
-the agent, since the links to it do too, and QEMU's clients connect again.
+It runs as QEMU's user without any capability, so it may do what guests may and no more. It ends with the agent, as its
+links do; QEMU's NBD clients connect again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from .disks import direct_io
 from .process import run
 
 if TYPE_CHECKING:
-    from magnetar_agent.hypervisor import Disk, Export
+    from magnetar_agent.hypervisor import Export
+    from magnetar_agent.storage import Disk
 
     from .connection import Connection
 
@@ -34,7 +35,7 @@ log = logging.getLogger(__name__)
 
 #: Seconds until a server must listen, and between two attempts to start one that dies.
 READY, AGAIN = 20.0, 1.0
-#: How often it is tried before whoever waits is told; whoever had the disk before may take a moment to let go of it.
+#: Attempts before the caller gets an error: the previous user of the disk may take a moment to release its lock.
 ATTEMPTS = 3
 #: Seconds between two looks at that, and at a server that starts, which takes some 0.02.
 LOOK, STARTS = 0.1, 0.002
@@ -111,7 +112,7 @@ class _Server(threading.Thread):
         self.start()
 
     def wait(self) -> None:
-        """Until it listens. Raises ``HypervisorError`` with what it says when it does not."""
+        """Wait until it listens. Raises ``HypervisorError`` with its output when it does not."""
         deadline, failures = time.monotonic() + READY, self._failures + ATTEMPTS
         while not self._listens.wait(LOOK) and time.monotonic() < deadline and self._failures < failures:
             pass
@@ -120,7 +121,7 @@ class _Server(threading.Thread):
                                   f"{self._said or 'it does not listen'}. It is tried again; see who else uses it.")
 
     def end(self) -> None:
-        """End it for good; returns when nobody has the disk open any more."""
+        """End it; returns when it has closed the disk."""
         self._ended.set()
         process = self._process
         if process and process.poll() is None:
@@ -231,7 +232,7 @@ def _node(disk: Disk, prefix: str) -> list[str]:
     """Options of the block nodes; formats are told and never guessed."""
     place = [f"{prefix}file.driver={'host_device' if disk.block else 'file'}",
              f"{prefix}file.filename={_quoted(disk.path)}"]
-    # What several guests may write to at once is raw, and nobody keeps others from it.
+    # A multiattach disk is raw and is opened without a lock.
     return [f"{prefix}driver={disk.format}", *place, *([f"{prefix}file.locking=off"] if disk.shareable else [])]
 
 

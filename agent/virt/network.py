@@ -132,7 +132,7 @@ class Networks:
                 dhcp.release(bridge, server, mac, address)
 
     def _reserve(self, what: str, name: str, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
-        """What is kept of the network first, then what runs; each as far as it is not so already."""
+        """Update the definition, then the running network; skip what is right already."""
         def act(conn: Any) -> None:
             network = _lookup(conn, name)
             if network is None:

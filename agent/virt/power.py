@@ -14,7 +14,7 @@ import libvirt  # type: ignore[import-untyped]
 from magnetar_core.errors import Conflict, HypervisorError
 
 from .disks import direct_io
-from .domain import Seen, parse, render, with_state
+from .domain import DomainState, parse, render, with_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -174,7 +174,7 @@ class Domains:
                     now[uuid] = file, parse(_gone_is_gone(partial(domain.XMLDesc, _INACTIVE)))
                 else:
                     now[uuid] = known[uuid]
-                found[uuid] = with_state(now[uuid][1], Seen(state, reason, uuid in saved, uuid not in passing))
+                found[uuid] = with_state(now[uuid][1], DomainState(state, reason, uuid in saved, uuid not in passing))
         self._known, self._known_by = now, conn
         return found
 
@@ -194,9 +194,9 @@ class Domains:
             state, reason = _gone_is_gone(domain.state)
             # Only what is off starts from a saved image, and only what is not off can vanish when it ends.
             if state == libvirt.VIR_DOMAIN_SHUTOFF:
-                seen = Seen(state, reason, saved=bool(_gone_is_gone(domain.hasManagedSaveImage)))
+                seen = DomainState(state, reason, saved=bool(_gone_is_gone(domain.hasManagedSaveImage)))
             else:
-                seen = Seen(state, reason, persistent=bool(_gone_is_gone(domain.isPersistent)))
+                seen = DomainState(state, reason, persistent=bool(_gone_is_gone(domain.isPersistent)))
             return with_state(_gone_is_gone(lambda: self._parse(domain)), seen)
         return None
 

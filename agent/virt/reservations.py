@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Addresses that DHCP keeps for MACs, in a file beside those that libvirt writes for a network's dnsmasq.
 
-virNetworkUpdate of a running network makes all its firewall rules anew: some half a second for one address, one server
+virNetworkUpdate of a running network replaces all its firewall rules: some half a second for one address, one server
 after the other. dnsmasq reads a file of ``dhcp-hostsfile`` again when it gets SIGHUP, which costs nothing. The file
 stands where libvirt's own do, as that is where AppArmor lets dnsmasq read; libvirt never touches it.
 """

@@ -9,8 +9,7 @@ from xml.etree import ElementTree as ET
 
 import libvirt  # type: ignore[import-untyped]
 
-from magnetar_agent.hypervisor import Disk, Remote
-from magnetar_agent.storage import Content
+from magnetar_agent.storage import Disk, NetworkSource, PoolContent
 from magnetar_core.errors import Conflict, HypervisorError, NoSpace
 
 from .process import run
@@ -39,14 +38,14 @@ class Storage:
         """virStoragePoolIsActive."""
         self._in(pool, "look", lambda _found: None)
 
-    def contents(self, pool: str) -> dict[str, Content]:
+    def contents(self, pool: str) -> dict[str, PoolContent]:
         """virStoragePoolListAllVolumes."""
         return self._in(pool, "list what is there", lambda found: {
             one.name(): _content(found, one) for one in found.listAllVolumes()})
 
-    def content(self, pool: str, name: str) -> Content | None:
+    def content(self, pool: str, name: str) -> PoolContent | None:
         """virStorageVolLookupByName; virStoragePoolRefresh when it is not known."""
-        def look(found: Any) -> Content | None:
+        def look(found: Any) -> PoolContent | None:
             there = _lookup(found, name)
             if there is None:
                 found.refresh()
@@ -134,14 +133,14 @@ def _lookup(pool: Any, name: str) -> Any:
         raise
 
 
-def _content(pool: Any, volume: Any) -> Content:
+def _content(pool: Any, volume: Any) -> PoolContent:
     kind, size, _allocated = volume.info()
     if kind == libvirt.VIR_STORAGE_VOL_NETWORK:
-        return Content(size, Disk(Path(volume.name()), "", "raw", remote=rbd(pool.XMLDesc(), volume.name(), pool)))
-    return Content(size, Disk(Path(volume.path()), "", "raw", block=kind == libvirt.VIR_STORAGE_VOL_BLOCK))
+        return PoolContent(size, Disk(Path(volume.name()), "", "raw", remote=rbd(pool.XMLDesc(), volume.name(), pool)))
+    return PoolContent(size, Disk(Path(volume.path()), "", "raw", block=kind == libvirt.VIR_STORAGE_VOL_BLOCK))
 
 
-def rbd(xml: str, name: str, pool: Any) -> Remote:
+def rbd(xml: str, name: str, pool: Any) -> NetworkSource:
     """How QEMU reaches the image *name* of a pool of type rbd, after the pool's *xml*."""
     source = ET.fromstring(xml).find("source")  # noqa: S314 (libvirt wrote it)
     if source is None or not source.findtext("name"):
@@ -152,6 +151,6 @@ def rbd(xml: str, name: str, pool: Any) -> Remote:
     if secret is not None and uuid is None:
         uuid = pool.connect().secretLookupByUsage(
             libvirt.VIR_SECRET_USAGE_TYPE_CEPH, secret.get("usage", "")).UUIDString()
-    return Remote("rbd", f"{source.findtext('name')}/{name}",
+    return NetworkSource("rbd", f"{source.findtext('name')}/{name}",
                   hosts=tuple((one.get("name", ""), one.get("port")) for one in source.findall("host")),
                   user=None if auth is None else auth.get("username"), secret=uuid)

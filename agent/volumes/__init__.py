@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from magnetar_agent.agent import Agent
     from magnetar_agent.documents import Document
+    from magnetar_agent.host import LocalHost
 
 GIB = 2**30
 
@@ -18,20 +18,20 @@ def gib(size: int) -> int:
 
 
 def ours(name: str) -> bool:
-    """Whether something in a pool is called as volumes are; others are somebody's."""
+    """Whether a file in a pool has the name of a volume; others do not belong to Magnetar."""
     stem = name.partition(".")[0]
     return len(stem) == 36 and stem.count("-") == 4
 
 
-def attachments(agent: Agent, volume: str) -> list[Document]:
+def attachments(host: LocalHost, volume: str) -> list[Document]:
     """The attachments of the volume with this uuid."""
-    return [one for one in agent.documents.list("volume_attachment") if one.want["volume"] == volume]
+    return [one for one in host.documents.list("volume_attachment") if one.want["volume"] == volume]
 
 
-def holders(agent: Agent, volume: str) -> list[Document]:
+def holders(host: LocalHost, volume: str) -> list[Document]:
     """The attachments of the volume on this host, and its exports to others, one for each server."""
-    found = {one.want["server"]: one for one in agent.documents.list("volume_export") if one.want["volume"] == volume}
-    found.update((one.want["server"], one) for one in attachments(agent, volume))
+    found = {one.want["server"]: one for one in host.documents.list("volume_export") if one.want["volume"] == volume}
+    found.update((one.want["server"], one) for one in attachments(host, volume))
     return list(found.values())
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Volumes in servers: how an attachment looks to QEMU, plugging it in and waiting until the guest lets go of it.
+"""Volumes in servers: the disk of an attachment, plugging it in, and unplugging it, which the guest has to allow.
 
 Locks are always taken in this order: attachment, server, volume.
 """
@@ -12,21 +12,22 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from magnetar_agent.hypervisor import Disk, Nic
-from magnetar_agent.volumes import pools, ways
+from magnetar_agent.hypervisor import Nic
+from magnetar_agent.storage import Disk
+from magnetar_agent.volumes import pools, remote
 from magnetar_core.errors import Conflict
 from magnetar_core.power import LIVE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from magnetar_agent.agent import Agent
     from magnetar_agent.documents import Document
+    from magnetar_agent.host import LocalHost
     from magnetar_agent.operations import Operation
 
 #: Namespace of the uuids of attachments: one for each pair of server and volume.
 NAMESPACE = uuid.UUID("6f1c6a0e-3a2c-5b77-9a51-6d0c0de7a11a")
-#: How often the guest is asked again to let go of a device, and how long one wait for news of it is, in seconds.
+#: Seconds between two requests to unplug a device, and between two looks whether it is gone.
 ASK, LOOK = 5.0, 0.5
 SATA = "A sata disk cannot be plugged into a running server. Use bus virtio or scsi, or stop the server first."
 SATA_WRITES = "cannot be true on bus sata, whose disks QEMU lets write always; use virtio or scsi"
@@ -40,32 +41,32 @@ def identity(server: str, volume: str) -> str:
     return str(uuid.uuid5(NAMESPACE, f"{server}:{volume}"))
 
 
-def of_server(agent: Agent, id: str, leaving: bool = False) -> list[Document]:
-    """The attachments of a server, by device; those that are being taken away with *leaving* only."""
-    found = [one for one in agent.documents.list("volume_attachment")
+def of_server(host: LocalHost, id: str, leaving: bool = False) -> list[Document]:
+    """The attachments of a server, by device; *leaving* includes those that are being detached."""
+    found = [one for one in host.documents.list("volume_attachment")
              if one.want["server"] == id and (leaving or not one.deleting)]
     return sorted(found, key=lambda one: str(one.want["device"]))
 
 
-def server_name(agent: Agent, holder: Document) -> str:
+def server_name(host: LocalHost, holder: Document) -> str:
     """Name of the server of an attachment or export."""
-    found = agent.documents.get("server", holder.want["server"])
+    found = host.documents.get("server", holder.want["server"])
     return found.name if found else str(holder.want.get("server_name") or holder.want["server"])
 
 
-def disks(agent: Agent, id: str) -> list[Disk]:
+def disks(host: LocalHost, id: str) -> list[Disk]:
     """The disks that a server has by its attachments."""
-    return [found for one in of_server(agent, id) if (found := disk(agent, one))]
+    return [found for one in of_server(host, id) if (found := disk(host, one))]
 
 
-def disk(agent: Agent, attachment: Document) -> Disk | None:
+def disk(host: LocalHost, attachment: Document) -> Disk | None:
     """The attachment as QEMU has it; ``None`` when its volume has gone."""
     want = attachment.want
-    volume, origin = agent.documents.get("volume", want["volume"]), want.get("origin")
+    volume, origin = host.documents.get("volume", want["volume"]), want.get("origin")
     if origin:
-        place, several = ways.disk(agent, attachment), origin["multiattach"]
+        place, several = remote.disk(host, attachment), origin["multiattach"]
     elif volume:
-        place = pools.named(agent, volume.want["pool"]).disk(volume.id, volume.want["format"])
+        place = pools.named(host, volume.want["pool"]).disk(volume.id, volume.want["format"])
         several = volume.want["multiattach"]
     else:
         return None
@@ -75,14 +76,14 @@ def disk(agent: Agent, attachment: Document) -> Disk | None:
                    boot=index + 1 if index is not None and index >= 0 else None)
 
 
-def device(agent: Agent, attachment: Document) -> str | None:
+def device(host: LocalHost, attachment: Document) -> str | None:
     """As which device the server has the volume of an attachment now; ``None`` when it does not run or is rescued: then
     another disk may have the volume's device name, and its root disk has another one."""
-    runs, volume = agent.hypervisor.running(attachment.want["server"]), attachment.want["volume"]
+    runs, volume = host.hypervisor.running(attachment.want["server"]), attachment.want["volume"]
     if runs is None:
         return None
     found = next((one.target for one in runs.disks if one.serial == volume), None)
-    if found is None and (place := disk(agent, attachment)):  # the root disk of a rescued server has no serial number
+    if found is None and (place := disk(host, attachment)):  # the root disk of a rescued server has no serial number
         found = next((one.target for one in runs.disks if one.serial is None and one.path == place.path), None)
     return found
 
@@ -97,44 +98,44 @@ def draw(bus: str, taken: set[str]) -> str:
 
 
 @contextmanager
-def still(agent: Agent, server: str, volume: str) -> Iterator[None]:
-    """Hold the server and the volume, so that neither starts, stops, grows or goes."""
-    with agent.locks.hold("server", server), agent.locks.hold("volume", volume):
+def still(host: LocalHost, server: str, volume: str) -> Iterator[None]:
+    """Hold the locks of the server and the volume, so that neither changes."""
+    with host.locks.hold("server", server), host.locks.hold("volume", volume):
         yield
 
 
-def plug(agent: Agent, server: str, device: Disk | Nic) -> bool:
-    """Let the server have the device now, if it runs; whether there is a definition, which is to have it too."""
-    domain = agent.hypervisor.domain(server)
+def plug(host: LocalHost, server: str, device: Disk | Nic) -> bool:
+    """Plug the device into the server if it runs. Returns whether there is a domain, whose definition needs it too."""
+    domain = host.hypervisor.domain(server)
     if domain and domain.owned and domain.state in LIVE:
         if isinstance(device, Disk) and device.bus == "sata":
             raise Conflict(SATA)
-        agent.hypervisor.attach(server, device)
+        host.hypervisor.attach(server, device)
     return domain is not None
 
 
-def unplug(agent: Agent, server: str, device: Disk | Nic, what: str, operation: Operation) -> None:
-    """Wait until the guest of the server has let go of the device, asking again now and then.
+def unplug(host: LocalHost, server: str, device: Disk | Nic, what: str, operation: Operation) -> None:
+    """Unplug the device and wait until the guest has released it; ask again every ``ASK`` seconds.
 
     Raises ``Conflict`` when it has not within the setting ``detach_timeout``; it then has the device as before."""
-    deadline, again = time.monotonic() + agent.settings.detach_timeout, 0.0
-    while _has(agent, server, device):
+    deadline, again = time.monotonic() + host.settings.detach_timeout, 0.0
+    while _has(host, server, device):
         now = time.monotonic()
         if now >= deadline:
             raise Conflict(
-                f"{what} is still there: the guest did not let go of it within {agent.settings.detach_timeout:g} s. "
+                f"{what} is still there: the guest did not let go of it within {host.settings.detach_timeout:g} s. "
                 "Unmount it and whatever uses it in the guest (one that is booting, hangs or has no hot-plug driver "
                 "cannot), or stop the server; then repeat the call.")
         if now >= again:
-            agent.hypervisor.detach(server, device)
+            host.hypervisor.detach(server, device)
             again = time.monotonic() + ASK
             continue
-        operation.check()
-        agent.changes.wait(server, LOOK)
+        operation.raise_if_cancelled()
+        host.changes.wait(server, LOOK)
 
 
-def _has(agent: Agent, server: str, device: Disk | Nic) -> bool:
-    seen = agent.hypervisor.running(server)
+def _has(host: LocalHost, server: str, device: Disk | Nic) -> bool:
+    seen = host.hypervisor.running(server)
     if seen is None:
         return False
     if isinstance(device, Nic):

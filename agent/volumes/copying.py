@@ -11,69 +11,70 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from magnetar_agent.hypervisor import Disk
+from magnetar_agent.images import importing
+from magnetar_agent.storage import Disk
 from magnetar_agent.volumes import attaching, attachments, exports, holders, pools
 from magnetar_core.errors import Conflict
 
 if TYPE_CHECKING:
-    from magnetar_agent.agent import Agent
     from magnetar_agent.documents import Document
-    from magnetar_agent.drivers import Task
+    from magnetar_agent.host import LocalHost
+    from magnetar_agent.task import Task
     from magnetar_agent.volumes.pools import Pool
 
 
 def from_image(task: Task, pool: Pool, size: int, format: str, image: str) -> None:
     """A copy of the content of the image with this uuid."""
-    path, found = task.agent.drivers["image"].base(task.agent, image)  # type: ignore[attr-defined]
+    path, found = importing.content_by_id(task.host, image)
     source = Disk(path, "", "qcow2" if found == "qcow2" else "raw")
     pool.fill(task.document.id, format, size, source, task.operation.advance)
 
 
 def from_snapshot(task: Task, pool: Pool, size: int, format: str, snapshot: str) -> None:
     """A copy of a snapshot, which nobody changes."""
-    with task.agent.locks.hold("volume_snapshot", snapshot):
-        source = _standing(task.agent, "volume_snapshot", snapshot)
-        disk = pools.named(task.agent, source.state["pool"]).disk(source.id, source.state["format"])
+    with task.host.locks.hold("volume_snapshot", snapshot):
+        source = _standing(task.host, "volume_snapshot", snapshot)
+        disk = pools.named(task.host, source.state["pool"]).disk(source.id, source.state["format"])
         pool.fill(task.document.id, format, size, disk, task.operation.advance)
 
 
 def from_volume(task: Task, pool: Pool, size: int, format: str, volume: str) -> None:
     """A copy of a volume as it is now, whoever has it."""
-    agent = task.agent
+    host = task.host
     with ExitStack() as servers, ExitStack() as own:
-        for one in sorted({a.want["server"] for a in attachments(agent, volume)}):
-            servers.enter_context(agent.locks.hold("server", one))
-        own.enter_context(agent.locks.hold("volume", volume))
-        source = _standing(agent, "volume", volume)
-        if any(one.kind == "volume_export" for one in holders(agent, volume)):
+        for one in sorted({a.want["server"] for a in attachments(host, volume)}):
+            servers.enter_context(host.locks.hold("server", one))
+        own.enter_context(host.locks.hold("volume", volume))
+        source = _standing(host, "volume", volume)
+        if any(one.kind == "volume_export" for one in holders(host, volume)):
             raise Conflict(f"Volume {source.name!r} is attached to a server of another host, which writes to it, so it "
                            "cannot be copied now. Detach it first.")
-        running = [(one, target) for one in attachments(agent, volume) if (target := attaching.device(agent, one))]
+        running = [(one, target) for one in attachments(host, volume) if (target := attaching.device(host, one))]
         if len(running) > 1:
             raise Conflict(f"Volume {source.name!r} is written to by {len(running)} running servers, so there is no "
                            "one moment at which it could be copied. Stop all but one of them, then repeat the call.")
         if running:
-            servers.close()  # QEMU copies; the server goes on as it likes
-            with agent.locks.hold("copy", running[0][0].want["server"]):  # QEMU makes one at a time
+            servers.close()  # QEMU copies; the servers need not be held
+            with host.locks.hold("copy", running[0][0].want["server"]):  # QEMU makes one at a time
                 _capture(task, pool, size, format, *running[0])
         else:
-            there = exports.served(agent, volume)
-            disk = exports.way(agent, there[0].id, volume) if there else \
-                pools.named(agent, source.want["pool"]).disk(source.id, source.want["format"])
+            there = exports.served(host, volume)
+            disk = exports.disk_at_socket(host, there[0].id, volume) if there else \
+                pools.named(host, source.want["pool"]).disk(source.id, source.want["format"])
             pool.fill(task.document.id, format, size, disk, task.operation.advance)
 
 
 def _capture(task: Task, pool: Pool, size: int, format: str, attachment: Document, target: str) -> None:
     """Have QEMU copy the disk *target*. The server may have been stopped, or rescued, since it was looked at."""
     def begun() -> None:
-        if attaching.device(task.agent, attachment) != target:
-            name = attaching.server_name(task.agent, attachment)
+        if attaching.device(task.host, attachment) != target:
+            name = attaching.server_name(task.host, attachment)
             raise Conflict(f"Server {name!r} was stopped or rescued just when the copy began. Repeat the call.")
     pool.capture(task.document.id, format, size, attachment.want["server"], target, begun, task.operation.advance)
 
 
-def _standing(agent: Agent, noun: str, id: str) -> Document:
-    found = agent.documents.get(noun, id)
+def _standing(host: LocalHost, noun: str, id: str) -> Document:
+    found = host.documents.get(noun, id)
     if found is None or found.deleting or not found.state.get("made"):
         raise Conflict(f"The {noun.replace('_', ' ')} {found.name if found else id!r} is not there any more, or not in "
                        "full. Choose another source.")

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from magnetar_agent.documents import sync_folder
-from magnetar_agent.hypervisor import Disk, Progress
+from magnetar_agent.hypervisor import Progress
+from magnetar_agent.storage import Disk
 from magnetar_agent.volumes import ours
 from magnetar_agent.volumes.storage import StoragePool, copy, taken
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField
@@ -20,13 +21,13 @@ from magnetar_core.errors import Conflict, HypervisorError, InvalidField
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from magnetar_agent.agent import Agent
+    from magnetar_agent.host import LocalHost
     from magnetar_agent.hypervisor import Hypervisor
 
 DEFAULT = "default"
 #: Called when QEMU has begun to copy a disk; it raises an error when that is not the disk that was meant.
 Begun = Callable[[], None]
-#: Ends of names of files: what a host of several has begun to make; what is not complete.
+#: Ends of file names: of the mark of a host that makes the volume in a shared pool; of incomplete content.
 BEGUN = ".begun"
 UNFINISHED = (".part", ".new", ".new.part", BEGUN)
 
@@ -45,7 +46,7 @@ class Pool(Protocol):
     #: Whether content in use has to be grown before QEMU is told; else QEMU grows it.
     beneath: bool
 
-    def check(self) -> None:
+    def check_usable(self) -> None:
         """Raise ``Conflict`` when the pool cannot be used now."""
 
     def has(self, id: str) -> bool:
@@ -55,11 +56,11 @@ class Pool(Protocol):
         """The error for what has the name of content that is to be made."""
 
     def claim(self, id: str, size: int) -> None:
-        """Before content is made for the first time, and ``has`` has denied it: take the name, so that no other host
-        does. Raises ``Conflict`` when another one has."""
+        """Take the name before content is made for the first time, so that no other host does. Raises ``Conflict`` when
+        another host has it."""
 
     def settle(self, id: str) -> None:
-        """It is made in full, and its document says so."""
+        """The content is complete, and its document says so."""
 
     def make(self, id: str, format: str, size: int) -> None:
         """Make an empty one, complete or not at all."""
@@ -94,7 +95,7 @@ class FolderPool:
     def __init__(self, name: str, folder: Path, hypervisor: Hypervisor, mounted: bool) -> None:
         self.name, self.folder, self.hypervisor, self.shared = name, folder, hypervisor, mounted
 
-    def check(self) -> None:
+    def check_usable(self) -> None:
         """Nothing is written under the mount point of what is not mounted: it would be hidden by the next mount."""
         if self.shared and not self._usable():
             raise Conflict(f"The pool {self.name!r} cannot be used: nothing is mounted at {self.folder}. Mount it on "
@@ -179,7 +180,7 @@ class FolderPool:
         return self.folder.is_dir() and (not self.shared or self.folder.is_mount())
 
     def _prepare(self) -> None:
-        self.check()
+        self.check_usable()
         try:
             if not self.folder.exists():
                 self.folder.mkdir(mode=0o711, parents=True)
@@ -189,30 +190,30 @@ class FolderPool:
                                   f"{error.strerror}.") from error
 
 
-def named(agent: Agent, name: str, field: str = "pool") -> Pool:
+def named(host: LocalHost, name: str, field: str = "pool") -> Pool:
     """The pool *name*. Raises ``InvalidField`` naming *field*."""
-    given: Mapping[str, str] | None = agent.settings.pools.get(name)
+    given: Mapping[str, str] | None = host.settings.pools.get(name)
     if given is None and name == DEFAULT:
-        given = {"type": "dir", "path": str(Path(agent.settings.state_dir) / "volumes")}
+        given = {"type": "dir", "path": str(Path(host.settings.state_dir) / "volumes")}
     if given is None:
-        there = ", ".join(sorted({DEFAULT, *agent.settings.pools}))
+        there = ", ".join(sorted({DEFAULT, *host.settings.pools}))
         raise InvalidField(field, f"must be a pool of this host, which has {there}", name)
     if "path" in given:
-        return FolderPool(name, Path(given["path"]), agent.hypervisor, given["type"] == "nfs")
-    return StoragePool(name, given["libvirt_pool"], agent.hypervisor, given["type"] == "rbd",
-                       Path(agent.settings.state_dir) / "volumes")
+        return FolderPool(name, Path(given["path"]), host.hypervisor, given["type"] == "nfs")
+    return StoragePool(name, given["libvirt_pool"], host.hypervisor, given["type"] == "rbd",
+                       Path(host.settings.state_dir) / "volumes")
 
 
-def every(agent: Agent) -> list[Pool]:
+def every(host: LocalHost) -> list[Pool]:
     """All pools."""
-    return [named(agent, name) for name in sorted({DEFAULT, *agent.settings.pools})]
+    return [named(host, name) for name in sorted({DEFAULT, *host.settings.pools})]
 
 
-def orphans(agent: Agent) -> list[str]:
+def orphans(host: LocalHost) -> list[str]:
     """Files in pools of this host alone that no document knows. In a shared pool they may be another host's."""
-    known = {d.id for noun in ("volume", "volume_snapshot") for d in agent.documents.list(noun)}
+    known = {d.id for noun in ("volume", "volume_snapshot") for d in host.documents.list(noun)}
     found: list[str] = []
-    for pool in every(agent):
+    for pool in every(host):
         with suppress(Conflict):  # a pool that does not run has nothing to tell
             found += [f"{pool.disk(name, '').path}" for name in ([] if pool.shared else pool.names())
                       if name.partition(".")[0] not in known]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from magnetar_agent.hypervisor import Disk
+from magnetar_agent.storage import Disk
 from magnetar_agent.volumes import ours
 from magnetar_core.errors import Conflict, HypervisorError, MagnetarError, NoSpace
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def taken(pool: str, id: str, way: str) -> Conflict:
-    """What who would take over somebody's content is told; *way* is how to remove that."""
+    """The error for content that belongs to somebody else; *way* is the command that removes it."""
     return Conflict(f"Pool {pool!r} has content called {id} already, or it is being made, and not for a document of "
                     "this host: it is another host's, or its document was lost. Choose another id, or leave it out. "
                     f"If nobody needs that content, remove it ({way}), then repeat the call.", uuids=[id])
@@ -53,7 +53,7 @@ class StoragePool:
         self.name, self.pool, self.hypervisor, self.shared = name, libvirt_pool, hypervisor, shared
         self.scratch = scratch
 
-    def check(self) -> None:
+    def check_usable(self) -> None:
         """libvirt must know the pool, and it must run."""
         self.hypervisor.check_pool(self.pool)
 
@@ -76,7 +76,7 @@ class StoragePool:
             raise
 
     def settle(self, id: str) -> None:
-        """What is whole has no other name than what is not."""
+        """Nothing: complete and incomplete content have the same name."""
 
     def make(self, id: str, format: str, size: int) -> None:
         self._whole(id, lambda: self._blank(id, size))
@@ -126,7 +126,7 @@ class StoragePool:
             raise
 
     def _blank(self, id: str, size: int) -> None:
-        """Have content of this size, written from its beginning: what was claimed, or an attempt left, will do."""
+        """Make empty content of this size; what was claimed or an attempt left is reused if it has the size."""
         found = self.hypervisor.content(self.pool, id)
         if found is None or found.size != size:
             self._clear(id)

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.fake import FakeHypervisor
-from magnetar_agent.hypervisor import Disk, DomainSpec, Event
+from magnetar_agent.hypervisor import DomainEvent, DomainSpec
+from magnetar_agent.storage import Disk
 from magnetar_agent.virt import reservations
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ class Place:
     def __init__(self, hypervisor: Any, outside: Any, folder: Path) -> None:
         self.hypervisor, self.outside, self.folder = hypervisor, outside, folder
         self.prefix = "mt" + uuids.uuid4().hex[:8]
-        self.events: list[Event] = []
+        self.events: list[DomainEvent] = []
         hypervisor.on_event(self.events.append)
 
     def spec(self, **changes: Any) -> DomainSpec:
@@ -158,7 +159,7 @@ class Place:
         assert domain == self.hypervisor.domains().get(uuid)
         return str(domain.state) if domain else "missing"
 
-    def happened(self, uuid: str, what: str) -> Event:
+    def happened(self, uuid: str, what: str) -> DomainEvent:
         return eventually(lambda: next((e for e in self.events if e.uuid == uuid and e.what == what), None))
 
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from magnetar_agent.figures import DISK, NIC
 from magnetar_agent.hypervisor import Nic
 from magnetar_agent.networks import NetworkSpec
+from magnetar_agent.statistics import DISK, NIC
 from magnetar_core.errors import Conflict
 
 from .place import Place
@@ -23,9 +23,9 @@ def test_what_a_guest_has_used(place: Place) -> None:
     hypervisor, name = place.hypervisor, place.prefix
     hypervisor.make_network(NetworkSpec(str(uuids.uuid4()), name, "isolated", name[:14], "192.168.218.1", 24))
     uuid = place.defined(vcpus=2, nics=(Nic(MAC, network=name),))
-    assert hypervisor.figures(uuid) is None
+    assert hypervisor.statistics(uuid) is None
     hypervisor.start(uuid)
-    found = hypervisor.figures(uuid)
+    found = hypervisor.statistics(uuid)
     assert set(found) == {"virt_type", "uptime", "cpus", "memory", "disks", "nics"}
     assert found["virt_type"] == "qemu" and 0 <= found["uptime"] < 86400
     assert [cpu["id"] for cpu in found["cpus"]] == [0, 1] and all(cpu["time"] >= 0 for cpu in found["cpus"])
@@ -36,16 +36,16 @@ def test_what_a_guest_has_used(place: Place) -> None:
     assert set(nic) == {"device", "mac", *NIC} and nic.pop("mac") == MAC
     assert re.fullmatch(r"vnet\d+", nic.pop("device")) and all(count >= 0 for count in nic.values())
     hypervisor.pause(uuid)
-    assert hypervisor.figures(uuid)["memory"]["maximum"] == 32 * 1024
+    assert hypervisor.statistics(uuid)["memory"]["maximum"] == 32 * 1024
     hypervisor.destroy(uuid)
-    assert hypervisor.figures(uuid) is None and hypervisor.figures(str(uuids.uuid4())) is None
+    assert hypervisor.statistics(uuid) is None and hypervisor.statistics(str(uuids.uuid4())) is None
 
 
 def test_figures_of_somebody_elses_domain_are_not_told(place: Place) -> None:
     spec = place.spec()
     place.foreign(replace(spec, title=""))
     with pytest.raises(Conflict, match="not made by Magnetar"):
-        place.hypervisor.figures(spec.uuid)
+        place.hypervisor.statistics(spec.uuid)
 
 
 def test_uptime_of_the_host(place: Place) -> None:

@@ -12,8 +12,9 @@ from dataclasses import replace
 
 import pytest
 
-from magnetar_agent.hypervisor import Disk, Nic
+from magnetar_agent.hypervisor import Nic
 from magnetar_agent.networks import NetworkSpec
+from magnetar_agent.storage import Disk
 from magnetar_core.errors import Conflict, HypervisorError
 from magnetar_core.power import CRASHED, OFF, PAUSED, RUNNING, SUSPENDED
 

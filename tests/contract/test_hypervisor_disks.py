@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from magnetar_agent.hypervisor import Disk, Export, Remote
+from magnetar_agent.hypervisor import Export
+from magnetar_agent.storage import Disk, NetworkSource
 from magnetar_core.errors import Cancelled, Conflict, HypervisorError, NoSpace
 from magnetar_core.power import OFF
 
@@ -248,7 +249,7 @@ def test_a_disk_for_another_host(place: Place) -> None:
         hypervisor.grow_disk(disk.path, "qcow2", 2 * MIB)
     with pytest.raises(HypervisorError):
         hypervisor.copy_disk(disk.path, "qcow2", folder / "copy", "qcow2", lambda done, total: None)
-    way = Remote("nbd", export.name, export.socket)
+    way = NetworkSource("nbd", export.name, export.socket)
     hypervisor.copy_disk(way, "raw", folder / "copy", "qcow2", lambda done, total: None)
     assert hypervisor.disk(folder / "copy", "qcow2").virtual_size == MIB
     other = replace(export, disk=replace(disk, readonly=True))

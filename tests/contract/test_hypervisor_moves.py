@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from magnetar_agent.hypervisor import Passage
+from magnetar_agent.hypervisor import MigrationParams
 from magnetar_core.errors import HypervisorError
 from magnetar_core.power import OFF, PAUSED, RUNNING
 
@@ -56,7 +56,7 @@ def test_a_migration_that_cannot_be_leaves_the_domain_alone(place: Place, state:
     uuid, hypervisor = place.defined(), place.hypervisor
     if state != OFF:
         hypervisor.start(uuid, paused=state == PAUSED)
-    passage = Passage(
+    passage = MigrationParams(
         libvirt=place.folder / "libvirt", qemu=place.folder / "qemu", disks=place.folder / "disks",
         persistent=hypervisor.render(place.spec(uuid=uuid)), folder=(place.folder, place.folder), nics={},
         bandwidth=None, max_downtime=None, auto_converge=True, time_limit=None, on_time_limit="abort")

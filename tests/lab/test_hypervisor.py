@@ -18,7 +18,8 @@ import guest
 import libvirt
 import pytest
 
-from magnetar_agent.hypervisor import Disk, DomainSpec, Event
+from magnetar_agent.hypervisor import DomainEvent, DomainSpec
+from magnetar_agent.storage import Disk
 from magnetar_agent.virt import LibvirtHypervisor
 from magnetar_core.errors import HypervisorDown
 from magnetar_core.power import CRASHED, OFF, RUNNING
@@ -69,7 +70,7 @@ class Guest:
     def __init__(self, hypervisor: LibvirtHypervisor, folder: Path, image: dict[str, Path]) -> None:
         self.hypervisor, self.uuid = hypervisor, str(uuids.uuid4())
         self.console = folder / "console.log"
-        self.events: list[Event] = []
+        self.events: list[DomainEvent] = []
         hypervisor.on_event(self.events.append)
         for name in ("kernel", "ramdisk"):
             shutil.copy(image[name], folder / name)
@@ -137,18 +138,18 @@ def test_a_guest_obeys_the_power_button_and_reboots(domain: Guest) -> None:
     domain.boot()
     before = domain.count()
     domain.hypervisor.reset(domain.uuid)
-    eventually(lambda: Event(domain.uuid, "rebooted") in domain.events, "the reboot event")
+    eventually(lambda: DomainEvent(domain.uuid, "rebooted") in domain.events, "the reboot event")
     domain.up(before)
     domain.hypervisor.shutdown(domain.uuid)
     domain.becomes(OFF, "guest")
-    eventually(lambda: Event(domain.uuid, "stopped", "guest") in domain.events, "the event")
+    eventually(lambda: DomainEvent(domain.uuid, "stopped", "guest") in domain.events, "the event")
 
 
 def test_a_guest_whose_qemu_dies_is_crashed_and_starts_again(domain: Guest) -> None:
     domain.hypervisor.start(domain.uuid)
     os.kill(domain.process(), signal.SIGKILL)
     domain.becomes(CRASHED, "failed")
-    eventually(lambda: Event(domain.uuid, "crashed", "failed") in domain.events, "the event")
+    eventually(lambda: DomainEvent(domain.uuid, "crashed", "failed") in domain.events, "the event")
     domain.hypervisor.start(domain.uuid)
     assert domain.state()[0] == RUNNING
 

@@ -142,12 +142,12 @@ def test_tasks_of_pages(place, page):
     if page == "storage":
         (pools,) = [yaml.safe_load(text)["pools"] for text in fences("docs/storage.md", "") if text.startswith("pools")]
         agent = place[1].agent
-        agent.settings = replace(agent.settings, pools={
+        agent.host.settings = replace(agent.host.settings, pools={
             name: {key: f"{place[0]}{value}" if key == "path" else value for key, value in pool.items()}
             for name, pool in pools.items()})
-        for pool in agent.settings.pools.values():
+        for pool in agent.host.settings.pools.values():
             if "libvirt_pool" in pool:
-                agent.hypervisor.add_pool(pool["libvirt_pool"])
+                agent.host.hypervisor.add_pool(pool["libvirt_pool"])
         run(place, yaml.safe_dump([{"hosts": "localhost", "gather_facts": False,
                                     "tasks": yaml.safe_load(moved(NEEDED, place[0]))}]))
     for tasks in fences(f"docs/{page}.md", "yaml"):

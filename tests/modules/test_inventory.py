@@ -285,10 +285,10 @@ def over_tls(running, folder):
                     "-out", folder / "ca.pem"], check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "ca.pem", folder / "key.pem")
-    running.agent.settings = replace(running.settings, tokens_file=folder / "tokens.yml")
+    running.agent.host.settings = replace(running.settings, tokens_file=folder / "tokens.yml")
     token = Tokens(folder / "tokens.yml").create("inventory", "read")
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = serve.listener(Application(running.agent), running.agent.settings, context)
+        server = serve.listener(Application(running.agent), running.agent.host.settings, context)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
         try:

@@ -336,7 +336,7 @@ def test_sshd_is_killed_while_an_answer_is_waited_for(agent, sshd, connect, monk
     """A request that takes a while is found done, or is done, when the way is back."""
     client = connect()
     client.info()
-    write, asked = agent.agent.documents.write, []
+    write, asked = agent.agent.host.documents.write, []
 
     def slow(document):
         asked.append(document)
@@ -347,7 +347,7 @@ def test_sshd_is_killed_while_an_answer_is_waited_for(agent, sshd, connect, monk
         sshd.stop(hard=True)
         sshd.start()
 
-    monkeypatch.setattr(agent.agent.documents, "write", slow)
+    monkeypatch.setattr(agent.agent.host.documents, "write", slow)
     cut = threading.Timer(0.3, interrupt)
     cut.start()
     answer = client.ensure("flavor", "small", {"vcpus": 1, "ram": 64})

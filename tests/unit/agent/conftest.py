@@ -44,8 +44,8 @@ class Host:
     def start(self) -> None:
         """Start the agent and wait until it has put things right, in the background too."""
         self.agent.start()
-        assert self.agent.follower.settled.wait(10)
-        for operation in self.agent.operations.list():
+        assert self.agent.power_sync.settled.wait(10)
+        for operation in self.agent.host.operations.list():
             assert operation.kind == "migration" or operation.wait(30)
 
     def restart(self) -> None:
@@ -57,17 +57,18 @@ class Host:
 
     def ensure(self, noun: str, key: str, want: dict[str, Any] | None, dry_run: bool = False, **allowed: Any) -> Result:
         """One ensure."""
-        return reconcile.ensure(self.agent, BY_NOUN[noun], key, want, permissions(allowed), dry_run, Operation("test"))
+        return reconcile.ensure(self.agent.drivers, BY_NOUN[noun], key, want, permissions(allowed), dry_run,
+                                Operation("test"))
 
     def event(self, what: str, request: str, key: str = "web1", /, **args: Any) -> dict[str, Any]:
         """A one-shot."""
-        return events.event(self.agent, BY_NOUN["server"], key, what, args, request, Operation("test"))
+        return events.event(self.agent.drivers, BY_NOUN["server"], key, what, args, request, Operation("test"))
 
     def many(self, noun: str, items: list[tuple[str, dict[str, Any] | None]],
              dry_run: bool = False) -> list[dict[str, Any]]:
         """A batch."""
-        return batch.ensure_many(self.agent, BY_NOUN[noun], [(k, w, permissions({})) for k, w in items], dry_run,
-                                 Operation("test"))
+        return batch.ensure_many(self.agent.drivers, BY_NOUN[noun], [(k, w, permissions({})) for k, w in items],
+                                 dry_run, Operation("test"))
 
     def server(self, name: str = "web1", **want: Any) -> Result:
         """Ensure a small server."""
@@ -75,14 +76,14 @@ class Host:
 
     def show(self, name: str = "web1") -> dict[str, Any]:
         """The server as a reader sees it."""
-        return reconcile.show(self.agent, BY_NOUN["server"], name)
+        return reconcile.show(self.agent.drivers, BY_NOUN["server"], name)
 
     def settled(self) -> None:
         """Wait until the follower has taken all events so far."""
         import time
 
         deadline = time.monotonic() + 5
-        while not self.agent.follower.idle() and time.monotonic() < deadline:
+        while not self.agent.power_sync.idle() and time.monotonic() < deadline:
             time.sleep(0.005)
 
 

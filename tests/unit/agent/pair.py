@@ -72,15 +72,15 @@ class Kvm:
             tokens_file=self.root / "none.yml", client_certs={"admin": "operate"}, image_paths=(self.root,), wait=5,
             shutdown_timeout=0.2)
         self.agent = Agent(settings, self.fake)
-        documents: Any = self.agent.documents
+        documents: Any = self.agent.host.documents
         documents.__class__, documents.writing, documents.dead = Mortal, threading.RLock(), False
-        self.agent.host_name = self.name
+        self.agent.host.name = self.name
         sock = serve.tcp_socket(("127.0.0.1", self.port))
         tls = access.tls(settings, access.Tokens(settings.tokens_file))
         self._ending.enter_context(served(self.agent, sock, tls))
         self._ending.callback(self.agent.close)
         self.agent.start()
-        assert self.agent.follower.settled.wait(10)
+        assert self.agent.power_sync.settled.wait(10)
 
     def stop(self) -> None:
         """The agent's process ends; guests do not."""
@@ -88,10 +88,10 @@ class Kvm:
 
     def die(self) -> None:
         """The agent's process dies, with what it does just now: no thread of it writes any more."""
-        documents: Any = self.agent.documents
+        documents: Any = self.agent.host.documents
         with documents.writing:
             documents.dead = True
-        for operation in self.agent.operations.list():
+        for operation in self.agent.host.operations.list():
             operation._end("died")
         self.stop()
 
@@ -113,7 +113,7 @@ class Kvm:
 
     def knows(self, id: str) -> bool:
         """Whether a server of that uuid is this host's."""
-        return self.agent.documents.get("server", id) is not None
+        return self.agent.host.documents.get("server", id) is not None
 
 
 class Pair:
@@ -147,7 +147,7 @@ class Pair:
             "flavor": {"vcpus": 1, "ram": 64, "disk": 1}, "user_data": "c2VjcmV0", "metadata": {"role": "web"},
             "networks": [{"bridge": "br0"}], **want})
         id = str(answer["resource"]["id"])
-        place = self.one.agent.settings.state_dir / "servers" / id
+        place = self.one.agent.host.settings.state_dir / "servers" / id
         with (place / "disk").open("ab") as disk:
             disk.write(b"pattern" * 1000)
         (place / "console.log").write_text("boot\n")
@@ -170,11 +170,11 @@ class Pair:
         assert not other.knows(id)
         assert at.runs(id) is runs
         assert other.fake.domain(id) is None
-        assert not (other.agent.settings.state_dir / "servers" / id).exists()
-        disk = (at.agent.settings.state_dir / "servers" / id / "disk").read_bytes()
+        assert not (other.agent.host.settings.state_dir / "servers" / id).exists()
+        disk = (at.agent.host.settings.state_dir / "servers" / id / "disk").read_bytes()
         assert disk.endswith(b"pattern" * 1000)
         for host in (self.one, self.two):
-            assert not list((host.agent.settings.socket.parent / "links").glob("*"))
+            assert not list((host.agent.host.settings.socket.parent / "links").glob("*"))
             assert host.side().host["orphans"] == {"domains": [], "files": []}
             found = host.side().find(id)
             assert found is None or (found["status"] == ("ACTIVE" if runs else "SHUTOFF") and found["fault"] is None)
@@ -257,5 +257,5 @@ def brief(host: Kvm) -> Side:
 def quiet(pair: Pair) -> None:
     """Wait for what the agents go on with by themselves."""
     deadline = time.monotonic() + 20
-    while any(h.agent.operations.running() for h in (pair.one, pair.two)) and time.monotonic() < deadline:
+    while any(h.agent.host.operations.running() for h in (pair.one, pair.two)) and time.monotonic() < deadline:
         time.sleep(0.01)

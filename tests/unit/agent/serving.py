@@ -61,7 +61,7 @@ class Client:
 def served(agent: Agent, sock: socket.socket, tls: ssl.SSLContext | None = None) -> Iterator[Application]:
     """*agent* on *sock*; the socket is closed afterwards."""
     application = Application(agent)
-    server = serve.listener(application, agent.settings, tls)
+    server = serve.listener(application, agent.host.settings, tls)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[sock])), daemon=True)
     thread.start()
     while not server.started:

@@ -155,8 +155,8 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def https(host: Any, keys: Path, tmp_path: Path) -> Iterator[Any]:
     """``https(name)``: a client with the certificate of *name*, or none; ``https.token`` has the scope read."""
-    host.agent.settings = replace(
-        host.agent.settings, listen="127.0.0.1:0", tls_cert=keys / "localhost.pem", tls_key=keys / "localhost.key",
+    host.agent.host.settings = replace(
+        host.agent.host.settings, listen="127.0.0.1:0", tls_cert=keys / "localhost.pem", tls_key=keys / "localhost.key",
         tls_client_ca=keys / "ca.pem", tokens_file=tmp_path / "tokens.yml",
         client_certs={"awx": "operate", "viewer": "read"})
     tokens = Tokens(tmp_path / "tokens.yml")
@@ -173,7 +173,7 @@ def https(host: Any, keys: Path, tmp_path: Path) -> Iterator[Any]:
         return Client(http.client.HTTPSConnection("localhost", port, context=context, timeout=10))
 
     client.token, client.port = secret, port  # type: ignore[attr-defined]
-    with served(host.agent, sock, access.tls(host.agent.settings, tokens)):
+    with served(host.agent, sock, access.tls(host.agent.host.settings, tokens)):
         yield client
 
 
@@ -216,10 +216,10 @@ def test_tls_is_new_enough(https: Any) -> None:
 
 
 def test_no_tcp_without_a_way_to_tell_callers_apart(host: Any, keys: Path, tmp_path: Path) -> None:
-    settings = replace(host.agent.settings, listen="127.0.0.1:0", tls_cert=keys / "localhost.pem",
+    settings = replace(host.agent.host.settings, listen="127.0.0.1:0", tls_cert=keys / "localhost.pem",
                        tls_key=keys / "localhost.key", tokens_file=tmp_path / "tokens.yml")
     tokens = Tokens(settings.tokens_file)
     assert access.tls(settings, tokens) is None
-    assert serve.NO_TCP in serve.check(settings)
+    assert serve.NO_TCP in serve.check_settings(settings)
     tokens.create("one", READ)
     assert access.tls(settings, tokens) is not None

@@ -19,13 +19,13 @@ from magnetar_core.kinds import Server
 
 from .conftest import SMALL, Host
 from .test_crash import Dead, Reaper
-from .test_remake import folder, image
+from .test_resize import folder, image
 
 
 def nothing_left(host: Host) -> None:
     assert not [path for path in host.root.rglob("*") if path.name.startswith("snapshot") or path.suffix == ".part"]
     assert not host.fake.frozen and not host.fake._copies
-    assert not any("imaging" in document.state for document in host.agent.documents.list("server"))
+    assert not any("imaging" in document.state for document in host.agent.host.documents.list("server"))
 
 
 @pytest.fixture
@@ -66,10 +66,10 @@ def test_create_image(web: Host, power: str, agent: bool, consistency: str) -> N
 def test_an_image_boots_as_its_server_does(web: Host) -> None:
     for name, format in (("vmlinuz", "aki"), ("initrd", "ari")):
         image(web, name)
-        document = web.agent.documents.find("image", name)
+        document = web.agent.host.documents.find("image", name)
         assert document is not None
         document.state["disk_format"] = document.want["disk_format"] = format
-        web.agent.documents.write(document)
+        web.agent.host.documents.write(document)
     (web.root / "rootfs").write_bytes(bytes(2**20))
     web.ensure("image", "rootfs", {"source": {"path": str(web.root / "rootfs")}, "disk_format": "raw",
                                    "kernel": "vmlinuz", "ramdisk": "initrd", "cmdline": "quiet"})
@@ -96,7 +96,7 @@ def test_an_image_of_a_server_whose_root_disk_is_a_volume(web: Host, bus: str) -
         made = web.ensure("image", answer["image"]["id"], {}).resource
         assert made and (made["status"], made["virtual_size"], made["min_disk"]) == ("active", 2 * GIB, 2)
         assert answer["consistency"] == ("stopped" if power == "off" else "crash-consistent")
-    object.__setattr__(web.agent.settings, "image_max_virtual_bytes", GIB)
+    object.__setattr__(web.agent.host.settings, "image_max_virtual_bytes", GIB)
     with pytest.raises(Conflict, match="image_max_virtual_bytes"):
         web.event("create_image", "large", "vol", name="large")
     nothing_left(web)
@@ -122,9 +122,9 @@ def test_an_image_that_fails_or_is_cancelled_leaves_nothing(web: Host, monkeypat
     operation = Operation("test")
     monkeypatch.setattr(web.fake, "begin_copy", _then(web.fake.begin_copy, operation.cancel))
     with pytest.raises(Cancelled):
-        events.event(web.agent, Server, "web1", "create_image", {"name": "golden"}, "r", operation)
+        events.event(web.agent.drivers, Server, "web1", "create_image", {"name": "golden"}, "r", operation)
     nothing_left(web)
-    assert [i.name for i in web.agent.documents.list("image")] == ["system"]
+    assert [i.name for i in web.agent.host.documents.list("image")] == ["system"]
     assert web.event("create_image", "r", name="golden")["consistency"] == "frozen"
 
 
@@ -172,12 +172,12 @@ def test_death_while_an_image_is_made(tmp_path: Path, monkeypatch: pytest.Monkey
                 survived = False
             reaper.armed = False
             host.restart()
-            made = host.agent.documents.list("image")
+            made = host.agent.host.documents.list("image")
             nothing_left(host)
             assert all(Path(one.state["file"]).is_file() for one in made)
             answer = host.event("create_image", "r1", name="golden")
-            assert [one.id for one in host.agent.documents.list("image")] == [answer["image"]["id"]]
-            assert made in ([], host.agent.documents.list("image")), "what was made is not made again"
+            assert [one.id for one in host.agent.host.documents.list("image")] == [answer["image"]["id"]]
+            assert made in ([], host.agent.host.documents.list("image")), "what was made is not made again"
             host.agent.close()
         if survived:
             assert lives > 1

@@ -42,7 +42,7 @@ def detach(host: Host, server: str = "web1", volume: str = "data") -> Any:
 
 
 def shown(host: Host, noun: str, key: str) -> dict[str, Any]:
-    return reconcile.show(host.agent, BY_NOUN[noun], key)
+    return reconcile.show(host.agent.drivers, BY_NOUN[noun], key)
 
 
 def plugged(host: Host, name: str = "web1") -> list[str]:
@@ -141,7 +141,7 @@ def test_devices_are_drawn_once_and_named(place: Host) -> None:
 def test_refused(place: Host, server: str, volume: str, want: dict[str, Any], why: str) -> None:
     with pytest.raises(MagnetarError, match=why):
         attach(place, server, volume, **want)
-    assert place.agent.documents.list("volume_attachment") == [] and plugged(place) == []
+    assert place.agent.host.documents.list("volume_attachment") == [] and plugged(place) == []
 
 
 def test_check_mode_assumes_what_earlier_tasks_make(host: Host) -> None:
@@ -183,7 +183,7 @@ def test_two_at_once_are_one(place: Host) -> None:
         thread.start()
     for thread in threads:
         thread.join(20)
-    assert len(place.agent.documents.list("volume_attachment")) == 1
+    assert len(place.agent.host.documents.list("volume_attachment")) == 1
     assert sorted(len(plugged(place, name)) for name in ("web1", "web2")) == [0, 1]
     assert len(refused) == 4
 
@@ -192,7 +192,7 @@ def test_a_guest_that_refuses_keeps_its_volume(place: Host) -> None:
     """SMD-03 does not say it; Nova gives up after some attempts too."""
     attach(place)
     id = place.show()["id"]
-    place.agent.settings = dataclasses.replace(place.agent.settings, detach_timeout=0.1)
+    place.agent.host.settings = dataclasses.replace(place.agent.host.settings, detach_timeout=0.1)
     place.fake.deaf.add(id)
     with pytest.raises(Conflict, match="did not let go of it within 0.1 s"):
         detach(place)
@@ -210,7 +210,7 @@ def test_a_suspended_server_is_left_alone(place: Host) -> None:
     place.server(power="suspended")
     with pytest.raises(Conflict, match="suspended to disk"):
         attach(place)
-    assert place.agent.documents.list("volume_attachment") == []
+    assert place.agent.host.documents.list("volume_attachment") == []
     place.server(power="running")
     attach(place)
     place.server(power="suspended")
@@ -262,8 +262,8 @@ def test_a_server_goes_with_its_volumes(place: Host) -> None:
         place.ensure("volume", "data", None)
     done = place.ensure("server", "web1", None)
     assert [s.verb for s in done.steps] == ["destroy", "undefine", "free", "erase", "forget"]
-    assert [d.name for d in place.agent.documents.list("volume")] == ["data"]
-    assert place.agent.documents.list("volume_attachment") == []
+    assert [d.name for d in place.agent.host.documents.list("volume")] == ["data"]
+    assert place.agent.host.documents.list("volume_attachment") == []
     assert len(list((place.root / "state/volumes").iterdir())) == 1
     assert place.ensure("volume", "data", None).changed
 
@@ -272,5 +272,5 @@ def test_an_attach_that_fails_leaves_nothing(place: Host) -> None:
     place.fake.fail_next("attach", Conflict("no more available PCI slots"))
     with pytest.raises(Conflict, match="PCI"):
         attach(place)
-    assert place.agent.documents.list("volume_attachment") == [] and plugged(place) == []
+    assert place.agent.host.documents.list("volume_attachment") == [] and plugged(place) == []
     assert attach(place).changed

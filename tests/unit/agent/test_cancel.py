@@ -68,18 +68,18 @@ class Stops(Operation):
         super().__init__("test")
         self.lives = lives
 
-    def check(self) -> None:
+    def raise_if_cancelled(self) -> None:
         """Count."""
         self.lives -= 1
         if self.lives < 0:
             self.cancel()
-        super().check()
+        super().raise_if_cancelled()
 
 
 def seen(host: Host) -> Any:
     """All that a user could miss: documents, domains, and which files there are."""
     documents = {(noun, one.id): (one.name, one.want, {k: v for k, v in one.state.items() if k != "fault"})
-                 for noun in BY_NOUN for one in host.agent.documents.list(noun)}
+                 for noun in BY_NOUN for one in host.agent.host.documents.list(noun)}
     domains = {id: (one.state, one.vcpus, one.nics, one.disks) for id, one in host.fake.domains().items()}
     live = {id: sorted(nic.mac for nic in one.nics) for id in domains if (one := host.fake.running(id))}
     places = [host.root / "state" / name for name in ("servers", "volumes", "images")] + [host.root / "libvirt/pool-vg"]
@@ -116,7 +116,7 @@ def test_cancel_at_every_point(tmp_path: Path, story: str) -> None:
         was = seen(host)
 
         def ask(operation: Operation, host: Host = host, want: Any = want) -> None:
-            reconcile.ensure(host.agent, BY_NOUN[noun], key, want, permissions(allowed), False, operation)
+            reconcile.ensure(host.agent.drivers, BY_NOUN[noun], key, want, permissions(allowed), False, operation)
 
         try:
             ask(Stops(lives))
@@ -125,7 +125,7 @@ def test_cancel_at_every_point(tmp_path: Path, story: str) -> None:
             if "no way back" in error.message:
                 late = True
                 assert "carried on" in error.message
-                assert "carried on" in host.agent.documents.find(noun, key).state["fault"]["message"]  # type: ignore[union-attr]
+                assert "carried on" in host.agent.host.documents.find(noun, key).state["fault"]["message"]  # type: ignore[union-attr]
                 if lives % 2:
                     host.restart()
                 else:
@@ -136,10 +136,10 @@ def test_cancel_at_every_point(tmp_path: Path, story: str) -> None:
                 assert seen(host) == was
                 host.restart()
                 assert seen(host) == was
-            assert not any({"unfinished", "rebuild", "anew", "making", "allow_reboot"} & set(one.state)
-                           for kind in BY_NOUN for one in host.agent.documents.list(kind))
+            assert not any({"unfinished", "rebuild", "replacement", "making", "allow_reboot"} & set(one.state)
+                           for kind in BY_NOUN for one in host.agent.host.documents.list(kind))
             host.settled()
-            assert host.agent.locks._held == {}
+            assert host.agent.host.locks._held == {}
             host.agent.close()
         except Conflict:
             assert DEAF in before  # it was not cancelled, and the guest did not let go
@@ -167,7 +167,7 @@ def test_a_cancelled_rebuild_never_happens(tmp_path: Path) -> None:
     host = begin(tmp_path / "host", [SERVER])
     was = seen(host)
     cancelled(host, lambda operation: events.event(
-        host.agent, BY_NOUN["server"], "web1", "rebuild", {}, "r1", operation))
+        host.agent.drivers, BY_NOUN["server"], "web1", "rebuild", {}, "r1", operation))
     assert seen(host) == was
     disk = host.root / "state/servers" / host.show()["id"] / "disk"
     inode = disk.stat().st_ino
@@ -183,7 +183,8 @@ def test_a_cancelled_rebuild_never_happens(tmp_path: Path) -> None:
 def test_a_cancelled_stop_says_what_the_guest_may_do(tmp_path: Path) -> None:
     host = begin(tmp_path / "host", [SERVER, DEAF])
     with pytest.raises(Cancelled, match="may still do so"):
-        reconcile.ensure(host.agent, BY_NOUN["server"], "web1", {"power": "off"}, permissions({}), False, Stops(1))
+        reconcile.ensure(host.agent.drivers, BY_NOUN["server"], "web1", {"power": "off"}, permissions({}), False,
+                         Stops(1))
     host.fake.deaf.clear()
     host.fake.shutdown(host.show()["id"])
     host.settled()
@@ -197,8 +198,8 @@ def test_the_way_back_may_fail(tmp_path: Path) -> None:
     flavor = host.show()["flavor"]
     host.fake.fail_next("start", HypervisorError("no luck"))
     with pytest.raises(Cancelled, match="not yet as it was before: no luck"):
-        reconcile.ensure(host.agent, BY_NOUN["server"], "web1", {"flavor": {**SMALL, "disk": 9}}, permissions(REBOOT),
-                         False, Stops(1))
+        reconcile.ensure(host.agent.drivers, BY_NOUN["server"], "web1", {"flavor": {**SMALL, "disk": 9}},
+                         permissions(REBOOT), False, Stops(1))
     assert host.show()["power_state"] == "off" and host.show()["fault"]["message"] == "no luck"
     host.restart()
     assert (host.show()["power_state"], host.show()["flavor"], host.show()["fault"]) == ("running", flavor, None)
@@ -212,7 +213,7 @@ def test_what_was_left_to_do_before_still_is(tmp_path: Path) -> None:
         host.server(power="paused", **{k: v for k, v in FULL.items() if k != "flavor"}, flavor=FULL["flavor"])
     was = seen(host)
     said = cancelled(host, lambda operation: reconcile.ensure(
-        host.agent, BY_NOUN["server"], "web1", {"power": "off"}, permissions({}), False, operation))
+        host.agent.drivers, BY_NOUN["server"], "web1", {"power": "off"}, permissions({}), False, operation))
     assert "What was left to do" in said and seen(host) == was
     host.ensure("server", "web1", {"description": "next"})
     assert host.show()["power_state"] == "paused"
@@ -223,6 +224,6 @@ def test_a_cancelled_batch_tells_what_was_done(host: Host) -> None:
     operation = Stops(9)
     items = [(f"f{at}", {"vcpus": 1, "ram": 64}, permissions({})) for at in range(30)]
     with pytest.raises(Cancelled, match=r"\d+ of 30") as error:
-        batch.ensure_many(host.agent, BY_NOUN["flavor"], items, False, operation)
-    made = {one.name for one in host.agent.documents.list("flavor")}
+        batch.ensure_many(host.agent.drivers, BY_NOUN["flavor"], items, False, operation)
+    made = {one.name for one in host.agent.host.documents.list("flavor")}
     assert set(error.value.details["done"]) == made and 0 < len(made) < 30

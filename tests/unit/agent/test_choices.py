@@ -65,7 +65,7 @@ def test_a_network_that_goes_while_a_server_is_made_on_it(host: Host) -> None:
     for at in range(10):
         host.ensure("network", "lan", {"cidr": "192.168.7.0/24"})
         together(lambda: host.server(networks=[{"network": "lan"}]), lambda: host.ensure("network", "lan", None))
-        there = [{d.name for d in host.agent.documents.list(noun)} for noun in ("server", "network")]
+        there = [{d.name for d in host.agent.host.documents.list(noun)} for noun in ("server", "network")]
         assert there in ([{"web1"}, {"lan"}], [set(), set()]), at
         host.ensure("server", "web1", None)
         host.ensure("network", "lan", None)
@@ -73,10 +73,10 @@ def test_a_network_that_goes_while_a_server_is_made_on_it(host: Host) -> None:
 
 def test_nothing_refers_to_what_is_being_removed(host: Host) -> None:
     host.ensure("flavor", "tiny", {"vcpus": 1, "ram": 64})
-    document = host.agent.documents.find("flavor", "tiny")
+    document = host.agent.host.documents.find("flavor", "tiny")
     assert document
     document.deleting = True
-    host.agent.documents.write(document)
+    host.agent.host.documents.write(document)
     with pytest.raises(InvalidField, match="flavor"):
         host.ensure("server", "web1", {"flavor": "tiny"})
 
@@ -86,16 +86,16 @@ def test_an_image_that_goes_while_a_server_is_made_from_it(host: Host, monkeypat
     source = host.root / "image.raw"
     source.write_bytes(b"x" * 4096)
     host.ensure("image", "tiny", {"source": {"path": str(source)}, "disk_format": "raw"})
-    disks = host.agent.driver(Server).verbs["disks"]
+    disks = host.agent.drivers.of(Server).verbs["disks"]
 
     def late(task: Any) -> None:
         host.ensure("image", "tiny", None)
         disks(task)
 
-    monkeypatch.setitem(host.agent.driver(Server).verbs, "disks", late)  # type: ignore[arg-type]
+    monkeypatch.setitem(host.agent.drivers.of(Server).verbs, "disks", late)  # type: ignore[arg-type]
     with pytest.raises(Conflict, match="image was removed"):
         host.server(image="tiny")
-    assert host.agent.documents.list("server") == []
+    assert host.agent.host.documents.list("server") == []
     assert list((host.root / "state/servers").iterdir()) == []
 
 
@@ -116,7 +116,7 @@ def ended(*works: Callable[[], Any]) -> list[Any]:
 
 def test_one_by_uuid_and_one_by_name_at_once(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each holds its first lock before either goes on."""
-    hold, met, first = host.agent.locks.hold, threading.Barrier(2), threading.local()
+    hold, met, first = host.agent.host.locks.hold, threading.Barrier(2), threading.local()
 
     @contextmanager
     def meeting(kind: str, name: str) -> Iterator[None]:
@@ -128,11 +128,11 @@ def test_one_by_uuid_and_one_by_name_at_once(host: Host, monkeypatch: pytest.Mon
                     met.wait(1)
             yield
 
-    monkeypatch.setattr(host.agent.locks, "hold", meeting)
+    monkeypatch.setattr(host.agent.host.locks, "hold", meeting)
     made = ended(lambda: host.ensure("volume", UUID, {"name": "data", "size": 1}),
                  lambda: host.ensure("volume", "data", {"id": UUID, "size": 1}))
     assert sorted(one.changed for one in made) == [False, True]
-    assert [one.id for one in host.agent.documents.list("volume")] == [UUID]
+    assert [one.id for one in host.agent.host.documents.list("volume")] == [UUID]
 
 
 def test_a_name_that_is_its_own_uuid(host: Host) -> None:
@@ -142,7 +142,7 @@ def test_a_name_that_is_its_own_uuid(host: Host) -> None:
 def test_two_do_not_get_one_name(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """One is renamed to what another is made as."""
     host.ensure("flavor", UUID, {"name": "old", "vcpus": 1, "ram": 64})
-    driver, met, seen = host.agent.driver(Flavor), threading.Barrier(2), threading.local()
+    driver, met, seen = host.agent.drivers.of(Flavor), threading.Barrier(2), threading.local()
     complete = driver.complete
 
     def meeting(*given: Any) -> Any:
@@ -156,14 +156,14 @@ def test_two_do_not_get_one_name(host: Host, monkeypatch: pytest.MonkeyPatch) ->
     made = ended(lambda: host.ensure("flavor", UUID, {"name": "new"}),
                  lambda: host.ensure("flavor", "new", {"vcpus": 1, "ram": 64}))
     assert sum(isinstance(one, Conflict) for one in made) == 1
-    assert [one.name for one in host.agent.documents.list("flavor")].count("new") == 1
+    assert [one.name for one in host.agent.host.documents.list("flavor")].count("new") == 1
 
 
 def test_a_server_anew_whose_volume_is_served_by_its_own_host(host: Host) -> None:
     """It came home to its volume by a migration: giving the volume back is another change on this very host."""
     host.ensure("volume", "data", {"size": 1})
     host.server(flavor={**SMALL, "disk": 1}, power="off")
-    documents = host.agent.documents
+    documents = host.agent.host.documents
     server, volume = documents.find("server", "web1"), documents.find("volume", "data")
     assert server and volume
     id, name = attaching.identity(server.id, volume.id), f"{server.id}:{volume.id}"
@@ -173,7 +173,7 @@ def test_a_server_anew_whose_volume_is_served_by_its_own_host(host: Host) -> Non
     documents.write(Document("volume_attachment", id, name, {
         **VolumeAttachment.defaults(), **both, "device": "vdb", "bus": "virtio", "tag": None, "boot_index": None,
         "delete_on_termination": False,
-        "origin": exports.origin(host.agent, volume) | {"peer": "me", "address": "127.0.0.1:1"}}))
+        "origin": exports.origin(host.agent.host, volume) | {"peer": "me", "address": "127.0.0.1:1"}}))
     made = ended(lambda: host.ensure("server", "web1", {"root_format": "raw"}, on_immutable="recreate"))
     assert made[0].changed
     assert not documents.list("volume_export") + documents.list("volume_attachment")
@@ -183,7 +183,7 @@ def test_a_server_anew_whose_volume_is_served_by_its_own_host(host: Host) -> Non
 def test_others_are_made_while_an_old_one_goes(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """What goes may take long: a volume is zeroed, another host does not answer."""
     host.ensure("volume", "data", {"size": 1})
-    driver = host.agent.driver(Volume)
+    driver = host.agent.drivers.of(Volume)
     drop, goes, on = driver.verbs["drop"], threading.Event(), threading.Event()
 
     def slow(task: Any) -> None:
@@ -212,7 +212,7 @@ def test_what_was_taken_while_the_old_one_went(host: Host, monkeypatch: pytest.M
     """What the new one is to be is looked at again: nobody has the same MAC."""
     mac = "52:54:00:00:00:01"
     host.server(networks=[{"bridge": "br0"}])
-    driver = host.agent.driver(Server)
+    driver = host.agent.drivers.of(Server)
     erase = driver.verbs["erase"]
 
     def taken(task: Any) -> None:
@@ -233,11 +233,11 @@ def test_what_was_taken_while_the_old_one_went(host: Host, monkeypatch: pytest.M
 def test_what_was_removed_before_a_crash_is_made_anew_once(host: Host) -> None:
     """A crash after the last step of the removal: nothing is left of it that would make it anew again and again."""
     host.ensure("network", "lan", {"cidr": "192.168.7.0/24"})
-    document = host.agent.documents.find("network", "lan")
+    document = host.agent.host.documents.find("network", "lan")
     assert document
     host.fake.remove_network("lan")
-    document.state.update(anew={**document.want, "domain": "lab.example"}, unfinished=True)
-    host.agent.documents.write(document)
+    document.state.update(replacement={**document.want, "domain": "lab.example"}, unfinished=True)
+    host.agent.host.documents.write(document)
     host.restart()
-    assert host.agent.documents.get("network", document.id).state == {}  # type: ignore[union-attr]
+    assert host.agent.host.documents.get("network", document.id).state == {}  # type: ignore[union-attr]
     assert "lan" in host.fake.networks() and not host.ensure("network", "lan", {"domain": "lab.example"}).changed

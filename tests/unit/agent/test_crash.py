@@ -16,7 +16,7 @@ import pytest
 from magnetar_agent.documents import Documents
 from magnetar_agent.events import _Journal
 from magnetar_agent.fake import FakeHypervisor
-from magnetar_agent.images.store import Store
+from magnetar_agent.images.store import ImageStore
 from magnetar_agent.volumes import pools
 
 from .conftest import SMALL, Host
@@ -36,7 +36,7 @@ class Reaper:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, lives: int, late: bool) -> None:
         self.lives, self.late, self.dead, self.armed = lives, late, False, True
-        for owner, names in ((FakeHypervisor, CHANGES), (Documents, ("write", "remove")), (Store, ("commit",)),
+        for owner, names in ((FakeHypervisor, CHANGES), (Documents, ("write", "remove")), (ImageStore, ("commit",)),
                              (_Journal, ("begin", "end"))):
             for name in names:
                 monkeypatch.setattr(owner, name, self._wrapped(getattr(owner, name)))
@@ -147,7 +147,7 @@ def test_death_at_every_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
 
 def _nothing_is_half(host: Host, before: list[Any], asked: list[Any], allowed: dict[str, Any], repeated: bool) -> None:
     noun, key, want = asked
-    documents = host.agent.documents.list("server")
+    documents = host.agent.host.documents.list("server")
     domains = host.fake.domains()
     assert {d.id for d in documents} == set(domains)
     for document in documents:
@@ -157,18 +157,18 @@ def _nothing_is_half(host: Host, before: list[Any], asked: list[Any], allowed: d
     folders = {path.name for path in (host.root / "state" / "servers").glob("*")}
     assert folders == {d.id for d in documents}
     assert not list((host.root / "state").rglob("*.part"))
-    assert {d.name for d in host.agent.documents.list("network")} == set(host.fake.networks())
-    volumes = {one.id: one for one in host.agent.documents.list("volume")}
+    assert {d.name for d in host.agent.host.documents.list("network")} == set(host.fake.networks())
+    volumes = {one.id: one for one in host.agent.host.documents.list("volume")}
     assert all(one.state["made"] for one in volumes.values())
     for pool, place in (("default", host.root / "state/volumes"), ("vg", host.root / "libvirt/pool-vg")):
         assert {path.name for path in place.glob("*")} == {id for id, one in volumes.items()
                                                            if one.want["pool"] == pool}
-    assert all(pools.named(host.agent, one.want["pool"]).disk(id, "").path.stat().st_size >= 4096
+    assert all(pools.named(host.agent.host, one.want["pool"]).disk(id, "").path.stat().st_size >= 4096
                for id, one in volumes.items())
     assert all({one.want["volume"]} <= set(volumes) and one.want["server"] in domains
-               for one in host.agent.documents.list("volume_attachment"))
+               for one in host.agent.host.documents.list("volume_attachment"))
     if "recreate" not in allowed.values() and IMAGE in before and any(x[1] == "data" for x in before) and documents:
-        assert len(volumes) == len(host.agent.documents.list("volume_attachment")) == len(BLOCKS)
+        assert len(volumes) == len(host.agent.host.documents.list("volume_attachment")) == len(BLOCKS)
     if repeated:
         assert host.ensure(*asked, **allowed).steps == []
-        assert (host.agent.documents.find(noun, key) is None) == (want is None)
+        assert (host.agent.host.documents.find(noun, key) is None) == (want is None)

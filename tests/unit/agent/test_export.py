@@ -46,15 +46,15 @@ def behind(host: Kvm, id: str) -> str:
     """What answers at the socket that QEMU of *host* connects to."""
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(5)
-        sock.connect(str(exports.path(host.agent, id)))
+        sock.connect(str(exports.path(host.agent.host, id)))
         return sock.makefile().readline().strip()
 
 
 def clean(place: Pair) -> None:
     """Nothing is left of any attachment."""
     for host in (place.one, place.two):
-        assert not host.agent.documents.list("volume_attachment") + host.agent.documents.list("volume_export")
-        assert not list((host.agent.settings.socket.parent / "links").glob("*"))
+        assert not host.agent.host.documents.list("volume_attachment") + host.agent.host.documents.list("volume_export")
+        assert not list((host.agent.host.settings.socket.parent / "links").glob("*"))
     assert volume(place.two)["status"] == "available"
 
 
@@ -68,7 +68,7 @@ def test_attach_and_detach(place: Pair) -> None:
     assert found["id"] == identity(found["server"], data["id"]) and found["volume_name"] == "data"
     assert behind(place.one, found["id"]) == f"{data['id']} disk"
     disk = place.one.fake.running(found["server"]).disks[-1]  # type: ignore[union-attr]
-    assert (disk.remote.protocol, disk.remote.socket) == ("nbd", exports.path(place.one.agent, found["id"]))  # type: ignore[union-attr]
+    assert (disk.remote.protocol, disk.remote.socket) == ("nbd", exports.path(place.one.agent.host, found["id"]))  # type: ignore[union-attr]
     assert data["status"] == "in-use" and data["attachments"] == [
         {"id": found["id"], "server": found["server"], "server_name": "web1", "device": None}]
     assert not give(place)["changed"]
@@ -95,7 +95,7 @@ def test_an_export_that_was_never_used_goes_too(place: Pair) -> None:
 
 def test_who_is_not_let_in(place: Pair) -> None:
     give(place)
-    id = place.one.agent.documents.list("volume_attachment")[0].id
+    id = place.one.agent.host.documents.list("volume_attachment")[0].id
     place.two.side().client.ensure("volume_export", id, {"peers": ["somebody"]})
     assert behind(place.one, id) == ""
 
@@ -140,11 +140,12 @@ def test_a_server_goes_while_the_volumes_host_is_away(place: Pair) -> None:
     give(place, delete_on_termination=True)
     place.two.stop()
     place.one.side().client.delete("server", "web1")
-    assert [one.deleting for one in place.one.agent.documents.list("volume_attachment")] == [True]
+    assert [one.deleting for one in place.one.agent.host.documents.list("volume_attachment")] == [True]
     place.two.start()
-    place.one.agent.tending.look()
-    assert not place.two.agent.documents.list("volume") and not place.two.agent.documents.list("volume_export")
-    assert not place.one.agent.documents.list("volume_attachment")
+    place.one.agent.remote_volumes.look()
+    documents = place.two.agent.host.documents
+    assert not documents.list("volume") and not documents.list("volume_export")
+    assert not place.one.agent.host.documents.list("volume_attachment")
 
 
 def test_detach_while_the_volumes_host_is_away(place: Pair) -> None:
@@ -153,7 +154,7 @@ def test_detach_while_the_volumes_host_is_away(place: Pair) -> None:
     with pytest.raises(Unreachable, match="cannot be told"):
         place.one.side().client.delete("volume_attachment", "web1:data")
     place.two.start()
-    place.one.agent.tending.look()
+    place.one.agent.remote_volumes.look()
     clean(place)
 
 
@@ -161,10 +162,10 @@ def test_a_guest_that_waits_for_its_disk_runs_on(place: Pair) -> None:
     server = give(place)["resource"]["server"]
     place.one.fake.waits_for_disk(server)
     place.two.stop()
-    place.one.agent.tending.look()
+    place.one.agent.remote_volumes.look()
     assert not place.one.runs(server)
     place.two.start()
-    place.one.agent.tending.look()
+    place.one.agent.remote_volumes.look()
     assert place.one.runs(server)
 
 
@@ -185,12 +186,12 @@ def test_a_server_starts_when_its_volume_can_be_reached(place: Pair) -> None:
     place.two.stop()
     with pytest.raises(Unreachable, match="cannot start without its volume 'data' of kvm2"):
         one.ensure("server", "web1", {"power": "running"})
-    place.one.agent.tending.look()
+    place.one.agent.remote_volumes.look()
     assert not place.one.runs(server)
     place.two.start()
-    place.one.agent.tending.look()
+    place.one.agent.remote_volumes.look()
     assert place.one.runs(server)
     assert one.get("server", "web1")["fault"] is None
     one.ensure("server", "web1", {"power": "off"})
-    place.one.agent.tending.look()
+    place.one.agent.remote_volumes.look()
     assert not place.one.runs(server)

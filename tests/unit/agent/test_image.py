@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from magnetar_agent.drivers.image import ImageDriver
+from magnetar_agent.images import importing
 from magnetar_agent.operations import Operation
 from magnetar_core.errors import (
     Cancelled,
@@ -61,10 +62,10 @@ def file(host: Host, data: bytes = GOOD, **want: Any) -> dict[str, Any]:
 
 
 def receive(host: Host, data: bytes, key: str = "img", pieces: Any = None, length: int | None = None) -> Any:
-    driver = host.agent.drivers["image"]
+    driver = host.agent.images
     assert isinstance(driver, ImageDriver)
     chunks = pieces if pieces is not None else [data[at:at + 7000] for at in range(0, len(data), 7000)]
-    return driver.receive(host.agent, key, chunks, len(data) if length is None else length, Operation("upload"))
+    return driver.receive(host.agent.host, key, chunks, len(data) if length is None else length, Operation("upload"))
 
 
 def test_a_file_is_taken_in(host: Host) -> None:
@@ -74,7 +75,7 @@ def test_a_file_is_taken_in(host: Host) -> None:
     assert done.changed and shown["status"] == "active"
     assert (shown["disk_format"], shown["size"], shown["virtual_size"]) == ("qcow2", len(GOOD), 10 * 2**20)
     assert shown["checksum"] == digest(GOOD)
-    path, format = host.agent.drivers["image"].base(host.agent, shown["id"])  # type: ignore[attr-defined]
+    path, format = importing.content_by_id(host.agent.host, shown["id"])  # type: ignore[attr-defined]
     assert path.read_bytes() == GOOD and format == "qcow2" and path.stat().st_mode & 0o777 == 0o440
     assert len(kept(host)) == 2
     assert not host.ensure("image", "img", want).changed
@@ -108,7 +109,7 @@ def test_a_touched_file_is_the_same(host: Host) -> None:
 def test_a_given_checksum_binds(host: Host) -> None:
     with pytest.raises(ImageRefused, match="checksum"):
         host.ensure("image", "img", file(host, checksum=digest(OTHER)))
-    assert kept(host) == [] and host.agent.documents.list("image") == []
+    assert kept(host) == [] and host.agent.host.documents.list("image") == []
     host.ensure("image", "img", file(host, checksum=digest(GOOD, "sha512")))
     with pytest.raises(ImageRefused, match="Give the checksum of the new content"):
         host.ensure("image", "img", file(host, OTHER))
@@ -124,7 +125,7 @@ def test_hostile_content_leaves_nothing(host: Host, bad: bytes) -> None:
     host.ensure("image", "img", {"source": {"upload": True}})
     with pytest.raises(ImageRefused):
         receive(host, bad)
-    assert kept(host) == [] and host.agent.documents.list("image")[0].state.get("file") is None
+    assert kept(host) == [] and host.agent.host.documents.list("image")[0].state.get("file") is None
 
 
 def test_files_elsewhere_are_refused(host: Host, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -136,7 +137,7 @@ def test_files_elsewhere_are_refused(host: Host, tmp_path_factory: pytest.TempPa
                  host.root / ".." / outside.parent.name / "secret"):
         with pytest.raises(InvalidField, match="source.path"):
             host.ensure("image", "img", {"source": {"path": str(path)}})
-    assert host.agent.documents.list("image") == []
+    assert host.agent.host.documents.list("image") == []
 
 
 def test_what_is_missing_is_named(host: Host) -> None:
@@ -148,7 +149,7 @@ def test_what_is_missing_is_named(host: Host) -> None:
                         (file(host, cmdline="x", disk_format="qcow2"), "cmdline")):
         with pytest.raises(MagnetarError, match=field):
             host.ensure("image", "img", want)
-    assert host.agent.documents.list("image") == [] and kept(host) == []
+    assert host.agent.host.documents.list("image") == [] and kept(host) == []
 
 
 def test_other_content_that_is_ignored_is_no_change(host: Host) -> None:
@@ -159,7 +160,7 @@ def test_other_content_that_is_ignored_is_no_change(host: Host) -> None:
         ignored = host.ensure("image", "img", second, dry_run=dry_run, on_immutable="ignore")
         assert ignored.warnings and (ignored.changed, ignored.steps, ignored.diff) == (False, [], [])
     assert not host.ensure("image", "img", first).changed
-    assert "source" not in host.agent.documents.find("image", "img").want
+    assert "source" not in host.agent.host.documents.find("image", "img").want
 
 
 def test_an_image_is_made_anew_with_its_source(host: Host) -> None:
@@ -251,14 +252,14 @@ def test_a_full_disk_leaves_nothing(host: Host, monkeypatch: pytest.MonkeyPatch)
         left[0] = 100000
         with pytest.raises(NoSpace):
             host.ensure("image", "other", file(host, noise))
-    assert kept(host) == [] and [d.name for d in host.agent.documents.list("image")] == ["img"]
+    assert kept(host) == [] and [d.name for d in host.agent.host.documents.list("image")] == ["img"]
     with pytest.raises(NoSpace, match="are free"):
         receive(host, noise, length=2**60)
     assert receive(host, noise).resource["disk_format"] == "raw"
 
 
 def test_content_is_limited(host: Host) -> None:
-    object.__setattr__(host.agent.settings, "image_max_bytes", 2**20)
+    object.__setattr__(host.agent.host.settings, "image_max_bytes", 2**20)
     host.ensure("image", "img", {"source": {"upload": True}})
     with pytest.raises(TooLarge, match="image_max_bytes"):
         receive(host, bytes(2**20 + 512))
@@ -356,10 +357,10 @@ def test_a_url_is_taken_in(host: Host, web: str, path: str) -> None:
     ("/short", (InvalidRequest, Unreachable), "ended after|broke"), ("/huge", TooLarge, "image_max_bytes"),
     ("/endless", TooLarge, "image_max_bytes")])
 def test_a_bad_url_leaves_nothing(host: Host, web: str, path: str, error: Any, why: str) -> None:
-    object.__setattr__(host.agent.settings, "image_max_bytes", 8 * 2**20)
+    object.__setattr__(host.agent.host.settings, "image_max_bytes", 8 * 2**20)
     with pytest.raises(error, match=why):
         host.ensure("image", "img", {"source": {"url": web + path}, "checksum": digest(GOOD)})
-    assert kept(host) == [] and host.agent.documents.list("image") == []
+    assert kept(host) == [] and host.agent.host.documents.list("image") == []
 
 
 def test_nobody_answers(host: Host) -> None:
@@ -388,7 +389,7 @@ def test_content_from_a_url_takes_the_place_of_other(host: Host, web: str, name:
 
     def swept(self: Path) -> bool:
         if self.suffix == ".ready":
-            host.agent.drivers["image"].sweep(host.agent)
+            host.agent.drivers.by_noun["image"].sweep(host.agent.host)
         return exists(self)
 
     monkeypatch.setattr(Path, "exists", swept)

@@ -24,17 +24,17 @@ def test_a_killed_upload_is_swept_and_repeated(host: Host) -> None:
     folder.mkdir(parents=True)
     (folder / "left.part").write_bytes(GOOD[:5000])  # its writer is dead: nobody locks it
     (folder / ("0" * 64)).write_bytes(GOOD)  # in place, but killed before the document knew it
-    host.agent.drivers["image"].sweep(host.agent)
+    host.agent.drivers.by_noun["image"].sweep(host.agent.host)
     assert kept(host) == []
     receive(host, GOOD)
-    host.agent.drivers["image"].sweep(host.agent)
+    host.agent.drivers.by_noun["image"].sweep(host.agent.host)
     assert len(kept(host)) == 2
 
 
 def test_a_sweep_leaves_running_uploads_alone(host: Host) -> None:
     def pieces() -> Iterator[bytes]:
         yield GOOD[:100000]
-        host.agent.drivers["image"].sweep(host.agent)
+        host.agent.drivers.by_noun["image"].sweep(host.agent.host)
         yield GOOD[100000:]
 
     host.ensure("image", "img", {"source": {"upload": True}})
@@ -43,7 +43,7 @@ def test_a_sweep_leaves_running_uploads_alone(host: Host) -> None:
 
 def test_content_that_comes_while_somebody_sweeps_stays(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     host.ensure("image", "first", file(host))
-    real, making = host.agent.documents.list, []
+    real, making = host.agent.host.documents.list, []
 
     def listed(kind: str) -> Any:
         found = real(kind)
@@ -53,8 +53,9 @@ def test_content_that_comes_while_somebody_sweeps_stays(host: Host, monkeypatch:
             making[0].join(0.5)  # it ends here only where a sweep lets it
         return found
 
-    monkeypatch.setattr(host.agent.documents, "list", listed)
-    sweeper = threading.Thread(target=host.agent.drivers["image"].sweep, args=(host.agent,), name="sweeper")
+    monkeypatch.setattr(host.agent.host.documents, "list", listed)
+    sweep = host.agent.drivers.by_noun["image"].sweep
+    sweeper = threading.Thread(target=sweep, args=(host.agent.host,), name="sweeper")
     sweeper.start()
     sweeper.join()
     making[0].join()
@@ -68,7 +69,7 @@ def test_a_disk_that_becomes_an_image_is_never_without_its_writer(host: Host, mo
     def rename(self: Path, target: Path) -> Path:
         found = real(self, target)
         if Path(target).suffix == ".part" and "images" in Path(target).parts:
-            host.agent.drivers["image"].sweep(host.agent)
+            host.agent.drivers.by_noun["image"].sweep(host.agent.host)
         return found
 
     monkeypatch.setattr(Path, "rename", rename)
@@ -84,7 +85,7 @@ def test_a_part_that_is_swept_before_it_is_locked_is_made_again(host: Host, monk
     def flock(descriptor: int, how: int) -> None:
         if how == store.fcntl.LOCK_EX and not swept:
             swept.append(descriptor)
-            host.agent.drivers["image"].sweep(host.agent)
+            host.agent.drivers.by_noun["image"].sweep(host.agent.host)
         real(descriptor, how)
 
     monkeypatch.setattr(store.fcntl, "flock", flock)
@@ -96,7 +97,7 @@ def test_a_reader_removes_nothing(host: Host) -> None:
     folder = host.root / "state" / "images" / "left"
     folder.mkdir(parents=True)
     (folder / ("0" * 64)).write_bytes(GOOD)
-    assert inventory.host(host.agent)["orphans"] == {"domains": [], "files": []}
+    assert inventory.host(host.agent.drivers)["orphans"] == {"domains": [], "files": []}
     assert len(kept(host)) == 2
 
 
@@ -111,5 +112,5 @@ def test_a_folder_that_goes_during_a_sweep_is_fine(host: Host, monkeypatch: pyte
         return real(self)
 
     monkeypatch.setattr(Path, "iterdir", iterdir)
-    host.agent.drivers["image"].sweep(host.agent)
+    host.agent.drivers.by_noun["image"].sweep(host.agent.host)
     assert kept(host) == []

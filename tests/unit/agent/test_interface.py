@@ -50,9 +50,10 @@ def test_attach_and_detach(host: Host, power: str) -> None:
     assert (done.resource["mac"], done.resource["model"], done.resource["server_name"]) == (MAC, "virtio", "web1")
     assert not attach(host, MAC, bridge="br0", mac=MAC).changed
     assert not host.server().changed and not host.server(networks=host.show()["networks"]).changed
-    shown = reconcile.show(host.agent, KIND, f"web1:{MAC}")
-    assert shown == reconcile.show(host.agent, KIND, shown["id"]) and shown["tag"] == "back"
-    assert [one["mac"] for one in reconcile.collection(host.agent, KIND, {"server_name": ["web1"]})] == [*first, MAC]
+    shown = reconcile.show(host.agent.drivers, KIND, f"web1:{MAC}")
+    assert shown == reconcile.show(host.agent.drivers, KIND, shown["id"]) and shown["tag"] == "back"
+    found = reconcile.collection(host.agent.drivers, KIND, {"server_name": ["web1"]})
+    assert [one["mac"] for one in found] == [*first, MAC]
     assert detach(host, MAC, dry_run=True).changed and detach(host, MAC).changed and macs(host) == first
     assert not detach(host, MAC).changed
 
@@ -106,13 +107,13 @@ def test_two_on_one_bridge_need_a_mac(host: Host) -> None:
     with pytest.raises(Ambiguous, match="2 NICs there"):
         detach(host)
     with pytest.raises(NotFound, match="SERVER:MAC"):
-        reconcile.show(host.agent, KIND, "web1:nope")
+        reconcile.show(host.agent.drivers, KIND, "web1:nope")
     assert not detach(host, "nope").changed and not detach(host, server="nope").changed
 
 
 def test_a_guest_that_refuses_keeps_its_nic(host: Host) -> None:
     host.server(networks=[{"bridge": "br0", "mac": MAC, "tag": "front"}])
-    host.agent.settings = dataclasses.replace(host.agent.settings, detach_timeout=0.1)
+    host.agent.host.settings = dataclasses.replace(host.agent.host.settings, detach_timeout=0.1)
     host.fake.deaf.add(host.show()["id"])
     before = host.show()["networks"]
     with pytest.raises(Conflict, match=f"NIC {MAC} is still there"):
@@ -135,7 +136,7 @@ def test_check_mode_assumes_what_earlier_tasks_make(host: Host) -> None:
 
 def test_all_nics_stay_when_the_guest_lets_go_of_some(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     host.server(networks=[{"bridge": "br0"}] * 2)
-    host.agent.settings = dataclasses.replace(host.agent.settings, detach_timeout=0.3)
+    host.agent.host.settings = dataclasses.replace(host.agent.host.settings, detach_timeout=0.3)
     before, detach_one = macs(host), host.fake.detach
 
     def once(uuid: str, device: Any) -> None:

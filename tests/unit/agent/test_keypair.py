@@ -55,7 +55,7 @@ def test_a_private_key_is_refused_and_not_repeated(host: Host, tmp_path: Path) -
     with pytest.raises(InvalidField, match="exposed") as caught:
         host.ensure("keypair", "me", {"public_key": private})
     assert private.splitlines()[1][:20] not in str(caught.value.as_dict())
-    assert host.agent.documents.list("keypair") == []
+    assert host.agent.host.documents.list("keypair") == []
 
 
 def test_security_keys_are_taken() -> None:

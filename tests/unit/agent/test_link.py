@@ -21,7 +21,7 @@ from magnetar_agent import access, serve
 from magnetar_agent.agent import Agent
 from magnetar_agent.app import Application
 from magnetar_agent.fake import FakeHypervisor
-from magnetar_agent.link import Links, Offer, Remote
+from magnetar_agent.link import LinkAddress, Links, Offer
 from magnetar_agent.settings import Settings
 from magnetar_core.client import Client
 from magnetar_core.errors import Conflict, NotFound, Unreachable
@@ -57,7 +57,7 @@ def far(tmp_path: Path, pki: Pki) -> Iterator[Agent]:
         port = sock.getsockname()[1]
         agent = Agent(settings(tmp_path, pki, "kvm2", port), FakeHypervisor())
         ending.callback(agent.close)
-        tls = access.tls(agent.settings, access.Tokens(agent.settings.tokens_file))
+        tls = access.tls(agent.host.settings, access.Tokens(agent.host.settings.tokens_file))
         ending.enter_context(served(agent, sock, tls))
         yield agent
 
@@ -67,9 +67,9 @@ def echo(sock: socket.socket, _peer: str) -> None:
         sock.sendall(data)
 
 
-def remote(far: Agent, id: str = "l1", peer: str = "kvm2") -> Remote:
-    assert far.settings.address
-    return Remote(id, peer, *far.settings.address)
+def remote(far: Agent, id: str = "l1", peer: str = "kvm2") -> LinkAddress:
+    assert far.host.settings.address
+    return LinkAddress(id, peer, *far.host.settings.address)
 
 
 def read(sock: socket.socket, count: int) -> bytes:
@@ -80,7 +80,7 @@ def read(sock: socket.socket, count: int) -> bytes:
 
 
 def test_bytes_go_both_ways_through_a_call_and_through_a_forward(near: Links, far: Agent, tmp_path: Path) -> None:
-    far.links.offer(Offer("l1", frozenset(["kvm1"]), {"echo": echo}))
+    far.host.links.offer(Offer("l1", frozenset(["kvm1"]), {"echo": echo}))
     near.forward(remote(far), "echo", tmp_path / "local.sock")
     with socket.socket(socket.AF_UNIX) as forwarded, near.call(remote(far), "echo") as called:
         forwarded.connect(str(tmp_path / "local.sock"))
@@ -96,7 +96,7 @@ def test_a_door_may_be_a_unix_socket(near: Links, far: Agent, tmp_path: Path) ->
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "door"))
         listener.listen()
-        far.links.offer(Offer("l1", frozenset(["kvm1"]), {"door": tmp_path / "door"}))
+        far.host.links.offer(Offer("l1", frozenset(["kvm1"]), {"door": tmp_path / "door"}))
         with near.call(remote(far), "door") as sock:
             there, _address = listener.accept()
             with there:
@@ -114,7 +114,7 @@ def test_a_slow_reader_holds_the_writer(near: Links, far: Agent) -> None:
         while data := sock.recv(1 << 20):
             seen.append(len(data))
 
-    far.links.offer(Offer("l1", frozenset(["kvm1"]), {"slow": slow}))
+    far.host.links.offer(Offer("l1", frozenset(["kvm1"]), {"slow": slow}))
     with near.call(remote(far), "slow") as sock:
         sock.settimeout(0.5)
         sent = 0
@@ -134,35 +134,35 @@ def test_a_slow_reader_holds_the_writer(near: Links, far: Agent) -> None:
 ])
 def test_what_is_not_offered_to_this_peer_is_not_there(
         near: Links, far: Agent, id: str, peer: str, wanted: str) -> None:
-    far.links.offer(Offer(id, frozenset([peer]), {"echo": echo}))
+    far.host.links.offer(Offer(id, frozenset([peer]), {"echo": echo}))
     with pytest.raises(NotFound, match="There is no link l1"):
         near.call(remote(far), wanted)
 
 
 def test_a_withdrawn_link_is_cut(near: Links, far: Agent) -> None:
-    far.links.offer(Offer("l1", frozenset(["kvm1"]), {"echo": echo}))
+    far.host.links.offer(Offer("l1", frozenset(["kvm1"]), {"echo": echo}))
     with near.call(remote(far), "echo") as sock:
-        far.links.withdraw("l1")
+        far.host.links.withdraw("l1")
         assert sock.recv(1) == b""
     with pytest.raises(NotFound):
         near.call(remote(far), "echo")
 
 
 def test_nobody_behind_the_door(near: Links, far: Agent, tmp_path: Path) -> None:
-    far.links.offer(Offer("l1", frozenset(["kvm1"]), {"door": tmp_path / "nothing"}))
+    far.host.links.offer(Offer("l1", frozenset(["kvm1"]), {"door": tmp_path / "nothing"}))
     with pytest.raises(Unreachable, match="Nobody answers behind the door"):
         near.call(remote(far), "door")
 
 
 def test_another_agent_answers(near: Links, far: Agent) -> None:
-    far.links.offer(Offer("l1", frozenset(["kvm1"]), {"echo": echo}))
+    far.host.links.offer(Offer("l1", frozenset(["kvm1"]), {"echo": echo}))
     with pytest.raises(Unreachable, match="its certificate is for 'kvm2'"):
         near.call(remote(far, peer="kvm3"), "echo")
 
 
 def test_another_ca(far: Agent, tmp_path: Path) -> None:
     links = Links(settings(tmp_path, Pki(tmp_path / "other"), "kvm1", 1))
-    far.links.offer(Offer("l1", frozenset(["kvm1"]), {"echo": echo}))
+    far.host.links.offer(Offer("l1", frozenset(["kvm1"]), {"echo": echo}))
     try:
         with pytest.raises(Unreachable, match="certificates of one CA"):
             links.call(remote(far), "echo")
@@ -172,7 +172,7 @@ def test_another_ca(far: Agent, tmp_path: Path) -> None:
 
 def test_nobody_listens(near: Links) -> None:
     with pytest.raises(Unreachable, match="Connection refused|Connect call failed"):
-        near.call(Remote("l1", "kvm2", "127.0.0.1", 1), "echo")
+        near.call(LinkAddress("l1", "kvm2", "127.0.0.1", 1), "echo")
 
 
 def test_without_tls_there_are_no_links(tmp_path: Path, far: Agent) -> None:
@@ -195,7 +195,7 @@ def spoken(far: Agent, pki: Pki, line: bytes) -> bytes:
     context.check_hostname = False
     context.load_cert_chain(*pki.issue("kvm1"))
     context.set_alpn_protocols(["magnetar-link/1"])
-    with socket.create_connection(far.settings.address, timeout=5) as raw, context.wrap_socket(raw) as sock:
+    with socket.create_connection(far.host.settings.address, timeout=5) as raw, context.wrap_socket(raw) as sock:
         try:
             sock.sendall(line)
             return bytes(sock.recv(4096))
@@ -208,11 +208,11 @@ def test_an_idle_client_does_not_keep_an_agent_from_ending(tmp_path: Path, pki: 
     with serve.tcp_socket(("127.0.0.1", 0)) as sock:
         port = sock.getsockname()[1]
         agent = Agent(replace(settings(tmp_path, pki, "kvm2", port), grace=20.0), FakeHypervisor())
-        tls = access.tls(agent.settings, access.Tokens(agent.settings.tokens_file))
-        server = serve.listener(Application(agent), agent.settings, tls)
+        tls = access.tls(agent.host.settings, access.Tokens(agent.host.settings.tokens_file))
+        server = serve.listener(Application(agent), agent.host.settings, tls)
         thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[sock])), daemon=True)
         thread.start()
-        agent.settings.client_certs["admin"] = "operate"
+        agent.host.settings.client_certs["admin"] = "operate"
         with Client(f"https://127.0.0.1:{port}", ca_cert=str(pki.ca), client_cert=str(cert),
                     client_key=str(key)) as admin:  # fmt: skip
             assert admin.info()["api"] == 1
@@ -224,12 +224,12 @@ def test_an_idle_client_does_not_keep_an_agent_from_ending(tmp_path: Path, pki: 
 
 def test_the_api_answers_on_the_same_port(far: Agent, pki: Pki) -> None:
     cert, key = pki.issue("admin")
-    far.settings.client_certs["admin"] = "operate"
-    with Client(f"https://127.0.0.1:{far.settings.address[1]}", ca_cert=str(pki.ca), client_cert=str(cert),
+    far.host.settings.client_certs["admin"] = "operate"
+    with Client(f"https://127.0.0.1:{far.host.settings.address[1]}", ca_cert=str(pki.ca), client_cert=str(cert),
                 client_key=str(key)) as client:
         assert client.info()["api"] == 1
-    near = Links(settings(far.settings.state_dir, pki, "kvm1", 1))
-    far.links.offer(Offer("l1", frozenset(["kvm1"]), {"echo": echo}))
+    near = Links(settings(far.host.settings.state_dir, pki, "kvm1", 1))
+    far.host.links.offer(Offer("l1", frozenset(["kvm1"]), {"echo": echo}))
     with near.call(remote(far), "echo") as sock:  # a certificate without any scope in the API
         sock.sendall(b"x")
         assert sock.recv(1) == b"x"

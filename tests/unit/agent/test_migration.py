@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from magnetar_agent.drivers.migration import plan
-from magnetar_agent.hypervisor import Going, Gone, Passage
+from magnetar_agent.hypervisor import Going, Gone, MigrationParams
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField, MagnetarError, NoSpace, NotFound, Unreachable
 from magnetar_core.flows.migrate import Migrate, abort
 from magnetar_core.plan import Step
@@ -44,9 +44,9 @@ def test_a_server_goes(pair: Pair, wish: dict[str, str], power: str, runs: bool)
     assert before and after
     differs = {name for name in before if before[name] != after[name]}
     assert differs in ({"host", "console_log", "updated_at"}, {"host", "console_log"})
-    log = pair.two.agent.settings.state_dir / "servers" / id / "console.log"
+    log = pair.two.agent.host.settings.state_dir / "servers" / id / "console.log"
     assert log.read_text() == "boot\n"
-    want = pair.two.agent.documents.get("server", id)
+    want = pair.two.agent.host.documents.get("server", id)
     assert want is not None and want.want["user_data"] == "c2VjcmV0"
     assert pair.migrate() == []  # it is there
     answer = pair.two.side().client.ensure("server", "web1", {"metadata": {"role": "web"}})
@@ -66,7 +66,7 @@ def test_a_paused_server_stays_paused(pair: Pair, kind: str) -> None:
 @pytest.mark.parametrize("kind", ["live", "cold"])
 def test_all_of_its_disks_go(pair: Pair, kind: str) -> None:
     id = pair.make(flavor={"vcpus": 1, "ram": 64, "disk": 1, "ephemeral": 1, "swap": 8}, config_drive=True)
-    place = pair.one.agent.settings.state_dir / "servers" / id
+    place = pair.one.agent.host.settings.state_dir / "servers" / id
     for name in ("disk.ephemeral", "disk.swap"):
         with (place / name).open("ab") as disk:
             disk.write(name.encode() * 1000)
@@ -76,7 +76,7 @@ def test_all_of_its_disks_go(pair: Pair, kind: str) -> None:
     assert set(targets.values()) == names <= set(before)
     pair.migrate(type=kind)
     pair.check(id, pair.two)
-    place = pair.two.agent.settings.state_dir / "servers" / id
+    place = pair.two.agent.host.settings.state_dir / "servers" / id
     assert {path.name: path.read_bytes() for path in place.iterdir()} == before
     assert {disk.target: disk.path.name for disk in pair.two.fake.domains()[id].disks} == targets
 
@@ -112,7 +112,7 @@ def test_a_plan_changes_nothing(pair: Pair) -> None:
     assert "live migration to kvm2" in steps[2].text
     pair.check(id, pair.one)
     for host in (pair.one, pair.two):
-        assert not host.agent.documents.list("migration")
+        assert not host.agent.host.documents.list("migration")
 
 
 def test_what_is_done_is_kept_as_a_record(pair: Pair) -> None:
@@ -128,10 +128,10 @@ def native(pair: Pair, monkeypatch: pytest.MonkeyPatch, *sides: bool) -> list[tu
     """Set native_tls of the two hosts; returns where what the first sends goes straight to, for each migration."""
     went: list[tuple[str, str] | None] = []
     for host, on in zip((pair.one, pair.two), sides, strict=True):
-        monkeypatch.setattr(host.agent, "settings", replace(host.agent.settings, native_tls=on))
+        monkeypatch.setattr(host.agent.host, "settings", replace(host.agent.host.settings, native_tls=on))
     migrate = pair.one.fake.migrate
 
-    def noted(uuid: str, passage: Passage, going: Going, gone: Gone) -> None:
+    def noted(uuid: str, passage: MigrationParams, going: Going, gone: Gone) -> None:
         went.append(passage.native)
         migrate(uuid, passage, going, gone)
 
@@ -172,7 +172,7 @@ def refused(pair: Pair, error: type[MagnetarError], words: str, **wish: Any) -> 
         with pytest.raises(error, match=words):
             act()
         for host in (pair.one, pair.two):
-            assert not host.agent.documents.list("migration")
+            assert not host.agent.host.documents.list("migration")
 
 
 def test_the_same_host(pair: Pair) -> None:
@@ -235,20 +235,20 @@ def test_two_that_want_the_last_room_at_once(pair: Pair) -> None:
 
     with ThreadPoolExecutor() as threads:
         assert sorted(threads.map(prepared, ways)) == ["claim", "refused"]
-    assert len(pair.two.agent.documents.list("migration")) == 1
+    assert len(pair.two.agent.host.documents.list("migration")) == 1
 
 
 def test_room_on_disk_is_kept_for_what_is_on_its_way(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """As much as has not come yet."""
     pair.make()
     on_its_way(pair, "claim")
-    (half,) = pair.two.agent.documents.list("migration")
+    (half,) = pair.two.agent.host.documents.list("migration")
     needs = half.want["manifest"]["bytes"]
     room = SimpleNamespace(total=10 * needs, used=0, free=needs + needs // 2)
     monkeypatch.setattr("shutil.disk_usage", lambda _path: room)
     with pytest.raises(NoSpace, match="disks of the server take .*on its way there .web1.; abort what failed"):
         pair.migrate("web2")
-    place = pair.two.agent.settings.state_dir / "servers" / half.want["server"]
+    place = pair.two.agent.host.settings.state_dir / "servers" / half.want["server"]
     place.mkdir(parents=True)
     (place / "disk").write_bytes(b"x" * needs)
     assert Migrate(pair.one.side(), pair.two.side(), "web2").plan()
@@ -266,8 +266,8 @@ def test_options_that_make_no_sense(pair: Pair, wish: dict[str, Any], field: str
 
 def test_another_ca(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     pair.make()
-    settings = replace(pair.one.agent.settings, tls_client_ca=Pki(pair.root / "other").ca)
-    monkeypatch.setattr(pair.one.agent.links, "settings", settings)
+    settings = replace(pair.one.agent.host.settings, tls_client_ca=Pki(pair.root / "other").ca)
+    monkeypatch.setattr(pair.one.agent.host.links, "settings", settings)
     refused(pair, Conflict, "kvm2 .* certificate verify failed.* certificates of one CA")
 
 
@@ -281,8 +281,8 @@ def test_an_expired_certificate(pair: Pair, monkeypatch: pytest.MonkeyPatch, sid
         pair.two.start()
         refused(pair, Unreachable, "certificate has expired")
     else:
-        settings = replace(pair.one.agent.settings, tls_cert=cert, tls_key=key)
-        monkeypatch.setattr(pair.one.agent.links, "settings", settings)
+        settings = replace(pair.one.agent.host.settings, tls_cert=cert, tls_key=key)
+        monkeypatch.setattr(pair.one.agent.host.links, "settings", settings)
         refused(pair, Conflict, "certificates of one CA")
 
 
@@ -319,7 +319,7 @@ def test_live_needs_a_running_guest(pair: Pair) -> None:
 
 def test_no_tls(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     pair.make()
-    monkeypatch.setattr(pair.two.agent.links, "name", lambda: None)
+    monkeypatch.setattr(pair.two.agent.host.links, "name", lambda: None)
     refused(pair, Conflict, "kvm2 has no TLS for links")
 
 

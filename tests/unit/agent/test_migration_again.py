@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent.link.talk import Talk
-from magnetar_agent.migrations import source, target, wire
+from magnetar_agent.link.rpc import Rpc
+from magnetar_agent.migrations import source, target, transfer
 from magnetar_core.errors import HypervisorError, MagnetarError, TimedOut
 from magnetar_core.flows.migrate import Migrate
 
@@ -36,7 +36,7 @@ class Way:
         self._whole = source.send
         monkeypatch.setattr(source, "send", self._send)
 
-    def _send(self, talk: Talk, path: Path, offset: int, sent: Callable[[int], None], *rate: Any) -> int:
+    def _send(self, talk: Rpc, path: Path, offset: int, sent: Callable[[int], None], *rate: Any) -> int:
         breaks = path.name == self.at
         note = folder(self.pair.two, talk, path) / f"{path.name}.part.at"
 
@@ -46,9 +46,9 @@ class Way:
             if breaks and self.sure:
                 talk.flush()
                 deadline = time.monotonic() + 20
-                while self.went[path.name] >= 4 * MIB and not wire._noted(note)[1] and time.monotonic() < deadline:
+                while self.went[path.name] >= 4 * MIB and not transfer._noted(note)[1] and time.monotonic() < deadline:
                     time.sleep(0.01)
-                if wire._noted(note)[1]:
+                if transfer._noted(note)[1]:
                     self._break()
 
         if breaks and not self.sure:
@@ -70,20 +70,20 @@ class Way:
 
 def folder(host: Any, _talk: object, path: Path) -> Path:
     """Where a server's file is at *host*."""
-    return Path(host.agent.settings.state_dir) / "servers" / path.parent.name
+    return Path(host.agent.host.settings.state_dir) / "servers" / path.parent.name
 
 
 @pytest.fixture
 def way(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> Way:
     """See ``Way``; small files count as much as large ones."""
-    monkeypatch.setattr(wire, "SURE", 2 * MIB)
+    monkeypatch.setattr(transfer, "SURE", 2 * MIB)
     pair.image("system")
     return Way(monkeypatch, pair)
 
 
 def content(pair: Pair, id: str, host: Any = None) -> dict[str, bytes]:
     """All files of the server but notes."""
-    place = (host or pair.one).agent.settings.state_dir / "servers" / id
+    place = (host or pair.one).agent.host.settings.state_dir / "servers" / id
     return {path.name: path.read_bytes() for path in place.iterdir() if path.suffix not in (".part", ".at")}
 
 
@@ -96,7 +96,7 @@ def power(pair: Pair, wanted: str) -> None:
 @pytest.mark.parametrize("name", ["disk", "disk.ephemeral"])
 def test_what_the_guest_wrote_since_goes_along(pair: Pair, way: Way, name: str) -> None:
     id = pair.make(image="system", flavor=FLAVOR)
-    place = pair.one.agent.settings.state_dir / "servers" / id
+    place = pair.one.agent.host.settings.state_dir / "servers" / id
     way.broken("cold", "base")
     assert name in content(pair, id, pair.two)
     assert pair.one.runs(id)
@@ -124,7 +124,7 @@ def test_a_server_that_was_off_and_is_started_and_stopped_since(pair: Pair, way:
     id = pair.make(image="system", power="off")
     way.broken("cold", "base")
     power(pair, "running")
-    with (pair.one.agent.settings.state_dir / "servers" / id / "disk").open("r+b") as disk:
+    with (pair.one.agent.host.settings.state_dir / "servers" / id / "disk").open("r+b") as disk:
         disk.write(b"NEW")
     power(pair, "off")
     before = content(pair, id)
@@ -136,7 +136,7 @@ def test_a_server_that_was_off_and_is_started_and_stopped_since(pair: Pair, way:
 @pytest.mark.parametrize("running", [False, True])
 def test_a_disk_that_was_half_there_is_not_mixed_with_another(pair: Pair, way: Way, running: bool) -> None:
     id = pair.make(power="running" if running else "off")
-    disk = pair.one.agent.settings.state_dir / "servers" / id / "disk"
+    disk = pair.one.agent.host.settings.state_dir / "servers" / id / "disk"
     with disk.open("ab") as file:
         file.write(os.urandom(8 * MIB) + b"pattern" * 1000)
     way.broken("cold", "disk", sure=True)
@@ -158,7 +158,7 @@ def test_a_server_that_was_rebuilt_since(pair: Pair, way: Way, kind: str) -> Non
     old = content(pair, id)
     pair.one.side().client.ensure("server", "web1", {"image": "other", "user_data": "b3RoZXI="},
                                   on_immutable="rebuild")
-    with (pair.one.agent.settings.state_dir / "servers" / id / "disk").open("ab") as disk:
+    with (pair.one.agent.host.settings.state_dir / "servers" / id / "disk").open("ab") as disk:
         disk.write(b"pattern" * 1000)
     new = content(pair, id)
     assert all(old[name] != new[name] for name in ("config.iso", "base"))
@@ -174,7 +174,7 @@ def test_a_rebuilt_server_whose_image_was_there_already(pair: Pair, way: Way, mo
     pair.one.fake.fail_next("migrate", HypervisorError("The link broke."))
     way.broken("live", "")
     pair.one.side().client.ensure("server", "web1", {"image": "other"}, on_immutable="rebuild")
-    with (pair.one.agent.settings.state_dir / "servers" / id / "disk").open("ab") as disk:
+    with (pair.one.agent.host.settings.state_dir / "servers" / id / "disk").open("ab") as disk:
         disk.write(b"pattern" * 1000)
     before = content(pair, id)
     pair.migrate(type="live")
@@ -185,7 +185,7 @@ def test_a_rebuilt_server_whose_image_was_there_already(pair: Pair, way: Way, mo
 def test_a_disk_that_the_server_has_no_more(pair: Pair, way: Way) -> None:
     id = pair.make(image="system", power="off")
     way.broken("cold", "base")
-    place = pair.two.agent.settings.state_dir / "servers" / id
+    place = pair.two.agent.host.settings.state_dir / "servers" / id
     for name in ("disk.rescue", "disk.swap.part", "disk.swap.part.at"):
         (place / name).write_text("of before")
     pair.migrate()
@@ -217,7 +217,7 @@ def test_a_base_that_is_there_is_not_sent_again_when_the_image_goes(pair: Pair, 
 
 def test_a_disk_that_broke_off_goes_on(pair: Pair, way: Way) -> None:
     id = pair.make(power="off")
-    with (pair.one.agent.settings.state_dir / "servers" / id / "disk").open("ab") as file:
+    with (pair.one.agent.host.settings.state_dir / "servers" / id / "disk").open("ab") as file:
         file.write(os.urandom(8 * MIB) + b"pattern" * 1000)
     before = content(pair, id)
     way.broken("cold", "disk", sure=True)
@@ -274,7 +274,7 @@ def test_an_older_target_gets_everything(pair: Pair, way: Way, monkeypatch: pyte
     way.broken("cold", "base")
     begin = target.OPS["begin"]
 
-    def older(agent: Any, document: Any, talk: Talk, line: dict[str, Any]) -> dict[str, Any]:
+    def older(agent: Any, document: Any, talk: Rpc, line: dict[str, Any]) -> dict[str, Any]:
         answer = begin(agent, document, talk, line)
         del answer["kept"]
         return {**answer, "have": dict.fromkeys(line["files"])}
@@ -290,17 +290,17 @@ def test_an_older_source_sends_everything(pair: Pair, way: Way, monkeypatch: pyt
     """It says no states, and goes by what the target has of each name."""
     id = pair.make(image="system", power="off")
     way.broken("cold", "base")
-    say, ask = Talk.say, Talk.ask
+    say, ask = Rpc.send, Rpc.call
 
-    def older_say(talk: Talk, line: dict[str, Any]) -> None:
+    def older_say(talk: Rpc, line: dict[str, Any]) -> None:
         say(talk, {key: value for key, value in line.items() if key not in ("states", "state")})
 
-    def older_ask(talk: Talk, op: str, **line: Any) -> dict[str, Any]:
+    def older_ask(talk: Rpc, op: str, **line: Any) -> dict[str, Any]:
         answer = ask(talk, op, **line)
         return {**answer, "kept": answer["have"]} if op == "begin" else answer
 
-    monkeypatch.setattr(Talk, "say", older_say)
-    monkeypatch.setattr(Talk, "ask", older_ask)
+    monkeypatch.setattr(Rpc, "send", older_say)
+    monkeypatch.setattr(Rpc, "call", older_ask)
     before = content(pair, id)
     pair.migrate()
     assert set(way.went) == {"base", "config.iso", "disk"}
@@ -334,5 +334,5 @@ def test_seconds_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was there before the first look took no time, and while nothing comes there is no estimate."""
     clock = iter([100.0, 130.0, 131.0, 132.0])
     monkeypatch.setattr(source, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-    flow = source.Flow()
+    flow = source.Throughput()
     assert [flow.seconds_left(done, 1000 - done) for done in (500, 500, 600, 700)] == [None, None, 4, 3]

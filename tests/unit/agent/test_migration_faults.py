@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent.link.talk import Talk
+from magnetar_agent.link.rpc import Rpc
 from magnetar_agent.migrations import source
 from magnetar_core.errors import Cancelled, Conflict, HypervisorError, MagnetarError, TimedOut, Unreachable
 from magnetar_core.flows.migrate import Migrate, abort
@@ -220,7 +220,7 @@ def test_abort_of_what_the_agent_goes_on_with_by_itself(pair: Pair, resumed: Hel
     progress = shown["progress"]  # of a cold one that is held before its disk, nothing needs to have gone
     assert (progress["phase"], progress["done"]) == ("memory and disks", 5) or progress["phase"] == "files"
     assert [step.verb for step in abort(pair.one.side(), pair.two.side(), "web1")] == ["abort"] * 2
-    assert pair.one.agent.operations.get(shown["id"]).status == "cancelled"
+    assert pair.one.agent.host.operations.get(shown["id"]).status == "cancelled"
     pair.check(half["server"], pair.one)
     resumed.on.set()
     pair.migrate()
@@ -229,7 +229,7 @@ def test_abort_of_what_the_agent_goes_on_with_by_itself(pair: Pair, resumed: Hel
 
 def test_an_agent_that_stops_ends_what_it_goes_on_with_by_itself(pair: Pair, resumed: Held) -> None:
     (half,) = pair.one.side().client.list("migration")
-    operations = pair.one.agent.operations
+    operations = pair.one.agent.host.operations
     (operation,) = (one for one in operations.list() if one.key == half["id"])
     pair.one.stop()
     assert operation.wait(20) and operation.status == "cancelled"
@@ -326,15 +326,15 @@ def test_what_is_decided_goes_on_whatever_type_is_asked_for(pair: Pair, monkeypa
     """The guest is at the target, which has not said yet that it has the server: at the source it is off, and auto
     would be cold. It is not taken back, which would start it anew."""
     id = pair.make()
-    ask = Talk.ask
+    ask = Rpc.call
 
-    def broken(talk: Talk, op: str, **words: Any) -> Any:
+    def broken(talk: Rpc, op: str, **words: Any) -> Any:
         if op == "arrive":
             raise Unreachable("The link broke.")
         return ask(talk, op, **words)
 
     with monkeypatch.context() as patch, pytest.raises(MagnetarError, match="link broke"):
-        patch.setattr(Talk, "ask", broken)
+        patch.setattr(Rpc, "call", broken)
         pair.migrate()
     (half,) = pair.one.side().client.list("migration")
     assert half["status"] == "running" and not pair.one.runs(id)
@@ -372,7 +372,7 @@ def test_an_agent_dies(pair: Pair, kind: str, side: str, part: str, method: str)
     id = pair.make()
     here, there = pair.one, pair.two
     for number in range(1, 40):
-        thing = getattr((here if side == "source" else there).agent, part)
+        thing = getattr((here if side == "source" else there).agent.host, part)
         sides = here.side(), there.side()
         killer = Killer(thing, method, number, *sides)
         with suppress(MagnetarError):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent.migrations import logs
+from magnetar_agent.migrations import console_logs
 from magnetar_core.errors import HypervisorError
 
 from .pair import Pair
@@ -42,7 +42,7 @@ def read(place: Path) -> dict[str, str]:
 def places(pair: Pair) -> tuple[Path, Path]:
     """The folders of a server that has logged much, on both hosts."""
     id = pair.make()
-    here, there = (host.agent.settings.state_dir / "servers" / id for host in (pair.one, pair.two))
+    here, there = (host.agent.host.settings.state_dir / "servers" / id for host in (pair.one, pair.two))
     for number in range(2):
         rotate(here)
         write(here, f"{number}\n")
@@ -96,7 +96,7 @@ def test_what_an_attempt_left_is_not_doubled(pair: Pair, places: tuple[Path, Pat
 
 def test_a_server_without_a_log(pair: Pair) -> None:
     id = pair.make()
-    here, there = (host.agent.settings.state_dir / "servers" / id for host in (pair.one, pair.two))
+    here, there = (host.agent.host.settings.state_dir / "servers" / id for host in (pair.one, pair.two))
     (here / "console.log").unlink()
     during(pair, lambda: write(here, "first\n"))
     pair.migrate(type="live")
@@ -109,7 +109,7 @@ def test_logs_that_change_their_names_while_they_are_looked_for(
     write(tmp_path, "old\n")
     rotate(tmp_path)
     write(tmp_path, "new\n")
-    found = logs.Logs(tmp_path)
+    found = console_logs.Logs(tmp_path)
     whole, names = found._opened, []
 
     def opened(path: Path) -> int | None:

@@ -53,7 +53,7 @@ class Trio:
         with ThreadPoolExecutor() as threads:
             list(threads.map(Kvm.start, hosts))
         deadline = time.monotonic() + 20
-        while any(host.agent.operations.running() for host in hosts) and time.monotonic() < deadline:
+        while any(host.agent.host.operations.running() for host in hosts) and time.monotonic() < deadline:
             time.sleep(0.01)
 
     def check(self, at: Kvm, runs: bool = True) -> None:
@@ -63,11 +63,11 @@ class Trio:
         assert at.runs(self.server) is runs
         for volume, home in ((self.own, self.one), (self.far, self.three)):
             id = identity(self.server, volume)
-            assert [bool(host.agent.documents.get("volume_attachment", id)) for host in hosts] == \
+            assert [bool(host.agent.host.documents.get("volume_attachment", id)) for host in hosts] == \
                 [host is at for host in hosts]
             found = at.side().client.get("volume_attachment", id)
             assert found["status"] == "attached" and found["fault"] is None
-            given = [host.agent.documents.get("volume_export", id) for host in hosts]
+            given = [host.agent.host.documents.get("volume_export", id) for host in hosts]
             if at is home and given[hosts.index(home)] is None:
                 assert not any(given) and behind_is_closed(home, id)
                 continue
@@ -82,7 +82,7 @@ class Trio:
 
 def behind_is_closed(host: Kvm, id: str) -> bool:
     """Nothing is left of a way on a host."""
-    return not exports.folder(host.agent, id).exists()
+    return not exports.folder(host.agent.host, id).exists()
 
 
 @pytest.fixture
@@ -110,8 +110,8 @@ def test_volumes_go_along_and_back(trio: Trio, kind: str) -> None:
     for name in ("own", "far"):
         detach(trio.two.side(), None, "web1", name)
     for host in (trio.one, trio.two, trio.three):
-        assert not host.agent.documents.list("volume_attachment") + host.agent.documents.list("volume_export")
-        assert not list((host.agent.settings.socket.parent / "links").glob("*"))
+        assert not host.agent.host.documents.list("volume_attachment") + host.agent.host.documents.list("volume_export")
+        assert not list((host.agent.host.settings.socket.parent / "links").glob("*"))
 
 
 def test_a_server_that_is_off(trio: Trio) -> None:
@@ -123,7 +123,7 @@ def test_a_server_that_is_off(trio: Trio) -> None:
 def sized(trio: Trio) -> tuple[int, int]:
     """GiB of the volume ``own``, as shown and as it lies there."""
     shown = trio.one.side().client.get("volume", "own")
-    seen = trio.one.fake.disk(trio.one.agent.settings.state_dir / "volumes" / trio.own)
+    seen = trio.one.fake.disk(trio.one.agent.host.settings.state_dir / "volumes" / trio.own)
     assert seen
     return shown["size"], seen.virtual_size // 2**30
 
@@ -164,7 +164,7 @@ def test_nobody_serves_a_volume_while_it_grows(home: Trio, monkeypatch: pytest.M
     grow = home.one.fake.grow_disk
 
     def slow(*given: Any) -> None:
-        home.one.agent.tending.look()
+        home.one.agent.remote_volumes.look()
         grow(*given)
 
     monkeypatch.setattr(home.one.fake, "grow_disk", slow)
@@ -214,10 +214,10 @@ def test_what_was_lent_is_taken_back(trio: Trio, ends: str) -> None:
         trio.go(trio.one, trio.two)
     if ends == "abort":
         abort(trio.one.side(), trio.two.side(), "web1")
-        assert not trio.two.agent.documents.list("volume_attachment")
+        assert not trio.two.agent.host.documents.list("volume_attachment")
     assert trio.one.runs(trio.server)
-    assert not trio.one.agent.documents.list("volume_export")
-    (export,) = trio.three.agent.documents.list("volume_export")
+    assert not trio.one.agent.host.documents.list("volume_export")
+    (export,) = trio.three.agent.host.documents.list("volume_export")
     assert export.want["peers"] == ["kvm1"]
     assert behind(trio.one, identity(trio.server, trio.far)) == f"{trio.far} disk"
     trio.go(trio.one, trio.two)
@@ -233,10 +233,10 @@ def test_a_host_that_could_not_be_told_is_told_later(trio: Trio) -> None:
     with pytest.raises(HypervisorError):
         trio.go(trio.one, trio.two)
     trio.three.start()
-    (export,) = trio.three.agent.documents.list("volume_export")
+    (export,) = trio.three.agent.host.documents.list("volume_export")
     assert export.want["peers"] == ["kvm1", "kvm2"]
-    trio.one.agent.tending.look()
-    assert trio.three.agent.documents.list("volume_export")[0].want["peers"] == ["kvm1"]
+    trio.one.agent.remote_volumes.look()
+    assert trio.three.agent.host.documents.list("volume_export")[0].want["peers"] == ["kvm1"]
     del trio.one.fake.migrate  # type: ignore[method-assign]
     trio.go(trio.one, trio.two)
     trio.check(trio.two)
@@ -246,7 +246,7 @@ def test_post_copy_is_refused_for_what_must_change_hands(trio: Trio) -> None:
     for wish in ({"on_time_limit": "post_copy", "time_limit": 5},):
         with pytest.raises(Conflict, match="post-copy"):
             trio.go(trio.one, trio.two, **wish)
-    assert not trio.one.agent.documents.list("migration")
+    assert not trio.one.agent.host.documents.list("migration")
 
 
 def test_volumes_of_a_moving_server_stay(trio: Trio) -> None:
@@ -270,7 +270,8 @@ def team(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(Path, "is_mount", lambda path: path == folder or mounted(path))
     pair.make()
     for host, name in ((pair.one, "own"), (pair.two, "far")):
-        host.agent.settings = replace(host.agent.settings, pools={"team": {"type": "nfs", "path": str(folder)}})
+        local = host.agent.host
+        local.settings = replace(local.settings, pools={"team": {"type": "nfs", "path": str(folder)}})
         made = host.side().client.ensure("volume", name, {"size": 1, "pool": "team", "format": "raw"})["resource"]
         with (folder / made["id"]).open("r+b") as disk:
             disk.write(name.encode())
@@ -309,7 +310,7 @@ def test_a_shared_pool_is_used_directly(pair: Pair, team: Path, kind: str) -> No
     for host, name in zip(hosts, ("own", "far"), strict=True):
         shown = host.side().client.get("volume", name)
         assert shown["status"] == "available" and (team / shown["id"]).open("rb").read(3) == name.encode()
-        assert not host.agent.documents.list("volume_export") + host.agent.documents.list("volume_attachment")
+        assert not host.agent.host.documents.list("volume_export") + host.agent.host.documents.list("volume_attachment")
 
 
 def test_a_volume_in_a_shared_pool_grows_at_home(pair: Pair, team: Path) -> None:
@@ -330,7 +331,7 @@ def test_a_shared_pool_must_be_there(trio: Trio, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(exports, "origin", lambda *given: {**told(*given), "pool": "nfs"})
     with pytest.raises(InvalidField, match="pool"):
         trio.go(trio.one, trio.two)
-    assert not trio.one.agent.documents.list("migration")
+    assert not trio.one.agent.host.documents.list("migration")
 
 
 @pytest.mark.parametrize("kind", ["live", "cold"])
@@ -354,7 +355,7 @@ POINTS = tuple((side, part, method) for side, part, methods in (
 @pytest.mark.parametrize("method", ["start", "write"])
 def test_an_agent_dies_while_it_gives_a_server_back(trio: Trio, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was stopped for the way, and has not powered itself off. It dies before it starts, and after."""
-    thing = trio.one.fake if method == "start" else trio.one.agent.documents
+    thing = trio.one.fake if method == "start" else trio.one.agent.host.documents
     sides = trio.one.side(), trio.two.side()
 
     def lend(*_given: Any) -> None:
@@ -362,13 +363,13 @@ def test_an_agent_dies_while_it_gives_a_server_back(trio: Trio, method: str, mon
         raise Unreachable("Nobody is there.")
 
     with monkeypatch.context() as patched, suppress(MagnetarError):
-        patched.setattr("magnetar_agent.migrations.volumes.lend", lend)
+        patched.setattr("magnetar_agent.migrations.volumes.share", lend)
         for _step in Migrate(*sides, "web1", {"type": "cold"}).steps():
             pass
     delattr(thing, method)
     assert trio.one.runs(trio.server) is (method == "write")
-    trio.one.agent.follower.follow(trio.server, "unknown")  # as at the start
-    kept = trio.one.agent.documents.get("server", trio.server)
+    trio.one.agent.power_sync.follow(trio.server, "unknown")  # as at the start
+    kept = trio.one.agent.host.documents.get("server", trio.server)
     assert kept and kept.want["power"] == "running"
     trio.restart()  # which may also go on with the way
     trio.go(trio.one, trio.two, type="cold")
@@ -383,7 +384,7 @@ def test_an_agent_dies(trio: Trio, kind: str, side: str, part: str, method: str)
     here, there = trio.one, trio.two
     for number in range(1, 60):
         dies = {"source": here, "target": there, "home": trio.three}[side]
-        thing = getattr(dies.agent, part)
+        thing = getattr(dies.agent.host, part)
         sides = here.side(), there.side()
         killer = Killer(thing, method, number, *sides)
         with suppress(MagnetarError):
@@ -395,7 +396,7 @@ def test_an_agent_dies(trio: Trio, kind: str, side: str, part: str, method: str)
             trio.restart()
         assert trio.one.runs(trio.server) + trio.two.runs(trio.server) <= 1
         trio.go(here, there, type=kind)
-        trio.three.agent.tending.look()
+        trio.three.agent.remote_volumes.look()
         trio.check(there)
         if not killer.died:
             return

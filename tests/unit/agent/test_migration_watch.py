@@ -13,7 +13,7 @@ from typing import Any
 import libvirt
 import pytest
 
-from magnetar_agent.hypervisor import Passage
+from magnetar_agent.hypervisor import MigrationParams
 from magnetar_agent.migrations import source
 from magnetar_agent.virt import migrate
 from magnetar_core.errors import Cancelled, HypervisorError, MagnetarError, TimedOut
@@ -22,7 +22,7 @@ from .pair import Held, Pair
 
 XML = """<domain type="kvm"><name>web1</name><devices>
 <disk type="file" device="disk"><source file="/here/disk"/><target dev="vda"/></disk></devices></domain>"""
-PASSAGE = Passage(Path("/run/libvirt"), Path("/run/qemu"), Path("/run/disks"), "<domain/>",
+PASSAGE = MigrationParams(Path("/run/libvirt"), Path("/run/qemu"), Path("/run/disks"), "<domain/>",
                   (Path("/here"), Path("/there")))
 FLOWING = {"type": 1, "data_processed": 400, "data_total": 1000, "data_remaining": 600, "memory_dirty_rate": 3,
            "memory_page_size": 4096, "memory_processed": 100}
@@ -107,7 +107,7 @@ def move(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[Any]]]:
         moves = migrate.Migrations()
         moves.connection = SimpleNamespace(  # type: ignore[assignment]
             call=lambda _what, function: function(connection))
-        passage = Passage(**{**vars(PASSAGE), **options})
+        passage = MigrationParams(**{**vars(PASSAGE), **options})
         moves.migrate("8c7d3c0e", passage, going or told.append, lambda: True)
         return told
 
@@ -271,7 +271,7 @@ def test_the_estimate_counts_from_the_first_byte(pair: Pair, monkeypatch: pytest
         clock[0] += 1000
         for done in (0, 0, 100, 200):
             going({"done": done, "total": 1000, "remaining": 1000 - done, "dirty_rate": 7})
-            told.append(next(iter(pair.one.agent.progress.values())))
+            told.append(next(iter(pair.one.agent.host.progress.values())))
             clock[0] += 10
         raise HypervisorError("enough.")
 

@@ -116,7 +116,7 @@ def test_a_bridge_of_the_host(host: Host) -> None:
 def test_refused(host: Host, want: dict[str, Any], why: str) -> None:
     with pytest.raises(InvalidField, match=why):
         host.ensure("network", "lan", want)
-    assert host.agent.documents.list("network") == [] and host.fake.networks() == {}
+    assert host.agent.host.documents.list("network") == [] and host.fake.networks() == {}
 
 
 def test_networks_do_not_overlap(host: Host) -> None:

@@ -109,7 +109,7 @@ def test_close_gives_grace_then_cancels() -> None:
 
     def slow(operation: Operation) -> None:
         while True:
-            operation.check()
+            operation.raise_if_cancelled()
             time.sleep(0.005)
 
     quick, endless = operations.start("q", lambda _: time.sleep(0.05)), operations.start("e", slow)

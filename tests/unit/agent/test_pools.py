@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from magnetar_agent import inventory, reconcile
-from magnetar_agent.hypervisor import Remote
 from magnetar_agent.operations import Operation
+from magnetar_agent.storage import NetworkSource
 from magnetar_agent.virt.storage import rbd
 from magnetar_agent.volumes import pools
 from magnetar_core.ensure import permissions
@@ -92,13 +92,13 @@ def test_a_full_pool_leaves_nothing(host: Host) -> None:
         host.ensure("volume", "data", {"size": 5, "pool": "vg"})
     with pytest.raises(NoSpace):
         host.ensure("volume", "data", {"image": "img", "size": 5, "pool": "vg"})
-    assert host.agent.documents.list("volume") == [] and names(host) == set()
+    assert host.agent.host.documents.list("volume") == [] and names(host) == set()
     host.ensure("volume", "data", {"size": 3, "pool": "vg"})
     with pytest.raises(NoSpace):
         host.ensure("volume", "data", {"size": 5})
     with pytest.raises(NoSpace):
         host.ensure("volume_snapshot", "then", {"volume": "data"})
-    shown = reconcile.show(host.agent, BY_NOUN["volume"], "data")
+    shown = reconcile.show(host.agent.drivers, BY_NOUN["volume"], "data")
     assert (shown["fault"]["code"], shown["status"]) == ("no-space", "available") and len(names(host)) == 1
     assert host.ensure("volume", "data", {"size": 4}).resource["fault"] is None
 
@@ -108,9 +108,9 @@ def test_half_a_copy_leaves_nothing(host: Host, error: Exception) -> None:
     image(host)
     host.fake.fail_next("copy_into", error)
     with pytest.raises(type(error)):
-        reconcile.ensure(host.agent, BY_NOUN["volume"], "v", {"image": "img", "pool": "vg"}, permissions({}), False,
-                         Operation("test"))
-    assert names(host) == set() and host.agent.documents.list("volume") == []
+        reconcile.ensure(host.agent.drivers, BY_NOUN["volume"], "v", {"image": "img", "pool": "vg"}, permissions({}),
+                         False, Operation("test"))
+    assert names(host) == set() and host.agent.host.documents.list("volume") == []
 
 
 def test_a_pool_that_is_not_there(host: Host) -> None:
@@ -119,10 +119,10 @@ def test_a_pool_that_is_not_there(host: Host) -> None:
     gone.rename(gone.with_name("away"))
     with pytest.raises(Conflict, match="no storage pool 'vg0'.*virsh pool-define"):
         host.ensure("volume", "more", {"size": 1, "pool": "vg"})
-    assert reconcile.show(host.agent, BY_NOUN["volume"], "data")["status"] == "error"
+    assert reconcile.show(host.agent.drivers, BY_NOUN["volume"], "data")["status"] == "error"
     with pytest.raises(Conflict, match="gone from the host"):
         host.ensure("volume", "data", {"size": 2})
-    assert inventory.host(host.agent)["orphans"]["files"] == []
+    assert inventory.host(host.agent.drivers)["orphans"]["files"] == []
     gone.with_name("away").rename(gone)
     assert host.ensure("volume", "data", {"size": 2}).resource["id"] == shown["id"]
 
@@ -137,7 +137,7 @@ def test_orphans_of_this_host_alone_are_told(host: Host) -> None:
     for pool in ("vg0", "ceph"):
         host.fake.make_content(pool, "8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d", GIB)
         host.fake.make_content(pool, "root", GIB)
-    (told,) = inventory.host(host.agent)["orphans"]["files"]
+    (told,) = inventory.host(host.agent.drivers)["orphans"]["files"]
     assert told.endswith("/pool-vg0/8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d")
 
 
@@ -173,7 +173,7 @@ class FakePool:
     ('<auth type="ceph" username="m"><secret usage="client.magnetar"/></auth>', "m", "by-usage"),
 ], ids=["none", "uuid", "usage"])
 def test_how_qemu_reaches_an_image_of_ceph(auth: str, user: str | None, secret: str | None) -> None:
-    assert rbd(POOL % auth, "image", FakePool()) == Remote(
+    assert rbd(POOL % auth, "image", FakePool()) == NetworkSource(
         "rbd", "volumes/image", hosts=(("mon1", "6789"), ("mon2", None)), user=user, secret=secret)
 
 
@@ -199,7 +199,7 @@ def test_a_server_whose_pool_does_not_run(host: Host) -> None:
     (host.root / "libvirt/pool-vg0").rename(host.root / "libvirt/away")
     assert host.ensure("server", "web1", None).changed
     (host.root / "libvirt/away").rename(host.root / "libvirt/pool-vg0")
-    shown = reconcile.show(host.agent, BY_NOUN["volume"], "data")
+    shown = reconcile.show(host.agent.drivers, BY_NOUN["volume"], "data")
     assert (shown["status"], shown["attachments"]) == ("available", [])
 
 
@@ -213,9 +213,9 @@ def places(host: Host, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     """Where the pools have their content; ``team`` is a folder that other hosts share."""
     monkeypatch.setattr(Path, "is_mount", lambda path: path.name == "team")
     (host.root / "team").mkdir()
-    pools = {**host.agent.settings.pools, "team": {"type": "nfs", "path": str(host.root / "team")}}
+    pools = {**host.agent.host.settings.pools, "team": {"type": "nfs", "path": str(host.root / "team")}}
     host.settings["pools"] = pools
-    host.agent.settings = dataclasses.replace(host.agent.settings, pools=pools)
+    host.agent.host.settings = dataclasses.replace(host.agent.host.settings, pools=pools)
     (host.root / "state/volumes").mkdir(mode=0o711)
     return {"vg": host.root / "libvirt/pool-vg0", "ceph": host.root / "libvirt/pool-ceph",
             "default": host.root / "state/volumes", "team": host.root / "team"}
@@ -234,7 +234,7 @@ def test_content_of_another_is_not_taken_over(host: Host, places: dict[str, Path
     for _time in range(2):
         with pytest.raises(Conflict, match=f"{CHOSEN}.*Choose another id"):
             host.ensure(noun, CHOSEN, want)
-        assert host.agent.documents.get(noun, CHOSEN) is None
+        assert host.agent.host.documents.get(noun, CHOSEN) is None
     host.restart()
     assert theirs.read_bytes().startswith(b"theirs") and len(theirs.read_bytes()) == 4096
     assert CHOSEN not in host.fake.wiped and len([*places[pool].glob("*-*")]) == 2
@@ -247,7 +247,7 @@ def test_content_of_another_is_not_taken_over(host: Host, places: dict[str, Path
 @pytest.mark.parametrize("pool", ["ceph", "team"])
 def test_two_hosts_that_make_the_same_at_once(host: Host, places: dict[str, Path], pool: str) -> None:
     """The other one has begun after this one has looked."""
-    look, theirs = type(pools.named(host.agent, pool)).has, places[pool] / CHOSEN
+    look, theirs = type(pools.named(host.agent.host, pool)).has, places[pool] / CHOSEN
 
     def late(place: Any, id: str) -> bool:
         found = look(place, id)
@@ -257,7 +257,7 @@ def test_two_hosts_that_make_the_same_at_once(host: Host, places: dict[str, Path
             theirs.with_name(f"{CHOSEN}.begun").touch()
         return found
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(pools.named(host.agent, pool)), "has", late)
+        patch.setattr(type(pools.named(host.agent.host, pool)), "has", late)
         if pool == "team":
             theirs.with_name(f"{CHOSEN}.begun").touch()
         with pytest.raises(Conflict, match="Choose another id"):
@@ -270,7 +270,7 @@ def test_what_this_host_began_is_made_again(host: Host, places: dict[str, Path],
     """Also what an agent of before began, which noted only what it makes the volume from."""
     image(host)
     host.ensure("volume", "data", {"image": "img", "pool": pool, "format": "raw"})
-    document = host.agent.documents.find("volume", "data")
+    document = host.agent.host.documents.find("volume", "data")
     content = places[pool] / document.id
     for begun in ({"begun": True}, {"source_name": "img"}):
         if pool in ("vg", "ceph"):
@@ -278,12 +278,12 @@ def test_what_this_host_began_is_made_again(host: Host, places: dict[str, Path],
         else:
             content.rename(content.with_name(f"{document.id}.new"))
         document.state = {**begun, "unfinished": True, "making": True}
-        host.agent.documents.write(document)
+        host.agent.host.documents.write(document)
         host.restart()
         assert content.open("rb").read(8) == b"magnetar" and content.stat().st_size == GIB
-        assert reconcile.show(host.agent, BY_NOUN["volume"], "data")["status"] == "available"
+        assert reconcile.show(host.agent.drivers, BY_NOUN["volume"], "data")["status"] == "available"
     document.state = {"begun": True, "unfinished": True, "making": True}
-    host.agent.documents.write(document)
+    host.agent.host.documents.write(document)
     host.ensure("volume", "data", None)
     assert list(places[pool].glob("*-*")) == []
 
@@ -291,8 +291,8 @@ def test_what_this_host_began_is_made_again(host: Host, places: dict[str, Path],
 def test_a_volume_of_before_goes_with_its_content(host: Host, places: dict[str, Path]) -> None:
     for pool, place in places.items():
         made = host.ensure("volume", pool, {"size": 1, "pool": pool}).resource
-        document = host.agent.documents.find("volume", pool)
+        document = host.agent.host.documents.find("volume", pool)
         document.state = {"made": True, "bytes": GIB}
-        host.agent.documents.write(document)
+        host.agent.host.documents.write(document)
         host.ensure("volume", pool, None)
         assert not (place / made["id"]).exists()

@@ -205,7 +205,7 @@ def test_a_making_that_fails_leaves_nothing(host: Host, method: str) -> None:
     with pytest.raises(HypervisorError, match="no luck"):
         host.server()
     assert host.fake.domains() == {}
-    assert host.agent.documents.list("server") == []
+    assert host.agent.host.documents.list("server") == []
     assert not list((host.root / "state" / "servers").glob("*/*"))
     assert host.server().changed
 
@@ -226,7 +226,7 @@ def test_a_foreign_domain_is_never_touched(host: Host) -> None:
     with pytest.raises(Conflict):
         host.ensure("server", UUID, {"name": "web1", "flavor": SMALL})
     assert host.fake.domains()[UUID].state == "running"
-    assert host.agent.documents.list("server") == []
+    assert host.agent.host.documents.list("server") == []
 
 
 # Many --------------------------------------------------------------------------------------------------------------
@@ -258,21 +258,21 @@ def test_two_clients_with_different_wishes(host: Host) -> None:
         thread.join(30)
     host.settled()
     assert errors == []
-    assert len(host.agent.documents.list("server")) == 1
+    assert len(host.agent.host.documents.list("server")) == 1
     assert len(host.fake.domains()) == 1
-    document = host.agent.documents.list("server")[0]
-    shown = reconcile.show(host.agent, Server, "web1")
+    document = host.agent.host.documents.list("server")[0]
+    shown = reconcile.show(host.agent.drivers, Server, "web1")
     assert {"who": shown["metadata"]["who"], "power": shown["power_state"]} in [
         {"who": want["metadata"]["who"], "power": want["power"]} for want in wishes]
     assert document.want["power"] == shown["power_state"]
-    assert host.agent.locks._held == {}
+    assert host.agent.host.locks._held == {}
 
 
 def test_the_power_button_is_pressed_again(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """A guest that is still booting misses it: Nova's compute presses every 10 s (`_clean_shutdown`)."""
     host.server()
     id, press, pressed = host.show()["id"], host.fake.shutdown, []
-    host.agent.settings = dataclasses.replace(host.agent.settings, shutdown_timeout=30)
+    host.agent.host.settings = dataclasses.replace(host.agent.host.settings, shutdown_timeout=30)
     host.fake.deaf.add(id)
 
     def shutdown(uuid: str) -> None:

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from magnetar_agent.agent import Agent
-from magnetar_agent.hypervisor import Disk, DomainSpec, Remote
+from magnetar_agent.hypervisor import DomainSpec
 from magnetar_agent.servers import GIB, rescue
+from magnetar_agent.storage import Disk, NetworkSource
 from magnetar_agent.volumes import attaching
 from magnetar_core.errors import Conflict, InvalidField
 
 from .conftest import SMALL, Host
-from .test_remake import folder, image
+from .test_resize import folder, image
 
 
 def disks(host: Host) -> dict[str, str]:
@@ -85,10 +86,10 @@ def test_a_rescue_outlives_agent_host_and_image(web: Host) -> None:
 def test_from_a_cd(web: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is booted first, and the disks keep their names."""
     image(web, "cd")
-    document = web.agent.documents.find("image", "cd")
+    document = web.agent.host.documents.find("image", "cd")
     assert document is not None
     document.state["disk_format"] = document.want["disk_format"] = "iso"
-    web.agent.documents.write(document)
+    web.agent.host.documents.write(document)
     specs: list[DomainSpec] = []
     define = web.fake.define
     monkeypatch.setattr(web.fake, "define", lambda spec: (specs.append(spec), define(spec)))
@@ -111,20 +112,20 @@ def test_what_waits_until_it_is_unrescued(web: Host, asked: dict[str, Any], allo
 
 
 def test_a_document_of_an_older_agent_is_unchanged(web: Host) -> None:
-    document = web.agent.documents.find("server", "web1")
+    document = web.agent.host.documents.find("server", "web1")
     assert document is not None
     del document.want["rescue"]
-    web.agent.documents.write(document)
+    web.agent.host.documents.write(document)
     assert not web.ensure("server", "web1", {}).changed
     assert web.ensure("server", "web1", {"rescue": {}}).changed
 
 
 def test_a_kernel_rescues_nobody(web: Host) -> None:
     image(web, "kernel")
-    document = web.agent.documents.find("image", "kernel")
+    document = web.agent.host.documents.find("image", "kernel")
     assert document is not None
     document.state["disk_format"] = document.want["disk_format"] = "aki"
-    web.agent.documents.write(document)
+    web.agent.host.documents.write(document)
     with pytest.raises(InvalidField, match="only a kernel"):
         web.ensure("server", "web1", {"rescue": {"image": "kernel"}})
     with pytest.raises(InvalidField, match="none called 'nowhere'"):
@@ -231,7 +232,7 @@ def test_a_root_disk_that_is_a_volume_stays_what_it_is(tmp_path: Path) -> None:
 
 
 def test_a_root_disk_that_is_reached_by_a_protocol_stays_so() -> None:
-    root = Disk(Path("/x"), "vda", "raw", remote=Remote("rbd", "pool/image"), serial="s")
+    root = Disk(Path("/x"), "vda", "raw", remote=NetworkSource("rbd", "pool/image"), serial="s")
     made = rescue.disks({"rescue": {"iso": False}}, Path("/servers/s"), root)
     assert made[1] == replace(root, target="vdb")
 

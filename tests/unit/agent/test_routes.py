@@ -132,7 +132,7 @@ def test_batch(client: Client) -> None:
 
 
 def test_body_limit(client: Client, host: Any) -> None:
-    status, answer = client.call("PUT", "/v1/flavor", ["x" * (host.agent.settings.body_max_bytes + 1)])
+    status, answer = client.call("PUT", "/v1/flavor", ["x" * (host.agent.host.settings.body_max_bytes + 1)])
     assert (status, answer["error"]["code"]) == (413, "too-large")
 
 
@@ -160,7 +160,7 @@ def test_waiting_and_operations(client: Client, monkeypatch: pytest.MonkeyPatch)
 def test_cancel(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     def slow(*args: Any) -> Any:
         while True:
-            args[-1].check()
+            args[-1].raise_if_cancelled()
             time.sleep(0.01)
 
     monkeypatch.setattr(reconcile, "ensure", slow)

@@ -46,7 +46,7 @@ def image(host: Host, name: str = "img", size: int = 3 << 20) -> dict[str, Any]:
 
 
 def pooled(host: Host, **found: dict[str, str]) -> None:
-    host.agent.settings = dataclasses.replace(host.agent.settings, pools=found)
+    host.agent.host.settings = dataclasses.replace(host.agent.host.settings, pools=found)
 
 
 def test_an_empty_volume_is_made_grows_and_goes(host: Host) -> None:
@@ -109,12 +109,12 @@ def test_raw_keeps_what_it_holds(host: Host) -> None:
 def test_refused(host: Host, want: dict[str, Any], why: str) -> None:
     image(host)
     image(host, "big")
-    big = host.agent.documents.find("image", "big")
+    big = host.agent.host.documents.find("image", "big")
     big.state["virtual_size"] = GIB + 512
-    host.agent.documents.write(big)
+    host.agent.host.documents.write(big)
     with pytest.raises(InvalidField, match=why):
         host.ensure("volume", "data", want)
-    assert host.agent.documents.list("volume") == []
+    assert host.agent.host.documents.list("volume") == []
 
 
 def test_fixed_fields_differ(host: Host) -> None:
@@ -180,8 +180,9 @@ def test_a_cancelled_copy_leaves_nothing(host: Host) -> None:
     operation = Operation("test")
     operation.cancel()
     with pytest.raises(Cancelled):
-        reconcile.ensure(host.agent, BY_NOUN["volume"], "v", {"image": "img"}, permissions({}), False, operation)
-    assert host.agent.documents.list("volume") == []
+        reconcile.ensure(host.agent.drivers, BY_NOUN["volume"], "v", {"image": "img"}, permissions({}), False,
+                         operation)
+    assert host.agent.host.documents.list("volume") == []
     assert not list((host.root / "state").glob("volumes/*"))
 
 
@@ -220,29 +221,29 @@ def test_a_copy_on_its_way(host: Host, noun: str, want: dict[str, Any], runs: bo
     host.server(block_device_mapping=[{"source_type": "volume", "uuid": "data"}],
                 flavor={"vcpus": 1, "ram": 64, "disk": 1}, power="running" if runs else "off")
     before = {path.name for path in (host.root / "state/volumes").iterdir()}
-    documents = [document.name for document in host.agent.documents.list(noun)]
+    documents = [document.name for document in host.agent.host.documents.list(noun)]
     slow = Slow(host, "finish_copy" if runs else "copy_disk")
 
     def copy(name: str) -> Operation:
-        return host.agent.operations.start("ensure", lambda operation: reconcile.ensure(
-            host.agent, BY_NOUN[noun], name, want, permissions({}), False, operation))
+        return host.agent.host.operations.start("ensure", lambda operation: reconcile.ensure(
+            host.agent.drivers, BY_NOUN[noun], name, want, permissions({}), False, operation))
 
     operation = copy("new")
     assert slow.reached.wait(20)
     shown = operation.as_dict()
     assert (shown["status"], shown["progress"]) == ("running", {
         "done": total // 2, "total": total, "unit": "bytes", "phase": "make the content"})
-    assert reconcile.show(host.agent, BY_NOUN[noun], "new")["status"] == "creating"
+    assert reconcile.show(host.agent.drivers, BY_NOUN[noun], "new")["status"] == "creating"
     operation.cancel()
     assert operation.wait(20) and operation.status == "cancelled"
     assert {path.name for path in (host.root / "state/volumes").iterdir()} == before
-    assert [document.name for document in host.agent.documents.list(noun)] == documents
+    assert [document.name for document in host.agent.host.documents.list(noun)] == documents
     assert not host.fake.copying(host.show()["id"])
     slow.on.set()
     again = copy("new")
     assert again.wait(20) and again.status == "succeeded"
     assert again.as_dict()["progress"]["done"] == total
-    assert reconcile.show(host.agent, BY_NOUN[noun], "new")["status"] == "available"
+    assert reconcile.show(host.agent.drivers, BY_NOUN[noun], "new")["status"] == "available"
 
 
 def test_a_full_pool_leaves_nothing(host: Host) -> None:
@@ -254,7 +255,7 @@ def test_a_full_pool_leaves_nothing(host: Host) -> None:
     host.fake.fail_next("grow_disk", NoSpace())
     with pytest.raises(NoSpace):
         host.ensure("volume", "v", {"size": 2})
-    shown = reconcile.show(host.agent, BY_NOUN["volume"], "v")
+    shown = reconcile.show(host.agent.drivers, BY_NOUN["volume"], "v")
     assert shown["fault"]["code"] == "no-space" and shown["status"] == "available"
     assert host.ensure("volume", "v", {"size": 2}).resource["fault"] is None
 
@@ -262,7 +263,7 @@ def test_a_full_pool_leaves_nothing(host: Host) -> None:
 def test_content_that_is_gone_is_told(host: Host) -> None:
     shown = host.ensure("volume", "data", {"size": 1}).resource
     content(host, shown).unlink()
-    assert reconcile.show(host.agent, BY_NOUN["volume"], "data")["status"] == "error"
+    assert reconcile.show(host.agent.drivers, BY_NOUN["volume"], "data")["status"] == "error"
     with pytest.raises(Conflict, match="gone from the host"):
         host.ensure("volume", "data", {"size": 1})
     assert host.ensure("volume", "data", None).changed
@@ -273,7 +274,7 @@ def test_orphans_are_told(host: Host) -> None:
     lost = content(host, shown).with_name("8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d")
     lost.write_bytes(b"")
     content(host, shown).with_name("lost+found").mkdir()
-    assert inventory.host(host.agent)["orphans"]["files"] == [str(lost)]
+    assert inventory.host(host.agent.drivers)["orphans"]["files"] == [str(lost)]
 
 
 def test_pools_of_the_settings(host: Host) -> None:
@@ -285,7 +286,7 @@ def test_pools_of_the_settings(host: Host) -> None:
         host.ensure("volume", "far", {"size": 1, "pool": "away"})
     assert not (host.root / "mnt").exists()
     pooled(host)
-    assert reconcile.show(host.agent, BY_NOUN["volume"], "data")["status"] == "error"
+    assert reconcile.show(host.agent.drivers, BY_NOUN["volume"], "data")["status"] == "error"
     with pytest.raises(InvalidField, match="which has default"):
         host.ensure("volume", "data", {"size": 2})
 
@@ -308,4 +309,4 @@ def test_an_error_of_the_host_is_shown(host: Host) -> None:
     host.fake.fail_next("make_disk", HypervisorError("qemu-img could not."))
     with pytest.raises(HypervisorError):
         host.ensure("volume", "data", {"size": 1})
-    assert host.agent.documents.list("volume") == []
+    assert host.agent.host.documents.list("volume") == []

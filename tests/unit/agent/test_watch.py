@@ -59,7 +59,7 @@ def test_a_watcher_is_told_how_it_is_and_what_happens(client: Client, host: Host
     told = [next(events) for _number in range(3)]
     assert [name for name, _data in told] == ["hello", "servers", "heartbeat"]
     hello, servers, beat = (data for _name, data in told)
-    assert hello["api"] == 1 and hello["host"] == host.agent.host_name and hello["boot_id"] and hello["id"]
+    assert hello["api"] == 1 and hello["host"] == host.agent.host.name and hello["boot_id"] and hello["id"]
     assert servers["servers"] == [{"id": id, "name": "old", "power_state": "running", "status": "ACTIVE",
                                    "status_reason": ""}]
     assert set(beat["host"]) == {field.name for field in HostKind.fields} - {"orphans"}

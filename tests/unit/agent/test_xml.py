@@ -20,9 +20,10 @@ import pytest
 import yaml
 from jinja2 import UndefinedError
 
-from magnetar_agent.hypervisor import Disk, DomainSpec, Nic, Remote
+from magnetar_agent.hypervisor import DomainSpec, Nic
 from magnetar_agent.networks import NetworkSpec
-from magnetar_agent.virt.domain import Seen, parse, render, render_device, state
+from magnetar_agent.storage import Disk, NetworkSource
+from magnetar_agent.virt.domain import DomainState, parse, render, render_device, state
 from magnetar_agent.virt.power import FREE
 from magnetar_agent.virt.probe import PROVED, firmware, probe
 from magnetar_agent.virt.templates import NAMESPACE, fill
@@ -41,12 +42,12 @@ def spec_of(case: dict[str, Any]) -> DomainSpec:
     return DomainSpec(disks=disks, nics=nics, **{k: Path(v) if k in paths else v for k, v in case.items()})
 
 
-def remote_of(given: dict[str, Any] | None) -> Remote | None:
+def remote_of(given: dict[str, Any] | None) -> NetworkSource | None:
     """The source by a protocol that a case writes down."""
     if given is None:
         return None
     hosts = tuple((host, port) for host, port in given.pop("hosts", ()))
-    return Remote(**{**given, "hosts": hosts, "socket": Path(given["socket"]) if "socket" in given else None})
+    return NetworkSource(**{**given, "hosts": hosts, "socket": Path(given["socket"]) if "socket" in given else None})
 
 
 def xml_of(path: Path) -> str:
@@ -130,22 +131,22 @@ def test_other_peoples_domains_are_read() -> None:
 
 
 @pytest.mark.parametrize(("seen", "words"), [
-    (Seen(libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_BOOTED), ("running", "unknown")),
-    (Seen(libvirt.VIR_DOMAIN_SHUTDOWN, 1), ("running", "guest")),
-    (Seen(libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER), ("paused", "unknown")),
-    (Seen(libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_IOERROR), ("paused", "io-error")),
-    (Seen(libvirt.VIR_DOMAIN_CRASHED, libvirt.VIR_DOMAIN_CRASHED_PANICKED), ("crashed", "panic")),
-    (Seen(libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_SHUTDOWN), ("off", "guest")),
-    (Seen(libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_DESTROYED), ("off", "outside")),
-    (Seen(libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_CRASHED), ("crashed", "failed")),
-    (Seen(libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_FAILED), ("off", "failed")),
-    (Seen(libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_UNKNOWN), ("off", "unknown")),
-    (Seen(libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_SAVED, saved=True), ("suspended", "saved")),
-    (Seen(libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_UNKNOWN, saved=True), ("suspended", "saved")),
-    (Seen(libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_SAVED), ("off", "saved")),
-    (Seen(99, 99), ("off", "unknown")),
+    (DomainState(libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_BOOTED), ("running", "unknown")),
+    (DomainState(libvirt.VIR_DOMAIN_SHUTDOWN, 1), ("running", "guest")),
+    (DomainState(libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER), ("paused", "unknown")),
+    (DomainState(libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_IOERROR), ("paused", "io-error")),
+    (DomainState(libvirt.VIR_DOMAIN_CRASHED, libvirt.VIR_DOMAIN_CRASHED_PANICKED), ("crashed", "panic")),
+    (DomainState(libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_SHUTDOWN), ("off", "guest")),
+    (DomainState(libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_DESTROYED), ("off", "outside")),
+    (DomainState(libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_CRASHED), ("crashed", "failed")),
+    (DomainState(libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_FAILED), ("off", "failed")),
+    (DomainState(libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_UNKNOWN), ("off", "unknown")),
+    (DomainState(libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_SAVED, saved=True), ("suspended", "saved")),
+    (DomainState(libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_UNKNOWN, saved=True), ("suspended", "saved")),
+    (DomainState(libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_SAVED), ("off", "saved")),
+    (DomainState(99, 99), ("off", "unknown")),
 ])
-def test_states(seen: Seen, words: tuple[str, str]) -> None:
+def test_states(seen: DomainState, words: tuple[str, str]) -> None:
     assert state(seen) == words
 
 

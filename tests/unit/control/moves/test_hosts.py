@@ -270,4 +270,4 @@ def test_a_server_between_two_hosts_of_which_one_is_down_is_deleted_and_leaves_n
             break
         cloud.parts.working.over.wait(0.02)
     assert at(cloud, id) == {}
-    assert not (cloud.kvm[host].agent.settings.state_dir / "servers" / id).exists()
+    assert not (cloud.kvm[host].agent.host.settings.state_dir / "servers" / id).exists()

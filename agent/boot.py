@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which boot of the host this is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+BOOT_ID, FIRST = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/1/stat")
+
+
+def boot_id() -> str:
+    """Text that differs after each boot: the kernel's boot id, and when process 1 started (clock ticks, proc(5)).
+
+    A host that is a container has the boot id of the machine around it; process 1 starts again there too.
+    """
+    return f"{BOOT_ID.read_text().strip()} {FIRST.read_text().rpartition(')')[2].split()[19]}"

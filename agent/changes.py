@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Waiting for an event of a domain."""
+
+from __future__ import annotations
+
+import threading
+
+
+class Changes:
+    """Lets a thread wait until something happens to a domain."""
+
+    def __init__(self) -> None:
+        self._happened = threading.Condition()
+        self._count: dict[str, int] = {}
+
+    def tell(self, id: str) -> None:
+        """Something happened to domain *id*."""
+        with self._happened:
+            if id in self._count:
+                self._count[id] += 1
+                self._happened.notify_all()
+
+    def wait(self, id: str, seconds: float) -> None:
+        """Wait until something happens to domain *id*, at most *seconds*."""
+        with self._happened:
+            before = self._count.setdefault(id, 0)
+            self._happened.wait_for(lambda: self._count.get(id, 0) != before, seconds)
+            self._count.pop(id, None)

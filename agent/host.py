@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What drivers work with. It knows neither drivers nor ``reconcile``: where a driver needs another resource made or
+changed, it calls ``ensure`` or ``revise``, which the agent sets."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Any, Protocol
+
+from magnetar_agent.changes import Changes
+from magnetar_agent.documents import Documents
+from magnetar_agent.link import Links
+from magnetar_agent.locks import Locks
+from magnetar_agent.operations import Operations
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from magnetar_agent.documents import Document, Fields
+    from magnetar_agent.hypervisor import DomainEvent, Hypervisor
+    from magnetar_agent.operations import Operation
+    from magnetar_agent.settings import Settings
+    from magnetar_core.fields import Kind
+    from magnetar_core.plan import Result
+
+
+class EnsureCall(Protocol):
+    """``reconcile.ensure`` without any permission, and not as a dry run."""
+
+    def __call__(self, kind: type[Kind], key: str, want: Fields | None, operation: Operation) -> Result: ...
+
+
+class ReviseCall(Protocol):
+    """``reconcile.revise``."""
+
+    def __call__(self, kind: type[Kind], id: str, revised: Callable[[Document], Fields], dry_run: bool,
+                 operation: Operation) -> Result: ...
+
+
+class LocalHost:
+    """The host that the agent runs on: hypervisor, documents, locks, operations, links and settings."""
+
+    #: Change another resource.
+    ensure: EnsureCall
+    revise: ReviseCall
+
+    def __init__(self, settings: Settings, hypervisor: Hypervisor) -> None:
+        self.settings, self.hypervisor = settings, hypervisor
+        self.name = socket.gethostname()
+        self.documents = Documents(settings.state_dir)
+        self.operations = Operations(settings.parallel)
+        self.locks = Locks()
+        self.links = Links(settings)
+        self.changes = Changes()
+        #: How far each migration of a server away from here is: the field ``progress`` of ``kinds.Migration``.
+        self.progress: dict[str, dict[str, Any]] = {}
+        #: How often each domain rebooted since the agent started.
+        self.reboots: dict[str, int] = {}
+
+    def count_reboot(self, event: DomainEvent) -> None:
+        """Listens to the hypervisor's events."""
+        if event.what == "rebooted":
+            self.reboots[event.uuid] = self.reboots.get(event.uuid, 0) + 1

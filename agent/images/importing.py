@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Taking in the content of an image, and finding it again by the image's document."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from magnetar_agent.documents import Document
+from magnetar_agent.images import content
+from magnetar_agent.images.store import ContentPart, ImageStore
+from magnetar_core.errors import Conflict, InvalidField
+
+if TYPE_CHECKING:
+    from magnetar_agent.documents import Fields
+    from magnetar_agent.host import LocalHost
+    from magnetar_agent.operations import Operation
+
+#: The source of an image whose content a client sends.
+UPLOAD = {"upload": True}
+
+
+def store(host: LocalHost) -> ImageStore:
+    return ImageStore(host.settings.state_dir / "images", host.locks)
+
+
+def stored(document: Document) -> bool:
+    """Whether the content is there: a file of that name is complete, since it was flushed before it got the name."""
+    file = document.state.get("file")
+    return file is not None and Path(file).is_file()
+
+
+def content_of(document: Document) -> tuple[Path, str]:
+    """Path and format (raw, qcow2, iso, aki, ari) of the content that *document* describes. The file never changes; who
+    needs it for longer than the image exists makes a hard link to it. Raises ``Conflict`` where there is none."""
+    if document.deleting or not stored(document):
+        raise Conflict(f"Image {document.name!r} has no content on this host yet. Upload it, or wait until it is "
+                       "active.")
+    return Path(document.state["file"]), str(document.state["disk_format"])
+
+
+def content_by_id(host: LocalHost, id: str) -> tuple[Path, str]:
+    """As ``content_of``, of the image with uuid *id*."""
+    return content_of(host.documents.get("image", id) or Document("image", id, id, {}))
+
+
+def adopt(host: LocalHost, document: Document, file: Path, operation: Operation) -> None:
+    """Make an image of *document* and the disk in *file*, which is moved. The caller holds the lock of its name. A
+    crash in between leaves a document without content (see ``stored``), which the caller removes."""
+    progress = partial(advance, operation, file.stat().st_size, "checksum")
+    with store(host).adopt(document.id, file, host.settings.image_max_bytes, progress) as part:
+        take(host, document, part, UPLOAD, None)
+
+
+def advance(operation: Operation, total: int | None, phase: str, done: int) -> None:
+    operation.advance(done, total, "bytes", phase)
+
+
+def checked_content(host: LocalHost, want: Fields, part: ContentPart) -> content.Facts:
+    """What the part is, settled on disk. Raises ``ImageRefused`` or ``InvalidField`` unless it is what is wanted."""
+    part.check_digests(want.get("checksum"))
+    facts = content.inspect(part.head(), part.size, host.settings.image_max_virtual_bytes, want.get("disk_format"))
+    check_boot_fields(want, facts.format)
+    part.settle()
+    return facts
+
+
+def take(host: LocalHost, document: Document, part: ContentPart, source: dict[str, Any],
+         origin: dict[str, Any] | None) -> None:
+    """Check what was written and make it the image's content. Changes nothing before all checks have passed."""
+    want, claimed = document.want, document.want.get("checksum")
+    facts = checked_content(host, want, part)
+    files = store(host)
+    file = files.path(document.id, part.digests["sha256"])
+    want.update(checksum=claimed or f"sha256:{part.digests['sha256']}", disk_format=facts.format)
+    document.state.update(
+        file=str(file), size=part.size, virtual_size=facts.virtual_size, disk_format=facts.format,
+        digests=part.digests, source=source, origin=origin, pinned=claimed is not None, status="active")
+    want.pop("source", None)
+    host.hypervisor.permit([part.path])
+    with files.still():
+        host.documents.write(document)  # before the file has its name: after a crash that is no orphan
+        files.commit(document.id, part)
+
+
+def check_boot_fields(want: Fields, format: str | None) -> None:
+    """Kernel, ramdisk and command line belong together. *format* ``None``: not known yet."""
+    if want.get("kernel") and format in ("iso", "aki", "ari"):
+        raise InvalidField("kernel", f"is for disks only, and this image is {format}")
+    if want.get("ramdisk") and not want.get("kernel") and format != "aki" and format is not None:
+        raise InvalidField("ramdisk", "needs a kernel")
+    if want.get("cmdline") and not want.get("kernel") and format not in ("aki", None):
+        raise InvalidField("cmdline", "needs a kernel, or an image of format aki")

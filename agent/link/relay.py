@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Relays bytes between a TLS connection and a local socket; each end waits when the other is slow."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import ssl
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from magnetar_core.errors import MagnetarError
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+#: The ALPN name with which a TLS client asks for a link instead of HTTP.
+ALPN = "magnetar-link/1"
+#: Most bytes of a first line, and seconds until it must be here.
+LINE, PATIENCE = 4096, 10.0
+#: Bytes that may wait in an end before the other end stops reading.
+BUFFER = 1 << 20
+#: Bytes that are read at once.
+SPACE = 1 << 18
+#: Options of TCP connections between agents and to clients. Small writes go out at once: asyncio sees to that only
+#: where a socket was made with a protocol number. A peer whose host is gone is noticed after 10 + 3 * 5 seconds without
+#: traffic, and 30 with (ms).
+TCP = ((socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+       (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
+       (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5), (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+       (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 30000))
+
+
+def common_name(tls: ssl.SSLObject | None) -> str:
+    """The common name in the verified certificate of the other side; empty when it has shown none."""
+    shown: Any = tls.getpeercert() if tls else None
+    names = [value for part in (shown or {}).get("subject", ()) for key, value in part if key == "commonName"]
+    return names[-1] if names else ""
+
+
+class RelayEnd(asyncio.BufferedProtocol):
+    """One end: what arrives here is written to *other*."""
+
+    def __init__(self) -> None:
+        self.other: RelayEnd | None = None
+        self.transport: asyncio.Transport | None = None
+        self.closed = False
+        #: Bytes that came before there was another end.
+        self.early = bytearray()
+        self._space = memoryview(bytearray(SPACE))
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio: connected."""
+        self.transport = transport  # type: ignore[assignment]
+        assert self.transport is not None
+        self.transport.set_write_buffer_limits(BUFFER)
+        if self.closed:
+            self.transport.abort()
+
+    def join(self, other: RelayEnd) -> None:
+        """Make one pipe of this end and *other*, both connected."""
+        self.other, other.other = other, self
+        for end in (self, other):
+            if end.closed:
+                self.close()
+                other.close()
+                return
+        for end in (self, other):
+            if end.transport:
+                end.transport.resume_reading()
+            if end.early:
+                end.came(b"")
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """asyncio: where bytes are to be put; one place again and again, as making one costs more than filling it."""
+        return self._space  # a view: asyncio's TLS fills slices of it
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """asyncio: so many bytes are there."""
+        self.came(self._space[:nbytes])
+
+    def came(self, data: bytes | memoryview) -> None:
+        """Bytes for the other end; until there is one, no more are read."""
+        if self.early or not self.other:
+            self.early += data
+            data = bytes(self.early)
+        if self.other and self.other.transport:
+            self.early.clear()
+            self.other.transport.write(data)
+            if self.other.transport.get_write_buffer_size():
+                self._space = memoryview(bytearray(SPACE))  # the transport may still write from the old one
+        elif self.transport:
+            self.transport.pause_reading()
+
+    def pause_writing(self) -> None:
+        """asyncio: this end is behind; the other one stops reading."""
+        if self.other and self.other.transport:
+            self.other.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """asyncio: this end has caught up."""
+        if self.other and self.other.transport and not self.other.transport.is_closing():
+            self.other.transport.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio: what was written to the other end still goes out, then it closes too."""
+        self.closed = True
+        if self.other:
+            self.other.close()
+
+    def close(self) -> None:
+        """Close once all is written."""
+        self.closed = True
+        if self.transport:
+            self.transport.close()
+
+    def abort(self) -> None:
+        """Close now, both ends."""
+        self.closed = True
+        for end in (self, self.other):
+            if end and end.transport:
+                end.transport.abort()
+
+
+class LocalEnd(RelayEnd):
+    """The end at a socket of this host, of a pipe to *door*, by *peer* if *accepted*; *gone* is called at its end."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, gone: Callable[[LocalEnd], None], peer: str = "",
+                 door: str = "", accepted: bool = False) -> None:
+        super().__init__()
+        self.loop, self._gone, self.peer, self.door, self.accepted = loop, gone, peer, door, accepted
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio."""
+        super().connection_lost(exc)
+        self._gone(self)
+
+
+class _TlsEnd(RelayEnd):
+    """A TLS end whose first line is for the agents themselves."""
+
+    _heard = False
+
+    def came(self, data: bytes | memoryview) -> None:
+        """Gather the line, then pass bytes on."""
+        if self._heard:
+            super().came(data)
+            return
+        self.early += data
+        line, newline, rest = bytes(self.early).partition(b"\n")
+        if len(line) > LINE:
+            self.abort()
+        elif newline:
+            self._heard = True
+            self.early = bytearray(rest)
+            self.spoken(line)
+
+    def spoken(self, line: bytes) -> None:
+        """The other side has said *line*."""
+        raise NotImplementedError
+
+
+class AcceptedEnd(_TlsEnd):
+    """The end at a peer that has connected to us. *admit(peer, link, door)* gives what leads to the door."""
+
+    def __init__(self, peer: str, admit: Callable[[str, str, str], Coroutine[Any, Any, LocalEnd]]) -> None:
+        super().__init__()
+        self.peer, self._admit = peer, admit
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio: a peer that sends nothing is cut off."""
+        super().connection_made(transport)
+        asyncio.get_running_loop().call_later(PATIENCE, self._time_out)
+
+    def _time_out(self) -> None:
+        if not self.other and not self._tasks:
+            self.abort()
+
+    def spoken(self, line: bytes) -> None:
+        """The link and the door that are wanted."""
+        task = asyncio.get_running_loop().create_task(self._open(line))
+        self._tasks.add(task)
+
+    async def _open(self, line: bytes) -> None:
+        try:
+            wanted = json.loads(line)
+            end = await self._admit(self.peer, str(wanted["link"]), str(wanted["door"]))
+        except (ValueError, LookupError, TypeError, RecursionError):
+            self.abort()
+        except MagnetarError as error:
+            self._say({"error": error.as_dict()})
+            self.close()
+        else:
+            self._say({})
+            self.join(end)
+
+    def _say(self, answer: Any) -> None:
+        if self.transport and not self.transport.is_closing():
+            self.transport.write(json.dumps(answer).encode() + b"\n")
+
+
+class DialledEnd(_TlsEnd):
+    """The end at a peer that we have connected to. *answered* becomes ``None``, or the peer's error."""
+
+    def __init__(self, peer: str, hello: bytes, end: LocalEnd) -> None:
+        super().__init__()
+        self.peer, self._hello, self._end = peer, hello, end
+        self.answered: asyncio.Future[dict[str, Any] | None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio: the certificate must be the peer's, else not a byte is sent."""
+        super().connection_made(transport)
+        for option in TCP:
+            transport.get_extra_info("socket").setsockopt(*option)
+        tls = transport.get_extra_info("ssl_object")
+        if common_name(tls) != self.peer:
+            self._end_with(ssl.SSLError(f"its certificate is for {common_name(tls)!r}"))
+        elif tls.selected_alpn_protocol() != ALPN:
+            self._end_with(ssl.SSLError("it knows no links; is it an agent of this version?"))
+        elif self.transport:
+            self.transport.write(self._hello)
+
+    def _end_with(self, error: Exception) -> None:
+        if not self.answered.done():
+            self.answered.set_exception(error)
+        self.abort()
+
+    def spoken(self, line: bytes) -> None:
+        """The answer to our first line."""
+        try:
+            error = json.loads(line).get("error")
+        except (ValueError, AttributeError):
+            self._end_with(ssl.SSLError("its answer makes no sense"))
+            return
+        if error is None:
+            self.join(self._end)
+        if not self.answered.done():
+            self.answered.set_result(error)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio."""
+        super().connection_lost(exc)
+        if not self.answered.done():
+            self.answered.set_exception(ConnectionResetError(None, "it closed the connection"))

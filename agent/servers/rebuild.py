@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Rebuild: the disks of a server are made again from an image.
+
+``document.state["rebuild"]`` has what the caller asked for until it is done, and ``rebuilt`` the id of that request.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from magnetar_agent.servers import folder, image_links, resize
+
+if TYPE_CHECKING:
+    from magnetar_agent.documents import Document
+    from magnetar_agent.host import LocalHost
+    from magnetar_agent.task import Task
+
+
+def missing_image(host: LocalHost, document: Document) -> str | None:
+    """The uuid of the server's image when its root disk cannot be made from it again; else ``None``."""
+    image = document.want["image"]
+    if image is None or image_links.is_complete(host, image):
+        return None
+    return None if host.documents.standing("image", image) is None and _holds_image(host, document) else str(image)
+
+
+def _holds_image(host: LocalHost, document: Document) -> bool:
+    """Whether the image's content is still held by the server's own links."""
+    base, place = document.state.get("base"), folder(host, document.id)
+    if base is None or base.get("image", document.want["image"]) != document.want["image"]:
+        return False
+    return (place / ("kernel" if base["format"] == "aki" else "base")).exists()
+
+
+def wipe(task: Task) -> None:
+    """Remove what a rebuild makes again: disks, config drive, and the links to the image's content."""
+    document, state = task.document, task.document.state
+    names = [resize.ROOT, "disk.new", resize.SWAP, "config.iso"]
+    names += [] if state["rebuild"]["preserve_ephemeral"] else [resize.EPHEMERAL]
+    image = document.want["image"]
+    if not (image and task.host.documents.standing("image", image) is None and _holds_image(task.host, document)):
+        names += ["base", "kernel", "ramdisk"]
+        for note in ("base", "boot", "iso"):
+            state.pop(note, None)
+    for note in ("root_bytes", "seed", "keys"):  # it is a new guest: as in Nova it gets another random seed
+        state.pop(note, None)
+    resize.forget_files(task, names)
+
+
+def rebuilt(task: Task) -> None:
+    """The rebuild is done: from here on the disks hold what the guest writes."""
+    done = task.document.state.pop("rebuild", None)
+    if done:
+        task.document.state["rebuilt"] = done["request"]
+        task.keep()
+
+
+def discard(task: Task) -> None:
+    """Drop the memory of a suspended guest, which does not fit its new disk."""
+    task.host.hypervisor.discard_save(task.document.id)

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The content of volumes and snapshots: what it may be made from, and removing it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from magnetar_agent.volumes import finished, pools
+from magnetar_core.errors import InvalidField
+from magnetar_core.reconcile import missing
+
+if TYPE_CHECKING:
+    from magnetar_agent.documents import Document, Fields
+    from magnetar_agent.host import LocalHost
+
+#: Field of a volume that names what it is made from, and the kind of that.
+SOURCES = {"image": "image", "source_volume": "volume", "snapshot": "volume_snapshot"}
+DISKS = ("raw", "qcow2", "iso")
+
+
+def source_bytes(source: str, standing: Document | None, name: str, field: str) -> int:
+    """Bytes of a source, which must be there in full. Raises ``InvalidField`` naming *field*."""
+    kind = SOURCES[source]
+    if standing is None:
+        missing(InvalidField(field, f"must name a {kind.replace('_', ' ')} of this host", name), kind, name)
+        return 1
+    if kind == "image":
+        state = standing.state
+        if state.get("status") != "active" or state["disk_format"] not in DISKS:
+            raise InvalidField(field, "must be an active image of format raw, qcow2 or iso", name)
+        return int(state.get("virtual_size") or state["size"])
+    if not finished(standing):
+        raise InvalidField(field, "must be complete, and this one is still being made", name)
+    return int(standing.state["bytes"])
+
+
+def begun(state: Fields) -> bool:
+    """Whether content was made, or begun, for a document with this state. Older agents noted only the source, or the
+    pool, when they began."""
+    return any(name in state for name in ("made", "begun", "source_name", "pool"))
+
+
+def remove(host: LocalHost, document: Document) -> None:
+    """Remove the content of a volume or snapshot, complete or not. Content that had its name before belongs to somebody
+    else and stays."""
+    pool = document.want.get("pool") or document.state.get("pool")
+    if pool and begun(document.state):
+        pools.named(host, pool).remove(document.id)

@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Block device mapping on a fake host: booting from volumes, volumes made with the server, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from magnetar_agent import reconcile
+from magnetar_core.errors import Conflict, HypervisorError, Immutable, InvalidField, MagnetarError, NoSpace
+from magnetar_core.kinds import BY_NOUN
+
+from .conftest import SMALL, Host
+from .test_volume import image
+
+FLAVOR = {**SMALL, "disk": 1, "ephemeral": 1, "swap": 64}
+ROOT = {"source_type": "image", "destination_type": "volume", "uuid": "img", "boot_index": 0, "volume_size": 2}
+BLANK = {"source_type": "blank", "destination_type": "volume", "volume_size": 1}
+LOCAL = {"source_type": "image", "uuid": "img", "boot_index": 0}
+BOOT = {"image": "img", "flavor": {**SMALL, "disk": 1}}
+DATA = {"source_type": "volume", "uuid": "data"}
+
+
+@pytest.fixture
+def place(host: Host) -> Host:
+    """An image, a volume and a snapshot."""
+    image(host)
+    host.ensure("volume", "data", {"size": 1})
+    host.ensure("volume_snapshot", "snap", {"volume": "data"})
+    return host
+
+
+def make(host: Host, *items: dict[str, Any], **want: Any) -> Any:
+    return host.server(block_device_mapping=list(items), **want)
+
+
+def disks(host: Host) -> dict[str, str]:
+    """Device to the name of the volume, or of the file."""
+    names = {v.id: v.name for v in host.agent.host.documents.list("volume")}
+    return {d.target: names.get(d.path.name, d.path.name) for d in host.fake.domain(host.show()["id"]).disks}
+
+
+def volumes(host: Host) -> list[str]:
+    return [one.name for one in host.agent.host.documents.list("volume")]
+
+
+def test_boot_from_a_volume_that_is_made_from_an_image(place: Host) -> None:
+    predicted = place.ensure("server", "web1", {"flavor": SMALL, "block_device_mapping": [ROOT]}, dry_run=True)
+    done = make(place, ROOT)
+    assert [s.verb for s in predicted.steps] == [s.verb for s in done.steps] == [
+        "record", "volumes", "disks", "drive", "define", "start"]
+    assert done.resource["status"] == "ACTIVE" and done.resource["image"] is None
+    (root,) = done.resource["volumes_attached"]
+    assert (root["device"], root["delete_on_termination"]) == ("vda", False)
+    shown = reconcile.show(place.agent.drivers, BY_NOUN["volume"], root["id"])
+    assert (shown["size"], shown["bootable"], shown["status"]) == (2, True, "in-use")
+    assert disks(place) == {"vda": shown["name"], "vdz": "config.iso"}
+    assert not make(place, ROOT).changed
+    assert not place.ensure("server", "web1", {"block_device_mapping": done.resource["block_device_mapping"]}).changed
+    with pytest.raises(Immutable, match="block_device_mapping"):
+        make(place, {**ROOT, "volume_size": 3})
+    place.ensure("image", "img", None)
+    assert not make(place, ROOT).changed
+    with pytest.raises(Conflict, match="root disk of its server"):
+        place.ensure("volume_attachment", f"web1:{root['id']}", None)
+    place.ensure("server", "web1", None)
+    assert shown["name"] in volumes(place)
+
+
+def test_every_kind_of_volume(place: Host) -> None:
+    place.ensure("volume", "boot", {"image": "img"})
+    done = make(
+        place, {"source_type": "volume", "uuid": "boot", "boot_index": 0, "delete_on_termination": True},
+        {**DATA, "tag": "db"}, {"source_type": "snapshot", "uuid": "snap", "boot_index": 1, "disk_bus": "scsi"},
+        {**BLANK, "device_name": "/dev/vdx", "delete_on_termination": True})
+    made = {one["device"]: one["name"] for one in done.resource["volumes_attached"]}
+    assert (made["vda"], made["vdb"]) == ("boot", "data") and set(made) == {"vda", "vdb", "sda", "vdx"}
+    found = {d.target: d for d in place.fake.domain(done.resource["id"]).disks}
+    assert (found["vda"].boot, found["sda"].boot, found["vdb"].boot, found["vdb"].tag) == (1, 2, None, "db")
+    assert place.server(power="off").changed and not place.server(power="off").changed
+    place.ensure("server", "web1", None)
+    assert sorted(volumes(place)) == sorted(["data", made["sda"]])
+
+
+def test_local_disks_take_tags(place: Host) -> None:
+    make(place, {"source_type": "image", "uuid": "img", "boot_index": 0, "tag": "root"},
+         {"source_type": "blank", "guest_format": "swap", "tag": "swap"}, {"source_type": "blank", "tag": "scratch"},
+         DATA, image="img", flavor=FLAVOR)
+    assert disks(place) == {"vda": "disk", "vdb": "disk.ephemeral", "vdc": "disk.swap", "vdd": "data",
+                            "vdz": "config.iso"}
+    found = {d.target: d.tag for d in place.fake.domain(place.show()["id"]).disks}
+    assert (found["vda"], found["vdb"], found["vdc"]) == ("root", "scratch", "swap")
+
+
+@pytest.mark.parametrize(("items", "want", "why"), [
+    ([{**BLANK, "destination_type": "local", "boot_index": 0}], {"flavor": FLAVOR}, "boot_index: is for disks"),
+    ([{**DATA, "destination_type": "local"}], {}, "destination_type: cannot be local for source_type volume"),
+    ([{"source_type": "volume"}], {}, "uuid: is required"),
+    ([{**BLANK, "uuid": "x"}], {}, "uuid: is for sources other than blank"),
+    ([{"source_type": "blank", "destination_type": "volume"}], {}, "volume_size: is required"),
+    ([{**DATA, "uuid": "nope"}], {}, "must name a volume of this host"),
+    ([{**DATA, "volume_size": 3}], {}, "is for volumes that are made"),
+    ([DATA, DATA], {}, "names a volume twice"),
+    ([{**ROOT, "boot_index": 2}], {}, "each boot_index from 0 on once"),
+    ([ROOT, {**DATA, "boot_index": 0}], {}, "each boot_index from 0 on once"),
+    ([ROOT], {"image": "img"}, "leave image out"),
+    ([{**ROOT, "guest_format": "swap"}], {}, "blank local disks only"),
+    ([{**BLANK, "device_name": "vda"}], {}, "device_name: must be free"),
+    ([{**BLANK, "device_name": "sda"}], {}, "device_name: must be free"),
+    ([{**ROOT, "device_name": "vdb"}], {}, "must be vda for the root disk"),
+    ([{"source_type": "blank", "guest_format": "swap"}], {}, "the flavor has no swap disk"),
+    ([{"source_type": "blank", "volume_size": 2}], {"flavor": FLAVOR}, "must be the flavor's ephemeral, 1 GiB"),
+    ([{"source_type": "blank", "guest_format": "swap", "volume_size": 1}], {"flavor": FLAVOR}, "flavor's swap, 64 MiB"),
+    ([{**LOCAL, "volume_size": 3}], BOOT, "volume_size: must be the flavor's disk, 1 GiB"),
+    ([{**LOCAL, "guest_format": "ext4"}], BOOT, "guest_format: is for blank local disks only"),
+    ([{**LOCAL, "delete_on_termination": False}], BOOT, "delete_on_termination: must be true for a local disk"),
+    ([{**LOCAL, "disk_bus": "scsi"}], BOOT, "disk_bus: must be virtio for a local disk"),
+    ([{**LOCAL, "device_name": "vdb"}], BOOT, "device_name: must be vda for this disk"),
+    ([{**LOCAL, "volume_type": "default"}], BOOT, "volume_type: is for volumes"),
+    ([{**LOCAL, "readonly": True}], BOOT, "readonly: is for volumes"),
+    ([{**LOCAL, "boot_index": 1}], BOOT, "the server's own image, with boot_index 0"),
+    ([{**LOCAL, "uuid": "other"}], BOOT, "is the server's own image"),
+    ([{**BLANK, "disk_bus": "sata", "readonly": True}], {}, "readonly: cannot be true on bus sata"),
+    ([{**BLANK, "boot_index": 1}], {}, "boot_index: is for disks that hold something to boot from"),
+    ([{**DATA, "volume_type": "default"}], {}, "volume_type: is for volumes that are made"),
+    ([{**DATA, "volume": "0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11"}], {}, "volume: must be that of the volume in uuid"),
+    ([{"source_type": "snapshot", "uuid": "data"}], {}, "must name a volume snapshot of this host"),
+    ([{**ROOT, "uuid": "nope"}], {}, "must name a image of this host"),
+    ([{**BLANK, "boot_index": 40}], {}, "boot_index: must be from -1 to 32"),
+    ([{**BLANK, "colour": "red"}], {}, "colour"),
+    ([{"volume_size": 1}], {}, "source_type"),
+    ([{"source_type": "blank"}, {"source_type": "blank"}], {"flavor": FLAVOR}, "more than one blank local disk"),
+    ([{"source_type": "image", "uuid": "img", "boot_index": 0}], {}, "is the server's own image"),
+    ([{**BLANK, "volume_type": "nope"}], {}, "must be a pool of this host"),
+    ([{**BLANK, "device_type": "floppy"}], {}, "device_type: must be one of disk"),
+], ids=str)
+def test_refused(place: Host, items: list[dict[str, Any]], want: dict[str, Any], why: str) -> None:
+    before = volumes(place)
+    with pytest.raises(InvalidField, match=why):
+        make(place, *items, **want)
+    assert place.agent.host.documents.list("server") == [] and volumes(place) == before
+
+
+def test_the_same_said_again_is_no_change(place: Host) -> None:
+    want, swap = {"image": "img", "flavor": FLAVOR}, {"source_type": "blank", "guest_format": "swap"}
+    make(place, {**LOCAL, "volume_size": 1, "delete_on_termination": True, "device_name": "/dev/vda"},
+         {**swap, "volume_size": 64, "boot_index": -1}, **want)
+    assert not make(place, LOCAL, {**swap, "device_name": "vdc"}, **want).changed
+
+
+def test_read_only(place: Host) -> None:
+    make(place, {**DATA, "readonly": True})
+    assert {d.target: d.readonly for d in place.fake.domain(place.show()["id"]).disks} == {
+        "vda": False, "vdb": True, "vdz": True}
+
+
+def test_a_volume_for_several_servers(place: Host) -> None:
+    place.ensure("volume", "both", {"size": 1, "multiattach": True})
+    both = {**DATA, "uuid": "both"}
+    make(place, both)
+    place.ensure("server", "web2", {"flavor": SMALL, "block_device_mapping": [both]})
+    assert len(reconcile.show(place.agent.drivers, BY_NOUN["volume"], "both")["attachments"]) == 2
+
+
+def test_the_uuid_of_a_volume_that_is_made(place: Host) -> None:
+    chosen = "0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11"
+    done = make(place, {**BLANK, "volume": chosen})
+    assert [one["id"] for one in done.resource["volumes_attached"]] == [chosen]
+    with pytest.raises(InvalidField, match=r"\[0\].volume: is the uuid of volume 'web1-vdb"):
+        place.ensure("server", "web2", {"flavor": SMALL, "block_device_mapping": [{**BLANK, "volume": chosen}]})
+
+
+def test_made_anew_with_other_volumes(place: Host) -> None:
+    """What is not deleted with the server outlives it; the new server does not boot from the old one's disk."""
+    first = make(place, ROOT, {**BLANK, "delete_on_termination": True}, DATA).resource["volumes_attached"]
+    done = place.ensure("server", "web1", {"block_device_mapping": [ROOT, BLANK, DATA], "key_name": None,
+                                           "availability_zone": "b"}, on_immutable="recreate").resource
+    second = {one["device"]: one["id"] for one in done["volumes_attached"]}
+    assert [one["device"] for one in first] == sorted(second) == ["vda", "vdb", "vdc"]
+    assert second["vdc"] == first[2]["id"] and second["vda"] != first[0]["id"]
+    assert len(volumes(place)) == 4  # both roots, the new blank one, data
+    assert not make(place, ROOT, BLANK, DATA).changed
+
+
+def test_an_image_and_a_volume_as_root_disk_take_each_others_place(place: Host) -> None:
+    blocks = [{**DATA, "boot_index": 0}]
+    place.server(image="img", block_device_mapping=[BLANK])
+    for want, old in (({"block_device_mapping": blocks}, {"image": "img"}), ({"image": "img"}, {})):
+        with pytest.raises(Immutable, match="image cannot change .*; block_device_mapping cannot change"):
+            place.ensure("server", "web1", want)
+        ignored = place.ensure("server", "web1", want, on_immutable="ignore")
+        assert not ignored.changed and ignored.warnings
+        assert not place.ensure("server", "web1", old).changed
+        predicted = place.ensure("server", "web1", want, dry_run=True, on_immutable="recreate")
+        done = place.ensure("server", "web1", want, on_immutable="recreate")
+        assert [s.verb for s in predicted.steps] == [s.verb for s in done.steps]
+        assert not place.ensure("server", "web1", want).changed
+        assert disks(place)["vda"] == ("disk" if "image" in want else "data")
+        assert bool(place.show()["image"]) == ("image" in want)
+    with pytest.raises(InvalidField, match="leave image out"):
+        place.ensure("server", "web1", {"image": "img", "block_device_mapping": blocks}, on_immutable="recreate")
+
+
+def test_a_server_whose_image_is_gone_is_not_made_anew(place: Host) -> None:
+    place.server(image="img")
+    place.ensure("image", "img", None)
+    with pytest.raises(Conflict, match="no longer on this host"):
+        place.ensure("server", "web1", {"availability_zone": "b"}, on_immutable="recreate")
+    assert place.show()["status"] == "ACTIVE"
+    later = place.ensure("server", "web1", {"image": "later"}, dry_run=True, on_immutable="recreate")
+    assert later.changed and "later" in later.warnings[0]
+
+
+def test_a_volume_that_the_new_server_names_outlives_the_old_one(place: Host) -> None:
+    gone = {**DATA, "delete_on_termination": True}
+    make(place, gone, image="img", flavor=FLAVOR)
+    data = place.root / "state/volumes" / reconcile.show(place.agent.drivers, BY_NOUN["volume"], "data")["id"]
+    before = data.stat().st_ino
+    place.ensure("server", "web1", {"machine": "pc"}, on_immutable="recreate")
+    assert volumes(place) == ["data"] and data.stat().st_ino == before and disks(place)["vdd"] == "data"
+    place.ensure("server", "web1", {"block_device_mapping": []}, on_immutable="recreate")
+    assert volumes(place) == []
+
+
+@pytest.mark.parametrize(("noun", "name", "item"), [
+    ("image", "img", {**ROOT, "delete_on_termination": True}),
+    ("volume_snapshot", "snap", {"source_type": "snapshot", "uuid": "snap", "boot_index": 0,
+                                 "delete_on_termination": True}),
+], ids=["image", "snapshot"])
+def test_a_server_whose_volumes_could_not_be_made_again_stays(place: Host, noun: str, name: str,
+                                                              item: dict[str, Any]) -> None:
+    make(place, item)
+    before = volumes(place)
+    place.ensure(noun, name, None)
+    for dry_run in (True, False):
+        with pytest.raises(Conflict, match=f"{name!r}.* not on this host any more"):
+            place.ensure("server", "web1", {"machine": "pc"}, dry_run=dry_run, on_immutable="recreate")
+    assert volumes(place) == before and place.show()["status"] == "ACTIVE"
+
+
+def test_what_a_volume_is_made_from_must_have_its_content(place: Host) -> None:
+    snap = {"source_type": "snapshot", "uuid": "snap"}
+    make(place, {**ROOT, "delete_on_termination": True}, snap, DATA)
+    before, files = volumes(place), place.root / "state/volumes"
+    for noun, name in (("volume_snapshot", "snap"), ("volume", "data")):
+        kept = files / reconcile.show(place.agent.drivers, BY_NOUN[noun], name)["id"]
+        kept.rename(files / "away")
+        with pytest.raises(Conflict, match=f"content of .* {name!r}"):
+            place.ensure("server", "web1", {"machine": "pc"}, on_immutable="recreate")
+        (files / "away").rename(kept)
+    place.ensure("image", "img", {"source": {"upload": True}, "checksum": "sha256:" + "0" * 64},
+                 on_immutable="recreate")
+    with pytest.raises(InvalidField, match="must be an active image"):
+        place.ensure("server", "web1", {"machine": "pc"}, on_immutable="recreate")
+    assert volumes(place) == before and place.show()["status"] == "ACTIVE"
+
+
+def test_one_that_cannot_go_is_not_taken_for_the_new_one(place: Host) -> None:
+    make(place, ROOT)
+    place.fake.fail_next("undefine", HypervisorError("it could not."))
+    with pytest.raises(HypervisorError):
+        place.ensure("server", "web1", {"availability_zone": "b"}, on_immutable="recreate")
+    assert place.show()["availability_zone"] is None and place.show()["fault"]["message"] == "it could not."
+    place.restart()
+    assert place.show()["availability_zone"] == "b" and place.show()["fault"] is None
+
+
+def test_one_that_another_server_has(place: Host) -> None:
+    make(place, DATA)
+    with pytest.raises(Conflict, match="attached to another server"):
+        place.ensure("server", "web2", {"flavor": SMALL, "block_device_mapping": [DATA]})
+    assert [d.name for d in place.agent.host.documents.list("server")] == ["web1"]
+
+
+@pytest.mark.parametrize("call", ["copy_disk", "make_disk", "define", "start"])
+def test_a_making_that_fails_leaves_no_volume(place: Host, call: str) -> None:
+    place.fake.fail_next(call, HypervisorError("it could not."))
+    with pytest.raises(MagnetarError, match="could not"):
+        make(place, ROOT, BLANK, DATA)
+    assert volumes(place) == ["data"] and place.agent.host.documents.list("volume_attachment") == []
+    assert len(list((place.root / "state/volumes").iterdir())) == 2
+    assert make(place, ROOT, BLANK, DATA).changed
+
+
+@pytest.mark.parametrize("call", ["make_iso", "start"])
+def test_a_making_that_fails_leaves_what_was_there_before(place: Host, call: str) -> None:
+    gone = {"delete_on_termination": True}
+    place.fake.fail_next(call, NoSpace())
+    with pytest.raises(NoSpace):
+        make(place, {**ROOT, **gone}, {**BLANK, **gone}, {**DATA, **gone})
+    assert volumes(place) == ["data"] and place.agent.host.documents.list("volume_attachment") == []
+    make(place, {**ROOT, **gone}, {**BLANK, **gone}, {**DATA, **gone})
+    place.ensure("server", "web1", None)
+    assert volumes(place) == []
+
+
+def test_a_later_failure_does_not_make_volumes_go(place: Host) -> None:
+    make(place, ROOT)
+    place.server(power="off")
+    place.fake.fail_next("start", HypervisorError("it could not."))
+    with pytest.raises(HypervisorError):
+        place.server(power="running")
+    place.ensure("server", "web1", None)
+    assert len(volumes(place)) == 2
+
+
+def test_rebuild_and_rescue_of_a_server_on_a_volume(place: Host) -> None:
+    make(place, ROOT)
+    root = next(iter(disks(place).values()))
+    place.server(power="off", rescue={"image": "img"})
+    assert disks(place) == {"vda": "disk.rescue", "vdb": root, "vdz": "config.iso"}
+    place.server(power="running", rescue=None)
+    assert disks(place) == {"vda": root, "vdz": "config.iso"}
+
+
+def test_check_mode_assumes_what_earlier_tasks_make(host: Host) -> None:
+    found = host.ensure("server", "web1", {"flavor": SMALL, "block_device_mapping": [
+        {**ROOT, "uuid": "later"}, {**DATA, "uuid": "later"}]}, dry_run=True)
+    assert found.changed and len(found.warnings) == 2
