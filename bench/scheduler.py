@@ -30,9 +30,9 @@ from magnetar_control.scheduler.hosts import HostStates
 from magnetar_control.scheduler.place import place
 from magnetar_control.scheduler.request_spec import RequestSpec
 from magnetar_control.store import allocations, hosts
+from magnetar_control.store.aggregates import Aggregate
 from magnetar_control.store.allocations import RESOURCES, Amounts, limits
 from magnetar_control.store.database import Database, now
-from magnetar_control.store.hosts import Aggregate
 from magnetar_control.store.tables import API, cells
 from magnetar_control.store.tables import hosts as host_table
 
@@ -71,8 +71,8 @@ def fleet(chance: Random, size: int, used: float) -> list[Row]:
 def states_of(rows: list[Row]) -> HostStates:
     """The memory of a conductor: all hosts up, a tenth of them in a zone of their own."""
     states = HostStates()
-    zone = Aggregate(1, "rack", {"availability_zone": "rack", "ssd": "true"},
-                     frozenset(str(row["name"]) for row in rows[::10]))
+    zone = Aggregate(1, "uuid", "rack", {"availability_zone": "rack", "ssd": "true"}, "2026-01-01", None,
+                     [str(row["name"]) for row in rows[::10]])
     states.refresh([{**row, "cell_disabled": False} for row in rows], [zone])
     for row in rows:
         states.up(str(row["name"]), True)

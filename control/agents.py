@@ -29,7 +29,7 @@ def plain(error: MagnetarError) -> str:
     return PLAIN.get(error.code, error.message)
 
 
-class Named(Client):
+class AgentClient(Client):
     """A client that sends the id of the API request for which it is used."""
 
     def _headers(self, request_id_: str, accept: str = "application/json") -> dict[str, str]:
@@ -53,10 +53,10 @@ class Agents:
         self.tls = {name: str(path) if path else None for name, path in files.items()}
         self.timeout = timeout
         self._lock = threading.Lock()
-        self._free: dict[str, list[Named]] = {}
+        self._free: dict[str, list[AgentClient]] = {}
 
     @contextlib.contextmanager
-    def client(self, endpoint: str) -> Iterator[Named]:
+    def client(self, endpoint: str) -> Iterator[AgentClient]:
         """A client that no other thread uses meanwhile."""
         with self._lock:
             free = self._free.setdefault(endpoint, [])
@@ -74,10 +74,10 @@ class Agents:
                 return
         client.close()
 
-    def make(self, endpoint: str) -> Named:
+    def make(self, endpoint: str) -> AgentClient:
         """A client outside of the pool."""
         tls = self.tls if endpoint.startswith("https") else {}
-        return Named(endpoint, timeout=self.timeout, **tls)  # type: ignore[arg-type]
+        return AgentClient(endpoint, timeout=self.timeout, **tls)  # type: ignore[arg-type]
 
     @contextlib.contextmanager
     def side(self, endpoint: str) -> Iterator[Side]:

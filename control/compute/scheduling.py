@@ -13,7 +13,7 @@ from magnetar_control.scheduler.choose import NO_VALID_HOST, NoValidHost, choose
 from magnetar_control.scheduler.hosts import HostStates
 from magnetar_control.scheduler.request_spec import amounts_of, of_server
 from magnetar_control.scheduler.rules import rules_of
-from magnetar_control.store import hosts
+from magnetar_control.store import aggregates, hosts
 from magnetar_control.store.allocations import Amounts
 from magnetar_core.errors import NoSpace
 
@@ -22,10 +22,10 @@ def host_states(cloud: Cloud) -> HostStates:
     """All hosts as they are now. Builds that failed or go on are known to conductors only."""
     found = HostStates(cloud.settings.default_availability_zone, rules_of(cloud.settings))
     with cloud.store.api.read() as connection:
-        rows, aggregates = hosts.every(connection), hosts.every_aggregate(connection)
+        rows, groups = hosts.every(connection), aggregates.every(connection)
     for host in cloud.hosts.all(fresh=True).values():
         found.up(host.name, host.up)
-    found.refresh(rows, aggregates)
+    found.refresh(rows, groups)
     return found
 
 

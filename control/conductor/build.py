@@ -127,5 +127,5 @@ def _leave_host(work: Work) -> None:
     """Release the claims of the server; it is on no host."""
     with work.conductor.store.api.write() as connection:
         allocations.release(connection, work.id)
-    work.conductor.read_hosts(aggregates=False)
+    work.conductor.read_hosts(with_aggregates=False)
     work.note(host=None)

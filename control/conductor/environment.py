@@ -18,7 +18,7 @@ from magnetar_control.scheduler.hosts import HostStates
 from magnetar_control.scheduler.rules import rules_of
 from magnetar_control.services import Services
 from magnetar_control.settings import Settings
-from magnetar_control.store import actions, hosts
+from magnetar_control.store import actions, aggregates, hosts
 from magnetar_control.store.allocations import Ratios
 from magnetar_control.store.database import Database
 from magnetar_control.store.store import Store
@@ -63,13 +63,13 @@ class Environment:
             raise NotFound(f"There is no host {host!r} in the cloud.", kind="host", key=host)
         return found
 
-    def read_hosts(self, aggregates: bool = True) -> None:
+    def read_hosts(self, with_aggregates: bool = True) -> None:
         """Read all hosts again, for the scheduler and for endpoints."""
         with self.store.api.read() as connection:
             rows = hosts.every(connection)
-            groups = hosts.every_aggregate(connection) if aggregates else None
+            found = aggregates.every(connection) if with_aggregates else None
         self._endpoints = {row["name"]: row["endpoint"] for row in rows}
-        self.states.refresh(rows, groups)
+        self.states.refresh(rows, found)
 
     def read_host(self, name: str) -> None:
         """Read one host again for the scheduler: its claims or its inventory have changed."""

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from sqlalchemy import Connection, exists, select, update
 from sqlalchemy.exc import DBAPIError
 
-from magnetar_control.agents import Named
+from magnetar_control.agents import AgentClient
 from magnetar_control.store import allocations, migrations
 from magnetar_control.store import servers as rows
 from magnetar_control.store.database import now
@@ -46,7 +46,7 @@ class Repairer:
         else:
             log.warning("repaired: %s", finding.text)
 
-    def client(self, host: str) -> AbstractContextManager[Named]:
+    def client(self, host: str) -> AbstractContextManager[AgentClient]:
         """A client of a host's agent."""
         return self.conductor.agents.client(self.conductor.endpoint(host))
 
@@ -91,7 +91,7 @@ def _busy(connection: Connection, id: str) -> bool:
 def _counter(repairer: Repairer, _state: AuditState, _finding: Finding) -> None:
     with repairer.conductor.store.api.write() as connection:
         allocations.audit(connection, repair=True)
-    repairer.conductor.read_hosts(aggregates=False)
+    repairer.conductor.read_hosts(with_aggregates=False)
 
 
 def _claim(repairer: Repairer, state: AuditState, finding: Finding) -> None:

@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 
 import orjson
 
+from magnetar_control.store.aggregates import Aggregate
 from magnetar_control.store.allocations import Amounts
-from magnetar_control.store.hosts import Aggregate
 
 from .host_state import Block, HostState, Profile, Row
 from .rules import Rules

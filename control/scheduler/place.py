@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
-from magnetar_control.store import allocations, hosts
+from magnetar_control.store import aggregates, allocations, hosts
 from magnetar_control.store.database import Database
 
 from .choose import Candidate, NoValidHost, choose
@@ -112,8 +112,8 @@ def _look_again(database: Database, states: HostStates, name: str) -> None:
 
 def _look_at_all(database: Database, states: HostStates) -> None:
     with database.read() as connection:
-        rows, aggregates = hosts.every(connection), hosts.every_aggregate(connection)
-    states.refresh(rows, aggregates)
+        rows, groups = hosts.every(connection), aggregates.every(connection)
+    states.refresh(rows, groups)
 
 
 __all__ = ["NoValidHost", "place", "place_all"]

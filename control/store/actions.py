@@ -82,7 +82,7 @@ def take(database: Database, holder: str, count: int, limits: Limits, likely: bo
     """Take up to *count* actions for *holder*. *limits*: how many of a kind (build, live) may run at a host at once.
     *likely*: there was more at the last call, so it is not asked first whether there is anything at all. Projects and
     hosts take turns, however much waits of one of them."""
-    asked = _questions(database.kind)
+    asked = _statements(database.kind)
     moment, until = _own(database, "clock"), _own(database, "until", LEASE)
     with database.read() as connection:  # most looks find nothing, and reading locks nothing
         if not likely and connection.execute(asked.any, moment).first() is None:
@@ -113,7 +113,7 @@ def room(database: Database, connection: Connection, places: Collection[str], ki
     """How many more actions of *kind* the limits allow at each of these hosts."""
     if kind not in limits:
         return Counter(dict.fromkeys(places, sys.maxsize))
-    running = connection.execute(_questions(database.kind).at_hosts, {
+    running = connection.execute(_statements(database.kind).at_hosts, {
         **_own(database, "clock"), "places": list(places), "kind": kind})
     found = Counter(dict.fromkeys(places, limits[kind]))
     found.subtract({row.host: row.running for row in running})
@@ -123,7 +123,7 @@ def room(database: Database, connection: Connection, places: Collection[str], ki
 def begun(database: Database, connection: Connection, holder: str, new: Sequence[Mapping[str, Any]]) -> Sequence[Row]:
     """Insert actions that *holder* holds from the start, each of another server; returns their rows."""
     mine = {"by": holder, "state": "running", "attempts": 1, **_own(database, "until", LEASE)}
-    return written(connection, _questions(database.kind).begun, actions.c.server_id, [{**one, **mine} for one in new])
+    return written(connection, _statements(database.kind).begun, actions.c.server_id, [{**one, **mine} for one in new])
 
 
 def _own(database: Database, name: str, plus: float = 0.0) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def _own(database: Database, name: str, plus: float = 0.0) -> dict[str, Any]:
     return {name: database.clock(plus)} if database.kind == "sqlite" else {}
 
 
-class Questions(NamedTuple):
+class Statements(NamedTuple):
     """The statements of ``take``: whether there is anything; what can be taken, each row with the number of all that
     wait; a few of each project, host and kind except for full hosts; what runs; and taking (returns rows). Those of
     ``room`` and ``begun``."""
@@ -146,7 +146,7 @@ class Questions(NamedTuple):
 
 
 @cache
-def _questions(kind: str) -> Questions:
+def _statements(kind: str) -> Statements:
     """Made once for each engine. SQLite gets the moment as a parameter, PostgreSQL uses its clock."""
     clock: Any = bindparam("clock", type_=String)
     until: Any = bindparam("until", type_=String)
@@ -171,7 +171,7 @@ def _questions(kind: str) -> Questions:
     mine = select(actions.c.id).where(actions.c.id.in_(bindparam("chosen", expanding=True)), idle(actions), first)
     mine = mine.with_for_update(skip_locked=True)
     runs = (actions.c.state == "running", actions.c.lease_until >= clock)
-    return Questions(
+    return Statements(
         select(actions.c.id).where(idle(actions)).limit(1),
         select(actions.c.id, actions.c.project_id, actions.c.host, actions.c.kind, count).where(
             idle(actions), due, first).order_by(actions.c.id).limit(bindparam("most", type_=Integer)),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Hosts, their aggregates, and the hosts of servers: what the scheduler reads from the API database.
+"""Hosts, and the hosts of servers and groups: what the scheduler reads from the API database.
 
 A row here is the columns of ``tables.hosts`` and ``cell_disabled``.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -17,21 +16,11 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from .allocations import INSERT, RESOURCES, USUAL, Group, Ratios, limits
 from .database import now
-from .tables import aggregate_hosts, aggregates, allocations, cells, hosts, server_group_members, server_groups
+from .tables import allocations, cells, hosts, server_group_members, server_groups
 
 #: Columns that operators may set; limits follow from these.
 SETTABLE = frozenset({"disabled", "disabled_reason", "forced_down", "endpoint", *(
     f"{name}_{what}" for name in RESOURCES for what in ("ratio", "reserved"))})
-
-
-@dataclass(frozen=True)
-class Aggregate:
-    """An aggregate with the names of its hosts."""
-
-    id: int
-    name: str
-    metadata: Mapping[str, str]
-    hosts: frozenset[str]
 
 
 def _rows(*where: ColumnElement[bool]) -> Select[Any]:
@@ -85,16 +74,6 @@ def set_host(connection: Connection, name: str, ratios: Ratios = USUAL, **values
     connection.execute(update(hosts).where(hosts.c.name == name).values(
         **values, **{f"{resource}_limit": n for resource, n in may._asdict().items()}, updated_at=now()))
     return True
-
-
-def every_aggregate(connection: Connection) -> list[Aggregate]:
-    """All aggregates with their hosts; two queries."""
-    members: dict[int, set[str]] = {}
-    for id, host in connection.execute(select(aggregate_hosts.c.aggregate_id, aggregate_hosts.c.host)):
-        members.setdefault(id, set()).add(host)
-    query = select(aggregates.c.id, aggregates.c.name, aggregates.c.metadata).order_by(aggregates.c.id)
-    return [Aggregate(id, name, orjson.loads(metadata), frozenset(members.get(id, ())))
-            for id, name, metadata in connection.execute(query)]
 
 
 def of_servers(connection: Connection, server_ids: Iterable[str]) -> dict[str, list[str]]:

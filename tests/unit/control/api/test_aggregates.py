@@ -3,8 +3,7 @@
 
 import pytest
 
-from magnetar_control.store import conductors, hosts
-from magnetar_control.store.hosts import every_aggregate
+from magnetar_control.store import aggregates, conductors, hosts
 
 PATH = "/os-aggregates"
 
@@ -60,8 +59,8 @@ def test_hosts_and_metadata(compute):
     changed = act(compute, id, "set_metadata", metadata={"gpu": None}).json["aggregate"]
     assert changed["metadata"] == {"ssd": "true"}
     with compute.api.read() as connection:  # what the scheduler reads
-        (found,) = every_aggregate(connection)
-    assert (found.metadata, found.hosts) == ({"ssd": "true"}, {"kvm1"})
+        (found,) = aggregates.every(connection)
+    assert (found.metadata, found.hosts) == ({"ssd": "true"}, ["kvm1"])
     full = compute.admin.delete(f"{PATH}/{id}")
     assert (full.status, full.message) == (
         400, f"Cannot perform action 'delete' on aggregate {id}. Reason: Host aggregate is not empty.")

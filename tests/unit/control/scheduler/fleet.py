@@ -5,8 +5,8 @@ import orjson
 
 from magnetar_control.scheduler.hosts import HostStates
 from magnetar_control.scheduler.request_spec import RequestSpec
+from magnetar_control.store.aggregates import Aggregate
 from magnetar_control.store.allocations import RESOURCES, USUAL, Amounts, limits
-from magnetar_control.store.hosts import Aggregate
 
 INFO = {"virt_types": ["kvm", "qemu"], "hypervisor_type": "QEMU", "hypervisor_version": "7.2.22", "cpu_model": "EPYC"}
 
@@ -38,4 +38,4 @@ def request(**more):
 
 def aggregate(*hosts, id=1, **metadata):
     """An aggregate of those hosts."""
-    return Aggregate(id, f"aggregate {id}", metadata, frozenset(hosts))
+    return Aggregate(id, f"uuid-{id}", f"aggregate {id}", metadata, "2026-01-01", None, list(hosts))

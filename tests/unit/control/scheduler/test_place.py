@@ -10,6 +10,7 @@ from sqlalchemy import select
 from magnetar_control.scheduler.choose import NoValidHost
 from magnetar_control.scheduler.hosts import HostStates
 from magnetar_control.scheduler.place import place, place_all
+from magnetar_control.store import aggregates as store_aggregates
 from magnetar_control.store import allocations, hosts
 from magnetar_control.store.allocations import Amounts, Ratios
 from magnetar_control.store.database import now
@@ -41,7 +42,7 @@ def fleet(database):
 def a_memory(database):
     states = HostStates()
     with database.read() as connection:
-        states.refresh(hosts.every(connection), hosts.every_aggregate(connection))
+        states.refresh(hosts.every(connection), store_aggregates.every(connection))
     for name in states.hosts:
         states.up(name, True)
     return states
@@ -188,7 +189,7 @@ def test_aggregates_are_read_with_their_hosts(fleet):
     wish = request(amounts=ONE, extra_specs={"aggregate_instance_extra_specs:ssd": "true"})
     assert {place(fleet, a_memory(fleet), wish).host for _one in range(3)} <= {"kvm1", "kvm3"}
     with fleet.read() as connection:
-        assert [(one.name, one.hosts) for one in hosts.every_aggregate(connection)] == [
-            ("a1", {"kvm1", "kvm3"}), ("a2", frozenset())]
+        assert [(one.name, one.hosts) for one in store_aggregates.every(connection)] == [
+            ("a1", ["kvm1", "kvm3"]), ("a2", [])]
         assert [row["name"] for row in hosts.every(connection, "other")] == []
         assert hosts.show(connection, "kvm9") is None
