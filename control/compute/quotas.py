@@ -26,7 +26,7 @@ CLASS_RULE = "os_compute_api:os-quota-class-sets:"
 RESOURCES = {"instances": "quota_instances", "cores": "quota_cores", "ram": "quota_ram",
              "metadata_items": "quota_metadata_items", "key_pairs": "quota_key_pairs",
              "server_groups": "quota_server_groups", "server_group_members": "quota_server_group_members"}
-#: What Nova had until other services kept it, with limits that bind nobody.
+#: Resources of the network service, which old versions show; they have no limit here.
 NETWORK = {"fixed_ips": -1, "floating_ips": -1, "security_groups": -1, "security_group_rules": -1}
 INJECTED = {"injected_files": 5, "injected_file_content_bytes": 10240, "injected_file_path_bytes": 255}
 MESSAGE = "Quota exceeded for {names}: Requested {asked}, but already used {used} of {limits} {names}"
@@ -64,9 +64,9 @@ def class_limits(caller: Caller, name: str) -> Limits:
 
 def used(caller: Caller, project: str | None = None, user: str | None = None,
          connection: Connection | None = None) -> Limits:
-    """What the servers of a project (of one user in it) use: instances, cores, ram. One query for each cell;
-    what a cell has that does not answer is not counted, as in Nova. *connection*: to cell0, which is asked first then:
-    who goes from there to its cell meanwhile is counted in both and not in neither."""
+    """What the servers of a project (of one user in it) use: instances, cores, ram. One query for each cell; servers
+    of a cell that does not answer are not counted, as in Nova. *connection*: a transaction of cell0, which is asked
+    first. A server that moves from cell0 to its cell meanwhile is then counted twice, and never missed."""
     total = {"instances": 0, "cores": 0, "ram": 0}
     values = {"project": project or caller.project, **({"user": user} if user else {})}
 
@@ -86,8 +86,8 @@ Bounds = Sequence[tuple[Limits, str | None]]
 
 
 def bounds(caller: Caller) -> Bounds:
-    """What limits servers: limits of the project, and of the caller in it where the caller has its own (limits, user).
-    What has no limit is left out, and so not counted: that would take longer with each server."""
+    """The limits that bind servers, as (limits, user): those of the project, and those of the caller in it where there
+    are such. Sets of limits without a bound are left out: to count servers for them would be in vain."""
     found: list[tuple[Limits, str | None]] = []
     project, user = caller.project, caller.context.user_id
     with caller.cloud.store.api.read() as connection:
