@@ -15,7 +15,7 @@ import uvicorn
 from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.agents import Agents
-from magnetar_control.api import image, network, volume
+from magnetar_control.api import identity, image, network, volume
 from magnetar_control.api.health import HealthServer, Healthz, MetricsForAdmins
 from magnetar_control.api.nova.app import ComputeApplication
 from magnetar_control.api.nova.operations import OPERATIONS
@@ -33,7 +33,7 @@ from magnetar_control.services import Images as ImagesService
 from magnetar_control.services import Services
 from magnetar_control.services.identity import Embedded as Identity
 from magnetar_control.services.identity import clouds_yaml, keystone
-from magnetar_control.services.identity.service import Service
+from magnetar_control.services.identity.service_user import ServiceUser
 from magnetar_control.services.image import Embedded as Images
 from magnetar_control.services.image.remote import Remote
 from magnetar_control.services.image.sweeping import sweeping
@@ -84,7 +84,7 @@ class Parts:
         self.networks = Networks(database, settings.network_cidr)
         #: As conductors and volumes ask for them: here, or at the machine that has them.
         self.asked: ImagesService = self.images if settings.image_url is None else Remote(
-            settings.image_url, Service(self.identity.bearers).token if isinstance(
+            settings.image_url, ServiceUser(self.identity.tokens).token if isinstance(
                 self.identity, Identity) else self.identity.token, settings.image_ca_cert)
         self.delivery = Delivery(self.asked, settings.action_timeout)
         self.volumes = Volumes(database, self.places, self.agents, self.bring, self.asked,
@@ -157,7 +157,8 @@ class Parts:
         cloud = Cloud(self.settings, self.store, services, self.agents, self.hosts)
         authenticate = by_token(self.identity.validate, self.settings.keystone_url or "/identity")
         return {"": ComputeApplication(cloud, OPERATIONS, V1Application(cloud)),
-                "/identity": self.identity.application(),
+                "/identity": identity.application(self.identity) if isinstance(self.identity, Identity) else
+                identity.Elsewhere(self.identity.url),
                 "/image": image.application(self.images, authenticate),
                 "/network": network.Application(self.networks, authenticate),
                 "/volume": volume.Application(self.volumes, authenticate),

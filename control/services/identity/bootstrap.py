@@ -14,9 +14,9 @@ from sqlalchemy import Connection, Table, insert, select, update
 
 from magnetar_control.store.database import now
 
-from . import bearers, grants, tables
+from . import assignments, tables, tokens
 from .changes import DEFAULT
-from .nouns import new_row
+from .resources import new_row
 
 REGION = "RegionOne"
 ROLES = ("admin", "manager", "member", "reader")
@@ -31,21 +31,22 @@ INTERFACES = ("public", "internal", "admin")
 def first(connection: Connection, url: str, password_hash: str) -> bool:
     """Make what is missing; whether the user admin was missing. *url* is the root of the cloud's services."""
     if connection.execute(select(tables.keys.c.id)).first() is None:
-        bearers.new_key(connection)
+        tokens.new_key(connection)
     _there(connection, tables.domains, DEFAULT, name="Default", description="The default domain", epoch=0, enabled=True)
     common = {"domain_id": DEFAULT, "parent_id": DEFAULT, "enabled": True, "epoch": 0}
     project = named(connection, tables.projects, "admin", description="Projects of the administrators", **common)
     named(connection, tables.projects, "service", description="Users of services", **common)
     roles = [named(connection, tables.roles, name) for name in ROLES]
     for prior, implied in itertools.pairwise(roles):
-        grants.imply(connection, prior, implied)
+        assignments.imply(connection, prior, implied)
     known = connection.execute(select(tables.users.c.id).where(
         tables.users.c.name == "admin", tables.users.c.domain_id == DEFAULT)).scalar()
     user = known or named(connection, tables.users, "admin", domain_id=DEFAULT, enabled=True, epoch=0,
                           password=password_hash, default_project_id=project)
-    for target, target_id in (("project", project), ("system", grants.ALL)):
+    for target, target_id in (("project", project), ("system", assignments.ALL)):
         if not known:
-            grants.give(connection, target=target, target_id=target_id, actor="user", actor_id=user, role_id=roles[0])
+            assignments.give(connection, target=target, target_id=target_id, actor="user", actor_id=user,
+                             role_id=roles[0])
     _catalogue(connection, url.rstrip("/"))
     return known is None
 

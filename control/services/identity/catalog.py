@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from . import tables
-from .nouns import Row
+from .resources import Row
 
 Document = dict[str, Any]
 #: What an endpoint's URL may hold, in both of the ways in which Keystone writes it.

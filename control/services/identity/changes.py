@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What else holds when a noun is made, changed or removed: references, epochs, and what goes with it."""
+"""What else holds when a resource is created, changed or removed: references, epochs, and what goes with it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-import orjson
 from sqlalchemy import Connection, Table, delete, select
 
 from magnetar_core.errors import Conflict, Forbidden, InvalidRequest
 
 from . import tables
-from .nouns import DOMAINS, ENDPOINTS, GROUPS, PROJECTS, REGIONS, ROLES, SERVICES, USERS, Row
+from .resources import DOMAINS, ENDPOINTS, GROUPS, PROJECTS, REGIONS, ROLES, SERVICES, USERS, Row
 
 #: Id of the domain that is there from the beginning.
 DEFAULT = "default"
@@ -36,14 +35,7 @@ def _project(connection: Connection, values: Values, row: Row | None) -> None:
         values["parent_id"] = values["parent_id"] or values["domain_id"]
         if values["parent_id"] != values["domain_id"]:
             _must_exist(connection, tables.projects, values["parent_id"], "parent_id")
-    tags = orjson.loads(values.get("tags", "[]"))
-    if len(tags) > 80 or not all(map(_is_tag, tags)):
-        raise InvalidRequest("tags must be at most 80 texts of 1 to 255 characters without comma and slash.")
     _closing(values, row)
-
-
-def _is_tag(tag: Any) -> bool:
-    return isinstance(tag, str) and 0 < len(tag) <= 255 and not set(tag) & set(",/\0")
 
 
 def _user(connection: Connection, values: Values, row: Row | None) -> None:
@@ -81,7 +73,7 @@ def _nothing(connection: Connection, values: Values, row: Row | None) -> None:
     """Nothing else holds."""
 
 
-#: Before a noun is made (no row yet) or changed: check and complete the values.
+#: Before a resource is created (no row yet) or changed: check and complete the values.
 BEFORE: dict[str, Callable[[Connection, Values, Row | None], None]] = {
     DOMAINS.name: lambda _connection, values, row: _closing(values, row), PROJECTS.name: _project,
     USERS.name: _user, GROUPS.name: _in_domain, ROLES.name: _role, REGIONS.name: _region, SERVICES.name: _nothing,
@@ -89,7 +81,7 @@ BEFORE: dict[str, Callable[[Connection, Values, Row | None], None]] = {
 
 
 def removing(connection: Connection, name: str, row: Row) -> None:
-    """Remove what goes with the noun, or raise ``Forbidden`` or 409 when it may not go."""
+    """Remove what goes with the resource, or raise ``Forbidden`` or 409 when it may not go."""
     if name == DOMAINS.name:
         _leave_domain(connection, row)
     if name == REGIONS.name:

@@ -9,13 +9,12 @@ from collections.abc import Callable
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 
-from magnetar_control.services import Context
+from magnetar_control.services import Context, Documents
 from magnetar_control.store.database import Database
-from magnetar_control.web.application import Routed
 
-from . import api, passwords, tables
-from .bearers import LOOK_AGAIN, Bearers
+from . import catalog, passwords, tables
 from .bootstrap import first
+from .tokens import LOOK_AGAIN, Tokens
 
 HOUR = 3600.0
 #: How long a token is good, in seconds: least, most, usual.
@@ -32,12 +31,12 @@ class Embedded:
         if not SHORTEST <= life <= LONGEST:
             raise ValueError(f"the life of tokens is {life:.0f} s; it must be {SHORTEST:.0f} to {LONGEST:.0f}")
         self.database, self.life, self.follow = database, life, follow
-        self.bearers = Bearers(database, clock, look_again)
+        self.tokens = Tokens(database, clock, look_again)
 
     def validate(self, token: str) -> Context | None:
-        """Who bears *token*; ``None`` when it is unknown, expired, revoked or of a disabled user or project."""
-        bearer = self.bearers.find(token)
-        return bearer.context if bearer else None
+        """Whose *token* is; ``None`` when it is unknown, expired, revoked or of a disabled user or project."""
+        found = self.tokens.find(token)
+        return found.context if found else None
 
     def project_exists(self, context: Context, project_id: str) -> bool:
         """Whether there is such a project."""
@@ -45,9 +44,10 @@ class Embedded:
             query = select(tables.projects.c.id).where(tables.projects.c.id == project_id)
             return connection.execute(query).first() is not None
 
-    def application(self) -> Routed:
-        """The web application, to be mounted at ``/identity``."""
-        return api.application(self.bearers, self.life, lambda request: request.root if self.follow else None)
+    def catalog(self, project_id: str | None, root: str) -> Documents:
+        """The catalogue of a token for a project; *root*: the host by which the client asked."""
+        with self.database.read() as connection:
+            return catalog.read(connection, project_id, root if self.follow else None)
 
     def bootstrap(self, url: str, password: str | None = None,
                   keep: Callable[[str], None] | None = None) -> str | None:
@@ -59,7 +59,7 @@ class Embedded:
         kept = passwords.hashed(password)
         for last in (False, False, True):
             try:
-                with self.bearers.change() as connection:
+                with self.tokens.change() as connection:
                     made = first(connection, url, kept)
                     if made and keep:
                         keep(password)

@@ -21,7 +21,6 @@ import orjson
 
 from magnetar_control.services import Context
 from magnetar_control.settings import InvalidSettings, Settings
-from magnetar_control.web import Answer, Request
 from magnetar_core.errors import Unavailable
 
 #: Seconds for which an answer is believed: a revoked token lives that much longer here.
@@ -72,10 +71,6 @@ class Keystone:
         status, _headers, _body = self._as_ourselves("GET", f"/projects/{urllib.parse.quote(project_id, safe='')}")
         return status == 200
 
-    def application(self) -> Elsewhere:
-        """What is mounted at ``/identity``."""
-        return Elsewhere(self.url)
-
     def token(self, fresh: bool = False) -> str:
         """Our own token; with *fresh*, one that was not given before. Raises ``Unavailable``."""
         with self._lock:
@@ -118,22 +113,6 @@ class Keystone:
         except (OSError, HTTPException, orjson.JSONDecodeError) as error:
             raise Unavailable(f"Keystone does not answer ({type(error).__name__}), so nobody can be let in. Try again "
                               "in a moment.") from error
-
-
-class Elsewhere:
-    """The application in place of the embedded identity service: whoever asks it is told where Keystone is."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-
-    def streams(self, method: str, path: str) -> bool:
-        """Nothing has a stream."""
-        return False
-
-    def handle(self, request: Request) -> Answer:
-        """404, in Keystone's form."""
-        return Answer({"error": {"code": 404, "title": "Not Found", "message":
-                                 f"This cloud has no identity service of its own; ask Keystone at {self.url}."}}, 404)
 
 
 def of(settings: Settings) -> Keystone:

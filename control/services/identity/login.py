@@ -14,21 +14,21 @@ from sqlalchemy import Connection, Table, select
 from magnetar_control.store.database import Database
 from magnetar_core.errors import Forbidden, InvalidRequest, MagnetarError, Unauthenticated
 
-from . import grants, passwords, tables
-from .bearers import Bearer, find_target, find_user, open_, over, seconds
+from . import assignments, passwords, tables
 from .changes import DEFAULT
-from .nouns import Row
-from .tokens import Claims, new_id
+from .claims import Claims, new_id
+from .resources import Row
+from .tokens import Token, find_target, find_user, open_, over, seconds
 
 METHODS = ("password", "token", "application_credential")
 REFUSED = "The request you have made requires authentication: user, password or token are not right, or not enabled."
 #: How often in a row a token may be got by another one: each is named in it, and it must not become too long.
 LONGEST_CHAIN = 16
-Find = Callable[[str], Bearer | None]
+Find = Callable[[str], Token | None]
 
 
 class Login:
-    """One login. *find* tells who bears a token; *life* is how long a new one lives, in seconds."""
+    """One login. *find* looks a token up; *life* is how long a new one lives, in seconds."""
 
     connection: Connection
 
@@ -36,7 +36,7 @@ class Login:
         self.database, self.find, self.moment = database, find, moment
         self.expires = moment + life
         self.credential: Row | None = None
-        self.parent: Bearer | None = None
+        self.parent: Token | None = None
         #: What was given as a password or secret, and what is kept of the right one (``None``: there is none).
         self.secrets: list[tuple[str, str | None]] = []
 
@@ -139,7 +139,7 @@ class Login:
         if kind == "system":
             if wanted["system"] != {"all": True}:
                 raise InvalidRequest('auth.scope.system must be {"all": true}.')
-            return self._open(user, "system", grants.ALL)
+            return self._open(user, "system", assignments.ALL)
         table = {"project": tables.projects, "domain": tables.domains}.get(kind)
         if table is None:
             raise InvalidRequest(f"auth.scope names {kind!r}; it may name project, domain or system.")
@@ -157,7 +157,7 @@ class Login:
 
     def _open(self, user: Row, kind: str, id: str) -> tuple[str, str, int]:
         target = find_target(self.connection, kind, id)
-        if target is None or not open_(target) or not grants.effective(self.connection, user["id"], kind, id):
+        if target is None or not open_(target) or not assignments.effective(self.connection, user["id"], kind, id):
             raise Unauthenticated(f"You have no role on this {kind}, or there is none such; ask its administrators "
                                   "for one.")
         return kind, id, target["epoch"]

@@ -10,6 +10,7 @@ import threading
 import orjson
 import uvicorn
 
+from magnetar_control.api.identity import application
 from magnetar_control.services import identity
 from magnetar_control.web import Request
 from magnetar_control.web.asgi import Server
@@ -68,7 +69,7 @@ class Cloud:
         self.database = database
         self.identity = identity.Embedded(self.database, **settings)
         self.password = self.identity.bootstrap(URL)
-        self.ask = Client(self.identity.application())
+        self.ask = Client(application(self.identity))
         self.admin = self.ask.as_(self.ask.login("admin", self.password).token)
 
     def project(self, name="demo", **fields):

@@ -8,6 +8,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from magnetar_control.api.identity import Elsewhere, application
 from magnetar_control.services.identity import Embedded
 from magnetar_control.services.identity.keystone import Keystone, of
 from magnetar_control.settings import InvalidSettings, make
@@ -36,7 +37,7 @@ def identity(request, demo, service):
     if request.param is Embedded:
         yield Embedded(demo.database, look_again=0.0)
         return
-    with served(identity=demo.identity.application()) as url:
+    with served(identity=application(demo.identity)) as url:
         yield Keystone(f"{url}/identity/v3", "nova", "hush", believed=0.0)
 
 
@@ -78,7 +79,7 @@ class TestContract:
 
 
 def test_keystones_answers_are_believed_for_a_while(demo, service):
-    with served(identity=demo.identity.application()) as url:
+    with served(identity=application(demo.identity)) as url:
         keystone = Keystone(f"{url}/identity", "nova", "hush", believed=60)
         assert keystone.validate(demo.admin.token).is_admin
     assert keystone.validate(demo.admin.token).is_admin
@@ -109,7 +110,7 @@ def test_a_keystone_that_breaks_off_does_not_answer(answer):
 
 
 def test_our_own_token_is_renewed_when_it_is_refused(demo, service):
-    with served(identity=demo.identity.application()) as url:
+    with served(identity=application(demo.identity)) as url:
         keystone = Keystone(f"{url}/identity", "nova", "hush", believed=0)
         assert keystone.validate(demo.admin.token)
         demo.admin("DELETE", "/v3/auth/tokens", None, 204, x_subject_token=keystone._own)
@@ -117,7 +118,7 @@ def test_our_own_token_is_renewed_when_it_is_refused(demo, service):
 
 
 def test_a_wrong_password_for_keystone_is_the_operators_matter(demo):
-    with served(identity=demo.identity.application()) as url, \
+    with served(identity=application(demo.identity)) as url, \
             pytest.raises(MagnetarError, match="cannot log in") as caught:
         Keystone(f"{url}/identity", "nova", "wrong").validate(demo.admin.token)
     assert caught.value.status == 503
@@ -132,7 +133,7 @@ def test_only_http():
 def test_of_the_settings(demo, service, tmp_path):
     secret = tmp_path / "password"
     secret.write_text("hush\n")
-    with served(identity=demo.identity.application()) as url:
+    with served(identity=application(demo.identity)) as url:
         identity = of(make({"keystone_url": f"{url}/identity/v3", "keystone_username": "nova",
                             "keystone_password_file": str(secret)}))
         assert identity.validate(demo.admin.token).is_admin
@@ -151,7 +152,7 @@ def test_settings_that_cannot_be(more, words):
 
 
 def test_in_place_of_the_embedded_service_is_a_sign():
-    with served(identity=Keystone("https://keystone:5000", "a", "b").application()) as url:
+    with served(identity=Elsewhere(Keystone("https://keystone:5000", "a", "b").url)) as url:
         with pytest.raises(HTTPError, match="404") as caught:
             urlopen(f"{url}/identity/v3/auth/tokens")
         assert "https://keystone:5000/v3" in caught.value.read().decode()

@@ -12,6 +12,7 @@ from openstack import exceptions
 from openstack.config import OpenStackConfig
 from openstack.connection import Connection
 
+from magnetar_control.api import identity
 from magnetar_control.api.image import application
 from magnetar_control.services import image
 from magnetar_control.services.identity import clouds_yaml
@@ -27,7 +28,7 @@ def sdk(sqlite, tmp_path):
     """``connect(**auth)``: a connection as admin, or as somebody else."""
     cloud = Cloud(sqlite)
     images = image.Embedded(sqlite, tmp_path / "images", limit=20 * MIB)
-    with served(identity=cloud.identity.application(),
+    with served(identity=identity.application(cloud.identity),
                 image=application(images, by_token(cloud.identity.validate))) as url:
         clouds_yaml(tmp_path / "clouds.yaml", url, cloud.password)
         known = OpenStackConfig(config_files=[str(tmp_path / "clouds.yaml")], load_envvars=False)

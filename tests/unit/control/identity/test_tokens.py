@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 import pytest
 
 from magnetar_control.services import identity
-from magnetar_control.services.identity import passwords, tokens
+from magnetar_control.services.identity import passwords
+from magnetar_control.services.identity.claims import Claims, signed
 from magnetar_control.services.identity.login import LONGEST_CHAIN
 
 from .cloud import URL, Cloud
@@ -233,16 +234,16 @@ def test_the_life_of_tokens_has_limits(sqlite, life):
 def test_what_nobody_signed_is_worth_nothing(small):
     token = small.admin.token
     prefix, key, claims, signature = token.split(".")
-    forged = tokens.signed(tokens.Claims("x", "admin", 0, 0.0, 9e9, ("password",)), key, b"guessed")
+    forged = signed(Claims("x", "admin", 0, 0.0, 9e9, ("password",)), key, b"guessed")
     for bad in ("", "x", "a.b.c.d", token[:-1], token + "A", f"{prefix}.other.{claims}.{signature}", forged, "\u00fc",
                 f"{prefix}.{key}.{claims}.", "." * 9, "A" * 100_000):
         assert small.identity.validate(bad) is None
 
 
 def test_older_keys_are_believed_after_a_new_one(small):
-    from magnetar_control.services.identity.bearers import new_key
+    from magnetar_control.services.identity.tokens import new_key
     old = small.admin.token
-    with small.identity.bearers.change() as connection:
+    with small.identity.tokens.change() as connection:
         new_key(connection)
     new = small.ask.login("admin", small.password).token
     assert new.split(".")[1] != old.split(".")[1]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Who has which role on what: assignments, groups and implied roles."""
+"""Rows of role assignments, groups and implied roles, and who has which role on what because of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, delete, insert, or_, select
 
 from . import tables
-from .nouns import Row
+from .resources import Row
 
 #: The id of the only thing of target ``system``.
 ALL = "all"
@@ -98,7 +98,7 @@ def given_roles(connection: Connection, **grant: str) -> list[str]:
     return list(connection.execute(select(tables.assignments.c.role_id).where(*_equal(grant))).scalars())
 
 
-def assignments(connection: Connection, **equal: str) -> list[Row]:
+def matching(connection: Connection, **equal: str) -> list[Row]:
     """Assignments under conditions, as they were made."""
     given = tables.assignments.c
     found = connection.execute(select(tables.assignments).where(*_equal(equal)).order_by(

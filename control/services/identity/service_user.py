@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, select
 
-from . import grants, tables
-from .bearers import Bearers
+from . import assignments, tables
 from .bootstrap import named
 from .changes import DEFAULT
-from .tokens import Claims, new_id
+from .claims import Claims, new_id
+from .tokens import Tokens
 
 #: The user, its project, and its role there.
 USER, PROJECT, ROLE = "magnetar", "service", "admin"
@@ -20,24 +20,24 @@ USER, PROJECT, ROLE = "magnetar", "service", "admin"
 LIFE, EARLY = 3600.0, 600.0
 
 
-class Service:
+class ServiceUser:
     """Gives tokens of the service user; one is used until shortly before its end."""
 
-    def __init__(self, bearers: Bearers) -> None:
-        self.bearers = bearers
+    def __init__(self, tokens: Tokens) -> None:
+        self.tokens = tokens
         self._token, self._ends = "", 0.0
 
     def token(self, fresh: bool = False) -> str:
         """A token; a new one when *fresh*."""
-        moment = self.bearers.clock()
+        moment = self.tokens.clock()
         if fresh or self._ends - EARLY <= moment:
-            with self.bearers.database.read() as connection:
+            with self.tokens.database.read() as connection:
                 found = _user(connection)
             if found is None:
-                with self.bearers.change() as connection:
+                with self.tokens.change() as connection:
                     _made(connection)
-            with self.bearers.database.read() as connection:
-                self._token = self.bearers.sign(connection, _claims(connection, moment))
+            with self.tokens.database.read() as connection:
+                self._token = self.tokens.sign(connection, _claims(connection, moment))
             self._ends = moment + LIFE
         return self._token
 
@@ -58,7 +58,7 @@ def _made(connection: Connection) -> None:
     common = {"domain_id": DEFAULT, "enabled": True, "epoch": 0}
     project = named(connection, tables.projects, PROJECT, parent_id=DEFAULT, **common)
     user = named(connection, tables.users, USER, description="Parts of the control plane; has no password", **common)
-    grants.give(connection, target="project", target_id=project, actor="user", actor_id=user,
+    assignments.give(connection, target="project", target_id=project, actor="user", actor_id=user,
                 role_id=named(connection, tables.roles, ROLE))
 
 

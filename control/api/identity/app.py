@@ -3,39 +3,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
+from magnetar_control.services.identity import Embedded
+from magnetar_control.services.identity.resources import RESOURCES
+from magnetar_control.services.identity.role_assignments import RoleAssignments
+from magnetar_control.services.identity.store import IdentityStore
 from magnetar_control.web import Answer, Fault, Request
 from magnetar_control.web.application import Guarded, Routed, unknown
 
-from .authentication import Authentication
-from .bearers import Bearers
-from .collection import Collection
-from .granting import Granting
-from .nouns import NOUNS
-from .people import People
+from .groups import GroupRoutes
+from .resources import IdentityRoutes
+from .role_assignments import RoleAssignmentRoutes
+from .tokens import TokenRoutes
+from .users import UserRoutes
 
 #: The version of the Identity API whose documents these are.
 VERSION = "v3.14"
 
 
-def application(bearers: Bearers, life: float, root: Callable[[Request], str | None]) -> Routed:
-    """The web application; see ``Authentication`` for the arguments."""
-    authentication = Authentication(bearers, life, root)
+def application(service: Embedded) -> Routed:
+    """What is mounted at ``/identity``."""
+    tokens = service.tokens
     routes = [
         Guarded(method="GET", path="/", handler=versions, who="anyone"),
         Guarded(method="GET", path="/v3", handler=version, who="anyone"),
-        *authentication.routes(), *Granting(bearers).routes(), *People(bearers, authentication).routes(),
-        *(route for noun in NOUNS for route in Collection(noun, bearers).routes()),
+        *TokenRoutes(service).routes(), *RoleAssignmentRoutes(RoleAssignments(tokens)).routes(),
+        *UserRoutes(tokens).routes(), *GroupRoutes(tokens).routes(),
+        *(route for resource in RESOURCES for route in IdentityRoutes(IdentityStore(resource, tokens)).routes()),
     ]
 
     def authenticate(request: Request) -> None:
-        bearer = bearers.find(request.headers.get("x-auth-token", ""))
-        if bearer is None:
+        token = tokens.find(request.headers.get("x-auth-token", ""))
+        if token is None:
             raise unknown(request.base)
-        request.context, request.extra["bearer"] = bearer.context, bearer
+        request.context, request.extra["token"] = token.context, token
 
     return Routed(routes, authenticate, rendered)
 
