@@ -12,7 +12,7 @@ from magnetar_control.store import migrations, servers
 from magnetar_control.store.tables import flavors
 from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 
-from .caller import Caller
+from .caller import Caller, use_case
 from .target import Target, check_unlocked, of_server
 
 ALL = "os_compute_api:os-migrations:"
@@ -25,13 +25,13 @@ ABORTABLE = ("running", "queued", "preparing")
 Row = migrations.Found
 
 
+@use_case(INDEX)
 def page(caller: Caller, equal: Mapping[str, str], host: str | None = None, since: str | None = None,
          before: str | None = None, *, limit: int, newest: bool = True, marker: str | None = None,
          ) -> tuple[Sequence[Row], bool]:
     """The rows of migrations, and whether there are more: of all projects for admins, of the caller's for others.
     *equal*: column to value. *host*: source or destination. *newest*: first. *marker*: a uuid. Raises ``Forbidden``,
     ``InvalidRequest``."""
-    caller.check(INDEX)
     if since and before and since > before:
         raise InvalidRequest("The value of changes-since must be less than or equal to changes-before.")
     asked = dict(equal)

@@ -22,7 +22,7 @@ from magnetar_core.actions import rule_of
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest
 
 from . import block_devices, quotas
-from .caller import Caller
+from .caller import Caller, use_case
 from .target import visible
 
 CREATE = rule_of("create")
@@ -99,10 +99,10 @@ class Prepared(NamedTuple):
     security_groups: list[str]
 
 
+@use_case(CREATE)
 def create(caller: Caller, wanted: NewServers) -> list[dict[str, Any]]:
     """Write new servers down with their ``create`` actions, and return their rows: as many as the quota lets be. They
     come into being afterwards. Raises what can be refused beforehand."""
-    caller.check(CREATE)
     prepared, bounds = prepare(caller, wanted), quotas.bounds(caller)
     with caller.cloud.store.cell0.write() as connection:
         count = quotas.check_servers(caller, prepared.flavor, wanted.count, wanted.limit, bounds, connection)
@@ -112,10 +112,10 @@ def create(caller: Caller, wanted: NewServers) -> list[dict[str, Any]]:
     return rows
 
 
+@use_case(CREATE)
 def row_to_be(caller: Caller, wanted: NewServers, instead_of: servers.Found | None = None) -> dict[str, Any]:
     """The row of the one server that ``create`` would write; nothing changes. *instead_of*: the row of a server that
     is deleted before, so that its share of the quota and its volumes are free. Raises what ``create`` would raise."""
-    caller.check(CREATE)
     prepared = prepare(caller, wanted, instead_of.id if instead_of else None)
     if instead_of is None:
         quotas.check_servers(caller, prepared.flavor, 1, 1)

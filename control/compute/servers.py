@@ -14,7 +14,7 @@ from magnetar_control.store.tables import server_group_members, server_groups
 from magnetar_control.store.tables import servers as table
 from magnetar_core.errors import Forbidden, InvalidRequest
 
-from .caller import Caller
+from .caller import Caller, use_case
 from .target import Target, find, of_server, visible
 
 READ = "os_compute_api:servers:"
@@ -54,11 +54,21 @@ class ServerListRequest:
     deleted: bool = False
 
 
-def page(caller: Caller, query: ServerListRequest, *, detail: bool) -> server_list.Page:
-    """The servers of a page, with the columns of ``FULL`` or ``BRIEF``. Raises ``Forbidden``, ``InvalidRequest``."""
-    caller.check(DETAIL if detail else INDEX)
+@use_case(INDEX)
+def index(caller: Caller, query: ServerListRequest) -> server_list.Page:
+    """The servers of a page, with the columns of ``BRIEF``. Raises ``Forbidden``, ``InvalidRequest``."""
+    return _page(caller, query, BRIEF, INDEX)
+
+
+@use_case(DETAIL)
+def detail(caller: Caller, query: ServerListRequest) -> server_list.Page:
+    """As ``index``, with the columns of ``FULL``."""
+    return _page(caller, query, FULL, DETAIL)
+
+
+def _page(caller: Caller, query: ServerListRequest, columns: Sequence[Any], rule: str) -> server_list.Page:
     if query.all_projects:
-        caller.check(f"{DETAIL if detail else INDEX}:get_all_tenants")
+        caller.check(f"{rule}:get_all_tenants")
     if query.since and query.before and query.before < query.since:
         raise InvalidRequest("The value of changes-since must be less than or equal to changes-before.")
     if {word.upper() for word in query.statuses or ()} == {"DELETED"}:
@@ -67,7 +77,6 @@ def page(caller: Caller, query: ServerListRequest, *, detail: bool) -> server_li
         query.deleted = True
     if query.statuses is not None and not query.statuses:
         return server_list.Page((), more=False)
-    columns = FULL if detail else BRIEF
     shown = {column.name for column in columns}
     wanted = server_list.ServerQuery((*columns, *(table.c[name] for name, _down in query.sort if name not in shown)),
                             query.limit, query.sort, _conditions(caller, query),
@@ -79,9 +88,9 @@ def page(caller: Caller, query: ServerListRequest, *, detail: bool) -> server_li
     return server_list.page(caller.cloud.store, wanted)
 
 
+@use_case(INDEX)
 def of_project(caller: Caller) -> Sequence[servers.Found]:
     """All servers of the caller's project, with all columns."""
-    caller.check(INDEX)
     return server_list.page(caller.cloud.store, server_list.ServerQuery(
         tuple(table.c), EVERY, NEWEST_FIRST,
         [server_list.plain("project_id", caller.project), server_list.deleted(False)], project=caller.project,

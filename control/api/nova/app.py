@@ -158,8 +158,6 @@ class ComputeApplication:
                 call.target = target.find(call, call.params["server_id"])
             except DBAPIError as error:
                 return self._away(call, error)
-        if operation.rule:
-            call.check(operation.rule)
         answer = operation.handler(call)
         return answer if isinstance(answer, Answer) else Answer(answer, operation.success(call.version))
 

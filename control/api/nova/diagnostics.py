@@ -7,12 +7,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from magnetar_control.api.nova.history import Gate
 from magnetar_control.api.nova.operation import Call, Operation
 from magnetar_control.compute import diagnostics
 
 PATH = "/servers/{server_id}/diagnostics"
-#: Gate: one form for all hypervisors.
-ONE_FORM = 48
 #: Counters in the words of the new form and of the agent; ``None``: nobody counts it.
 NIC = {word: word for word in ("rx_octets", "rx_errors", "rx_drop", "rx_packets", "tx_octets", "tx_errors", "tx_drop",
                                "tx_packets")} | {"mac_address": "mac", "rx_rate": None, "tx_rate": None}
@@ -31,7 +30,7 @@ Told = Mapping[str, Any]
 def show(call: Call) -> dict[str, Any]:
     """GET …/diagnostics of a server that runs."""
     told = diagnostics.show(call, call.target)
-    return _new(told) if call.version >= ONE_FORM else dict(_old(told))
+    return _new(told) if call.at(Gate.DIAGNOSTICS_FORM) else dict(_old(told))
 
 
 def _new(told: Told) -> dict[str, Any]:

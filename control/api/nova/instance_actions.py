@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from magnetar_control.api.nova.history import Gate
 from magnetar_control.api.nova.operation import Call, Operation, Query
 from magnetar_control.api.nova.paging import PAGE, next_link, size
 from magnetar_control.api.nova.server_view import host_id
@@ -14,19 +15,17 @@ from magnetar_control.compute.target import Target
 from magnetar_core.actions import ACTIONS
 
 PATH = "/servers/{server_id}/os-instance-actions"
-#: Gates.
-OF_DELETED, EVENTS_ALWAYS, PAGED, HOSTS, DETAILS = 21, 51, 58, 62, 84
 
 
 def _target(call: Call) -> Target:
     """The server of the path, since 2.21 also when it is gone."""
-    return instance_actions.find_server(call, call.params["server_id"], deleted=call.version >= OF_DELETED)
+    return instance_actions.find_server(call, call.params["server_id"], deleted=call.at(Gate.DELETED_ACTIONS))
 
 
 def _shown(call: Call, row: Any) -> dict[str, Any]:
     shown = {"action": ACTIONS[row.action].label, "instance_uuid": row.server_id, "request_id": row.request_id,
              "user_id": row.user_id, "project_id": row.project_id, "start_time": row.start_time, "message": row.message}
-    if call.version >= PAGED:
+    if call.at(Gate.ACTION_PAGES):
         shown["updated_at"] = row.updated_at
     return shown
 
@@ -34,7 +33,7 @@ def _shown(call: Call, row: Any) -> dict[str, Any]:
 def index(call: Call) -> dict[str, Any]:
     """GET …/os-instance-actions, newest first."""
     target, query = _target(call), call.query
-    limit = size(call) if call.version >= PAGED else None
+    limit = size(call) if call.at(Gate.ACTION_PAGES) else None
     rows = instance_actions.page(call, target, limit, query.get("marker"), query.get("changes-since"),
                                  query.get("changes-before"))
     answer: dict[str, Any] = {"instanceActions": [_shown(call, row) for row in rows]}
@@ -46,7 +45,7 @@ def index(call: Call) -> dict[str, Any]:
 def show(call: Call) -> dict[str, Any]:
     """GET …/os-instance-actions/{id}; the id is that of the request."""
     target = _target(call)
-    row, events = instance_actions.show(call, target, call.params["id"], events=call.version >= EVENTS_ALWAYS)
+    row, events = instance_actions.show(call, target, call.params["id"], events=call.at(Gate.EVENTS_FOR_ALL))
     shown = _shown(call, row)
     if events is not None:
         admin = call.allows(instance_actions.EVENTS, target.row)
@@ -58,20 +57,20 @@ def _event(call: Call, target: Target, row: Any, *, admin: bool) -> dict[str, An
     shown = {name: getattr(row, name) for name in ("event", "start_time", "finish_time", "result")}
     if admin:
         shown["traceback"] = row.traceback
-    if call.version >= HOSTS:
+    if call.at(Gate.EVENT_HOSTS):
         shown["hostId"] = host_id(target.row.project_id, row.host)
         if admin:
             shown["host"] = row.host
-    if call.version >= DETAILS and call.allows(instance_actions.DETAILS, target.row):
+    if call.at(Gate.EVENT_DETAILS) and call.allows(instance_actions.DETAILS, target.row):
         shown["details"] = row.details
     return shown
 
 
 OPERATIONS = (
     Operation(method="GET", path=PATH, handler=index, name="servers.os-instance-actions.list",
-              use=instance_actions.page, strict=PAGED, query={
-                  "limit": Query(value=PAGE["limit"].value, since=PAGED),
-                  "marker": Query(value=Anything(), since=PAGED), "changes-since": Query(value=Time(), since=PAGED),
+              use=instance_actions.page, strict=58, query={
+                  "limit": Query(value=PAGE["limit"].value, since=58),
+                  "marker": Query(value=Anything(), since=58), "changes-since": Query(value=Time(), since=58),
                   "changes-before": Query(value=Time(), since=66)}),
     Operation(method="GET", path=PATH + "/{id}", handler=show, name="servers.os-instance-actions.show",
               use=instance_actions.show, strict=102),

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from magnetar_control.api.nova.history import Gate
 from magnetar_control.api.nova.operation import Call, Operation
 from magnetar_control.api.nova.values import (
     TAG,
@@ -18,8 +19,6 @@ from magnetar_control.web import Answer
 from magnetar_core.values import ListOf, Nullable
 
 PATH = "/servers/{server_id}/os-interface"
-#: Gates.
-SHOWS_TAG, STRICT = 70, 102
 
 
 def view(call: Call, port: Mapping[str, Any]) -> dict[str, Any]:
@@ -27,7 +26,7 @@ def view(call: Call, port: Mapping[str, Any]) -> dict[str, Any]:
     shown = {"port_id": port["port_id"], "net_id": port["network_id"], "mac_addr": port["mac"],
              "port_state": port["port_state"], "fixed_ips": [
                  {"ip_address": one["ip_address"], "subnet_id": one["subnet_id"]} for one in port["fixed_ips"]]}
-    if call.version >= SHOWS_TAG:
+    if call.at(Gate.DEVICE_TAGS_SHOWN):
         shown["tag"] = port["tag"]
     return shown
 
@@ -68,8 +67,8 @@ def _row(method: str, handler: Any, verb: str, use: Any, path: str = PATH, **mor
 
 
 OPERATIONS = (
-    _row("GET", index, "list", interfaces.index, strict=STRICT),
-    _row("GET", show, "show", interfaces.show, PATH + "/{id}", strict=STRICT),
+    _row("GET", index, "list", interfaces.index, strict=102),
+    _row("GET", show, "show", interfaces.show, PATH + "/{id}", strict=102),
     _row("POST", create, "create", interfaces.attach, body=BODY),
     _row("DELETE", delete, "delete", interfaces.detach, PATH + "/{id}", status=202),
 )

@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from magnetar_control.api.nova.history import Gate
 from magnetar_control.api.nova.operation import Call, Operation, Query
 from magnetar_control.api.nova.paging import PAGE, next_link, size
 from magnetar_control.api.values import Anything, Null, Time, Wrapped
@@ -16,8 +17,6 @@ from magnetar_control.store.migrations import ENDED, LIVE
 from magnetar_control.web import Answer
 
 PATH = "/servers/{server_id}/migrations"
-#: Gates.
-TYPED, PAGED, ABORTS_EARLY, OWNED, STRICT = 23, 59, 65, 80, 102
 #: Query name to the column.
 COLUMNS = {"status": "status", "instance_uuid": "server_id", "source_compute": "source", "migration_type": "type",
            "user_id": "user_id", "project_id": "project_id"}
@@ -26,7 +25,7 @@ Row = migrations.Row
 
 def index(call: Call) -> dict[str, Any]:
     """GET /os-migrations: of all projects for admins, of one's own for others."""
-    query, paged = call.query, call.version >= PAGED
+    query, paged = call.query, call.at(Gate.MIGRATION_PAGES)
     rows, more = migrations.page(
         call, {column: query[name] for name, column in COLUMNS.items() if name in query}, query.get("host"),
         query.get("changes-since"), query.get("changes-before"), limit=size(call), newest=paged,
@@ -45,9 +44,9 @@ def _common(call: Call, row: Row, *, hosts: bool) -> dict[str, Any]:
     shown = {"id": row.id, "status": row.status, "created_at": row.created_at, "updated_at": row.updated_at,
              "source_compute": source, "source_node": source, "dest_compute": target, "dest_node": target,
              "dest_host": target if row.type != LIVE else None}
-    if call.version >= PAGED:
+    if call.at(Gate.MIGRATION_PAGES):
         shown["uuid"] = row.uuid
-    if call.version >= OWNED:
+    if call.at(Gate.MIGRATION_OWNERS):
         shown.update(user_id=row.user_id, project_id=row.project_id)
     return shown
 
@@ -56,7 +55,7 @@ def _listed(call: Call, row: Row, numbers: Mapping[str, int], *, hosts: bool) ->
     shown = {**_common(call, row, hosts=hosts), "instance_uuid": row.server_id,
              "old_instance_type_id": numbers.get(migrations.flavor_of(row.old_flavor)),
              "new_instance_type_id": numbers.get(migrations.flavor_of(row.new_flavor))}
-    if call.version < TYPED:
+    if not call.at(Gate.MIGRATION_TYPES):
         return shown
     shown["migration_type"] = row.type
     if row.type == LIVE and row.status not in ENDED:
@@ -89,7 +88,7 @@ def _progress(call: Call, row: Row, *, hosts: bool) -> dict[str, Any]:
 
 def abort(call: Call) -> Answer:
     """DELETE /servers/{id}/migrations/{id}: the server stays where it is."""
-    migrations.abort(call, call.target, call.params["id"], queued=call.version >= ABORTS_EARLY)
+    migrations.abort(call, call.target, call.params["id"], queued=call.at(Gate.QUEUED_MIGRATIONS_ABORT))
     return Answer(None, 202)
 
 
@@ -102,16 +101,16 @@ def force_complete(call: Call) -> Answer:
 QUERY = {
     **dict.fromkeys(("hidden", "host", "instance_uuid", "migration_type", "source_compute", "status"),
                     Query(value=Anything())),
-    **{name: Query(value=one.value, since=PAGED) for name, one in PAGE.items()},
-    "changes-since": Query(value=Time(), since=PAGED), "changes-before": Query(value=Time(), since=66),
-    **dict.fromkeys(("user_id", "project_id"), Query(value=Anything(), since=OWNED))}
+    **{name: Query(value=one.value, since=59) for name, one in PAGE.items()},
+    "changes-since": Query(value=Time(), since=59), "changes-before": Query(value=Time(), since=66),
+    **dict.fromkeys(("user_id", "project_id"), Query(value=Anything(), since=80))}
 OPERATIONS = (
     Operation(method="GET", path="/os-migrations", handler=index, name="os-migrations.list",
-              rule=migrations.INDEX, strict=PAGED, query=QUERY),
+              use=migrations.page, strict=59, query=QUERY),
     Operation(method="GET", path=PATH, handler=of_server, name="servers.migrations.list", use=migrations.of_one,
-              target="server", since=TYPED, strict=STRICT),
+              target="server", since=23, strict=102),
     Operation(method="GET", path=PATH + "/{id}", handler=show, name="servers.migrations.show", use=migrations.show,
-              target="server", since=TYPED, strict=STRICT),
+              target="server", since=23, strict=102),
     Operation(method="DELETE", path=PATH + "/{id}", handler=abort, name="servers.migrations.delete",
               use=migrations.abort, target="server", since=24, status=202),
     Operation(method="POST", path=PATH + "/{id}/action", handler=force_complete,

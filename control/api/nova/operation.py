@@ -37,14 +37,13 @@ class Query:
 @dataclass(frozen=True, kw_only=True)
 class Operation(Route):
     """*name*: the operation's id in the conformance table. *use*: the use case that its handler calls, which checks
-    policy and states. *rule*: policy that is checked before the handler is called. *target*: ``server`` has the server
-    of ``{server_id}`` looked up first. *strict*: the version from which unknown query parameters are refused. *quick*:
-    asks only databases, and little of them. *away*: since when, and what answers (of the call and the server's mapping)
-    while the server's cell does not. *status*: of success, or (since, status) rows, newest last."""
+    policy and states. *target*: ``server`` has the server of ``{server_id}`` looked up first. *strict*: the version
+    from which unknown query parameters are refused. *quick*: asks only databases, and little of them. *away*: since
+    when, and what answers (of the call and the server's mapping) while the server's cell does not. *status*: of
+    success, or (since, status) rows, newest last."""
 
     name: str
     use: UseCase[..., Any] | ServerUseCase[Any, Any] | None = None
-    rule: str | None = None
     since: int = 1
     until: int = NEWEST
     action: str | None = None
@@ -60,7 +59,7 @@ class Operation(Route):
     @property
     def policy(self) -> str | None:
         """The policy rule that decides who may."""
-        return self.use.rule if self.use else self.rule
+        return self.use.rule if self.use else None
 
     @property
     def key(self) -> str | None:

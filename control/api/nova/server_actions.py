@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from magnetar_control.api.nova.history import Gate
 from magnetar_control.api.nova.operation import Call, Operation
 from magnetar_control.api.nova.server_create import flavor_id, new_password
-from magnetar_control.api.nova.servers import CHANGED, FULL_UPDATE, shown
+from magnetar_control.api.nova.servers import CHANGED, shown
 from magnetar_control.api.nova.values import (
     CERTIFICATES,
     DESCRIPTION,
@@ -30,9 +31,6 @@ from magnetar_core.kinds.common import NAME
 from magnetar_core.values import Choices, Nullable, OneOf, Text, Value
 
 PATH = "/servers/{server_id}/action"
-#: Gates.
-REBUILDS_USER_DATA, REBUILDS_KEY, HOST_CHECKED_MIGRATE, BODY_OF_IMAGE, LOCK_REASON, NO_PRECHECK = 57, 54, 56, 45, 73, 34
-RESCUES_VOLUMES = 87
 
 
 def _plain(key: str) -> Callable[[Call], Answer]:
@@ -79,7 +77,8 @@ def migrate(call: Call) -> Answer:
 
 def migrate_live(call: Call) -> Answer:
     """Live migration; before 2.34 it is refused at once when there is no other host."""
-    server_actions.migrate_live(call, call.target, call.body.get("host"), ask_for_hosts=call.version < NO_PRECHECK)
+    server_actions.migrate_live(call, call.target, call.body.get("host"),
+                                ask_for_hosts=not call.at(Gate.LIVE_MIGRATION_UNCHECKED))
     return Answer(None, 202)
 
 
@@ -103,12 +102,12 @@ def rebuild(call: Call) -> Answer:
         image_id=want["imageRef"], preserve_ephemeral=bool(want.get("preserve_ephemeral")),
         columns={column: want[name] for name, column in REBUILT.items() if name in want},
         metadata=want.get("metadata"), files=want.get("personality")))
-    answer = shown(call, row, everything=call.version >= FULL_UPDATE)
+    answer = shown(call, row, everything=call.at(Gate.FULL_UPDATE))
     if call.settings.enable_instance_password:
         answer["server"]["adminPass"] = want.get("adminPass") or new_password()
-    if call.version >= REBUILDS_USER_DATA:
+    if call.at(Gate.REBUILD_SHOWS_USER_DATA):
         answer["server"]["user_data"] = row.user_data
-    if call.version >= REBUILDS_KEY:
+    if call.at(Gate.REBUILD_SHOWS_KEY):
         answer["server"]["key_name"] = row.key_name
     return Answer(answer, 202, {"Location": f"{call.base}/servers/{row.id}"})
 
@@ -117,7 +116,7 @@ def rescue(call: Call) -> Answer:
     """Boot from another image, or its own."""
     want = call.body or {}
     server_actions.rescue(call, call.target, want.get("rescue_image_ref"),
-                          volume_backed=call.version >= RESCUES_VOLUMES)
+                          volume_backed=call.at(Gate.RESCUE_OF_VOLUMES))
     password = want.get("adminPass") or new_password()
     return Answer({"adminPass": password} if call.settings.enable_instance_password else None, 200)
 
@@ -125,7 +124,7 @@ def rescue(call: Call) -> Answer:
 def create_image(call: Call) -> Answer:
     """An image of the server's root disk: it is there at once, queued, and active when the copy is done."""
     id = server_actions.create_image(call, call.target, call.body["name"], call.body.get("metadata"))
-    if call.version >= BODY_OF_IMAGE:
+    if call.at(Gate.IMAGE_IN_BODY):
         return Answer({"image_id": id}, 202)
     return Answer(None, 202, {"Location": f"{call.request.root}/image/v2/images/{id}"})
 
@@ -174,7 +173,7 @@ class _LockBody(Value):
 
     def check(self, value: Any, path: str, version: Any = None) -> Any:
         """The reason's object."""
-        if version is None or version.minor < LOCK_REASON:
+        if version is None or version.minor < Gate.LOCK_REASONS.version:
             return None
         return None if value is None else self.REASON.check(value, path, version)
 
@@ -186,7 +185,7 @@ class _MigrateBody(Value):
 
     def check(self, value: Any, path: str, version: Any = None) -> Any:
         """The host's object."""
-        if version is None or version.minor < HOST_CHECKED_MIGRATE:
+        if version is None or version.minor < Gate.COLD_MIGRATION_HOST.version:
             return None
         return None if value is None else self.HOST.check(value, path, version)
 
@@ -199,7 +198,8 @@ LIVE_BODY = record({"host": Nullable(Text(1, 255)), "block_migration": BLOCK,
 
 class _LiveBody(Value):
     def check(self, value: Any, path: str, version: Any = None) -> Any:
-        if version is not None and version.minor < 25 and isinstance(value, dict) and "disk_over_commit" not in value:
+        asked = version is not None and version.minor < Gate.DISK_OVER_COMMIT_GONE.version
+        if asked and isinstance(value, dict) and "disk_over_commit" not in value:
             raise InvalidField(f"{path}.disk_over_commit", "is required")
         return LIVE_BODY.check(value, path, version)
 

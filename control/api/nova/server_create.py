@@ -11,6 +11,7 @@ from typing import Any
 from orjson import Fragment
 
 from magnetar_control.api.nova.block_devices import BLOCK_DEVICES, OLD_BLOCK_DEVICES, mapping
+from magnetar_control.api.nova.history import Gate
 from magnetar_control.api.nova.operation import Call, Operation
 from magnetar_control.api.nova.values import (
     CERTIFICATES,
@@ -35,9 +36,6 @@ from magnetar_core.errors import InvalidField
 from magnetar_core.kinds.common import NAME
 from magnetar_core.values import Choices, Const, Integer, ListOf, Nullable, OneOf, Text, Value
 
-#: Gates.
-ANY_NETWORKS_WORD, MULTIATTACH = 37, 60
-DESCRIBED_BY_NAME_UNTIL = 18
 #: Keys of the body to fields of ``NewServers``, for values that are the same in both.
 FIELDS = {"name": "name", "imageRef": "image_id", "networks": "networks", "availability_zone": "availability_zone",
           "host": "host", "hypervisor_hostname": "hypervisor_hostname", "hostname": "hostname",
@@ -100,15 +98,15 @@ def create(call: Call) -> Answer:
 def _wanted(call: Call) -> NewServers:
     """The body, as the use case takes it. Raises ``InvalidField``, ``InvalidRequest``."""
     server = call.body["server"]
-    if call.version >= ANY_NETWORKS_WORD and "networks" not in server:
+    if call.at(Gate.NETWORKS_REQUIRED) and "networks" not in server:
         raise InvalidField("server.networks", "is required: a list, auto or none")
     return NewServers(
         flavor_id=flavor_id(server["flavorRef"]), mapping=mapping(server),
         mapping_field="server.block_device_mapping_v2",
         hints=call.body.get("os:scheduler_hints") or call.body.get("OS-SCH-HNT:scheduler_hints") or {},
         security_groups=[one["name"] for one in server.get("security_groups") or () if "name" in one],
-        config_drive=bool(server.get("config_drive")), multiattach=call.version >= MULTIATTACH,
-        described_by_name=call.version <= DESCRIBED_BY_NAME_UNTIL,
+        config_drive=bool(server.get("config_drive")), multiattach=call.at(Gate.MULTIATTACH),
+        described_by_name=not call.at(Gate.DESCRIPTIONS),
         **{FIELDS[name]: value for name, value in server.items() if name in FIELDS})
 
 
@@ -139,6 +137,6 @@ def new_password() -> str:
 
 
 OPERATIONS = (
-    Operation(method="POST", path="/servers", handler=create, name="servers.create", rule=server_create.CREATE,
+    Operation(method="POST", path="/servers", handler=create, name="servers.create", use=server_create.create,
               body=BODY, status=202),
 )

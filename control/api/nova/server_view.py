@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 
+from magnetar_control.api.nova.history import Gate
 from magnetar_control.api.nova.operation import Call
 from magnetar_control.api.nova.versions import NEWEST
 from magnetar_core.power import status
@@ -62,7 +63,7 @@ class View:
         self.root = call.request.root + ("/" + call.request.extra["project"] if "project" in call.request.extra else "")
         self._self, self._bookmark = (orjson.dumps(f"{base}/servers/")[1:-1].decode()
                                       for base in (call.base, self.root))
-        self.hosts = call.cloud.hosts.all()
+        self.hosts, self.embeds_flavor = call.cloud.hosts.all(), call.at(Gate.EMBEDDED_FLAVORS)
         rules = {rule: call.cloud.policy.allows(rule, call.context) for rule in (EXTENDED, HOST_STATUS, SPECS)}
         self.specs = rules[SPECS]
         self.groups: dict[str, list[str]] | None = {} if groups else None
@@ -86,7 +87,7 @@ class View:
             shown["fault"] = self.fault(row)
         if row.security_groups != "[]":
             shown["security_groups"] = Fragment(row.security_groups)
-        if self.groups is not None and self.version >= SHOWS_GROUPS:
+        if self.groups is not None and self.call.at(Gate.SERVER_GROUPS_SHOWN):
             shown["server_groups"] = self.groups.get(row.id, [])
         return shown
 
@@ -122,7 +123,7 @@ class View:
         if found is None:
             shown: dict[str, Any] = {"id": row.image_id, "links": [
                 {"rel": "bookmark", "href": f"{self.root}/images/{row.image_id}"}]}
-            if self.version >= SHOWS_IMAGE_PROPERTIES:
+            if self.call.at(Gate.IMAGE_PROPERTIES_SHOWN):
                 shown["properties"] = orjson.loads(row.image).get("properties", {})
             found = self._images[key] = Fragment(orjson.dumps(shown))
         return found
@@ -132,7 +133,7 @@ class View:
         if row.volumes == "[]":
             return []
         return [{"id": one["volume_id"], "delete_on_termination": one["delete_on_termination"]}
-                if self.version >= SHOWS_DELETE_ON_TERMINATION else {"id": one["volume_id"]}
+                if self.call.at(Gate.DELETE_ON_TERMINATION) else {"id": one["volume_id"]}
                 for one in orjson.loads(row.volumes)]
 
     def zone(self, row: Row) -> str:
@@ -144,10 +145,6 @@ class View:
         """Of its host."""
         host = self.hosts.get(row.host) if row.host else None
         return host.status if host else ""
-
-
-#: Gates: the versions since which an answer looks different.
-SHOWS_GROUPS, SHOWS_IMAGE_PROPERTIES, SHOWS_DELETE_ON_TERMINATION, EMBEDS_FLAVOR = 71, 98, 3, 47
 
 
 def _stamp(text: str | None) -> str | None:
@@ -168,7 +165,7 @@ KEYS: Sequence[tuple[str, int, int, str | None, str | Callable[[View, Row], Any]
     ("metadata", 1, NEWEST, None, lambda _v, r: Fragment(r.metadata)),
     ("hostId", 1, NEWEST, None, lambda _v, r: host_id(r.project_id, r.host)),
     ("image", 1, NEWEST, None, lambda v, r: v.image(r)),
-    ("flavor", 1, NEWEST, None, lambda v, r: _flavor(r.flavor, v.version >= EMBEDS_FLAVOR, v.specs, v.root)),
+    ("flavor", 1, NEWEST, None, lambda v, r: _flavor(r.flavor, v.embeds_flavor, v.specs, v.root)),
     ("created", 1, NEWEST, None, lambda _v, r: _stamp(r.created_at)),
     ("updated", 1, NEWEST, None, lambda _v, r: _stamp(r.updated_at or r.created_at)),
     ("addresses", 1, NEWEST, None, lambda _v, r: Fragment(r.addresses)),

@@ -8,29 +8,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from magnetar_control.api.nova import addresses
+from magnetar_control.api.nova.history import Gate
 from magnetar_control.api.nova.operation import Call, Operation, Query
 from magnetar_control.api.nova.paging import PAGE, next_link, size
-from magnetar_control.api.nova.server_view import BASIC, SHOWS_GROUPS, View
-from magnetar_control.api.nova.values import (
-    DESCRIPTION,
-    FQDN,
-    HOSTNAME,
-    METADATA,
-    TRUTH,
-    record,
-    since,
-)
+from magnetar_control.api.nova.server_view import BASIC, View
+from magnetar_control.api.nova.values import DESCRIPTION, FQDN, HOSTNAME, METADATA, TRUTH, record, since
 from magnetar_control.api.values import Address, Anything, ByVersion, Number, Pattern, Time, Wrapped
 from magnetar_control.compute import servers
 from magnetar_control.compute.servers import ServerListRequest
+from magnetar_control.store.server_list import Page
 from magnetar_control.web import Answer
 from magnetar_core.errors import InvalidField, InvalidRequest
 from magnetar_core.kinds.common import NAME
 from magnetar_core.power import states_of
 from magnetar_core.values import Choices, Nullable, Text
-
-#: Gates.
-STRICT, REFUSES_STATUS, SHOWS_MORE, FULL_UPDATE, CELL_DOWN = 75, 38, 83, 75, 69
 
 #: Query name to the column, for filters that compare.
 COLUMNS = {"image": "image_id", "image_ref": "image_id", "flavor": "flavor_id", "host": "host", "node": "host",
@@ -75,23 +66,22 @@ LIST_QUERY: Mapping[str, Query] = {
 
 def list_brief(call: Call) -> Answer:
     """GET /servers."""
-    return _listed(call, "/servers", View.brief, detail=False)
+    return _listed(call, servers.index(call, _query(call)), View.brief, detail=False)
 
 
 def list_full(call: Call) -> Answer:
     """GET /servers/detail."""
-    return _listed(call, "/servers/detail", View.full, detail=True)
+    return _listed(call, servers.detail(call, _query(call)), View.full, detail=True)
 
 
-def _listed(call: Call, path: str, show: Callable[[View, Any], Any], *, detail: bool) -> Answer:
-    found = servers.page(call, _query(call), detail=detail)
+def _listed(call: Call, found: Page, show: Callable[[View, Any], Any], *, detail: bool) -> Answer:
     view = View(call)
     shown = [show(view, row) for row in found.rows]
-    if call.version >= CELL_DOWN:
+    if call.at(Gate.DOWN_CELLS):
         shown += [_unknown(view, row, detail=detail) for row in found.missing]
     answer: dict[str, Any] = {"servers": shown}
     if found.more and shown:
-        answer["servers_links"] = next_link(call, path, str(shown[-1]["id"]))
+        answer["servers_links"] = next_link(call, "/servers/detail" if detail else "/servers", str(shown[-1]["id"]))
     return Answer(answer)
 
 
@@ -153,7 +143,7 @@ TAG_FILTERS = {"tags": (True, False), "tags-any": (False, False), "not-tags": (T
 def _statuses(call: Call, words: Sequence[str]) -> list[str]:
     """The words that are a server's status. Since 2.38 others are refused; before, nothing fits them."""
     known = [word for word in words if states_of(word.upper())]
-    if len(known) < len(words) and call.version >= REFUSES_STATUS:
+    if len(known) < len(words) and call.at(Gate.STATUS_CHECKED):
         raise InvalidRequest(f"Invalid status: {', '.join(words)[:80]}")
     return known
 
@@ -175,9 +165,9 @@ def _sort(call: Call, query: Mapping[str, Any]) -> list[tuple[str, bool]]:
     for at, key in enumerate(keys):
         if at < len(directions) and directions[at] not in ("asc", "desc"):
             raise InvalidField("sort_dir", "must be asc or desc", directions[at])
-        if key in SORTS and not (key == "locked" and call.version < 73):
+        if key in SORTS and not (key == "locked" and not call.at(Gate.LOCK_REASONS)):
             found.append((SORTS[key], (directions[at] if at < len(directions) else "desc") == "desc"))
-        elif key not in OLD_SORTS or call.version >= STRICT:
+        elif key not in OLD_SORTS or call.at(Gate.OLD_SORT_KEYS):
             raise InvalidField("sort_key", f"must be one of {', '.join(sorted(SORTS))}", key)
     names = [name for name, _descending in found]
     return found + [(name, True) for name in ("created_at", "id") if name not in names]
@@ -187,7 +177,7 @@ def _sort(call: Call, query: Mapping[str, Any]) -> list[tuple[str, bool]]:
 def shown(call: Call, row: Any, everything: bool = True) -> dict[str, Any]:
     """``{"server": …}`` of a row; not *everything*: without extended attributes, as PUT had it before 2.75."""
     view = View(call, groups=True)
-    if call.version >= SHOWS_GROUPS and '"group"' in row.hints:  # no other server is in one
+    if call.at(Gate.SERVER_GROUPS_SHOWN) and '"group"' in row.hints:  # no other server is in one
         view.groups = {row.id: servers.groups_of(call, row.id)}
     found = view.full(row)
     if not everything:
@@ -219,7 +209,7 @@ CHANGED = {"name": "name", "OS-DCF:diskConfig": "disk_config", "accessIPv4": "ac
 def update(call: Call) -> dict[str, Any]:
     """PUT /servers/{id}: what a server is called."""
     row = servers.update(call, call.target, {CHANGED[name]: value for name, value in call.body.items()})
-    return shown(call, row, everything=call.version >= FULL_UPDATE)
+    return shown(call, row, everything=call.at(Gate.FULL_UPDATE))
 
 
 def delete(call: Call) -> Answer:
@@ -229,10 +219,10 @@ def delete(call: Call) -> Answer:
 
 
 OPERATIONS = (
-    Operation(method="GET", path="/servers", handler=list_brief, name="servers.list", rule=servers.INDEX,
-              query=LIST_QUERY, strict=STRICT, quick=True),
-    Operation(method="GET", path="/servers/detail", handler=list_full, name="servers.detail.list", rule=servers.DETAIL,
-              query=LIST_QUERY, strict=STRICT, quick=True),
+    Operation(method="GET", path="/servers", handler=list_brief, name="servers.list", use=servers.index,
+              query=LIST_QUERY, strict=75, quick=True),
+    Operation(method="GET", path="/servers/detail", handler=list_full, name="servers.detail.list", use=servers.detail,
+              query=LIST_QUERY, strict=75, quick=True),
     Operation(method="GET", path="/servers/{server_id}", handler=show, name="servers.show", use=servers.show,
               target="server", strict=102, quick=True, away=(69, away)),
     Operation(method="PUT", path="/servers/{server_id}", handler=update, name="servers.update", use=servers.update,

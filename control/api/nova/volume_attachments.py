@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from magnetar_control.api.nova.history import Gate
 from magnetar_control.api.nova.operation import Call, Operation, Query
 from magnetar_control.api.nova.paging import Limit
 from magnetar_control.api.nova.values import (
@@ -20,21 +21,19 @@ from magnetar_control.web import Answer
 from magnetar_core.values import Nullable, Text
 
 PATH = "/servers/{server_id}/os-volume_attachments"
-#: Gates.
-SHOWS_TAG, SHOWS_DELETE, SHOWS_IDS, MULTIATTACH, ANSWERS_NOTHING, UPDATES, STRICT = 70, 79, 89, 60, 101, 85, 75
 DEVICE = Text(1, 255, r"(/dev/x?[a-z]?d?)([a-z]+)[0-9]*", "must be a device name such as /dev/vdb")
 
 
 def view(call: Call, entry: Mapping[str, Any], ids: bool | None = None) -> dict[str, Any]:
     """An attachment at the version of the request; *ids*: with the uuids of 2.89 in place of ``id``."""
-    version, shown = call.version, {"serverId": call.target.row.id, "volumeId": entry["volume_id"]}
+    shown = {"serverId": call.target.row.id, "volumeId": entry["volume_id"]}
     if entry["device"]:
         shown["device"] = entry["device"]
-    if version >= SHOWS_TAG:
+    if call.at(Gate.DEVICE_TAGS_SHOWN):
         shown["tag"] = entry["tag"]
-    if version >= SHOWS_DELETE:
+    if call.at(Gate.ATTACHMENT_DELETES):
         shown["delete_on_termination"] = entry["delete_on_termination"]
-    if version >= SHOWS_IDS if ids is None else ids:
+    if call.at(Gate.ATTACHMENT_UUIDS) if ids is None else ids:
         return {**shown, "attachment_id": entry["attachment_id"], "bdm_uuid": entry["bdm_uuid"]}
     return {**shown, "id": entry["volume_id"]}
 
@@ -57,8 +56,8 @@ def create(call: Call) -> Answer:
     want = call.body
     entry = volume_attachments.attach(
         call, call.target, want["volumeId"], want.get("device"), want.get("tag"),
-        delete_on_termination=bool(want.get("delete_on_termination")), multiattach=call.version >= MULTIATTACH)
-    if call.version >= ANSWERS_NOTHING:
+        delete_on_termination=bool(want.get("delete_on_termination")), multiattach=call.at(Gate.MULTIATTACH))
+    if call.at(Gate.ATTACH_ANSWERS_202):
         return Answer(None, 202)
     return Answer({"volumeAttachment": view(call, entry, ids=False)}, 200)
 
@@ -66,7 +65,7 @@ def create(call: Call) -> Answer:
 def update(call: Call) -> Answer:
     """PUT: since 2.85 whether the volume is deleted with the server. Before, and with another volume, it is a swap."""
     want, id = call.body, call.params["id"]
-    swap = want["volumeId"] != id or call.version < UPDATES
+    swap = want["volumeId"] != id or not call.at(Gate.ATTACHMENT_UPDATES)
     same = {name: want[name] for name in ("device", "tag", "serverId", "id") if name in want}
     volume_attachments.update(call, call.target, id, want["volumeId"] if swap else None, same=same,
                               delete_on_termination=want.get("delete_on_termination"))
@@ -93,7 +92,7 @@ def _row(method: str, handler: Any, verb: str, use: Any, path: str = PATH, **mor
 
 
 OPERATIONS = (
-    _row("GET", index, "list", volume_attachments.index, query=_PAGE, strict=STRICT),
+    _row("GET", index, "list", volume_attachments.index, query=_PAGE, strict=75),
     _row("POST", create, "create", volume_attachments.attach, body=Wrapped("volumeAttachment", CREATE)),
     _row("GET", show, "show", volume_attachments.show, PATH + "/{id}"),
     _row("PUT", update, "update", volume_attachments.update, PATH + "/{id}", body=Wrapped("volumeAttachment", UPDATE),
