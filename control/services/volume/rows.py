@@ -62,8 +62,7 @@ def wrong_status(table: Table, row: RowMapping, statuses: Sequence[str]) -> Magn
     """It is in no state for this."""
     noun = NOUNS[table.name]
     return InvalidRequest(f"Invalid {noun.lower()}: {noun} {row['id']} status must be {' or '.join(statuses)}, but "
-                          "current "
-                 f"status is: {row['status']}.")
+                          f"current status is: {row['status']}.")
 
 
 def document(text: str | None) -> Any:

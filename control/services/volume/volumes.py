@@ -97,8 +97,7 @@ def begin_extend(connection: Connection, row: RowMapping, size: int, in_use: boo
         raise wrong_status(volumes, row, statuses)
     if size <= row["size"]:
         raise InvalidRequest(f"Invalid input received: New size for extend must be greater than current size. "
-                             "(current: "
-                    f"{row['size']}, extended: {size}).")
+                             f"(current: {row['size']}, extended: {size}).")
     within(connection, row["project_id"], gigabytes=size - row["size"])
     asked(connection, volumes, row, "extend", statuses, status="extending", new_size=size,
           previous_status=row["status"])
