@@ -40,7 +40,7 @@ class Servers(Driver):
     """Servers of the project."""
 
     kind = Server
-    absent = {**server_view.CONSTANT, "personality": None}
+    host_only = {**server_view.CONSTANT, "personality": None}
 
     def __init__(self) -> None:
         self.more = {"console": {"GET": self.console}}
@@ -134,7 +134,7 @@ class Servers(Driver):
         """The host's agent is asked; see ``server_dry_run``."""
         return server_dry_run.predicted(caller, list(server_plan.plan(want, have)), want, have)
 
-    def possible(self, caller: Caller, want: Document, have: Document | None) -> None:
+    def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
         """A new server is checked when its host is predicted; one in the place of *have* here."""
         if have is not None and not want["_assumed"]:
             freed = {nic["address"] for nic in have["networks"]}
@@ -142,7 +142,7 @@ class Servers(Driver):
             row = server_create.row_to_be(caller, wanted, find(caller, have["id"]).row)
             predicted_host(caller, row, have["flavor"])
 
-    def possible_change(self, caller: Caller, want: Document, have: Document) -> None:
+    def check_change(self, caller: Caller, want: Document, have: Document) -> None:
         """Raises what one of the actions would be refused for, before the first of them is asked for."""
         acts = list(server_plan.plan(want, have))
         asked = {act.do for act in acts}
