@@ -38,27 +38,27 @@ class Attached(Driver):
         server, colon, what = key.partition(":")
         if not colon or not server or not what:
             raise InvalidField("key", f"must be SERVER:{self.other.upper()}, each a name or a uuid", key)
-        found: Document = self.kind.check({"server": server, **self.says(what), **want}, partial=True)
-        for name, only in self.absent.items():
+        found: Document = self.kind.check({"server": server, **self.from_key(what), **want}, partial=True)
+        for name, only in self.host_only.items():
             if name in found and found[name] != only:
                 raise InvalidField(name, f"in a cloud it is {only!r}", found[name])
         return found
 
-    def says(self, what: str) -> Document:
+    def from_key(self, what: str) -> Document:
         """What the second half of the key gives."""
         return {self.other: what}
 
-    def of(self, caller: Caller, rows: Sequence[Any]) -> list[Document]:
+    def of_servers(self, caller: Caller, rows: Sequence[Any]) -> list[Document]:
         """Those of servers."""
         raise NotImplementedError
 
-    def fits(self, caller: Caller, one: Document, what: str) -> bool:
+    def is_meant(self, caller: Caller, one: Document, what: str) -> bool:
         """Whether *what* means this one."""
         raise NotImplementedError
 
     def every(self, caller: Caller) -> list[Document]:
         """Of all servers of the project."""
-        return self.of(caller, SERVERS.rows(caller))
+        return self.of_servers(caller, SERVERS.rows(caller))
 
     def find(self, caller: Caller, key: str) -> Document | None:
         """By SERVER:WHAT, or by uuid."""
@@ -66,8 +66,8 @@ class Attached(Driver):
         if not colon:
             return next((one for one in self.every(caller) if one["id"] == key), None)
         row = SERVERS.row(caller, server)
-        found = [] if row is None else self.of(caller, [row])
-        return next((one for one in found if self.fits(caller, one, what)), None)
+        found = [] if row is None else self.of_servers(caller, [row])
+        return next((one for one in found if self.is_meant(caller, one, what)), None)
 
     def server(self, caller: Caller, name: str) -> str:
         """The uuid of the server; its name where a dry run may assume it."""
@@ -82,11 +82,11 @@ class VolumeAttachments(Attached):
     """volume_attachment."""
 
     kind, other = VolumeAttachment, "volume"
-    absent = {"bus": "virtio", "readonly": False, "boot_index": None, "origin": None}
+    host_only = {"bus": "virtio", "readonly": False, "boot_index": None, "origin": None}
     making = (Step("attach", "attach the volume"),)
     removing = (Step("detach", "detach the volume"),)
 
-    def of(self, caller: Caller, rows: Sequence[Any]) -> list[Document]:
+    def of_servers(self, caller: Caller, rows: Sequence[Any]) -> list[Document]:
         """The rows' volumes."""
         held = [(row, one) for row in rows for one in orjson.loads(row.volumes)]
         names = VOLUMES.names(caller) if held else {}
@@ -99,7 +99,7 @@ class VolumeAttachments(Attached):
             "fault": None, "created_at": stamp(row.created_at), "updated_at": stamp(row.updated_at)}
             for row, one in held]
 
-    def fits(self, caller: Caller, one: Document, what: str) -> bool:
+    def is_meant(self, caller: Caller, one: Document, what: str) -> bool:
         """By uuid or name of the volume."""
         return what in (one["volume"], one["volume_name"])
 
@@ -117,7 +117,7 @@ class VolumeAttachments(Attached):
         device = (want.get("device") or (have or {}).get("device") or "").rpartition("/")[2]
         return {**want, "device": device or None, "name": f"{want['server']}:{want['volume']}"}
 
-    def possible(self, caller: Caller, want: Document, have: Document | None) -> None:
+    def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
         """The device name is free, since the Compute API would give another; the volume is, and is no root disk."""
         row = SERVERS.row(caller, want["server"])
         if row is None:
@@ -137,7 +137,7 @@ class VolumeAttachments(Attached):
 
     def make(self, caller: Caller, want: Document, operation: Operation) -> None:
         """Attach it, and wait until the server has it."""
-        self.possible(caller, want, None)
+        self.check_make(caller, want, None)
         request_id = f"req-{uuid.uuid4()}"
         volume_attachments.attach(
             caller.under(request_id), find(caller, want["server"]), want["volume"],
@@ -161,14 +161,14 @@ class InterfaceAttachments(Attached):
     """interface_attachment."""
 
     kind, other = InterfaceAttachment, "network"
-    absent = {"bridge": None, "model": "virtio"}
+    host_only = {"bridge": None, "model": "virtio"}
     making = removing = (Step("plug", "change the NICs"), Step("define", "define the domain"))
 
-    def says(self, what: str) -> Document:
+    def from_key(self, what: str) -> Document:
         """A MAC address or a network."""
         return {"mac": what.lower()} if what.count(":") == 5 else {"network": what}
 
-    def of(self, caller: Caller, rows: Sequence[Any]) -> list[Document]:
+    def of_servers(self, caller: Caller, rows: Sequence[Any]) -> list[Document]:
         """The rows' NICs."""
         return [self._nic(row, nic) for row in rows for nic in orjson.loads(row.interfaces)]
 
@@ -182,7 +182,7 @@ class InterfaceAttachments(Attached):
             "addresses": [{"addr": one, "version": 6 if ":" in one else 4, "mac": nic["mac"], "source": "network"}
                           for one in addresses]}
 
-    def fits(self, caller: Caller, one: Document, what: str) -> bool:
+    def is_meant(self, caller: Caller, one: Document, what: str) -> bool:
         """By MAC address, or name or uuid of the network."""
         return what.lower() == one["mac"] or what in (one["network"], one["_network"])
 

@@ -49,9 +49,9 @@ class Driver:
     #: Whether a new one may be given a uuid. Else its service draws it, and a uuid that nothing has makes none.
     takes_id = True
     #: Whether one that was removed can be made again as it was: it holds nothing but its document.
-    plain = False
+    only_a_document = False
     #: Fields that the cloud has no place for, with the only value that may be given.
-    absent: Mapping[str, Any] = {}
+    host_only: Mapping[str, Any] = {}
     #: What a new one says of itself.
     new: Mapping[str, Any] = {}
     #: The steps of making and of removing one, besides writing it down.
@@ -97,7 +97,7 @@ class Driver:
     def given(self, key: str, want: Document) -> Document:
         """*want* checked, with what *key* says. Raises ``InvalidField``, also for what only a single host can have."""
         found = given_by(self.kind, key, want)
-        for name, only in self.absent.items():
+        for name, only in self.host_only.items():
             if name in found and found[name] != only:
                 raise InvalidField(name, f"is a matter of single hosts; in a cloud it is {only!r}", found[name])
         return found
@@ -107,14 +107,14 @@ class Driver:
         what cannot be; ``reconcile.missing`` says which reference a dry run may assume."""
         return want
 
-    def possible(self, caller: Caller, want: Document, have: Document | None) -> None:
+    def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
         """Whether *want* can be made, in the place of *have* where there is one, which is removed before. Raises what
         the service would refuse; changes nothing."""
 
-    def possible_change(self, caller: Caller, want: Document, have: Document) -> None:
+    def check_change(self, caller: Caller, want: Document, have: Document) -> None:
         """Whether *have* can be changed into *want*. Raises what would be refused; changes nothing."""
 
-    def sound(self, caller: Caller, have: Document, operation: Operation | None) -> Document:
+    def wait_until_usable(self, caller: Caller, have: Document, operation: Operation | None) -> Document:
         """*have*, when it can be relied on; what is being made is waited for (not in a dry run, without *operation*).
         Raises ``Conflict``."""
         return have
@@ -153,13 +153,13 @@ class Driver:
         raise NotImplementedError
 
     def recreate(self, caller: Caller, have: Document, want: Document, operation: Operation) -> str | None:
-        """Remove it and make it as wanted. Where that fails, one that is ``plain`` is made again as it was."""
+        """Remove it and make it as wanted. Where that fails, one that is only a document is made again as it was."""
         defaults = self.kind.defaults()
         self.remove(caller, have, operation)
         try:
             return self.make(caller, {**defaults, **want}, operation)
         except MagnetarError as error:
-            if not self.plain:
+            if not self.only_a_document:
                 raise
             old = {**defaults, **have}
             self.make(caller, old if self.takes_id else {n: v for n, v in old.items() if n != "id"}, operation)
@@ -224,7 +224,7 @@ class Change(reconcile.Change):
         want = self._complete(wanted, None)
         steps = [recorded(self.kind, want.get("name", "")), *driver.plan(want, None)]
         if self.dry_run:
-            driver.possible(self.caller, want, None)
+            driver.check_make(self.caller, want, None)
             shown = driver.public(driver.predicted(self.caller, want, None))
         else:
             shown = self._shown(driver.make(self.caller, want, self.operation) or str(want.get("id") or want["name"]))
@@ -236,13 +236,13 @@ class Change(reconcile.Change):
 
     def _change(self, have: Document, want: Document, *, rebuild: bool) -> Result:
         driver = self.driver
-        have = driver.sound(self.caller, have, None if self.dry_run else self.operation)
+        have = driver.wait_until_usable(self.caller, have, None if self.dry_run else self.operation)
         names = [name for name in compared(self.kind) if name in want and want.get(name) != have.get(name)]
         allowed = {**have, **self.allowed(rebuild)}
         planned = list(driver.plan(want, allowed))
         if not names and not planned:
             return self.result([], [], driver.public(have))
-        driver.possible_change(self.caller, want, allowed)
+        driver.check_change(self.caller, want, allowed)
         changes = self._difference(have, want)
         if self.dry_run:
             with check_mode(True, self.warnings):
@@ -255,7 +255,7 @@ class Change(reconcile.Change):
 
     def _recreate(self, have: Document, want: Document) -> Result:
         driver = self.driver
-        driver.possible(self.caller, want, have)
+        driver.check_make(self.caller, want, have)
         gone = list(driver.plan(None, have)) or [forgotten(self.kind, have["name"])]
         steps = [*gone, recorded(self.kind, str(want.get("name", have["name"]))), *driver.plan(want, None)]
         changes = self._difference(have, want)

@@ -30,7 +30,7 @@ class Flavors(Driver):
     """Seen by everybody; private ones by projects that have access."""
 
     kind = Flavor
-    plain = True
+    only_a_document = True
 
     def every(self, caller: Caller) -> list[Document]:
         """All that the caller may see; for administrators the private ones too."""

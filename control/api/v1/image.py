@@ -44,7 +44,7 @@ class Images(Driver):
     """Own ones are meant before others of the same name."""
 
     kind = Image
-    absent = {"kernel": None, "ramdisk": None, "cmdline": None}
+    host_only = {"kernel": None, "ramdisk": None, "cmdline": None}
     new = {"status": "queued"}
 
     def __init__(self) -> None:

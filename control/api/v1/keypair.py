@@ -38,8 +38,8 @@ class Keypairs(Driver):
     """Nova's have no uuid: the one that is shown follows from user and name."""
 
     kind = Keypair
-    takes_id, plain = False, True
-    absent = {"description": ""}
+    takes_id, only_a_document = False, True
+    host_only = {"description": ""}
 
     def every(self, caller: Caller) -> list[Document]:
         """All of the user."""

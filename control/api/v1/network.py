@@ -45,8 +45,8 @@ class Networks(Driver):
     """The project's, and shared ones."""
 
     kind = Network
-    takes_id, plain = False, True
-    absent = {"domain": None}
+    takes_id, only_a_document = False, True
+    host_only = {"domain": None}
     making = (Step("make", "have hosts make it when they need it"),)
     removing = (Step("remove", "have hosts remove it"),)
 
@@ -87,7 +87,7 @@ class Networks(Driver):
             addresses.span(want, net)
         return want
 
-    def possible(self, caller: Caller, want: Document, have: Document | None) -> None:
+    def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
         """The caller may have it so, its addresses are free, and no server is on *have*."""
         if (want["mode"] != "nat" or want.get("bridge")) and not caller.context.is_admin:
             raise Forbidden(f"A network of mode {want['mode']} is made by administrators of the cloud. Use mode nat.")

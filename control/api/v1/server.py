@@ -40,7 +40,7 @@ class Servers(Driver):
     """Servers of the project."""
 
     kind = Server
-    absent = {**server_view.CONSTANT, "personality": None}
+    host_only = {**server_view.CONSTANT, "personality": None}
 
     def __init__(self) -> None:
         self.more = {"console": {"GET": self.console}}
@@ -134,7 +134,7 @@ class Servers(Driver):
         """The host's agent is asked; see ``server_dry_run``."""
         return server_dry_run.predicted(caller, list(server_plan.plan(want, have)), want, have)
 
-    def possible(self, caller: Caller, want: Document, have: Document | None) -> None:
+    def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
         """A new server is checked when its host is predicted; one in the place of *have* here."""
         if have is not None and not want["_assumed"]:
             freed = {nic["address"] for nic in have["networks"]}
@@ -142,16 +142,17 @@ class Servers(Driver):
             row = server_create.row_to_be(caller, wanted, find(caller, have["id"]).row)
             predicted_host(caller, row, have["flavor"])
 
-    def possible_change(self, caller: Caller, want: Document, have: Document) -> None:
+    def check_change(self, caller: Caller, want: Document, have: Document) -> None:
         """Raises what one of the actions would be refused for, before the first of them is asked for."""
-        acts = list(server_plan.plan(want, have))
-        asked = {act.do for act in acts}
+        actions = list(server_plan.plan(want, have))
+        asked = {action.key for action in actions}
         if have.get("rebuild"):
             rebuild_of(want, have)
         if "migrate" in asked and caller.cloud.hosts.get(want["host"]) is None:
             raise Conflict(f"There is no host {want['host']!r} in this cloud. Hosts are listed by hypervisor_info.")
         own = {nic["address"] for nic in have["networks"]}
-        nics = [network_of(act.args["wish"], act.args["at"], own) for act in acts if act.do == "attach_interface"]
+        added = [action.args for action in actions if action.key == "attach_interface"]
+        nics = [network_of(one["wish"], one["at"], own) for one in added]
         nics = [nic for nic in nics if nic["uuid"]]  # others are networks that a dry run assumes
         if "resize" in asked and want["flavor"]["vcpus"]:  # else a dry run assumes the flavor
             server_plan.shrinks(have, want)
@@ -201,9 +202,9 @@ class Servers(Driver):
         if row.vm_state == power.ERROR:
             raise self.unmade(caller, row, operation)
         have = self.seen(caller, row)
-        actions = ServerActions(caller, row.id, operation)
-        for act in server_plan.powers(want, have, have["power"]):  # a new server runs
-            actions.do(act)
+        server = ServerActions(caller, row.id, operation)
+        for action in server_plan.powers(want, have, have["power"]):  # a new server runs
+            server.do(action)
         return str(row.id)
 
     def unmade(self, caller: Caller, row: Any, operation: Operation) -> MagnetarError:
@@ -214,10 +215,10 @@ class Servers(Driver):
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
         """One action after the other, each to its end."""
-        actions = ServerActions(caller, have["id"], operation)
+        server = ServerActions(caller, have["id"], operation)
         rebuild = rebuild_of(want, have) if have.get("rebuild") else None
-        for act in server_plan.plan(want, have):
-            actions.do(act._replace(args={"rebuild": rebuild}) if act.do == "rebuild" else act)
+        for action in server_plan.plan(want, have):
+            server.do(action._replace(args={"rebuild": rebuild}) if action.key == "rebuild" else action)
         if settled(caller, have["id"], operation) is None:
             raise NotFound(f"Server {have['name']!r} was removed in the meantime.", kind="server", key=have["id"])
 

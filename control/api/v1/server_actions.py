@@ -21,7 +21,7 @@ from magnetar_core.power import BUILDING
 from magnetar_core.reconcile import Document
 
 from .operations import Operation
-from .server_plan import Act
+from .server_plan import PlannedAction
 
 #: Seconds between two looks when nobody rings, and after which waiting for a server ends.
 LOOK, LIMIT = 0.1, 3600.0
@@ -65,10 +65,10 @@ class ServerActions:
     def __init__(self, caller: Caller, id: str, operation: Operation) -> None:
         self.caller, self.id, self.operation = caller, id, operation
 
-    def do(self, act: Act) -> None:
+    def do(self, action: PlannedAction) -> None:
         """Have it done, to its end. Raises what the API refuses, or ``Failed``."""
-        self.operation.advance(act.do)
-        DO[act.do](self, dict(act.args))
+        self.operation.advance(action.key)
+        DO[action.key](self, dict(action.args))
 
     def request(self, key: str) -> str:
         """The request id under which *key* is asked: the caller's, unless that has asked for it before."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Which server actions are asked for, and in which order, so that a server is as wanted. Pure.
 
-An ``Act`` is one call of a use case (``do``, ``args``), with the verbs of the agent that it leads to (``verbs``). The
-agent plans its own part: these verbs are what an answer says of acts whose turn comes after another has changed the
-server, and of a host that does not answer; see ``server_dry_run``.
+Each action leads to steps of the agent (``verbs``), which an answer shows. In a dry run the agent is asked for them;
+those here are of actions whose turn comes after another has changed the server, and of a host that does not answer. See
+``server_dry_run``.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ TEXT = {
     "confirm": "keep the new flavor", "migrate": "move it to another host"}
 
 
-class Act(NamedTuple):
-    """One thing to ask for."""
+class PlannedAction(NamedTuple):
+    """One call of a use case: a key of ``server_actions.DO``, the verbs of the agent that it leads to, and *args*."""
 
-    do: str
+    key: str
     verbs: tuple[str, ...] = ()
     args: Mapping[str, Any] = {}
 
 
-def steps(acts: Sequence[Act]) -> list[Step]:
-    """The steps of *acts*."""
-    return [step(verb) for act in acts for verb in act.verbs]
+def steps(actions: Sequence[PlannedAction]) -> list[Step]:
+    """The steps of *actions*."""
+    return [step(verb) for action in actions for verb in action.verbs]
 
 
 def step(verb: str) -> Step:
@@ -74,14 +74,14 @@ def removing(have: Document) -> Iterator[Step]:
     yield step("erase")
 
 
-def plan(want: Document, have: Document) -> Iterator[Act]:
-    """Yield the acts from *have* to *want*. *have* also says what the caller allows or asks for: ``allow_reboot``,
+def plan(want: Document, have: Document) -> Iterator[PlannedAction]:
+    """Yield the actions from *have* to *want*. *have* also says what the caller allows or asks for: ``allow_reboot``,
     ``rebuild``. Raises ``Conflict`` where there is no way that loses nothing."""
     rebuild, plugs = have.get("rebuild"), _plugs(want, have)
     yield from _told(want, have)
     power, rescued = have["power"], have["rescue"] is not None
     if rescued and want["rescue"] is None:
-        yield Act("unrescue", ("stop", "define", "unrescue", "start"))
+        yield PlannedAction("unrescue", ("stop", "define", "unrescue", "start"))
         power, rescued = RUNNING, False
     resize = resizes(want, have)
     if rescued and (resize or rebuild or plugs or power != want["power"]):
@@ -90,39 +90,39 @@ def plan(want: Document, have: Document) -> Iterator[Act]:
         power = yield from _resize(want, have, power)
     if rebuild:
         power = yield from _started(power)
-        yield Act("rebuild", _rebuilding(want, power))
+        yield PlannedAction("rebuild", _rebuilding(want, power))
     if plugs and power == SUSPENDED:
         raise Conflict(f"networks: cannot change while server {want['name']!r} is suspended. Start or stop it first.",
                        fields=["networks"])
     yield from plugs
     if want["rescue"] is not None and not rescued:
         power = yield from _started(power)
-        yield Act("rescue", (*(("stop",) if power == RUNNING else ()), "rescue", "define", "start"),
+        yield PlannedAction("rescue", (*(("stop",) if power == RUNNING else ()), "rescue", "define", "start"),
                   {"image": (want["rescue"] or {}).get("image")})
         power = RUNNING
     yield from powers(want, have, power)
     if want.get("host") and want["host"] != have["_host"]:
-        yield Act("migrate", ("migrate",), {"host": want["host"], "power": want["power"]})
+        yield PlannedAction("migrate", ("migrate",), {"host": want["host"], "power": want["power"]})
 
 
-def _told(want: Document, have: Document) -> Iterator[Act]:
+def _told(want: Document, have: Document) -> Iterator[PlannedAction]:
     """What needs no change of the guest, and a resize that waits for a word."""
     told = {name: want[name] for name in ("name", "description") if want[name] != have[name]}
     if told:
-        yield Act("update", ("define",), told)
+        yield PlannedAction("update", ("define",), told)
     for name in ("metadata", "tags"):
         if want[name] != have[name] and not (have.get("rebuild") and name == "metadata"):
-            yield Act(name, (), {"value": want[name]})
+            yield PlannedAction(name, (), {"value": want[name]})
     if have["_vm_state"] == "resized":
-        yield Act("confirmResize", ("confirm",))
+        yield PlannedAction("confirmResize", ("confirm",))
 
 
-def _to(power: str, target: str) -> Iterator[Act]:
-    """The acts from one power state to another."""
-    yield from (Act(key, (verb,)) for key, verb in actions_between(power, target))
+def _to(power: str, target: str) -> Iterator[PlannedAction]:
+    """The actions from one power state to another."""
+    yield from (PlannedAction(key, (verb,)) for key, verb in actions_between(power, target))
 
 
-def _started(power: str) -> Generator[Act, None, str]:
+def _started(power: str) -> Generator[PlannedAction, None, str]:
     """Have a paused or suspended guest run; returns the power state then."""
     if power not in (PAUSED, SUSPENDED):
         return power
@@ -130,7 +130,7 @@ def _started(power: str) -> Generator[Act, None, str]:
     return RUNNING
 
 
-def _resize(want: Document, have: Document, power: str) -> Generator[Act, None, str]:
+def _resize(want: Document, have: Document, power: str) -> Generator[PlannedAction, None, str]:
     """Another flavor; returns the power state then."""
     if power != OFF and want["power"] != OFF and not have.get("allow_reboot"):
         raise Conflict(f"flavor: can change only while server {want['name']!r} is off, and it is {power}. Stop it "
@@ -138,14 +138,14 @@ def _resize(want: Document, have: Document, power: str) -> Generator[Act, None, 
                        "and started again.", fields=["flavor"])
     target = OFF if OFF in (want["power"], power) else RUNNING
     yield from _to(power, target)
-    yield Act("resize", _resizing(want, have, target), {"flavor": want["_flavor"]})
+    yield PlannedAction("resize", _resizing(want, have, target), {"flavor": want["_flavor"]})
     return target
 
 
-def powers(want: Document, have: Document, power: str) -> Iterator[Act]:
-    """The acts from *power* to the power state that is wanted; a server in error is rebooted."""
+def powers(want: Document, have: Document, power: str) -> Iterator[PlannedAction]:
+    """The actions from *power* to the power state that is wanted; a server in error is rebooted."""
     if have["_vm_state"] == "error" and want["power"] == RUNNING and power != RUNNING:
-        yield Act("reboot", ("start",), {"type": "HARD"})
+        yield PlannedAction("reboot", ("start",), {"type": "HARD"})
     else:
         yield from _to(power, want["power"])
 
@@ -197,8 +197,8 @@ def nics_fit(wishes: list[Document], nics: list[Document]) -> tuple[list[Documen
     return left, more
 
 
-def _plugs(want: Document, have: Document) -> list[Act]:
+def _plugs(want: Document, have: Document) -> list[PlannedAction]:
     left, more = nics_fit(want["networks"], have["networks"])
-    found = [Act("detach_interface", (), {"port": nic["_port"]}) for nic in left]
-    found += [Act("attach_interface", (), {"wish": wish, "at": at}) for at, wish in enumerate(more)]
-    return [act._replace(verbs=("plug",)) if not at else act for at, act in enumerate(found)]
+    found = [PlannedAction("detach_interface", (), {"port": nic["_port"]}) for nic in left]
+    found += [PlannedAction("attach_interface", (), {"wish": wish, "at": at}) for at, wish in enumerate(more)]
+    return [action._replace(verbs=("plug",)) if not at else action for at, action in enumerate(found)]

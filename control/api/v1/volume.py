@@ -80,11 +80,11 @@ class Stored(Driver):
                             uuids=[str(one["id"]) for one in found])
         return found[0] if found else None
 
-    def sound(self, caller: Caller, have: Document, operation: Operation | None) -> Document:
+    def wait_until_usable(self, caller: Caller, have: Document, operation: Operation | None) -> Document:
         """What somebody else makes is waited for. What is in error, or being removed, is no answer to a wish."""
         word, name, id = have["_status"], f"{self.kind.noun} {have['name']!r}", str(have["id"])
         if word in MAKING and operation:
-            self.ready(caller, id, operation)
+            self.wait_until_ready(caller, id, operation)
             return self.one(caller, id)
         if word == "deleting":
             raise Conflict(f"The {name} is being removed. Wait until it is gone, then repeat the call.")
@@ -94,7 +94,7 @@ class Stored(Driver):
                            "its status.")
         return have
 
-    def room(self, caller: Caller, size: int, have: Document | None) -> None:
+    def check_quota(self, caller: Caller, size: int, have: Document | None) -> None:
         """Whether the project may have another of so many GiB, when *have* is gone. Raises ``Conflict``."""
         limits, usage = caller.cloud.services.volume.quotas(caller.project)
         for (name, word), more in ((self.counted, int(have is None)),
@@ -115,7 +115,7 @@ class Stored(Driver):
             raise InvalidField(field, f"must be {' or '.join(statuses)}, and is {found['status']}", id)
         return found
 
-    def ready(self, caller: Caller, id: str, operation: Operation) -> None:
+    def wait_until_ready(self, caller: Caller, id: str, operation: Operation) -> None:
         """Wait until nothing is done to it any more. Raises ``Conflict`` when it is in error then."""
         deadline = time.monotonic() + LIMIT
         while (status := self._status(caller, id)) not in ("available", "in-use"):
@@ -126,10 +126,10 @@ class Stored(Driver):
                 raise TimedOut(f"The {self.kind.noun} {id} is still {status}.")
             time.sleep(LOOK)
 
-    def made(self, caller: Caller, id: str, operation: Operation) -> None:
+    def wait_until_made(self, caller: Caller, id: str, operation: Operation) -> None:
         """Wait until it is made; nothing is left of one that could not be."""
         try:
-            self.ready(caller, id, operation)
+            self.wait_until_ready(caller, id, operation)
         except Conflict:
             with contextlib.suppress(MagnetarError):
                 self.store(caller).delete(caller.context, id)
@@ -147,7 +147,7 @@ class Stored(Driver):
         except NotFound:
             return None
 
-    def told(self, caller: Caller, have: Document, want: Document, names: list[str]) -> None:
+    def update(self, caller: Caller, have: Document, want: Document, names: list[str]) -> None:
         """Name, description, metadata."""
         values = {name: want[name] for name in names if name in ("name", "description", "metadata")}
         if values:
@@ -209,10 +209,10 @@ class Volumes(Stored):
                            fields=["size"])
         return want
 
-    def possible(self, caller: Caller, want: Document, have: Document | None) -> None:
+    def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
         """Its source is there and fits, its pool exists, and *have* can go."""
         if have:
-            self._may_go(caller, have)
+            self._check_removable(caller, have)
         size, least = want.get("size") or 0, 0
         for field, statuses in SOURCES:
             given = want.get(field)
@@ -233,9 +233,9 @@ class Volumes(Stored):
         assumed = any(want.get(field) and not is_uuid(want[field]) for field, _statuses in SOURCES)
         if not size and not assumed:
             raise InvalidField("size", "is required to make a volume that is no copy of another")
-        self.room(caller, size, have)
+        self.check_quota(caller, size, have)
 
-    def _may_go(self, caller: Caller, have: Document) -> None:
+    def _check_removable(self, caller: Caller, have: Document) -> None:
         users = sorted(one["server"] for one in have["attachments"])
         if users:
             raise Conflict(f"Volume {have['name']!r} is attached to server {', '.join(users)}. Detach it first, then "
@@ -243,7 +243,7 @@ class Volumes(Stored):
         if have["_status"] != "available" and "error" not in have["_status"]:
             raise Conflict(f"Volume {have['name']!r} is {have['_status']}. Wait until it is available, then repeat the "
                            "call.")
-        if SNAPSHOTS.of(caller, have["id"]):
+        if SNAPSHOTS.of_volume(caller, have["id"]):
             raise Conflict(f"Volume {have['name']!r} has snapshots, and cannot go before them. Remove them first, then "
                            "make it anew.")
 
@@ -256,7 +256,7 @@ class Volumes(Stored):
                   "volume_type": None if want["pool"] == "default" else want["pool"]}
         made = caller.cloud.services.volume.create(caller.context, want.get("size") or 0, **{
             name: value for name, value in wanted.items() if value})
-        self.made(caller, made["id"], operation)
+        self.wait_until_made(caller, made["id"], operation)
         return str(made["id"])
 
     def plan(self, want: Document | None, have: Document | None) -> Iterator[Step]:
@@ -267,11 +267,11 @@ class Volumes(Stored):
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
         """What it is called, and more room."""
-        self.told(caller, have, want, names)
+        self.update(caller, have, want, names)
         if "size" in names:
             caller.cloud.services.volume.act(caller.context, have["id"], actions.extend, new_size=want["size"],
                                              in_use=True)
-            self.ready(caller, str(have["id"]), operation)
+            self.wait_until_ready(caller, str(have["id"]), operation)
             if self.one(caller, str(have["id"]))["size"] < want["size"]:
                 raise Conflict(f"Volume {have['name']!r} did not grow: {self.why(caller, str(have['id']))}")
 
@@ -296,7 +296,7 @@ class Snapshots(Stored):
                 "status": one["status"] if one["status"] in ("creating", "available") else "error",
                 "_status": one["status"]}
 
-    def of(self, caller: Caller, volume: str) -> list[Document]:
+    def of_volume(self, caller: Caller, volume: str) -> list[Document]:
         """Those of a volume."""
         return self._listed(caller, volume_id=volume)
 
@@ -308,11 +308,11 @@ class Snapshots(Stored):
             missing(InvalidField("volume", f"there is no volume {given!r} that you may use"), "volume", given)
         return {**want, "volume": found["id"] if found else given}
 
-    def possible(self, caller: Caller, want: Document, have: Document | None) -> None:
+    def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
         """The volume is there, and may have one more."""
         if is_uuid(want["volume"]):  # else a dry run assumes it
             volume = self.source(caller, "volume", want["volume"], ("available", "in-use"))
-            self.room(caller, volume["size"], have)
+            self.check_quota(caller, volume["size"], have)
 
     def make(self, caller: Caller, want: Document, operation: Operation) -> str:
         """Take it, of a volume in use too."""
@@ -320,12 +320,12 @@ class Snapshots(Stored):
         made = caller.cloud.services.volume.create_snapshot(
             caller.context, want["volume"], name=want["name"], description=want["description"],
             metadata=want["metadata"])
-        self.made(caller, made["id"], operation)
+        self.wait_until_made(caller, made["id"], operation)
         return str(made["id"])
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
         """What it is called."""
-        self.told(caller, have, want, names)
+        self.update(caller, have, want, names)
 
 
 def _gib(image: Mapping[str, Any]) -> int:

@@ -8,7 +8,7 @@ import pytest
 
 from magnetar_control.api.image import application
 from magnetar_control.api.nova.versions import NEWEST
-from magnetar_control.api.v1 import Native
+from magnetar_control.api.v1 import V1Application
 from magnetar_control.services.image import Embedded as Images
 from magnetar_control.web.asgi import BODY_LIMIT, Server
 from tests.unit.control.serving import authenticate
@@ -19,7 +19,7 @@ LARGE = 10 << 20
 @pytest.fixture
 def server(small, tmp_path):
     mounts = {"": small.application, "/image": application(Images(small.api, tmp_path), authenticate)}
-    small.application.native = Native(small.cloud, mounts)
+    small.application.v1 = V1Application(small.cloud)
     return Server(mounts)
 
 

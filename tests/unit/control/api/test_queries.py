@@ -12,8 +12,7 @@ import orjson
 import pytest
 from sqlalchemy import insert, update
 
-from magnetar_control.api.v1 import Native
-from magnetar_control.api.volume import Application
+from magnetar_control.api.v1 import V1Application
 from magnetar_control.services.volume import Embedded
 from magnetar_control.services.volume.tables import volumes
 from magnetar_control.store import keypairs, server_groups
@@ -21,8 +20,6 @@ from magnetar_control.store.database import now
 from magnetar_control.store.tables import flavors, server_group_members, servers
 from magnetar_control.web import Request
 from magnetar_control.web.quick import Way
-
-from .compute import WHO
 
 IMAGE = "70a599e0-31e7-49b7-b260-868f441e862b"
 WANTED = {"server": {"name": "web", "flavorRef": "1", "imageRef": IMAGE, "networks": "none"}}
@@ -123,14 +120,11 @@ def test_reading_is_a_handful_of_queries(cloud):
 
 
 def test_more_attachments_are_not_more_queries(cloud):
-    """The native API's lists of what servers have: volumes are asked for all at once, and no image."""
+    """Lists of /v1 of what servers have: volumes are asked for all at once, and no image."""
     volume = Embedded(cloud.api, list, None, lambda _host, _image: None)
     cloud.cloud.services = dataclasses.replace(cloud.cloud.services, volume=volume)
 
-    def authenticate(request):
-        request.context = WHO[request.headers["x-auth-token"]]
-
-    native = Native(cloud.cloud, {"": cloud.application, "/volume": Application(volume, authenticate)})
+    v1 = V1Application(cloud.cloud)
 
     def more(count):
         for _at in range(count):
@@ -148,7 +142,7 @@ def test_more_attachments_are_not_more_queries(cloud):
     def listed(kind, count):
         warm(cloud)
         with cloud.counted() as seen:
-            answer = native.handle(Request("GET", f"/v1/{kind}", "", {"x-auth-token": "alice"}, b"", "http://cloud"))
+            answer = v1.handle(Request("GET", f"/v1/{kind}", "", {"x-auth-token": "alice"}, b"", "http://cloud"))
         found = orjson.loads(answer.body())[f"{kind}s"]
         assert len(found) == count and found[0].get("volume_name", "data") == "data", found
         return len(seen)
