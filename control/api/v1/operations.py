@@ -18,6 +18,7 @@ from typing import Any
 
 from magnetar_control.compute.caller import Caller
 from magnetar_control.store.database import now
+from magnetar_control.store.timeouts import statement_timeout
 from magnetar_core.errors import Cancelled, MagnetarError, NotFound
 
 from .errors import error_of
@@ -35,6 +36,7 @@ class Operation:
     def __init__(self, name: str, kind: str, key: str | None, caller: Caller) -> None:
         self.id, self.name, self.kind, self.key = str(uuid.uuid4()), name, kind, key
         self.request_id, self.project = caller.request_id, caller.project
+        self._timeout = caller.settings.cell_timeout
         context = caller.context
         self.caller = f"{context.user_name or context.user_id}@{context.project_name or caller.project}"
         self.status, self.phase = RUNNING, "waiting"
@@ -70,7 +72,8 @@ class Operation:
         """Do it; never raises."""
         try:
             self.check()
-            self.result, status = function(self), SUCCEEDED
+            with statement_timeout(self._timeout):
+                self.result, status = function(self), SUCCEEDED
         except Cancelled as error:
             self.error, status = error, CANCELLED
         except Exception as error:  # noqa: BLE001 - whatever fails is its outcome
