@@ -31,23 +31,11 @@ from magnetar_core.power import (
     verbs_between,
 )
 from magnetar_core.power import status as status_word
+from magnetar_core.server_steps import step
 
 if TYPE_CHECKING:
     from magnetar_agent.documents import Document
     from magnetar_agent.host import LocalHost
-
-
-#: The words of the steps, for people.
-TEXT = {
-    "disks": "make the disks", "drive": "write the config drive", "define": "define the domain",
-    "grow": "grow the root disk", "start": "start", "start_paused": "start, paused", "stop": "shut down",
-    "pause": "pause", "resume": "resume", "save": "suspend to disk", "destroy": "power off",
-    "undefine": "forget the domain", "free": "detach its volumes", "volumes": "make and attach volumes",
-    "plug": "change the NICs", "reserve": "have DHCP give its addresses", "release": "give its addresses back",
-    "erase": "remove the disks", "drop_swap": "remove the swap disk",
-    "grow_ephemeral": "grow the ephemeral disk", "discard": "drop the saved memory", "wipe": "remove the disks",
-    "rebuilt": "note that it is rebuilt", "rescue": "make the rescue disk", "unrescue": "remove the rescue disk",
-}
 
 
 def plan(want: Fields | None, have: Fields | None) -> Iterator[Step]:
@@ -60,7 +48,7 @@ def plan(want: Fields | None, have: Fields | None) -> Iterator[Step]:
     """
     for verb in _gone(have) if want is None else _there(want, have or NOTHING):
         args = {"networks": (have or NOTHING)["networks"]} if verb == "plug" else {}
-        yield Step(verb, TEXT[verb], **args)
+        yield step(verb, **args)
 
 
 NOTHING: Fields = {"power": MISSING, "todo": ("disk", "config.iso"), "lost": (), "root_bytes": 0}

@@ -77,6 +77,8 @@ def _wish(action: PlannedAction, want: Document, have: Document) -> Document | N
     if row is not None and row.want:
         return dict(row.want)
     running = {"power": "running"}
+    if action.key == "resize" and want["_assumed"]:  # nobody knows the sizes of the flavor yet
+        return None
     if action.key == "resize":
         sizes = {name: want["flavor"][name] for name in ("vcpus", "ram", "swap")}
         disks = {name: max(size, want["flavor"][name]) for name, size in have["_disks"].items()}

@@ -16,17 +16,7 @@ from magnetar_core.kinds import Server
 from magnetar_core.plan import Step
 from magnetar_core.power import LIVE, OFF, PAUSED, RUNNING, STEPS, SUSPENDED, actions_between
 from magnetar_core.reconcile import Document, recorded
-
-#: The words of the agent's steps.
-TEXT = {
-    "disks": "make the disks", "drive": "write the config drive",
-    "define": "define the domain",
-    "grow": "grow the root disk", "grow_ephemeral": "grow the ephemeral disk", "drop_swap": "remove the swap disk",
-    "start": "start", "stop": "shut down", "pause": "pause", "resume": "resume", "save": "suspend to disk",
-    "destroy": "power off", "undefine": "forget the domain", "free": "detach its volumes", "erase": "remove the disks",
-    "volumes": "make and attach volumes", "plug": "change the NICs", "wipe": "remove the disks",
-    "rebuilt": "note that it is rebuilt", "rescue": "make the rescue disk", "unrescue": "remove the rescue disk",
-    "confirm": "keep the new flavor", "migrate": "move it to another host"}
+from magnetar_core.server_steps import TEXT, step
 
 
 class PlannedAction(NamedTuple):
@@ -40,11 +30,6 @@ class PlannedAction(NamedTuple):
 def steps(actions: Sequence[PlannedAction]) -> list[Step]:
     """The steps of *actions*."""
     return [step(verb) for action in actions for verb in action.verbs]
-
-
-def step(verb: str) -> Step:
-    """A step of the agent."""
-    return Step(verb, TEXT[verb])
 
 
 def asked(keys: list[str], name: str) -> list[Step]:
