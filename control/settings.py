@@ -75,6 +75,9 @@ class Settings:
     builds_per_host: int = _doc("Builds on a host at once.", 10)
     live_migrations_per_host: int = _doc("Live migrations from a host at once.", 1)
     action_timeout: float = _doc("Seconds that a step on a host may take.", 3600.0)
+    specs_without_effect: typing.Literal["refuse", "warn"] = _doc(
+        "What becomes of a request for a server whose flavor or image has extra specs or properties that nothing here "
+        "acts on: refuse, or warn in the message of the server's action.", "refuse")
     allow_resize_to_same_host: bool = _doc(
         "Whether a resize weighs the server's own host like any other; otherwise it is taken only when no other fits.",
         False)
@@ -169,6 +172,11 @@ def make(values: dict[str, Any], source: str = "the settings") -> Settings:
 
 
 def _checked(name: str, value: Any, hint: Any, source: str) -> Any:
+    if typing.get_origin(hint) is typing.Literal:
+        if value not in typing.get_args(hint):
+            words = ", ".join(typing.get_args(hint))
+            raise InvalidSettings(f"{source}: {name} must be one of {words}, and is {value!r}.")
+        return value
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     kinds = tuple(typing.get_origin(kind) or kind for kind in kinds)
     if value is None and type(None) in kinds:
@@ -189,6 +197,7 @@ def describe() -> list[dict[str, str]]:
     rows = []
     for one in dataclasses.fields(Settings):
         default = one.default if one.default_factory is dataclasses.MISSING else one.default_factory()
-        rows.append({"name": one.name, "type": str(one.type), "default": "" if default is None else str(default),
+        choices = typing.get_args(typing.get_type_hints(Settings)[one.name]) if "Literal" in str(one.type) else ()
+        rows.append({"name": one.name, "type": " or ".join(choices) or str(one.type), "default": "" if default is None else str(default),
                      "doc": one.metadata["doc"]})
     return rows

@@ -18,6 +18,7 @@ from magnetar_core.errors import Conflict, InvalidRequest, MagnetarError
 from . import quotas
 from .block_devices import snapshots
 from .caller import Caller
+from .hardware import check_specs
 from .server_create import find_flavor, find_image, find_public_key, kept_of_image
 from .target import ServerUseCase, Target, enqueue, guard, note_done, of_server
 
@@ -55,7 +56,8 @@ def resize(caller: Caller, target: Target, flavor_id: str, disk_config: str | No
         raise InvalidRequest("Resize error: the disk of the new flavor is smaller than that of the old one."
                              if flavor["disk"] else "Resize to zero disk flavor is not allowed.")
     quotas.check_flavor(caller, old, flavor)
-    enqueue(caller, target, "resize", {"flavor": flavor, "disk_config": disk_config})
+    warning = check_specs(caller, flavor, None)
+    enqueue(caller, target, "resize", {"flavor": flavor, "disk_config": disk_config}, message=warning)
 
 
 def _on_volume(server: servers.Found) -> bool:
@@ -124,7 +126,7 @@ def rebuild(caller: Caller, target: Target, wanted: Rebuild) -> servers.Found:
         args["personality"] = wanted.files
     if "key_name" in wanted.columns:
         args["public_key"] = find_public_key(caller, wanted.columns["key_name"])
-    enqueue(caller, target, "rebuild", args, **columns)
+    enqueue(caller, target, "rebuild", args, message=check_specs(caller, None, image), **columns)
     found = servers.find(caller.cloud.store, server.id)
     return found[1] if found else server
 

@@ -23,6 +23,7 @@ from magnetar_core.errors import Conflict, InvalidField, InvalidRequest
 
 from . import block_devices, quotas
 from .caller import Caller, use_case
+from .hardware import check_specs, warning_of
 from .target import visible
 
 CREATE = rule_of("create")
@@ -97,6 +98,7 @@ class Prepared(NamedTuple):
     blocks: list[dict[str, Any]]
     networks: Sequence[Mapping[str, Any]]
     security_groups: list[str]
+    warning: str | None
 
 
 @use_case(CREATE)
@@ -107,7 +109,7 @@ def create(caller: Caller, wanted: NewServers) -> list[dict[str, Any]]:
     with caller.cloud.store.cell0.write() as connection:
         count = quotas.check_servers(caller, prepared.flavor, wanted.count, wanted.limit, bounds, connection)
         rows = rows_of(caller, prepared, count)
-        servers.make(connection, rows, caller.request_id)
+        servers.make(connection, rows, caller.request_id, prepared.warning)
         caller.cloud.store.cell0.ring(connection, servers.ACTIONS_BELL)
     return rows
 
@@ -134,7 +136,7 @@ def create_named(caller: Caller, row: dict[str, Any]) -> bool:
             return False
         if servers.find(store, row["id"]):
             raise Conflict(f"The uuid {row['id']} belongs to another server. Use another.", uuids=[row["id"]])
-        servers.make(connection, [row], caller.request_id)
+        servers.make(connection, [row], caller.request_id, warning_of(caller, row))
         store.cell0.ring(connection, servers.ACTIONS_BELL)
     return True
 
@@ -156,6 +158,7 @@ def prepare(caller: Caller, wanted: NewServers, instead_of: str | None = None) -
         raise InvalidRequest("min_count must be <= max_count")
     flavor = find_flavor(caller, wanted.flavor_id)
     image = find_image(caller, wanted.image_id, flavor)
+    warning = check_specs(caller, flavor, image)
     place = _place(caller, wanted)
     _check_group(caller, wanted.hints.get("group"))
     public_key = find_public_key(caller, wanted.key_name)
@@ -170,7 +173,7 @@ def prepare(caller: Caller, wanted: NewServers, instead_of: str | None = None) -
         limits = quotas.limits(caller)
         quotas.check_metadata(limits["metadata_items"], wanted.metadata)
         quotas.check_files(limits, wanted.files)
-    return Prepared(wanted, flavor, image, place, public_key, blocks, nics, groups)
+    return Prepared(wanted, flavor, image, place, public_key, blocks, nics, groups, warning)
 
 
 def _check_nics_of_many(networks: Sequence[Mapping[str, Any]]) -> None:

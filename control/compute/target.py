@@ -67,12 +67,13 @@ def check_unlocked(caller: Caller, server: servers.Found) -> None:
 
 
 def enqueue(caller: Caller, target: Target, key: str, args: Mapping[str, Any] | None = None,
-            also: Callable[[Connection], None] | None = None, **values: Any) -> None:
+            also: Callable[[Connection], None] | None = None, message: str | None = None, **values: Any) -> None:
     """Put the action *key* into the queue of the conductors; set the server's columns *values*, and write what *also*
-    writes, in the same transaction. Raises ``Conflict`` when the server has changed since it was read."""
+    writes, in the same transaction. *message*: of the action, a warning. Raises ``Conflict`` when the server has
+    changed since it was read."""
     with target.database.write() as connection:
         done = servers.ask(connection, target.row, key, caller.request_id, caller.context.user_id, caller.project,
-                           args, **values)
+                           args, message, **values)
         if done:
             if also:
                 also(connection)

@@ -238,8 +238,9 @@ def beat(database: Database, holder: str, numbers: Collection[int] | None = None
 
 def ended(connection: Connection, number: int, holder: str, state: str = "done", message: str | None = None) -> bool:
     """Mark the action as ended; ``False`` when another holder has it or it has ended already."""
-    done = connection.execute(_ENDED, {"number": number, "by": holder, "state": state, "message": message,
-                                       "lease_until": None, "updated_at": now()})
+    told = {} if message is None else {"message": message}  # a warning from when it was asked for stays
+    done = connection.execute(_ENDED, {"number": number, "by": holder, "state": state, "lease_until": None,
+                                       "updated_at": now(), **told})
     return done.rowcount == 1
 
 

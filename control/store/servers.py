@@ -172,8 +172,9 @@ def _returning(statement: Update) -> ReturningUpdate[Any]:
 
 
 def ask(connection: Connection, server: Found, key: str, request_id: str, user_id: str, project_id: str,
-        args: Mapping[str, Any] | None = None, **values: Any) -> bool:
-    """Ask for the action *key*: insert the action and set the task_state with *values*, in one transaction.
+        args: Mapping[str, Any] | None = None, message: str | None = None, **values: Any) -> bool:
+    """Ask for the action *key*: insert the action and set the task_state with *values*, in one transaction. *message*:
+    of the action, a warning.
 
     ``False`` when the server's state does not allow it any more.
     """
@@ -186,26 +187,29 @@ def ask(connection: Connection, server: Found, key: str, request_id: str, user_i
     changed = connection.execute(update(servers).where(*condition).values(updated_at=now(), **values))
     if changed.rowcount != 1:
         return False
-    enqueue(connection, server.id, key, request_id, user_id, project_id, args, server.host)
+    enqueue(connection, server.id, key, request_id, user_id, project_id, args, server.host, message=message)
     return True
 
 
 def enqueue(connection: Connection, id: str, key: str, request_id: str, user_id: str, project_id: str,
-            args: Mapping[str, Any] | None = None, host: str | None = None, state: str = "queued") -> int:
+            args: Mapping[str, Any] | None = None, host: str | None = None, state: str = "queued",
+            message: str | None = None) -> int:
     """Put an action into the queue; returns its id."""
     found = connection.execute(insert(actions).values(
         request_id=request_id, server_id=id, action=key, project_id=project_id, user_id=user_id, start_time=now(),
-        updated_at=now(), state=state, args=text(args or {}), host=host, kind=ACTIONS[key].kind))
+        updated_at=now(), state=state, args=text(args or {}), host=host, kind=ACTIONS[key].kind,
+        message=message))
     return int(found.inserted_primary_key[0])  # type: ignore[index]
 
 
-def make(connection: Connection, rows: Sequence[Mapping[str, Any]], request_id: str) -> None:
-    """Insert new servers, each with its create action, into cell0."""
+def make(connection: Connection, rows: Sequence[Mapping[str, Any]], request_id: str,
+         message: str | None = None) -> None:
+    """Insert new servers, each with its create action, into cell0. *message*: of the actions, a warning."""
     connection.execute(_NEW, [dict(row) for row in rows])
     connection.execute(_ASKED, [
         {"request_id": request_id, "server_id": row["id"], "action": "create", "project_id": row["project_id"],
          "user_id": row["user_id"], "start_time": row["created_at"], "updated_at": row["created_at"],
-         "state": "queued", "args": "{}", "kind": "build"} for row in rows])
+         "state": "queued", "args": "{}", "kind": "build", "message": message} for row in rows])
 
 
 class LeavingServer(NamedTuple):

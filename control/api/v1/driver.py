@@ -223,11 +223,13 @@ class Change(reconcile.Change):
         wanted = {**self.wanted(None), **({"id": id} if id else {})}
         want = self._complete(wanted, None)
         steps = [recorded(self.kind, want.get("name", "")), *driver.plan(want, None)]
-        if self.dry_run:
-            driver.check_make(self.caller, want, None)
-            shown = driver.public(driver.predicted(self.caller, want, None))
-        else:
-            shown = self._shown(driver.make(self.caller, want, self.operation) or str(want.get("id") or want["name"]))
+        with check_mode(self.dry_run, self.warnings):
+            if self.dry_run:
+                driver.check_make(self.caller, want, None)
+                shown = driver.public(driver.predicted(self.caller, want, None))
+            else:
+                made = driver.make(self.caller, want, self.operation)
+                shown = self._shown(made or str(want.get("id") or want["name"]))
         return self.result(steps, self._difference(None, wanted), shown)
 
     def _difference(self, have: Document | None, want: Document) -> list[Document]:

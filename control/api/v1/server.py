@@ -14,7 +14,9 @@ from typing import Any
 from magnetar_control.compute import quotas, server_actions, server_create, volume_attachments
 from magnetar_control.compute import servers as compute
 from magnetar_control.compute.caller import Caller
+from magnetar_control.compute.hardware import warning_of
 from magnetar_control.compute.scheduling import predicted_host
+from magnetar_control.compute.server_create import NewServers
 from magnetar_control.compute.target import find
 from magnetar_control.store import instance_actions, servers
 from magnetar_control.web import Answer
@@ -22,7 +24,7 @@ from magnetar_core import power
 from magnetar_core.errors import Ambiguous, Conflict, Failed, InvalidField, MagnetarError, NotFound
 from magnetar_core.kinds import Server
 from magnetar_core.plan import Result, Step
-from magnetar_core.reconcile import Document, is_uuid, recorded
+from magnetar_core.reconcile import Document, is_uuid, recorded, warn
 from magnetar_core.values import Text
 
 from . import server_dry_run, server_plan, server_view
@@ -139,7 +141,7 @@ class Servers(Driver):
         if have is not None and not want["_assumed"]:
             freed = {nic["address"] for nic in have["networks"]}
             wanted = new_server({**_recreated(want, have), "id": None}, freed)
-            row = server_create.row_to_be(caller, wanted, find(caller, have["id"]).row)
+            row = _row_to_be(caller, wanted, find(caller, have["id"]).row)
             predicted_host(caller, row, have["flavor"])
 
     def check_change(self, caller: Caller, want: Document, have: Document) -> None:
@@ -167,7 +169,7 @@ class Servers(Driver):
             if want.get("id"):
                 server_create.check_unused(caller, want["id"])
             return {**shown, "host": None if want["_assumed"] else predicted_host(
-                caller, server_create.row_to_be(caller, new_server(want)))}
+                caller, _row_to_be(caller, new_server(want)))}
         if (shown["power"], shown["rescue"]) != (have["power"], have["rescue"]):
             state = power.RESCUED if shown["rescue"] is not None else power.POWERS[shown["power"]].vm_state
             shown.update(power_state=shown["power"], status=power.status(str(state)))
@@ -193,7 +195,7 @@ class Servers(Driver):
         """Write it down, and wait until it is as wanted. Raises ``Taken``; one that could not be made is removed."""
         if want.get("id"):
             server_create.check_unused(caller, want["id"])
-        new = server_create.row_to_be(caller, new_server(want))
+        new = _row_to_be(caller, new_server(want))
         if not server_create.create_named(caller, new):
             raise Taken
         row = settled(caller, new["id"], operation)
@@ -233,6 +235,14 @@ class Servers(Driver):
             volume_attachments.update(caller, find(caller, have["id"]), volume, delete_on_termination=False)
         removed(caller, have["id"], operation)
         return self.make(caller, new, operation)
+
+
+def _row_to_be(caller: Caller, wanted: NewServers, instead_of: Any = None) -> dict[str, Any]:
+    """The row that ``server_create`` would write; warns of specs without effect."""
+    row = server_create.row_to_be(caller, wanted, instead_of)
+    if warning := warning_of(caller, row):
+        warn(warning)
+    return row
 
 
 class _ServerChange(Change):

@@ -16,31 +16,17 @@ from ..errors import InvalidField
 #: Parts that act on specs.
 AGENT, API, SCHEDULER = "agent", "api", "scheduler"
 EVERYWHERE = frozenset((AGENT, API, SCHEDULER))
-HOST = frozenset((AGENT,))
-
-
-class Element(NamedTuple):
-    """What a spec makes of the domain's XML: the element at *path* below ``domain`` gets *attributes*, where the value
-    fits *of* (a regular expression). ``{}`` in an attribute stands for the value."""
-
-    path: str
-    attributes: Mapping[str, str]
-    of: str = r"(?s:.*)"
 
 
 class Spec(NamedTuple):
     """*name*, *value* and *usual* are regular expressions of the whole text; *usual* are the values that ask for what
-    every server has anyway. *acts*: the parts that act on it. *lacks*: what is missing where nothing does. *elements*:
-    what the agent makes of it; such a spec reaches the host in the server's ``hardware``. *like*: of an image property,
-    the name of the extra spec that means the same."""
+    every server has anyway. *acts*: the parts that act on it. *lacks*: what is missing where nothing does."""
 
     name: str
     value: str
     acts: frozenset[str] = frozenset()
     usual: str = ""
     lacks: str = ""
-    elements: tuple[Element, ...] = ()
-    like: str = ""
 
 
 class Table:

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from . import HOST as ON_HOST
-from . import SCHEDULER, Element, Spec, Table
+from . import SCHEDULER, Spec, Table
 
 FALSE, TRUE = r"(?i:0|f|false|off|n|no)", r"(?i:1|t|true|on|y|yes)"
 BOOLEAN = "%s|%s" % (TRUE, FALSE)
@@ -25,7 +24,7 @@ ROWS = (
     Spec(r"aggregate_instance_extra_specs:.+", ANY, _SCHEDULED),
     Spec(r"capabilities:.+", ANY, _SCHEDULED),
     Spec(r"accel:device_profile", ANY, lacks="there is no accelerator service (Cyborg)"),
-    Spec(r"hw:boot_menu", BOOLEAN, ON_HOST, FALSE, elements=(Element("os/bootmenu", {"enable": "yes"}, TRUE),)),
+    Spec(r"hw:boot_menu", BOOLEAN, usual=FALSE, lacks="guests have no boot menu"),
     Spec(r"hw:cpu_policy", "dedicated|shared|mixed", usual="shared", lacks="CPUs are not pinned"),
     Spec(r"hw:cpu_thread_policy", "prefer|isolate|require", lacks="CPUs are not pinned"),
     Spec(r"hw:cpu_dedicated_mask", CPUS, lacks="CPUs are not pinned"),

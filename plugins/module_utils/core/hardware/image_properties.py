@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from . import AGENT, API, SCHEDULER, Spec, Table
-from .flavor_specs import ANY, BOOLEAN, FALSE, TRUE
+from .flavor_specs import ANY, FALSE, TRUE
 
 _HOST, _SCHEDULED, _HERE = frozenset((AGENT,)), frozenset((SCHEDULER,)), frozenset((API,))
 
@@ -27,8 +27,7 @@ ROWS = (
     Spec(r"hw_firmware_type", ANY, usual="bios", lacks="guests boot by BIOS"),
     Spec(r"os_secure_boot|hw_firmware_\w+", ANY, usual="disabled|optional", lacks="guests boot by BIOS"),
     Spec(r"hw_machine_type", ANY, lacks="the machine type is the host's choice"),
-    Spec(r"hw_boot_menu", BOOLEAN, _HOST, FALSE, like="hw:boot_menu"),
-    Spec(r"hw_(ephemeral_encryption|locked_memory|mem_encryption|vif_multiqueue_enabled|virtio_packed_ring|"
+    Spec(r"hw_(boot_menu|ephemeral_encryption|locked_memory|mem_encryption|vif_multiqueue_enabled|virtio_packed_ring|"
          r"time_hpet|cpu_realtime|ipxe_boot)|img_hide_hypervisor_id|os_require_quiesce", ANY, usual=FALSE),
     Spec(r"hw_serial_port_count", ANY, usual="1", lacks="each guest has one serial port"),
     Spec(r"hw_watchdog_action", ANY, usual="disabled", lacks="guests have no watchdog"),

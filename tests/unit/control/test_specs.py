@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Extra specs and image properties that nothing acts on: refused by name, or a warning in the server's actions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from .cloud import Caller, Cloud
+
+SPEC = "extra spec hw:numa_nodes=2: guests have no NUMA topology"
+
+
+@pytest.fixture(scope="module")
+def strict() -> Iterator[Cloud]:
+    with Cloud(hosts=1) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def lenient() -> Iterator[Cloud]:
+    with Cloud(hosts=1, specs_without_effect="warn") as made:
+        yield made
+
+
+def flavor(caller: Caller, id: str, specs: dict[str, str]) -> str:
+    """A small flavor with *specs*; its id."""
+    caller.post("/v2.1/flavors", {"flavor": {"id": id, "name": id, "ram": 64, "vcpus": 1, "disk": 1}})
+    reply = caller.post(f"/v2.1/flavors/{id}/os-extra_specs", {"extra_specs": specs})
+    assert reply.status == 200, reply
+    return id
+
+
+def image(caller: Caller, name: str, **properties: str) -> str:
+    return caller.image(name, **properties)
+
+
+def message(caller: Caller, server: str, action: str) -> Any:
+    """What the server's last action of that name says."""
+    found = caller.get(f"/v2.1/servers/{server}/os-instance-actions").json["instanceActions"]
+    return next(one["message"] for one in found if one["action"] == action)
+
+
+@pytest.mark.parametrize(("specs", "properties", "named"), [
+    ({"hw:numa_nodes": "2"}, {}, f"flavor odd, {SPEC}"),
+    ({"hw:numa_nodes": "2", "trait:CUSTOM_A": "required"}, {}, "trait:CUSTOM_A=required: hosts have no traits"),
+    ({}, {"hw_firmware_type": "uefi"}, "image property hw_firmware_type=uefi: guests boot by BIOS")])
+def test_a_server_of_a_spec_without_effect_is_refused(strict: Cloud, specs: dict[str, str],
+                                                      properties: dict[str, str], named: str) -> None:
+    caller = strict.admin
+    caller.delete("/v2.1/flavors/odd")
+    body = {"name": "odd", "flavorRef": flavor(caller, "odd", specs), "networks": "none",
+            "imageRef": image(caller, name := f"image{len(properties)}", **properties)}
+    reply = caller.post("/v2.1/servers", {"server": body}, "2.60")
+    assert reply.status == 400 and named in reply.json["badRequest"]["message"], reply
+    assert "specs_without_effect: warn" in reply.json["badRequest"]["message"]
+    assert caller.get("/v2.1/servers?name=odd").json["servers"] == []
+    want = {"flavor": "odd", "image": name}
+    for dry_run in ("true", "false"):
+        reply = caller.put(f"/v1/server/odd?dry_run={dry_run}", want)
+        assert reply.status == 400 and named in reply.json["error"]["message"], reply
+
+
+def test_what_acts_or_asks_for_what_there_is_passes(strict: Cloud) -> None:
+    caller = strict.admin
+    specs = {"hw:cpu_policy": "shared", "hw:mem_page_size": "any", "ours:colour": "red"}
+    made = caller.boot("usual", flavorRef=flavor(caller, "usual", specs),
+                       imageRef=image(caller, "usual", os_distro="debian", hw_disk_bus="virtio"))
+    assert made["status"] == "ACTIVE"
+    assert message(caller, made["id"], "create") is None
+
+
+def test_a_resize_and_a_rebuild_are_refused_alike(strict: Cloud) -> None:
+    caller = strict.admin
+    made = caller.boot("stays")
+    reply = caller.act(made["id"], "resize", {"flavorRef": flavor(caller, "numa", {"hw:numa_nodes": "2"})})
+    assert reply.status == 400 and SPEC in reply.json["badRequest"]["message"], reply
+    reply = caller.act(made["id"], "rebuild", {"imageRef": image(caller, "tpm", hw_tpm_model="tpm-crb")})
+    assert reply.status == 400 and "hw_tpm_model=tpm-crb" in reply.json["badRequest"]["message"], reply
+    assert caller.server(made["id"])["status"] == "ACTIVE"
+
+
+def test_a_setting_lets_them_pass_with_a_warning(lenient: Cloud) -> None:
+    caller = lenient.admin
+    odd = flavor(caller, "odd", {"hw:numa_nodes": "2"})
+    made = caller.boot("odd", flavorRef=odd)
+    assert made["status"] == "ACTIVE" and SPEC in message(caller, made["id"], "create")
+    plain = caller.boot("plain")
+    assert caller.act(plain["id"], "resize", {"flavorRef": odd}).status == 202
+    assert caller.settled(plain["id"])["status"] == "VERIFY_RESIZE"  # type: ignore[index]
+    assert SPEC in message(caller, plain["id"], "resize")
+    reply = caller.put("/v1/server/native?wait=20", {"flavor": "odd", "image": "cirros"})
+    assert reply.status == 200 and any(SPEC in text for text in reply.json["warnings"]), reply
+    assert caller.put("/v1/server/native?wait=20", {"flavor": "odd", "image": "cirros"}).json["changed"] is False
