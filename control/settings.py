@@ -194,10 +194,10 @@ def _checked(name: str, value: Any, hint: Any, source: str) -> Any:
 
 def describe() -> list[dict[str, str]]:
     """One row for each setting, for the reference page: name, type, default, doc."""
-    rows = []
+    rows, hints = [], typing.get_type_hints(Settings)
     for one in dataclasses.fields(Settings):
         default = one.default if one.default_factory is dataclasses.MISSING else one.default_factory()
-        choices = typing.get_args(typing.get_type_hints(Settings)[one.name]) if "Literal" in str(one.type) else ()
-        rows.append({"name": one.name, "type": " or ".join(choices) or str(one.type), "default": "" if default is None else str(default),
-                     "doc": one.metadata["doc"]})
+        choices = typing.get_args(hints[one.name]) if typing.get_origin(hints[one.name]) is typing.Literal else ()
+        rows.append({"name": one.name, "type": " or ".join(choices) or str(one.type),
+                     "default": "" if default is None else str(default), "doc": one.metadata["doc"]})
     return rows

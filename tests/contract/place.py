@@ -100,26 +100,26 @@ class LibvirtOutside:
         return bool(self.conn.lookupByUUIDString(uuid).jobStats()["type"])
 
     def clean(self, prefix: str) -> None:
-        for pool in self.conn.listAllStoragePools():
-            if pool.name().startswith(prefix):
-                if pool.isActive():
-                    pool.destroy()
-                pool.undefine()
+        for pool in _ended(self.conn.listAllStoragePools(), prefix):
+            pool.undefine()
         for folder in self.folders:
             subprocess.run(["umount", folder], check=True)
             folder.rmdir()
-        for domain in self.conn.listAllDomains():
-            if domain.name().startswith(prefix):
-                if domain.isActive():
-                    domain.destroy()
-                domain.undefineFlags(1)
-        for network in self.conn.listAllNetworks():
-            if network.name().startswith(prefix):
-                if network.isActive():
-                    network.destroy()
-                network.undefine()
-                reservations.remove(network.name())
+        for domain in _ended(self.conn.listAllDomains(), prefix):
+            domain.undefineFlags(1)
+        for network in _ended(self.conn.listAllNetworks(), prefix):
+            network.undefine()
+            reservations.remove(network.name())
         self.conn.close()
+
+
+def _ended(found: list[Any], prefix: str) -> list[Any]:
+    """Those whose names begin so, none of them active any more."""
+    mine = [one for one in found if one.name().startswith(prefix)]
+    for one in mine:
+        if one.isActive():
+            one.destroy()
+    return mine
 
 
 class Place:
