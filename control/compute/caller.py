@@ -65,9 +65,13 @@ class UseCase(Generic[P, R]):
         self.function, self.rule = function, rule
         self.__doc__ = function.__doc__
 
+    def check(self, caller: Caller) -> None:
+        """Raises ``Forbidden``."""
+        caller.check(self.rule)
+
     def __call__(self, caller: Caller, *args: P.args, **named: P.kwargs) -> R:
         """Raises ``Forbidden``, and what the function raises."""
-        caller.check(self.rule)
+        self.check(caller)
         return self.function(caller, *args, **named)
 
 

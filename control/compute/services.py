@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy import Connection, delete, func, select
@@ -43,16 +42,11 @@ def uuid_of(text: str) -> str:
 
 def _one(caller: Caller, id: str, *, by_uuid: bool) -> Service:
     """The service of that uuid, or of that number. Raises ``NotFound``, and what says that *id* is neither."""
-    fits: Callable[[Service], bool]
-    if by_uuid:
-        wanted = uuid_of(id)
-        fits = lambda one: one.id == wanted  # noqa: E731
-    else:
-        if not (id.isascii() and id.isdigit() and len(id) < 19):
-            raise InvalidField("id", "must be a whole number, the id of a service", id)
-        fits = lambda one: one.number == int(id)  # noqa: E731
+    if not by_uuid and not (id.isascii() and id.isdigit() and len(id) < 19):
+        raise InvalidField("id", "must be a whole number, the id of a service", id)
+    wanted = uuid_of(id) if by_uuid else int(id)
     for one in read_all(caller):
-        if fits(one):
+        if wanted == (one.id if by_uuid else one.number):
             return one
     raise NotFound(f"Service {id[:80]} not found.")
 

@@ -39,7 +39,7 @@ class ApiField:
 
     wire: str
     value: Value = Value()  # noqa: RUF009 - it has no state
-    _: KW_ONLY
+    _: KW_ONLY  # pylint: disable=disallowed-name
     name: str = ""
     takes: str = ""
     required: str = ""
