@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Reads and runs the cases of tests/cases/api/<noun>.yml: requests to the Compute API and what it answers.
+
+A file is a list of cases. Each has ``name`` and ``steps``, and if need be:
+
+* ``engine``: ``one`` (SQLite, the default) or ``both`` (PostgreSQL too, where the database has a part in the answer);
+* ``each``: a list of maps of variables, or one map of lists (every pair); the case is run once for each;
+* ``as``, ``version``, ``base``: what its steps have that do not say it (alice, none, ``/v2.1``);
+* ``given``: what is there before. ``variables``; ``settings``; ``conductors`` (holder: name); ``hosts`` and ``servers``
+  (variable: columns, see ``Compute``; the variable holds the id); ``rows`` (table: list of columns); ``agents`` (host: told).
+
+A step is ``rows``, or a ``request`` (method and path) with ``as``, ``version``, ``base``, ``query`` (is quoted), ``body`` and
+``sends`` (headers). ``each`` repeats it as above. What is expected:
+
+* ``status`` (200 if it is left out), ``headers`` (null: not there), ``json`` (the whole document; null: no content);
+* ``has``: values by path (``flavors[0].id``, ``flavors[*].id``), ``lacks``: paths that are not there, ``keys``: all keys of
+  the object at a path, or of each of several;
+* ``message`` (whole) and ``says`` (a part, or several) of the fault.
+
+``save`` keeps values by path (``.`` is the whole document) as variables. ``{id}`` and ``{flavor.id}`` stand for variables; a text
+that is nothing else becomes their value. A map of one key with ``$`` is computed: see ``COMPUTED``.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
+
+import orjson
+import yaml
+from sqlalchemy import insert
+
+from magnetar_control.store import conductors, hosts
+from magnetar_control.store.tables import API, CELL
+from magnetar_control.web import Request
+
+from .compute import Agents, Compute, Reply, Teller
+
+FOLDER = Path(__file__).parents[3] / "cases" / "api"
+CASE = {"name", "engine", "each", "as", "version", "base", "given", "steps"}
+GIVEN = {"variables", "settings", "conductors", "hosts", "servers", "rows", "agents"}
+EXPECTED = {"status", "headers", "json", "has", "lacks", "keys", "message", "says"}
+STEP = {"request", "as", "version", "base", "query", "body", "sends", "each", "save", *EXPECTED}
+SET = {"disabled", "disabled_reason", "forced_down", "memory_mb_reserved"}  # of a host, by operators
+
+VARIABLE = re.compile(r"\{([a-z_]\w*(?:\.\w+)*)\}")
+PART = re.compile(r"\[(\*|-?\d+)\]|([^.\[\]]+)")
+
+
+class Match:
+    """Equals the values for which ``holds`` is true."""
+
+    __hash__ = None
+
+    def __init__(self, words, holds):
+        self.words, self.holds = words, holds
+
+    def __eq__(self, other):
+        return self.holds(other)
+
+    def __repr__(self):
+        return f"<{self.words}>"
+
+
+def _sorted(values):
+    return sorted(values, key=repr)
+
+
+COMPUTED = {
+    "$repeat": lambda value: value[0] * value[1],
+    "$count": lambda value: [str(number) for number in range(value)],
+    "$base64": lambda value: base64.b64encode(value.encode()).decode(),
+    "$join": lambda value: [one for part in value for one in part],
+    "$json": lambda value: orjson.dumps(value).decode(),
+    "$text": lambda value: Match(f"text like {value}", lambda got: isinstance(got, str) and bool(re.search(value, got))),
+    "$integer": lambda value: Match("an integer", lambda got: type(got) is int),
+    "$above": lambda value: Match(f"above {value!r}", lambda got: got > value),
+    "$any_order": lambda value: Match(f"{value!r} in any order", lambda got: _sorted(got) == _sorted(value)),
+}
+
+
+class Case(NamedTuple):
+    """One case with the variables of one of its rows."""
+
+    id: str
+    told: dict
+    variables: dict
+
+
+class Wrong(Exception):
+    """A case that says what cannot be; the message names its file, case and step."""
+
+
+def read(path):
+    """The cases of a file, one for each row of ``each``."""
+    found, names = [], set()
+    for told in yaml.safe_load(path.read_text()):
+        name = told.get("name") if isinstance(told, dict) else None
+        where = f"{path.name}: {name}"
+        if not isinstance(name, str) or name in names:
+            raise Wrong(f"{where}: a case needs a name of its own")
+        names.add(name)
+        check(told, where)
+        many = rows(told.get("each", [{}]))
+        found += [Case(f"{path.stem}: {name}" + (f" {at}" if len(many) > 1 else ""), told, variables)
+                  for at, variables in enumerate(many, 1)]
+    return found
+
+
+def check(told, where):
+    """Whether the case has only what there is."""
+    _known(told, CASE, where)
+    _known(told.get("given", {}), GIVEN, f"{where}: given")
+    if told.get("engine", "one") not in ("one", "both"):
+        raise Wrong(f"{where}: engine is one or both")
+    if not told.get("steps"):
+        raise Wrong(f"{where}: a case needs steps")
+    _version(told, where)
+    for number, step in enumerate(told["steps"], 1):
+        here = f"{where}: step {number}"
+        if "rows" in step:
+            _known(step, {"rows"}, here)
+            continue
+        _known(step, STEP, here)
+        if not re.fullmatch(r"(GET|POST|PUT|PATCH|DELETE|\{\w+\}) [/{]\S*", str(step.get("request"))):
+            raise Wrong(f"{here}: request is a method and a path (it is {step.get('request')!r})")
+        _version(step, here)
+
+
+def _known(told, known, where):
+    if unknown := set(told) - known:
+        raise Wrong(f"{where} has no {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
+
+
+def _version(told, where):
+    if not isinstance(told.get("version", ""), str):
+        raise Wrong(f"{where}: write the version in quotes, YAML takes it as a number otherwise")
+
+
+def rows(each):
+    """The rows of ``each``: those of the list, or every combination of a map's lists."""
+    if isinstance(each, dict):
+        return [dict(zip(each, values, strict=True)) for values in product(*each.values())]
+    return each
+
+
+def at(document, path):
+    """The value at a path of a document; a list of values if ``[*]`` is in the path. KeyError: There is none."""
+    values, many = [document], False
+    for number, key in PART.findall(path):
+        if number == "*":
+            values, many = [one for value in values for one in value], True
+            continue
+        try:
+            values = [value[int(number) if number else key] for value in values]
+        except (LookupError, TypeError):
+            raise KeyError(f"there is no {path} in {document}") from None
+    return values if many else values[0]
+
+
+def filled(value, variables):
+    """The value with variables in their places and computed parts."""
+    if isinstance(value, str):
+        if whole := VARIABLE.fullmatch(value):
+            return variable(whole[1], variables)
+        return VARIABLE.sub(lambda found: str(variable(found[1], variables)), value)
+    if isinstance(value, list):
+        return [filled(one, variables) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if len(value) == 1 and (name := str(next(iter(value)))).startswith("$"):
+        if name not in COMPUTED:
+            raise Wrong(f"{name} is not one of {', '.join(COMPUTED)}")
+        return COMPUTED[name](filled(value[name], variables))
+    return {filled(key, variables): filled(one, variables) for key, one in value.items()}
+
+
+def variable(path, variables):
+    if path.partition(".")[0] not in variables:
+        raise Wrong(f"there is no variable {path}; there are {', '.join(variables)}")
+    return at(variables, path)
+
+
+class Run:
+    """A case on databases: makes what is given, asks and compares."""
+
+    def __init__(self, case, databases, folder):
+        given = case.told.get("given", {})
+        constants = filled(given.get("variables", {}), {})
+        self.told, self.variables = case.told, {**constants, **filled(case.variables, constants)}
+        self.given = filled({key: given[key] for key in given if key in ("settings", "conductors", "hosts", "agents")},
+                            self.variables)
+        self.compute = Compute(databases, folder, **self.given.get("settings", {}))
+
+    def run(self):
+        for holder, name in self.given.get("conductors", {}).items():
+            conductors.present(self.compute.cell, holder, name)
+        for name, columns in self.given.get("hosts", {}).items():
+            self.host(name, columns or {})
+        given = self.told.get("given", {})
+        for name, columns in given.get("servers", {}).items():
+            self.variables[name] = self.compute.server(**_columns(filled(columns or {}, self.variables)))
+        self.insert(given.get("rows", {}))
+        self.compute.cloud.agents = Agents(**{
+            host: Teller(told) for host, told in self.given.get("agents", {}).items()})
+        for number, step in enumerate(self.told["steps"], 1):
+            if "rows" in step:
+                self.insert(step["rows"])
+                continue
+            for more in rows(step.get("each", [{}])):
+                self.variables.update(filled(more, self.variables))
+                self.step(number, step)
+
+    def host(self, name, columns):
+        self.variables[name] = self.compute.host(
+            name, **{key: value for key, value in columns.items() if key not in SET})
+        if changes := {key: value for key, value in columns.items() if key in SET}:
+            with self.compute.api.write() as connection:
+                hosts.set_host(connection, name, **changes)
+            self.compute.cloud.hosts.all(fresh=True)
+
+    def insert(self, tables):
+        for name, many in filled(tables, self.variables).items():
+            database, table = (
+                (self.compute.api, API.tables[name]) if name in API.tables else (self.compute.cell, CELL.tables[name]))
+            with database.write() as connection:
+                for columns in many:
+                    connection.execute(insert(table).values(**_columns(columns)))
+
+    def step(self, number, step):
+        step = {key: filled(value, self.variables) for key, value in step.items() if key not in ("save", "each")}
+        reply = self.ask(step)
+        where = f"step {number}, {step['request']}: {reply}"
+        assert reply.status == step.get("status", 200), where
+        if "json" in step:
+            assert reply.json == step["json"], where
+        if "message" in step:
+            assert reply.message == step["message"], where
+        for part in _listed(step.get("says", [])):
+            assert part in reply.message, where
+        for name, value in step.get("headers", {}).items():
+            assert reply.headers.get(name) == value, f"{where}: {name} of {reply.headers}"
+        for path, value in step.get("has", {}).items():
+            assert at(reply.json, path) == value, f"{where}: {path}"
+        for path in step.get("lacks", []):
+            assert not _there(reply.json, path), f"{where}: {path}"
+        for path, keys in step.get("keys", {}).items():
+            found = at(reply.json, path)
+            for one in found if "[*]" in path else [found]:
+                assert set(one) == set(keys), f"{where}: {path}"
+        for name, path in self.told["steps"][number - 1].get("save", {}).items():
+            self.variables[name] = at(reply.json, path)
+
+    def ask(self, step):
+        told = {"as": "alice", "base": "/v2.1", **filled(
+            {key: self.told[key] for key in ("as", "version", "base") if key in self.told}, self.variables), **step}
+        method, _space, path = told["request"].partition(" ")
+        path, _mark, query = (told["base"] + path).partition("?")
+        more = [f"{key}={quote(str(value), safe='')}" for key, value in told.get("query", {}).items()]
+        headers = {"x-auth-token": told["as"], **told.get("sends", {})}
+        if told.get("version"):
+            headers["openstack-api-version"] = f"compute {told['version']}"
+        content = b"" if told.get("body") is None else orjson.dumps(told["body"])
+        return Reply(self.compute.application.handle(Request(
+            method, path, "&".join(filter(None, [query, *more])), headers, content, "http://cloud")))
+
+
+def _columns(columns):
+    """Maps and lists are columns of JSON text."""
+    return {key: orjson.dumps(value).decode() if isinstance(value, dict | list) else value
+            for key, value in columns.items()}
+
+
+def _listed(value):
+    return value if isinstance(value, list) else [value]
+
+
+def _there(document, path):
+    try:
+        at(document, path)
+    except KeyError:
+        return False
+    return True
