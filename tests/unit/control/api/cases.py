@@ -4,21 +4,22 @@
 A file is a list of cases. Each has ``name`` and ``steps``, and if need be:
 
 * ``engine``: ``one`` (SQLite, the default) or ``both`` (PostgreSQL too, where the database has a part in the answer);
-* ``each``: a list of maps of variables, or one map of lists (every pair); the case is run once for each;
-* ``as``, ``version``, ``base``: what its steps have that do not say it (alice, none, ``/v2.1``);
-* ``given``: what is there before. ``variables``; ``settings``; ``conductors`` (holder: name); ``hosts`` and ``servers``
-  (variable: columns, see ``Compute``; the variable holds the id); ``rows`` (table: list of columns); ``agents`` (host: told).
+* ``each``: a list of maps of variables, or one map of lists (every combination); the case runs once for each;
+* ``as``, ``version``, ``base``: for the steps that do not say it themselves (alice, none, ``/v2.1``);
+* ``given``: what is there before. ``variables``, ``settings``, ``conductors`` (holder: name), ``hosts`` and ``servers``
+  (variable: columns, see ``Compute``; the variable holds the id), ``rows`` (table: list of columns), ``agents``
+  (host: what its agent tells).
 
-A step is ``rows``, or a ``request`` (method and path) with ``as``, ``version``, ``base``, ``query`` (is quoted), ``body`` and
-``sends`` (headers). ``each`` repeats it as above. What is expected:
+A step is ``rows``, or a ``request`` (method and path) with ``as``, ``version``, ``base``, ``query`` (a map; it is quoted
+here), ``body`` and ``sends`` (headers). ``each`` repeats it, as above. What is expected:
 
-* ``status`` (200 if it is left out), ``headers`` (null: not there), ``json`` (the whole document; null: no content);
-* ``has``: values by path (``flavors[0].id``, ``flavors[*].id``), ``lacks``: paths that are not there, ``keys``: all keys of
-  the object at a path, or of each of several;
+* ``status`` (200 if left out), ``headers`` (null: not there), ``json`` (the whole document; null: no content);
+* ``has``: values by path (``flavors[0].id``, ``flavors[*].id``), ``lacks``: paths that are not there, ``keys``: all
+  keys of the object at a path, or of each of several;
 * ``message`` (whole) and ``says`` (a part, or several) of the fault.
 
-``save`` keeps values by path (``.`` is the whole document) as variables. ``{id}`` and ``{flavor.id}`` stand for variables; a text
-that is nothing else becomes their value. A map of one key with ``$`` is computed: see ``COMPUTED``.
+``save`` keeps values by path (``.``: the whole document) as variables. ``{id}`` and ``{flavor.id}`` stand for
+variables; a text that is nothing else becomes their value. A map of one key with ``$`` is computed: see ``COMPUTED``.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Match:
         self.words, self.holds = words, holds
 
     def __eq__(self, other):
-        return self.holds(other)
+        return bool(self.holds(other))
 
     def __repr__(self):
         return f"<{self.words}>"
@@ -75,12 +76,23 @@ COMPUTED = {
     "$count": lambda value: [str(number) for number in range(value)],
     "$base64": lambda value: base64.b64encode(value.encode()).decode(),
     "$join": lambda value: [one for part in value for one in part],
+    "$merge": lambda value: {key: one for part in value for key, one in part.items()},
     "$json": lambda value: orjson.dumps(value).decode(),
-    "$text": lambda value: Match(f"text like {value}", lambda got: isinstance(got, str) and bool(re.search(value, got))),
+    "$text": lambda value: Match(f"text like {value}", lambda got: isinstance(got, str) and re.search(value, got)),
     "$integer": lambda value: Match("an integer", lambda got: type(got) is int),
     "$above": lambda value: Match(f"above {value!r}", lambda got: got > value),
     "$any_order": lambda value: Match(f"{value!r} in any order", lambda got: _sorted(got) == _sorted(value)),
 }
+
+
+class Loader(yaml.SafeLoader):
+    """YAML in which no key stands twice in a map: The first would be lost."""
+
+    def construct_mapping(self, node, deep=False):
+        names = [key.value for key, _value in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise Wrong(f"{', '.join(twice)} stands twice in one map{node.start_mark}")
+        return super().construct_mapping(node, deep)
 
 
 class Case(NamedTuple):
@@ -98,7 +110,7 @@ class Wrong(Exception):
 def read(path):
     """The cases of a file, one for each row of ``each``."""
     found, names = [], set()
-    for told in yaml.safe_load(path.read_text()):
+    for told in yaml.load(path.read_text(), Loader):
         name = told.get("name") if isinstance(told, dict) else None
         where = f"{path.name}: {name}"
         if not isinstance(name, str) or name in names:
@@ -180,9 +192,19 @@ def filled(value, variables):
 
 
 def variable(path, variables):
-    if path.partition(".")[0] not in variables:
+    name = path.partition(".")[0]
+    if name not in variables:
         raise Wrong(f"there is no variable {path}; there are {', '.join(variables)}")
+    variables.used.add(name)
     return at(variables, path)
+
+
+class Variables(dict):
+    """Variables by name, and which of them were looked up."""
+
+    def __init__(self, *values):
+        super().__init__(*values)
+        self.used = set()
 
 
 class Run:
@@ -190,8 +212,9 @@ class Run:
 
     def __init__(self, case, databases, folder):
         given = case.told.get("given", {})
-        constants = filled(given.get("variables", {}), {})
-        self.told, self.variables = case.told, {**constants, **filled(case.variables, constants)}
+        self.told, self.each = case.told, set(case.variables)
+        self.variables = Variables(filled(given.get("variables", {}), Variables()))
+        self.variables.update(filled(case.variables, self.variables))
         self.given = filled({key: given[key] for key in given if key in ("settings", "conductors", "hosts", "agents")},
                             self.variables)
         self.compute = Compute(databases, folder, **self.given.get("settings", {}))
@@ -214,6 +237,8 @@ class Run:
             for more in rows(step.get("each", [{}])):
                 self.variables.update(filled(more, self.variables))
                 self.step(number, step)
+        if unused := self.each - self.variables.used:
+            raise Wrong(f"no step uses {', '.join(sorted(unused))} of each")
 
     def host(self, name, columns):
         self.variables[name] = self.compute.host(

@@ -2,6 +2,7 @@
 """The cases of tests/cases/api: requests and answers of the Compute API as data, and that wrong data is found."""
 
 import pytest
+import yaml
 
 from .cases import FOLDER, Run, Wrong, read
 from .compute import emptied
@@ -38,6 +39,7 @@ def test_on_both_engines(case, engine, request, tmp_path):
     ("- {name: a, steps: [{request: GET /flavors, staus: 200}]}", "step 1 has no staus"),
     ("- {name: a, steps: [{request: /flavors}]}", "a method and a path"),
     ("- {name: a, steps: [{request: GET /flavors, version: 2.10}]}", "in quotes"),
+    ("- {name: a, steps: [{request: GET /flavors, status: 200, status: 201}]}", "status stands twice"),
     ("- {name: a, steps: [{rows: {}, status: 200}]}", "step 1 has no status")])
 def test_wrong_cases_are_found(tmp_path, text, words):
     (tmp_path / "x.yml").write_text(text)
@@ -60,8 +62,13 @@ def test_wrong_answers_are_found(sqlite_three, tmp_path, step, failed):
         ran(case, sqlite_three, tmp_path)
 
 
-def read_one(step, folder):
-    from yaml import safe_dump
-    (folder / "x.yml").write_text(safe_dump([{"name": "a", "steps": [step]}]))
+def test_variables_that_nothing_uses_are_found(sqlite_three, tmp_path):
+    case = read_one({"request": "GET /flavors"}, tmp_path, each=[{"status": 404}])
+    with pytest.raises(Wrong, match="no step uses status"):
+        ran(case, sqlite_three, tmp_path)
+
+
+def read_one(step, folder, **more):
+    (folder / "x.yml").write_text(yaml.safe_dump([{"name": "a", "steps": [step], **more}]))
     (case,) = read(folder / "x.yml")
     return case
