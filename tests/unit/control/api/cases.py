@@ -10,8 +10,8 @@ A file is a list of cases. Each has ``name`` and ``steps``, and if need be:
   (variable: columns, see ``Compute``; the variable holds the id), ``rows`` (table: list of columns), ``agents``
   (host: what its agent tells).
 
-A step is ``rows``, or a ``request`` (method and path) with ``as``, ``version``, ``base``, ``query`` (a map; it is quoted
-here), ``body`` and ``sends`` (headers). ``each`` repeats it, as above. What is expected:
+A step is ``rows``, or a ``request`` (method and path) with ``as``, ``version``, ``base``, ``query`` (a map; it is
+quoted), ``body`` and ``sends`` (headers). ``each`` repeats it, as above. What is expected:
 
 * ``status`` (200 if left out), ``headers`` (null: not there), ``json`` (the whole document; null: no content);
 * ``has``: values by path (``flavors[0].id``, ``flavors[*].id``), ``lacks``: paths that are not there, ``keys``: all
@@ -193,18 +193,20 @@ def filled(value, variables):
 
 def variable(path, variables):
     name = path.partition(".")[0]
-    if name not in variables:
-        raise Wrong(f"there is no variable {path}; there are {', '.join(variables)}")
     variables.used.add(name)
-    return at(variables, path)
+    if name in variables:
+        return at(variables, path)
+    if name in variables.row:
+        return at({name: filled(variables.row[name], variables)}, path)
+    raise Wrong(f"there is no variable {path}; there are {', '.join({**variables, **variables.row})}")
 
 
 class Variables(dict):
-    """Variables by name, and which of them were looked up."""
+    """Variables by name, those of a case's row (which may speak of others), and which of them were looked up."""
 
-    def __init__(self, *values):
-        super().__init__(*values)
-        self.used = set()
+    def __init__(self, row=None):
+        super().__init__()
+        self.row, self.used = row or {}, set()
 
 
 class Run:
@@ -212,9 +214,8 @@ class Run:
 
     def __init__(self, case, databases, folder):
         given = case.told.get("given", {})
-        self.told, self.each = case.told, set(case.variables)
-        self.variables = Variables(filled(given.get("variables", {}), Variables()))
-        self.variables.update(filled(case.variables, self.variables))
+        self.told, self.variables = case.told, Variables(case.variables)
+        self.variables.update(filled(given.get("variables", {}), self.variables))
         self.given = filled({key: given[key] for key in given if key in ("settings", "conductors", "hosts", "agents")},
                             self.variables)
         self.compute = Compute(databases, folder, **self.given.get("settings", {}))
@@ -237,7 +238,7 @@ class Run:
             for more in rows(step.get("each", [{}])):
                 self.variables.update(filled(more, self.variables))
                 self.step(number, step)
-        if unused := self.each - self.variables.used:
+        if unused := set(self.variables.row) - self.variables.used:
             raise Wrong(f"no step uses {', '.join(sorted(unused))} of each")
 
     def host(self, name, columns):
