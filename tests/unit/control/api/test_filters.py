@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Filters of lists: the same on both engines, and what is no filter is refused by its name."""
+"""Lists of servers: what a database refuses, pages over deleted servers, and databases that sort otherwise."""
 
-import json
 from itertools import product
-from urllib.parse import quote
 
 import psycopg
 import pytest
@@ -18,75 +16,7 @@ from tests.unit.control.conftest import tables
 from tools import postgres
 
 from .compute import Compute
-from .conftest import NAMES as NAMES_OF_DATABASES
-
-LATE, EARLY = "9999-12-31T23:59:59-23:59", "0001-01-01T00:00:00%2B23:59"
-NAMES = ("web1", "web2", "my-web", "db", "mail", "a.b", "a" * 24 + "!")
-
-
-@pytest.fixture
-def cloud(compute):
-    compute.ids = {name: compute.server(name=name) for name in NAMES}
-    return compute
-
-
-def names(reply):
-    assert reply.status == 200, reply
-    return {one["name"] for one in reply.json["servers"]}
-
-
-@pytest.mark.parametrize(("pattern", "found"), [
-    ("web", {"web1", "web2", "my-web"}), ("^web", {"web1", "web2"}), ("web$", {"my-web"}), (".*", set(NAMES)),
-    ("[0-9]+", {"web1", "web2"}), ("db|mail", {"db", "mail"}), ("^(db|web[12])$", {"db", "web1", "web2"}),
-    (r"a\.b", {"a.b"}), ("a.b", {"a.b"}), ("nothing", set()), ("", set(NAMES)), (r"\d", {"web1", "web2"}),
-    ("(a+)+$", set()), ("(a|a)*!$", {NAMES[-1]})])
-def test_names(cloud, pattern, found):
-    assert names(cloud.rita.get(f"/servers?name={quote(pattern)}")) == found
-
-
-@pytest.mark.parametrize("pattern", ["(", "*", "[a", "(?P<x>a)", "(?=a)", r"(a)\1", "a{1,300}", "a" * 256, r"\bweb"])
-@pytest.mark.parametrize("name", ["name", "ip"])
-def test_a_bad_expression_is_refused_by_the_name_of_its_filter(cloud, name, pattern):
-    reply = cloud.rita.get(f"/servers?{name}={quote(pattern)}")
-    assert reply.status == 400 and reply.message.startswith(f"{name}: must be a regular expression"), reply
-
-
-def test_names_of_flavors(compute):
-    reply = compute.rita.get("/flavors?name=a{1,300}", "2.102")
-    assert reply.status == 400 and reply.message.startswith("name:"), reply
-
-
-@pytest.mark.parametrize("name", ["launch_index", "power_state", "progress"])
-@pytest.mark.parametrize("value", ["%C2%B2", "9" * 23, "1" + "0" * 11, "-" + "9" * 23, "--1", "%D9%A1", "x", ""])
-def test_a_bad_number_is_refused_by_the_name_of_its_filter(cloud, name, value):
-    reply = cloud.admin.get(f"/servers/detail?{name}={value}&all_tenants=1", "2.100")
-    assert reply.status == 400 and reply.message.startswith(f"{name}: must be"), reply
-
-
-def test_numbers(cloud):
-    assert names(cloud.admin.get("/servers?power_state=1&all_tenants=1", "2.100")) == set(NAMES)
-    assert names(cloud.admin.get("/servers?power_state=4&all_tenants=1", "2.100")) == set()
-    assert names(cloud.admin.get("/servers?power_state=None&all_tenants=1", "2.100")) == set()
-
-
-@pytest.mark.parametrize("moment", [LATE, EARLY])
-@pytest.mark.parametrize("name", ["changes-since", "changes-before"])
-def test_moments_beyond_the_calendar(cloud, name, moment):
-    for path in ("/servers", f"/servers/{cloud.ids['db']}/os-instance-actions", "/os-migrations"):
-        reply = cloud.admin.get(f"{path}?{name}={moment}", "2.100")
-        assert reply.status == 400 and reply.message.startswith(f"{name}: must be a moment"), reply
-
-
-@pytest.mark.parametrize("wanted", ['{"a\\"b": "x"}', '{"a": "\\u0000"}', '{"": "x"}', '{"\\u0000": "x"}', "[]", "{"])
-def test_bad_metadata_is_refused_by_the_name_of_its_filter(cloud, wanted):
-    reply = cloud.admin.get(f"/servers?metadata={quote(wanted)}", "2.100")
-    assert reply.status == 400 and "metadata" in reply.message, reply
-
-
-def test_metadata(cloud):
-    cloud.server(name="told", metadata='{"my key": "1"}')
-    wanted = quote('{"my key": 1}')
-    assert names(cloud.admin.get(f"/servers?all_tenants=1&metadata={wanted}", "2.100")) == {"told"}
+from .conftest import NAMES
 
 
 def test_what_a_database_refuses_is_not_a_cell_that_is_away(compute, monkeypatch):
@@ -131,7 +61,7 @@ def icu(cluster, tmp_path):
     """The Compute API on databases that sort as people do: a, B, c."""
     found = {}
     with psycopg.connect(host=str(cluster), user=postgres.USER, dbname="postgres", autocommit=True) as connection:
-        for name in NAMES_OF_DATABASES:
+        for name in NAMES:
             connection.execute(f"CREATE DATABASE icu_{name} TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en-US'")
             found[name] = Database(postgres.url(cluster, f"icu_{name}"), name)
             tables(found[name])
@@ -153,22 +83,3 @@ def test_pages_of_databases_that_sort_as_people_do(icu):
             seen += [one["name"] for one in found["servers"]]
             path = (found.get("servers_links") or [{"href": ""}])[0]["href"].partition("/v2.1")[2]
         assert seen == sorted(made, reverse=direction == "desc"), (sort, limit)
-
-
-ADDRESSES = {
-    "one": {"net10": [("10.0.0.5", 4), ("fd00::10", 6)]}, "two": {"b": [("192.168.10.7", 4)], "a": [("10.1.0.5", 4)]},
-    "six": {"a": [("fd00::5", 6)]}, "none": {}, "empty": {"a": []}}
-
-
-@pytest.mark.parametrize(("name", "pattern", "found"), [
-    ("ip", r"^10\.", {"one", "two"}), ("ip", r"\.5$", {"one", "two"}), ("ip", r"^10\.0\.0\.5$", {"one"}),
-    ("ip", "168", {"two"}), ("ip", "net10", set()), ("ip", "fd00", set()), ("ip", "version|addr|a$", set()),
-    ("ip", ".", {"one", "two"}), ("ip", "", set(ADDRESSES)), ("ip6", "^fd00::5$", {"six"}), ("ip6", "5$", {"six"}),
-    ("ip6", "10", {"one"}), ("ip6", "", set(ADDRESSES))])
-def test_addresses(compute, name, pattern, found):
-    """Each by itself, of the version that is asked for; not what else is known of them."""
-    for server, networks in ADDRESSES.items():
-        compute.server(name=server, addresses=json.dumps({network: [
-            {"version": version, "addr": address, "OS-EXT-IPS-MAC:mac_addr": "52:54:00:10:05:aa"}
-            for address, version in given] for network, given in networks.items()}))
-    assert names(compute.rita.get(f"/servers?{name}={quote(pattern)}", "2.96")) == found

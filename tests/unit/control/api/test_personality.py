@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Injected files, which Nova had until 2.56: from the request to the config drive of the guest."""
+"""Injected files, which Nova had until 2.56: from the request to the config drive of the guest, and quotas."""
 
 import base64
 import json
@@ -82,28 +82,3 @@ def test_the_limits_are_quotas(cloud):
     id = cloud.admin.boot(version="2.1", personality=files, networks=[])["id"]
     assert WELCOME * 700 in drive(cloud, id)
     assert cloud.admin.delete(path).status == 202
-
-
-@pytest.mark.parametrize("files", [
-    "text", [1], [{}], [{"path": "/a"}], [{"contents": ""}], [{"path": "/a", "contents": "?"}],
-    [{"path": 1, "contents": ""}], [{"path": "", "contents": ""}], [{"path": "/a\0b", "contents": ""}],
-    [{"path": "/a", "contents": "", "mode": 1}],
-])
-def test_what_is_no_file_is_400(small, files):
-    reply = small.alice.post("/servers", {"server": {"name": "a", "flavorRef": "1", "personality": files}}, "2.1")
-    assert reply.status == 400
-    assert "personality" in reply.message
-    id = small.server()
-    body = {"rebuild": {"imageRef": id, "personality": files}}
-    reply = small.alice.post(f"/servers/{id}/action", body, "2.56")
-    assert reply.status == 400
-    assert "personality" in reply.message
-
-
-def test_they_ended_with_2_56(small):
-    id = small.server()
-    for path, body in (("/servers", {"server": {"name": "a", "flavorRef": "1", "personality": [], "networks": "none"}}),
-                       (f"/servers/{id}/action", {"rebuild": {"imageRef": id, "personality": []}})):
-        reply = small.alice.post(path, body, "2.57")
-        assert reply.status == 400
-        assert "personality" in reply.message

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""os-services: what the scheduler reads, hosts that are removed, cells that do not answer, and how many queries a list is."""
+"""os-services: what is done to hosts and its traces, cells that do not answer, and how many queries a list is."""
 
 import uuid
 
