@@ -24,7 +24,6 @@ variables; a text that is nothing else becomes their value. A map of one key wit
 
 from __future__ import annotations
 
-import base64
 import re
 from itertools import product
 from pathlib import Path
@@ -72,12 +71,12 @@ def _sorted(values):
 
 
 COMPUTED = {
+    # Values: [x, 256] is that text so often, 50 is the texts "0" to "49", and lists and maps of parts become one.
     "$repeat": lambda value: value[0] * value[1],
     "$count": lambda value: [str(number) for number in range(value)],
-    "$base64": lambda value: base64.b64encode(value.encode()).decode(),
     "$join": lambda value: [one for part in value for one in part],
     "$merge": lambda value: {key: one for part in value for key, one in part.items()},
-    "$json": lambda value: orjson.dumps(value).decode(),
+    # Expectations: a text in which the expression is found, any integer, more than that, that list in any order.
     "$text": lambda value: Match(f"text like {value}", lambda got: isinstance(got, str) and re.search(value, got)),
     "$integer": lambda value: Match("an integer", lambda got: type(got) is int),
     "$above": lambda value: Match(f"above {value!r}", lambda got: got > value),
@@ -88,11 +87,12 @@ COMPUTED = {
 class Loader(yaml.SafeLoader):
     """YAML in which no key stands twice in a map: The first would be lost."""
 
-    def construct_mapping(self, node, deep=False):
+    def compose_mapping_node(self, anchor):
+        node = super().compose_mapping_node(anchor)
         names = [key.value for key, _value in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"]
         if twice := {name for name in names if names.count(name) > 1}:
             raise Wrong(f"{', '.join(twice)} stands twice in one map{node.start_mark}")
-        return super().construct_mapping(node, deep)
+        return node
 
 
 class Case(NamedTuple):
