@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The recipes of docs/contributing.md: each example is applied to a copy, the tests that it brings are run there, and it
-touches as many places as the page says.
+"""The recipes of docs/contributing.md: each example is applied to a copy, the tests that it brings are run there, and
+it touches as many places as the page says.
 
 When an example no longer fits the tree: make its change anew, by the page, and write it down with
 ``git add -N . && git diff -U2 >tests/recipes/NAME.patch``.
@@ -28,9 +28,11 @@ PLACES = {row["name"]: int(row["places"]) for row in ROW.finditer(PAGE.read_text
 pytestmark = pytest.mark.slow
 
 
-def touched(patch: Path) -> list[str]:
-    """The files that a patch changes or makes."""
-    return re.findall(r"^\+\+\+ b/(.+)$", patch.read_text(encoding="utf-8"), re.MULTILINE)
+def touched(patch: Path) -> tuple[list[str], list[str]]:
+    """The files that a patch changes or makes, and those that it makes."""
+    text = patch.read_text(encoding="utf-8")
+    return (re.findall(r"^\+\+\+ b/(.+)$", text, re.MULTILINE),
+            re.findall(r"^--- /dev/null\n\+\+\+ b/(.+)$", text, re.MULTILINE))
 
 
 @pytest.fixture
@@ -55,10 +57,10 @@ def test_recipe(name: str, copy: Path) -> None:
     patch = HERE / f"{name}.patch"
     applied = subprocess.run(["git", "apply", str(patch)], cwd=copy, capture_output=True, text=True, check=False)
     assert applied.returncode == 0, f"{patch.name} no longer fits the tree, see the docstring here: {applied.stderr}"
-    files = touched(patch)
+    files, new = touched(patch)
     places = [file for file in files if not UNCOUNTED.match(file)]
     assert len(places) == PLACES[name], f"docs/contributing.md says {PLACES[name]} places: {places}"
-    tests = [file for file in files if Path(file).name.startswith("test_")]
+    tests = [file for file in new if Path(file).name.startswith("test_")]
     assert tests, "the example brings no test"
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "MAGNETAR_"))}
     environment.update(PYTHONPATH=f"{copy}/.cache/src", ANSIBLE_COLLECTIONS_PATH=f"{copy}/.cache")
