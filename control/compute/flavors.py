@@ -50,7 +50,7 @@ def not_found(id: str) -> NotFound:
 
 
 @use_case(f"{MANAGE}create")
-def create(caller: Caller, name: str, *, id: str | int | None = None, **columns: Any) -> Any:
+def create(caller: Caller, /, name: str, *, id: str | int | None = None, **columns: Any) -> Any:
     """Make a flavor of *columns* of the table ``flavors``, which has the defaults; the row. *ram* and *swap* are MiB,
     *disk* and *ephemeral* GiB. *id*: ``None`` or ``auto`` for one that is drawn. Raises ``Conflict`` when another has
     the id or the name."""
@@ -71,7 +71,7 @@ def _check_free(taken: str | None, id: str, name: str) -> None:
 
 
 @use_case(f"{MANAGE}update")
-def update(caller: Caller, id: str, **columns: Any) -> Any:
+def update(caller: Caller, /, id: str, **columns: Any) -> Any:
     """Set columns of a flavor: the description. Returns the row. Its sizes never change."""
     row = show(caller, id)
     with caller.cloud.store.api.write() as connection:
