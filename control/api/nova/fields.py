@@ -13,18 +13,28 @@ from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import Row
 
+from magnetar_control.api.nova.operation import NEVER, Call, Query
 from magnetar_control.api.nova.versions import FIRST, NEWEST
 from magnetar_core.errors import InvalidField
 from magnetar_core.fields import unknown
 from magnetar_core.values import Value
 from magnetar_core.versions import Version
 
-if TYPE_CHECKING:
-    from magnetar_control.api.nova.operation import Call
+
+@dataclass(frozen=True)
+class Filter:
+    """Query parameters that filter lists by a field. *names*: what they are called. *add* puts a checked value into the
+    list request (given the request, the field's column and the value). *everyone*: since which version who is no
+    administrator may use them; those of others are left out."""
+
+    names: str
+    add: Callable[[Any, str, Any], None]
+    value: Value = Value()  # noqa: RUF009 - it has no state
+    everyone: int = NEVER
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,22 +42,27 @@ class ApiField:
     """One field in the versions from *since* to *until*.
 
     *wire* is its name in bodies and answers, *value* what a body may say. *name* is what it is called below the API,
-    where that differs: the column of the row, the argument of the use case. *takes* names the requests that have it
-    (create, update, …), *required* those that must, *shows* the answers (list, show, …). *show* makes what is shown of
-    the view and the row, where that is not the column as it is. *rule*: who sees it.
+    where that differs: the column of the row, the argument of the use case; ``None``: nothing below the API is given
+    it. *takes* names the requests that have it (create, update, …), *required* those that must, *shows* the answers
+    (list, show, …). *show* makes what is shown of the view and the row, where that is not the column as it is. *when*
+    says (of what is shown besides, and the row) whether it is shown at all. *rule*: who sees it. *filters* and *sorts*:
+    parameters that filter lists by it, and sort keys.
     """
 
     wire: str
     value: Value = Value()  # noqa: RUF009 - it has no state
     _: KW_ONLY
-    name: str = ""
+    name: str | None = ""
     takes: str = ""
     required: str = ""
     shows: str = ""
     since: int = FIRST
     until: int = NEWEST
     show: Callable[[Any, Any], Any] | None = None
+    when: Callable[[Mapping[str, Any], Any], Any] | None = None
     rule: str | None = None
+    filters: tuple[Filter, ...] = ()
+    sorts: str = ""
 
     def __post_init__(self) -> None:
         if self.until < self.since:
@@ -110,11 +125,12 @@ class Body(Value):
 
 class Shape(NamedTuple):
     """An answer at a version to one who may see it: names and reader of the plain columns; the others with what makes
-    them."""
+    them; those that are not always shown, with what says when."""
 
     names: tuple[str, ...]
     plain: Callable[[Any], tuple[Any, ...]]
     made: tuple[tuple[str, Callable[[Any, Any], Any]], ...]
+    optional: tuple[tuple[str, Callable[[Any, Any], Any], Callable[[Mapping[str, Any], Any], Any]], ...]
 
 
 class Fields:
@@ -128,22 +144,39 @@ class Fields:
         self._getter: Callable[..., Any] = itemgetter if mapping else attrgetter
         self._at: dict[tuple[str, int], tuple[tuple[ApiField, ...], tuple[str, ...]]] = {}
         self._shapes: dict[tuple[str, int, tuple[str, ...]], Shape] = {}
+        #: By their names: filters with the rows that they belong to, and rows of sort keys.
+        self.filters = {name: (row, one) for row in rows for one in row.filters for name in one.names.split()}
+        self.sorts = {name: row for row in rows for name in row.sorts.split()}
 
     def body(self, request: str) -> Body:
         """What the body of *request* (create, update, …) may say."""
         rows = [row for row in self.rows if request in row.takes.split()]
         return Body(rows, [row for row in rows if request in row.required.split()])
 
-    def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """A checked body by the names below the API."""
-        names = {row.wire: row.column for row in self.rows if row.takes}
-        return {names[name]: value for name, value in given.items()}
+    def arguments(self, given: Mapping[str, Any], request: str = "") -> dict[str, Any]:
+        """A checked body, of *request* where requests differ, by the names below the API."""
+        names = {row.wire: row.column for row in self.rows if (request in row.takes.split() if request else row.takes)
+                 and row.name is not None}
+        return {names[name]: value for name, value in given.items() if name in names}
+
+    def query(self) -> dict[str, Query]:
+        """The parameters that filter. The values of those that everybody may use are checked at once, the others when
+        it is known that the caller may use them (``add_filter``)."""
+        return {name: Query(value=one.value if one.everyone <= row.since else Value(), since=row.since)
+                for name, (row, one) in self.filters.items()}
+
+    def add_filter(self, request: Any, name: str, value: Any) -> None:
+        """Put the value of the parameter *name* into a list request. Raises ``InvalidField``."""
+        row, one = self.filters[name]
+        one.add(request, row.column, value if one.everyone <= row.since else one.value.check(value, name))
 
     def shape(self, call: Call, answer: str) -> Shape:
-        """What *answer* (list, show, …) shows the caller; made once for each version and set of rules that hold."""
+        """What *answer* (list, show, …; or words of several) shows the caller; made once for each version and set of
+        rules that hold."""
         key = answer, call.version
         if key not in self._at:
-            rows = tuple(row for row in self.rows if answer in row.shows.split() and row.at(call.version))
+            words = {*answer.split()}
+            rows = tuple(row for row in self.rows if row.at(call.version) and not words.isdisjoint(row.shows.split()))
             self._at[key] = rows, tuple({row.rule: None for row in rows if row.rule})
         rows, rules = self._at[key]
         allowed = tuple(rule for rule in rules if call.cloud.policy.allows(rule, call.context))
@@ -154,11 +187,17 @@ class Fields:
         return found
 
     def _shape(self, rows: Sequence[ApiField]) -> Shape:
-        plain = [row for row in rows if row.show is None]
+        plain = [row for row in rows if row.show is None and row.when is None]
         columns = [row.column for row in plain]
         read = self._getter(*columns) if columns else lambda _row: ()
         return Shape(tuple(row.wire for row in plain), read if len(columns) != 1 else lambda row: (read(row),),
-                     tuple((row.wire, row.show) for row in rows if row.show is not None))
+                     tuple((row.wire, row.show) for row in rows if row.show is not None and row.when is None),
+                     tuple((row.wire, row.show or self._reader(row.column), row.when)
+                           for row in rows if row.when is not None))
+
+    def _reader(self, column: str) -> Callable[[Any, Any], Any]:
+        read = self._getter(column)
+        return lambda _view, row: read(row)
 
 
 @lru_cache(maxsize=200)
@@ -172,7 +211,7 @@ class View:
     def __init__(self, call: Call, fields: Fields, answer: str = "show") -> None:
         self.call, self.version = call, call.version
         self.root = call.request.root + ("/" + call.request.extra["project"] if "project" in call.request.extra else "")
-        self.names, self.plain, self.made = fields.shape(call, answer)
+        self.names, self.plain, self.made, self.optional = fields.shape(call, answer)
         self._make: Callable[[Any], Any] | None = None
 
     def document(self, row: Any) -> dict[str, Any]:
@@ -185,6 +224,9 @@ class View:
         shown: dict[str, Any] = dict(zip(self.names, self.plain(row), strict=True))
         for name, show in self.made:
             shown[name] = show(self, row)
+        for name, show, when in self.optional:
+            if when(shown, row):
+                shown[name] = show(self, row)
         return shown
 
     def links(self, noun: str, id: str) -> list[dict[str, str]]:

@@ -9,21 +9,10 @@ from typing import Any
 from magnetar_control.api.nova.history import Gate
 from magnetar_control.api.nova.operation import Call, Operation
 from magnetar_control.api.nova.server_create import flavor_id, new_password
-from magnetar_control.api.nova.servers import CHANGED, shown
-from magnetar_control.api.nova.values import (
-    CERTIFICATES,
-    DESCRIPTION,
-    FQDN,
-    HOSTNAME,
-    METADATA,
-    PASSWORD,
-    PERSONALITY,
-    TRUTH,
-    USER_DATA,
-    record,
-    since,
-)
-from magnetar_control.api.values import Address, Anything, ByVersion, Id, Null, Number, Wrapped
+from magnetar_control.api.nova.server_fields import FIELDS
+from magnetar_control.api.nova.servers import changed
+from magnetar_control.api.nova.values import METADATA, PASSWORD, TRUTH, record, since
+from magnetar_control.api.values import Anything, ByVersion, Id, Null, Number, Wrapped
 from magnetar_control.compute import server_actions, servers
 from magnetar_control.web import Answer
 from magnetar_core.errors import InvalidField
@@ -82,33 +71,15 @@ def migrate_live(call: Call) -> Answer:
     return Answer(None, 202)
 
 
-REBUILD_BODY = record({
-    "imageRef": Id(), "name": NAME, "adminPass": PASSWORD, "metadata": METADATA, "preserve_ephemeral": TRUTH,
-    "OS-DCF:diskConfig": Choices("AUTO", "MANUAL"), "accessIPv4": Address(4, empty=True),
-    "accessIPv6": Address(6, empty=True), "personality": since("2.1", PERSONALITY, until="2.56"),
-    "description": since("2.19", DESCRIPTION), "key_name": since("2.54", Nullable(Text(1, 255))),
-    "user_data": since("2.57", Nullable(USER_DATA)), "trusted_image_certificates": since("2.63", CERTIFICATES),
-    "hostname": since("2.90", ByVersion(("2.90", "2.93", HOSTNAME), ("2.94", None, FQDN)))}, "imageRef")
-
-
-REBUILT = {**{name: column for name, column in CHANGED.items() if name != "pinned_availability_zone"},
-           "user_data": "user_data", "key_name": "key_name"}
-
-
 def rebuild(call: Call) -> Answer:
     """The root disk anew, from the same or another image. Answers with the whole server."""
-    want = call.body
+    given = FIELDS.arguments(call.body, "rebuild")
     row = server_actions.rebuild(call, call.target, server_actions.Rebuild(
-        image_id=want["imageRef"], preserve_ephemeral=bool(want.get("preserve_ephemeral")),
-        columns={column: want[name] for name, column in REBUILT.items() if name in want},
-        metadata=want.get("metadata"), files=want.get("personality")))
-    answer = shown(call, row, everything=call.at(Gate.FULL_UPDATE))
+        image_id=given.pop("image_id"), preserve_ephemeral=given.pop("preserve_ephemeral", False),
+        metadata=given.pop("metadata", None), files=given.pop("files", None), columns=given))
+    answer = changed(call, row, "rebuild")
     if call.settings.enable_instance_password:
-        answer["server"]["adminPass"] = want.get("adminPass") or new_password()
-    if call.at(Gate.REBUILD_SHOWS_USER_DATA):
-        answer["server"]["user_data"] = row.user_data
-    if call.at(Gate.REBUILD_SHOWS_KEY):
-        answer["server"]["key_name"] = row.key_name
+        answer["server"]["adminPass"] = call.body.get("adminPass") or new_password()
     return Answer(answer, 202, {"Location": f"{call.base}/servers/{row.id}"})
 
 
@@ -230,7 +201,7 @@ OPERATIONS = (
     _row("resize", resize, server_actions.resize, RESIZE_BODY),
     _row("migrate", migrate, server_actions.migrate, _MigrateBody()),
     _row("os-migrateLive", migrate_live, server_actions.migrate_live, _LiveBody()),
-    _row("rebuild", rebuild, server_actions.rebuild, REBUILD_BODY),
+    _row("rebuild", rebuild, server_actions.rebuild, FIELDS.body("rebuild")),
     _row("rescue", rescue, server_actions.rescue, RESCUE_BODY, 200),
     _row("createImage", create_image, server_actions.create_image, IMAGE_BODY),
     _row("changePassword", change_password, server_actions.change_password, _PASSWORD),

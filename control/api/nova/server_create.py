@@ -10,49 +10,16 @@ from typing import Any
 
 from orjson import Fragment
 
-from magnetar_control.api.nova.block_devices import BLOCK_DEVICES, OLD_BLOCK_DEVICES, mapping
+from magnetar_control.api.nova.block_devices import mapping
 from magnetar_control.api.nova.history import Gate
 from magnetar_control.api.nova.operation import Call, Operation
-from magnetar_control.api.nova.values import (
-    CERTIFICATES,
-    DESCRIPTION,
-    FQDN,
-    HOSTNAME,
-    METADATA,
-    PASSWORD,
-    PERSONALITY,
-    TAGS,
-    TRUTH,
-    USER_DATA,
-    device_tag,
-    record,
-    since,
-)
-from magnetar_control.api.values import Address, Anything, ByVersion, Id, Number, Wrapped
+from magnetar_control.api.nova.server_fields import FIELDS
+from magnetar_control.api.values import Address, Anything, Id, Wrapped
 from magnetar_control.compute import server_create
 from magnetar_control.compute.server_create import NewServers
 from magnetar_control.web import Answer
 from magnetar_core.errors import InvalidField
-from magnetar_core.kinds.common import NAME
-from magnetar_core.values import Choices, Const, Integer, ListOf, Nullable, OneOf, Text, Value
-
-#: Keys of the body to fields of ``NewServers``, for values that are the same in both.
-FIELDS = {"name": "name", "imageRef": "image_id", "networks": "networks", "availability_zone": "availability_zone",
-          "host": "host", "hypervisor_hostname": "hypervisor_hostname", "hostname": "hostname",
-          "description": "description", "metadata": "metadata", "tags": "tags", "key_name": "key_name",
-          "user_data": "user_data", "personality": "files", "accessIPv4": "access_ip_v4",
-          "accessIPv6": "access_ip_v6", "OS-DCF:diskConfig": "disk_config", "min_count": "count", "max_count": "most",
-          "trusted_image_certificates": "trusted_certs"}
-
-
-def _network(uuid_value: Value) -> Value:
-    return record({"fixed_ip": Address(), "port": Nullable(Id()), "uuid": uuid_value,
-                   "tag": device_tag("2.36")})
-
-
-NETWORKS = ByVersion(
-    ("2.1", "2.36", ListOf(_network(Id()), 64)),
-    ("2.37", None, OneOf(Choices("auto", "none"), ListOf(_network(Id()), 64))))
+from magnetar_core.values import ListOf, OneOf, Text, Value
 
 
 class Hints(Value):
@@ -71,22 +38,8 @@ class Hints(Value):
                 for name, item in value.items()}
 
 
-COUNT = Number(1)
-BODY = Wrapped("server", record({
-    "name": NAME, "imageRef": OneOf(Const(""), Id()), "flavorRef": OneOf(Text(1, 255), Integer()),
-    "adminPass": PASSWORD, "metadata": METADATA,
-    "networks": NETWORKS, "OS-DCF:diskConfig": Choices("AUTO", "MANUAL"),
-    "accessIPv4": Address(4, empty=True), "accessIPv6": Address(6, empty=True),
-    "personality": since("2.1", PERSONALITY, until="2.56"),
-    "availability_zone": Nullable(Text(1, 255)), "block_device_mapping": OLD_BLOCK_DEVICES,
-    "block_device_mapping_v2": BLOCK_DEVICES, "config_drive": Nullable(TRUTH), "key_name": Text(1, 255),
-    "min_count": COUNT, "max_count": COUNT, "return_reservation_id": TRUTH,
-    "security_groups": ListOf(record({"name": Text(1, 255)}), 255), "user_data": Nullable(USER_DATA),
-    "description": since("2.19", DESCRIPTION), "tags": since("2.52", TAGS),
-    "trusted_image_certificates": since("2.63", CERTIFICATES), "host": since("2.74", Text(1, 255)),
-    "hypervisor_hostname": since("2.74", Text(1, 255)),
-    "hostname": since("2.90", ByVersion(("2.90", "2.93", HOSTNAME), ("2.94", None, FQDN))),
-}, "name", "flavorRef"), {"os:scheduler_hints": Hints(), "OS-SCH-HNT:scheduler_hints": Hints()})
+BODY = Wrapped("server", FIELDS.body("create"),
+               {"os:scheduler_hints": Hints(), "OS-SCH-HNT:scheduler_hints": Hints()})
 
 
 def create(call: Call) -> Answer:
@@ -100,14 +53,14 @@ def _wanted(call: Call) -> NewServers:
     server = call.body["server"]
     if call.at(Gate.NETWORKS_REQUIRED) and "networks" not in server:
         raise InvalidField("server.networks", "is required: a list, auto or none")
-    return NewServers(
-        flavor_id=flavor_id(server["flavorRef"]), mapping=mapping(server),
-        mapping_field="server.block_device_mapping_v2",
-        hints=call.body.get("os:scheduler_hints") or call.body.get("OS-SCH-HNT:scheduler_hints") or {},
-        security_groups=[one["name"] for one in server.get("security_groups") or () if "name" in one],
-        config_drive=bool(server.get("config_drive")), multiattach=call.at(Gate.MULTIATTACH),
-        described_by_name=not call.at(Gate.DESCRIPTIONS),
-        **{FIELDS[name]: value for name, value in server.items() if name in FIELDS})
+    given = FIELDS.arguments(server, "create")
+    return NewServers(**{
+        **given, "flavor_id": flavor_id(server["flavorRef"]), "mapping": mapping(server),
+        "mapping_field": "server.block_device_mapping_v2",
+        "hints": call.body.get("os:scheduler_hints") or call.body.get("OS-SCH-HNT:scheduler_hints") or {},
+        "security_groups": [one["name"] for one in server.get("security_groups") or () if "name" in one],
+        "config_drive": bool(server.get("config_drive")), "multiattach": call.at(Gate.MULTIATTACH),
+        "described_by_name": not call.at(Gate.DESCRIPTIONS)})
 
 
 def flavor_id(reference: str | int) -> str:
