@@ -35,17 +35,24 @@ def touched(patch: Path) -> tuple[list[str], list[str]]:
             re.findall(r"^--- /dev/null\n\+\+\+ b/(.+)$", text, re.MULTILINE))
 
 
-@pytest.fixture
-def copy(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The checkout's files, under the names by which they are imported, too."""
+    folder = tmp_path_factory.mktemp("recipes")
     for name in subprocess.run(["git", "ls-files"], check=True, cwd=ROOT, text=True, stdout=subprocess.PIPE
                                ).stdout.splitlines():
         if (ROOT / name).is_file():
-            target = tmp_path / name
+            target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, target)
-    subprocess.run([sys.executable, "-c", "from tools.machine import links; links()"], check=True, cwd=tmp_path)
-    return tmp_path
+    subprocess.run([sys.executable, "-c", "from tools.machine import links; links()"], check=True, cwd=folder)
+    return folder
+
+
+def apply(patch: Path, folder: Path, *words: str) -> None:
+    """Change the copy by the patch."""
+    done = subprocess.run(["git", "apply", *words, str(patch)], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{patch.name} no longer fits the tree, see the docstring here: {done.stderr}"
 
 
 def test_the_page_has_a_row_for_each_example() -> None:
@@ -53,17 +60,22 @@ def test_the_page_has_a_row_for_each_example() -> None:
 
 
 @pytest.mark.parametrize("name", PLACES)
-def test_recipe(name: str, copy: Path) -> None:
-    patch = HERE / f"{name}.patch"
-    applied = subprocess.run(["git", "apply", str(patch)], cwd=copy, capture_output=True, text=True, check=False)
-    assert applied.returncode == 0, f"{patch.name} no longer fits the tree, see the docstring here: {applied.stderr}"
-    files, new = touched(patch)
-    places = [file for file in files if not UNCOUNTED.match(file)]
+def test_places(name: str) -> None:
+    places = [file for file in touched(HERE / f"{name}.patch")[0] if not UNCOUNTED.match(file)]
     assert len(places) == PLACES[name], f"docs/contributing.md says {PLACES[name]} places: {places}"
-    tests = [file for file in new if Path(file).name.startswith("test_")]
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_example(name: str, copy: Path) -> None:
+    patch = HERE / f"{name}.patch"
+    tests = [file for file in touched(patch)[1] if Path(file).name.startswith("test_")]
     assert tests, "the example brings no test"
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "MAGNETAR_"))}
     environment.update(PYTHONPATH=f"{copy}/.cache/src", ANSIBLE_COLLECTIONS_PATH=f"{copy}/.cache")
-    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests], cwd=copy,
-                          env=environment, capture_output=True, text=True, check=False)
+    apply(patch, copy)
+    try:
+        done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests], cwd=copy,
+                              env=environment, capture_output=True, text=True, check=False)
+    finally:
+        apply(patch, copy, "--reverse")
     assert done.returncode == 0, done.stdout + done.stderr
