@@ -50,17 +50,15 @@ def not_found(id: str) -> NotFound:
 
 
 @use_case(f"{MANAGE}create")
-def create(caller: Caller, name: str, ram: int, vcpus: int, disk: int, *, id: str | int | None = None,
-           ephemeral: int = 0, swap: int = 0, is_public: bool = True, rxtx_factor: float = 1.0,
-           description: str | None = None) -> Any:
-    """Make a flavor; the row. *ram* and *swap* in MiB, *disk* and *ephemeral* in GiB. *id*: ``None`` or ``auto`` for
-    one that is drawn. Raises ``Conflict`` when another has the id or the name."""
+def create(caller: Caller, /, name: str, *, id: str | int | None = None, **columns: Any) -> Any:
+    """Make a flavor of *columns* of the table ``flavors``, which has the defaults; the row. *ram* and *swap* are MiB,
+    *disk* and *ephemeral* GiB. *id*: ``None`` or ``auto`` for one that is drawn. Raises ``Conflict`` when another has
+    the id or the name."""
     id = str(uuid.uuid4()) if id in (None, "auto") else str(id)
     try:
         with caller.cloud.store.api.write() as connection:
             _check_free(flavors.taken(connection, id, name), id, name)
-            return flavors.make(connection, id=id, name=name, ram=ram, vcpus=vcpus, disk=disk, ephemeral=ephemeral,
-                                swap=swap, is_public=is_public, rxtx_factor=rxtx_factor, description=description)
+            return flavors.make(connection, id=id, name=name, **columns)
     except IntegrityError:  # somebody else made one of that id or name meanwhile
         with caller.cloud.store.api.read() as connection:
             _check_free(flavors.taken(connection, id, name), id, name)
@@ -73,11 +71,11 @@ def _check_free(taken: str | None, id: str, name: str) -> None:
 
 
 @use_case(f"{MANAGE}update")
-def update(caller: Caller, id: str, description: str | None) -> Any:
-    """Set the description; the row. Nothing else of a flavor changes."""
+def update(caller: Caller, /, id: str, **columns: Any) -> Any:
+    """Set columns of a flavor: the description. Returns the row. Its sizes never change."""
     row = show(caller, id)
     with caller.cloud.store.api.write() as connection:
-        flavors.change(connection, row.number, description=description)
+        flavors.change(connection, row.number, **columns)
     return show(caller, row.id)
 
 

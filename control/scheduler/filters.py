@@ -61,7 +61,7 @@ FIGURES: dict[str, Callable[[HostState], Any]] = {
 
 
 def compute(host: HostState, _spec: RequestSpec) -> bool:
-    """Enabled, in an enabled cell, and its agent answers."""
+    """The host is enabled, in an enabled cell, and its agent answers."""
     return host.profile.enabled and host.profile.up
 
 
@@ -76,9 +76,9 @@ def zone(host: HostState, spec: RequestSpec) -> bool:
 
 
 def room(at: int) -> Callable[[HostState, RequestSpec], bool]:
-    """The host has enough of a resource: within its limit, and no server gets more than the host really has. What is
-    not asked for is never short."""
+    """The filter of one resource; what is not asked for is never short."""
     def passes(host: HostState, spec: RequestSpec) -> bool:
+        """The host has enough left within its limit, and no less in all than the server needs."""
         return spec.amounts[at] <= 0 or spec.amounts[at] <= host.numbers[at]
     return passes
 
@@ -130,7 +130,7 @@ def wanted_capabilities(spec: RequestSpec) -> Iterable[tuple[list[str], str]]:
 
 
 def capabilities(host: HostState, spec: RequestSpec) -> bool:
-    """The profile has the capabilities of the flavor's extra specs. An unknown name refuses the host, unless it is
+    """The host has the capabilities of the flavor's extra specs. An unknown name refuses the host, unless it is
     without the scope: it belongs to another filter then."""
     for path, text in wanted_capabilities(spec):
         if path[0] in FIGURES:
@@ -180,7 +180,7 @@ def aggregate_specs(host: HostState, spec: RequestSpec) -> bool:
 
 
 def tenants(host: HostState, spec: RequestSpec) -> bool:
-    """The host is in no aggregate for other projects only (metadata filter_tenant_id; spec row FIL-04)."""
+    """The host is in no aggregate for other projects only with metadata filter_tenant_id (spec row FIL-04)."""
     allowed = [one.strip() for data in host.profile.aggregates for key in data if key.startswith("filter_tenant_id")
                for one in data[key].split(",")]
     return not allowed or spec.project_id in allowed

@@ -122,7 +122,7 @@ server:
     power_state: running
     status_reason: the guest shut itself down
     fault: null
-    host: kvm2
+    host: kvm1
     addresses:
       lan:
         - addr: 192.168.100.57

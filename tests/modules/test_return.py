@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.control.cloud import Cloud
+from tools import samples
 
 from . import test_attachments, test_migration, test_states
 from .conftest import ROOT
@@ -117,3 +118,10 @@ def test_every_module_is_checked():
         "availability_zone_info", "cell_info", "compute_service_info", "hypervisor_info", "limits_info"}
     names = {path.stem for path in (ROOT / "plugins/modules").glob("[a-z]*.py")} - {"certificate"}  # has no agent
     assert not [name for name in names if name not in known and f'"{name}"' not in text]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "plugins/modules").glob("[a-z]*.py")), ids=lambda path: path.stem)
+def test_samples_of_resources_are_those_of_their_fields(path):
+    """When this fails: python -m tools.samples"""
+    text = path.read_text()
+    assert samples.written(text) == text

@@ -45,8 +45,9 @@ class Flavors(Driver):
 
     def make(self, caller: Caller, want: Document, operation: Operation) -> None:
         """The flavor, and then its extra specs."""
-        made = flavors.create(caller, want["name"], want["ram"], want["vcpus"], want["disk"], id=want.get("id") or None,
-                              ephemeral=want["ephemeral"], swap=want["swap"], description=want["description"] or None)
+        sizes = {size: want[size] for size in ("ram", "vcpus", "disk", "ephemeral", "swap")}
+        made = flavors.create(caller, want["name"], id=want.get("id") or None,
+                              description=want["description"] or None, **sizes)
         if want["extra_specs"]:
             flavor_extra_specs.create(caller, made.id, want["extra_specs"])
 
@@ -55,7 +56,7 @@ class Flavors(Driver):
         if "name" in names:
             raise Conflict("A flavor of a cloud cannot be renamed: make another one.", fields=["name"])
         if "description" in names:
-            flavors.update(caller, have["id"], want["description"] or None)
+            flavors.update(caller, have["id"], description=want["description"] or None)
         if "extra_specs" in names:
             for key in set(have["extra_specs"]) - set(want["extra_specs"]):
                 flavor_extra_specs.delete(caller, have["id"], key)

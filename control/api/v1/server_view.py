@@ -17,9 +17,12 @@ from magnetar_core.reconcile import Document
 
 from .driver import NAMESPACE
 
-#: What a single host can be told and a cloud cannot.
-CONSTANT: Mapping[str, Any] = {"restart_on_crash": False, "resume_on_host_boot": True, "root_format": "qcow2",
-                               "virt_type": "auto", "machine": "q35"}
+#: Fields that a server of a cloud can be given.
+GIVEN = frozenset(("id", "name", "description", "flavor", "image", "networks", "block_device_mapping", "key_name",
+                   "metadata", "tags", "availability_zone", "config_drive", "power", "rescue"))
+#: What a single host can be told and a cloud cannot: the others, which have their defaults.
+CONSTANT: Mapping[str, Any] = {field.name: field.default for field in Server.fields
+                               if field.settable and SHOW in field.on and field.name not in GIVEN}
 #: What an item of the block device mapping says of how the server was made.
 BLOCK = ("source_type", "destination_type", "uuid", "boot_index", "volume_size", "delete_on_termination", "tag",
          "guest_format", "disk_bus", "volume_type")

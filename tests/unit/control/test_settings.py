@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_the_reference_page_is_that_of_the_settings():
-    """When this fails: python tools/reference.py >docs/configuration.md"""
+    """When this fails: python -m tools.reference >docs/configuration.md"""
     assert (ROOT / "docs/configuration.md").read_text() == reference.page()
 
 

@@ -22,5 +22,5 @@ class InstanceAction(Kind):
     updated_at = Field(Nullable(Text()), "When it last went on.", on=READ, sample="2026-11-20T20:00:01Z")
     events = Field(ListOf(Value()), "Its steps: {event, started_at, finished_at, result}, and for admins {host, "
                    "details}. Only of the one that O(id) names.", on=READ,
-                   sample=[{"event": "compute__do_build_and_run_instance", "result": "Success",
+                   sample=[{"event": "compute__do_build_and_run_instance", "host": "kvm1", "result": "Success",
                             "started_at": "2026-11-20T20:00:00Z", "finished_at": "2026-11-20T20:00:01Z"}])

@@ -108,8 +108,8 @@ class Server(Resource):
     block_device_mapping = Field(
         ListOf(_block(), 32), "Nova's block device mapping v2: volumes that the server boots from or is made with, and "
         "tags of its local disks.", default=[], on=FIXED, aliases=("block_device_mapping_v2",),
-        sample=[{"source_type": "blank", "destination_type": "volume", "volume_size": 10, "device_name": "vdb",
-                 "volume": "0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11"}])
+        sample=[{"source_type": "blank", "destination_type": "volume", "volume_size": 10, "disk_bus": "virtio",
+                 "device_name": "vdb", "volume": "0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11"}])
     key_name = Field(Nullable(REFERENCE), "Keypair whose public key the guest is given.", default=None, on=FIXED,
                      sample="me")
     user_data = Field(Nullable(Base64(USER_DATA_MAX)), "Base64 data for the guest's first boot.", default=None,
