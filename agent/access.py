@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from magnetar_agent.documents import now, write_atomically
+from magnetar_agent.documents import write_atomically
 from magnetar_agent.link.relay import ALPN, common_name
 from magnetar_agent.settings import SCOPES, Settings
 from magnetar_core.errors import Conflict, Forbidden, InvalidField, MagnetarError, NotFound, Unauthenticated
+from magnetar_core.operations import now
 
 if TYPE_CHECKING:
     import asyncio

@@ -29,9 +29,9 @@ from magnetar_core.kinds import Server
 if TYPE_CHECKING:
     from magnetar_agent.documents import Fields
     from magnetar_agent.hypervisor import Hypervisor
-    from magnetar_agent.operations import Operation
     from magnetar_agent.settings import Settings
     from magnetar_core.fields import Kind
+    from magnetar_core.operations import Operation
     from magnetar_core.plan import Result
 
 

@@ -21,10 +21,10 @@ from magnetar_agent.metrics import Metrics
 from magnetar_agent.routes import Json, Resources, Tasks, key, query
 from magnetar_agent.servers.diagnostics import diagnostics
 from magnetar_agent.streams import Streams
-from magnetar_agent.version import API, version
 from magnetar_agent.watch import Feed
-from magnetar_core.errors import InvalidRequest, MagnetarError, NotFound
+from magnetar_core.errors import InvalidRequest, MagnetarError, MethodNotAllowed, NotFound
 from magnetar_core.kinds import KINDS, Host, Image, Server
+from magnetar_core.version import API, version
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -35,13 +35,6 @@ log = logging.getLogger(__name__)
 
 _NEVER = re.compile(r"(?!)")
 REQUEST_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-
-
-class MethodNotAllowed(MagnetarError):
-    """This route exists, and does not know that method."""
-
-    code = "method-not-allowed"
-    status = 405
 
 
 def failure(error: MagnetarError, request_id: str) -> Json:

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.operations import SUCCEEDED, Operation
+from magnetar_core.operations import SUCCEEDED, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.operations import Operation
 from magnetar_agent.reconcile import ensure
 from magnetar_core.errors import Cancelled, MagnetarError
+from magnetar_core.operations import Operation
 from magnetar_core.plan import Result
 from magnetar_core.reconcile import Change, given_by
 

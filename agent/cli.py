@@ -148,7 +148,7 @@ def run_completion(top: argparse.ArgumentParser, given: argparse.Namespace) -> i
 
 def run_version(_given: argparse.Namespace) -> int:
     """``magnetar version``."""
-    from magnetar_agent.version import version
+    from magnetar_core.version import version
 
     print(version())
     return 0

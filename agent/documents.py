@@ -12,12 +12,12 @@ import marshal
 import os
 import threading
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magnetar_core.errors import Ambiguous, MagnetarError, NoSpace
 from magnetar_core.kinds import BY_NOUN
+from magnetar_core.operations import now
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -35,11 +35,6 @@ class UnreadableDocument(MagnetarError):
     """A document on disk cannot be read; repair or remove the file, then start the agent again."""
 
     code = "unreadable-document"
-
-
-def now() -> str:
-    """The time as documents and answers show it: ISO 8601, UTC, whole seconds."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @dataclass

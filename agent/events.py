@@ -13,17 +13,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.documents import now, write_atomically
+from magnetar_agent.documents import write_atomically
 from magnetar_agent.migrations import force_complete, refuse_while_it_moves
 from magnetar_agent.reconcile import show
 from magnetar_agent.servers import actions
 from magnetar_agent.servers.actions import ACTIONS
 from magnetar_core.errors import Conflict, InvalidField, NotFound
 from magnetar_core.fields import Kind
+from magnetar_core.operations import now
 
 if TYPE_CHECKING:
     from magnetar_agent.drivers import Drivers
-    from magnetar_agent.operations import Operation
+    from magnetar_core.operations import Operation
 
 #: It is the name of a file.
 REQUEST_ID = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,128}")

@@ -11,16 +11,16 @@ from magnetar_agent.changes import Changes
 from magnetar_agent.documents import Documents
 from magnetar_agent.link import Links
 from magnetar_agent.locks import Locks
-from magnetar_agent.operations import Operations
+from magnetar_core.operations import Operations
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from magnetar_agent.documents import Document, Fields
     from magnetar_agent.hypervisor import DomainEvent, Hypervisor
-    from magnetar_agent.operations import Operation
     from magnetar_agent.settings import Settings
     from magnetar_core.fields import Kind
+    from magnetar_core.operations import Operation
     from magnetar_core.plan import Result
 
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from magnetar_agent import hypervisor as hv
 from magnetar_agent.migrations import arriving
 from magnetar_agent.servers import GIB
-from magnetar_agent.version import version
 from magnetar_core.errors import MagnetarError
 from magnetar_core.kinds import Host
 from magnetar_core.power import LIVE, RUNNING
+from magnetar_core.version import version
 
 if TYPE_CHECKING:
     from magnetar_agent.drivers import Drivers

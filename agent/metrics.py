@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from magnetar_agent.host import LocalHost
-    from magnetar_agent.operations import Operation
+    from magnetar_core.operations import Operation
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1, 5, 30, 120)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.routes import EventRequest
 from magnetar_agent.statistics import DISK, NIC
 from magnetar_core.ensure import ON_IMMUTABLE
+from magnetar_core.events import EventRequest
 from magnetar_core.fields import CREATE, LIST, SHOW, Kind
 from magnetar_core.kinds import KINDS, Host, Server
 

@@ -19,15 +19,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from magnetar_agent import hypervisor as hv
-from magnetar_agent import operations, reconcile
+from magnetar_agent import reconcile
 from magnetar_agent.boot import boot_id
-from magnetar_agent.documents import REPLACEMENT, Document, now, write_atomically
+from magnetar_agent.documents import REPLACEMENT, Document, write_atomically
 from magnetar_agent.migrations import MARK
-from magnetar_agent.operations import Operation
 from magnetar_agent.servers import block_devices, snapshot
 from magnetar_core.ensure import Permissions
 from magnetar_core.errors import MagnetarError
 from magnetar_core.kinds import BY_NOUN, Migration, Network, Server
+from magnetar_core.operations import RUNNING as IN_HAND
+from magnetar_core.operations import Operation, now
 from magnetar_core.power import CRASHED, LIVE, OFF
 
 if TYPE_CHECKING:
@@ -219,7 +220,7 @@ class PowerSync:
         """Finish *later* in the background; each waits for those before it that its document refers to."""
         begun: dict[str, Operation] = {}
         busy = {one.key for one in self.host.operations.list()
-                if one.name == "settle" and one.status == operations.RUNNING}
+                if one.name == "settle" and one.status == IN_HAND}
         for document in later:
             if document.id not in busy:  # else libvirt was away for a moment, and the operation still runs
                 text = json.dumps(document.want)

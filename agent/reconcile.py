@@ -14,15 +14,15 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.documents import REPLACEMENT, Document, Fields, now
+from magnetar_agent.documents import REPLACEMENT, Document, Fields
 from magnetar_agent.drivers import Driver, SubresourceDriver
 from magnetar_agent.locks import CHOICES
-from magnetar_agent.operations import Operation
 from magnetar_agent.steps import NOTES, cancelled, note_fault, perform, undo
 from magnetar_agent.task import Task
 from magnetar_core.ensure import Permissions
 from magnetar_core.errors import Cancelled, Conflict, NotFound
 from magnetar_core.fields import Kind
+from magnetar_core.operations import Operation, now
 from magnetar_core.plan import Result, Step
 from magnetar_core.query import fits
 from magnetar_core.reconcile import EMPTY, Change, check_mode, difference, forgotten, freed, given_by, recorded

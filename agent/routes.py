@@ -15,20 +15,29 @@ from starlette.concurrency import run_in_threadpool
 
 from magnetar_agent import audit, events, reconcile
 from magnetar_agent.batch import ensure_many
-from magnetar_agent.operations import RUNNING, Operation
 from magnetar_core.ensure import batch, permissions
 from magnetar_core.errors import InvalidField, InvalidRequest, MagnetarError, TooLarge
-from magnetar_core.fields import SHOW, Field, Kind
-from magnetar_core.query import boolean, number, parameters, plain, reader, seconds, texts, words
-from magnetar_core.values import MapOf, Text, Value
+from magnetar_core.events import EventRequest
+from magnetar_core.fields import SHOW, Kind
+from magnetar_core.operations import RUNNING, Operation
+from magnetar_core.query import (
+    LIMIT,
+    PAGE,
+    PARAMETERS,
+    boolean,
+    number,
+    paged,
+    parameters,
+    plain,
+    reader,
+    seconds,
+    texts,
+)
 
 if TYPE_CHECKING:
     from magnetar_agent.agent import Agent
 
-Found = list[dict[str, Any]]
 Items = list[tuple[str, dict[str, Any] | None, Mapping[str, Any]]]
-#: Most resources that one list answer holds.
-LIMIT = 10000
 
 
 class Json(Response):
@@ -39,20 +48,6 @@ class Json(Response):
     def render(self, content: Any) -> bytes:
         """Compact UTF-8."""
         return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
-
-
-class EventRequest(Kind):
-    """Body of ``POST /v1/{kind}/{key}/events``: something done once, such as a reboot."""
-
-    noun, plural = "event", "events"
-
-    event = Field(Text(1, 64), "What to do: reboot, rebuild, create_image, crash_dump or change_password.",
-                  required=True, sample="reboot")
-    args = Field(MapOf(Text(1, 64), Value()), "Arguments of the event; reboot takes type: soft or hard.", default={},
-                 sample={"type": "soft"})
-    request_id = Field(Text(1, 128, r"[\w.-]+", "may have letters, digits and . _ - only"),
-                       "Key of the event: sent again with the same key, it is not done again. The "
-                       "request's X-Request-Id when it is left out.", sample="deploy-42-reboot-web1")
 
 
 # Reading requests -----------------------------------------------------------------------------------------------
@@ -150,31 +145,11 @@ class Resources:
 
     async def list(self, request: Request) -> Json:
         """All resources of the kind, or those whose fields fit the filters, page by page if asked."""
-        page = {"fields": words, "limit": number, "marker": plain, "sort": words}
-        given = query(request, **{**self.filters, **page})
-        wanted = {name: given.pop(name, None) for name in page}
+        given = query(request, **{**self.filters, **PAGE})
+        page = {name: given.pop(name, None) for name in PAGE}
         filters = {name: texts(value) for name, value in given.items()}
         found = await run_in_threadpool(reconcile.collection, self.agent.drivers, self.kind, filters)
-        found = _page(self._sorted(found, wanted["sort"]), wanted["marker"], wanted["limit"])
-        if wanted["fields"] is not None:
-            self._known("fields", wanted["fields"])
-            found = [{name: item.get(name) for name in wanted["fields"]} for item in found]
-        return Json({self.kind.plural: found})
-
-    def _sorted(self, found: Found, keys: Any) -> Found:
-        self._known("sort", [key.lstrip("-") for key in keys or ()])
-        for key in reversed(keys or ()):
-            name = key.lstrip("-")
-            have = [item for item in found if item.get(name) is not None]
-            have.sort(key=lambda item: _rank(item[name]), reverse=key.startswith("-"))
-            found = have + [item for item in found if item.get(name) is None]
-        return found
-
-    def _known(self, parameter: str, names: Any) -> None:
-        for name in names:
-            if name not in self.shown:
-                raise InvalidField(parameter, f"{self.kind.noun} has no field {name}; it has "
-                                              f"{', '.join(self.shown)}")
+        return Json({self.kind.plural: paged(self.kind.noun, self.shown, found, **page)})
 
     async def show(self, request: Request) -> Json:
         """One resource, by uuid or name."""
@@ -183,8 +158,7 @@ class Resources:
 
     async def ensure(self, request: Request) -> Json:
         """Make the resource be as the body says; fields that are left out stay as they are."""
-        given = query(request, dry_run=boolean, wait=seconds, on_immutable=plain, merge=words, allow_reboot=boolean,
-                      preserve_ephemeral=boolean)
+        given = query(request, **PARAMETERS)
         dry, wait = given.pop("dry_run", False), given.pop("wait", self.agent.host.settings.wait)
         allowed = permissions(given)
         want = await body(request, self.agent.host.settings.body_max_bytes)
@@ -263,17 +237,3 @@ class Tasks:
 def key(request: Request) -> str:
     """The key in the path. ``app.path`` has turned slashes inside it into NUL, which no name has."""
     return str(request.path_params["key"]).replace("\x00", "/")
-
-
-def _rank(value: Any) -> Any:
-    return value if isinstance(value, (int, float, str)) else json.dumps(value, sort_keys=True)
-
-
-def _page(found: list[dict[str, Any]], marker: str | None, limit: int | None) -> list[dict[str, Any]]:
-    """What follows the resource with the id (or name) *marker*, *limit* of it at most."""
-    if marker is not None:
-        at = next((at for at, item in enumerate(found) if marker in (item.get("id"), item.get("name"))), None)
-        if at is None:
-            raise InvalidField("marker", "must be the id of a resource of the list", marker)
-        found = found[at + 1:]
-    return found[:min(LIMIT, LIMIT if limit is None else limit)]

@@ -79,6 +79,9 @@ class Settings:
                                   "/etc/libvirt/virtlogd.conf; the agent never shows more.",
                                   default=2 * 2**20, metadata={"min": 4096})
     body_max_bytes: int = _doc("Largest JSON body of a request.", default=16 * 2**20, metadata={"min": 4096})
+    specs_without_effect: str = _doc(
+        "What becomes of a request for a server whose flavor or image has extra specs or properties that nothing here "
+        "acts on: refuse, or warn in the answer.", default="refuse", metadata={"choices": ("refuse", "warn")})
     virt_type: str = _doc("auto (KVM where a guest really starts under it, else emulation), kvm or qemu.",
                           default="auto", metadata={"choices": ("auto", "kvm", "qemu")})
     restart_on_crash: bool = _doc("Start servers again whose QEMU died, when their document does not say.",

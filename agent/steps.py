@@ -7,11 +7,11 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from magnetar_agent.documents import REPLACEMENT, Document, now
+from magnetar_agent.documents import REPLACEMENT, Document
 from magnetar_agent.drivers import Driver
-from magnetar_agent.operations import Operation
 from magnetar_agent.task import Task
 from magnetar_core.errors import Cancelled, MagnetarError
+from magnetar_core.operations import Operation, now
 from magnetar_core.plan import Step
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from magnetar_agent.agent import Agent
-    from magnetar_agent.operations import Operation
+    from magnetar_core.operations import Operation
 
 #: The body is handed to the thread that stores it in pieces of about this size.
 PIECE = 2**20

@@ -23,12 +23,12 @@ from starlette.concurrency import run_in_threadpool
 
 from magnetar_agent import inventory
 from magnetar_agent.boot import boot_id
-from magnetar_agent.documents import now
 from magnetar_agent.drivers.server import condition
 from magnetar_agent.routes import query
-from magnetar_agent.version import API, version
 from magnetar_core.errors import HypervisorDown, InvalidField, MagnetarError
 from magnetar_core.kinds import Server
+from magnetar_core.operations import now
+from magnetar_core.version import API, version
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from magnetar_agent.documents import Document
     from magnetar_agent.host import LocalHost
     from magnetar_agent.hypervisor import Domain, DomainEvent
-    from magnetar_agent.operations import Operation
+    from magnetar_core.operations import Operation
 
     Told = tuple[dict[str, Any], dict[str, Any], bool]
 

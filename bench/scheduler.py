@@ -87,6 +87,8 @@ def requests(chance: Random, **more: Any) -> Iterator[RequestSpec]:
 
 def choices(size: int, rounds: int) -> Iterator[Figure]:
     """Choices, each of them used at once, so that the next sees other numbers."""
+    from tests.unit.control.scheduler.fleet import plainly
+
     for name, (used, more) in FLEETS.items():
         chance = Random(size)  # noqa: S311 - a simulation
         states, wishes = states_of(fleet(chance, size, used)), requests(chance, **more)
@@ -96,7 +98,7 @@ def choices(size: int, rounds: int) -> Iterator[Figure]:
             found = chooser.choose(states, wish, 3, random=chance)
             taken.append((time.perf_counter() - began) * 1000)
             if at % (rounds // 5) == 0:
-                plain.append(timed(partial(chooser.plainly, states, wish)))
+                plain.append(timed(partial(plainly, states, wish)))
             states.used(found[0].host, wish.amounts)
         slow = sorted(taken)
         yield Figure(f"choice among {size} hosts, {name}", statistics.median(taken), floor=statistics.median(plain),
@@ -177,10 +179,10 @@ def main() -> int:
     given = parser.parse_args()
     found: list[Figure] = []
     before = os.getloadavg()[0]
+    sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
     if given.only != "claims":
         found += choices(given.hosts, given.rounds)
     if given.only != "choices":
-        sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
         from tools import postgres
 
         with postgres.cluster(()) as folder:

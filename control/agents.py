@@ -13,7 +13,6 @@ from typing import Any
 
 from magnetar_core.client import Client
 from magnetar_core.errors import MagnetarError, TimedOut, Unreachable
-from magnetar_core.flows.migrate import Side
 
 #: Id of the API request for which this thread works. The agents log it too.
 request_id: contextvars.ContextVar[str | None] = contextvars.ContextVar("request_id", default=None)
@@ -61,8 +60,7 @@ class Agents:
         with self._lock:
             free = self._free.setdefault(endpoint, [])
             client = free.pop() if free else None
-        if client is None:
-            client = self.make(endpoint)
+        client = client or self.make(endpoint)  # which may take a while
         try:
             yield client
         except BaseException:
@@ -78,12 +76,6 @@ class Agents:
         """A client outside of the pool."""
         tls = self.tls if endpoint.startswith("https") else {}
         return AgentClient(endpoint, timeout=self.timeout, **tls)  # type: ignore[arg-type]
-
-    @contextlib.contextmanager
-    def side(self, endpoint: str) -> Iterator[Side]:
-        """One side of a flow between two agents."""
-        with contextlib.ExitStack() as lent:
-            yield Side(lent.enter_context(self.client(endpoint)))
 
     def close(self) -> None:
         """Close the pooled clients."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
 import os
@@ -12,33 +13,27 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from magnetar_control import settings as configuration
 from magnetar_core.errors import InvalidField, MagnetarError
 
 if TYPE_CHECKING:
     from magnetar_control.serve import Parts
-    from magnetar_control.settings import Settings
 
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001 - it has no other name
 Command = Callable[[argparse.Namespace], int]
 LOCAL_AGENT = Path("/run/magnetar/agent.sock")
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line of the control plane."""
-    top = argparse.ArgumentParser(prog="magnetar", description="Runs a cloud of KVM hosts.")
-    subcommands(top.add_subparsers(dest="command", metavar="COMMAND", required=True))
-    return top
-
-
-def subcommands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def subcommands(commands: Commands) -> None:
     """Add the control plane's subcommands to a command line; the agent's has them too."""
     _command(commands, "serve", serve, "Run API, conductor and embedded services in one process, for the hosts of the "
-             "settings, or for this machine.", "magnetar serve\n  magnetar serve --config /etc/magnetar/control.yml")
-    _command(commands, "api", api, "Run the API with the embedded services.", "magnetar api")
-    _command(commands, "conductor", conductor, "Run the conductor of a cell.", "magnetar conductor")
-    _command(commands, "config", config, "Check the settings, and show them.", "magnetar config")
+             "settings, or for this machine.", "magnetar serve\n  magnetar serve --config /etc/magnetar/control.yml",
+             with_api=True, with_conductor=True)
+    _command(commands, "api", serve, "Run the API with the embedded services.", with_api=True, with_conductor=False)
+    _command(commands, "conductor", serve, "Run the conductor of a cell.", with_api=False, with_conductor=True)
+    _command(commands, "config", config, "Check the settings, and show them.")
     look = _command(commands, "audit", audit, "Compare databases, services and hosts, and tell what does not fit. "
                     "Changes nothing. Status 1 when something was found, or could not be looked at.",
                     "magnetar audit\n  magnetar audit --json --config /etc/magnetar-control/conductor.yml")
@@ -51,27 +46,29 @@ def subcommands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
                       "magnetar cell create cell2 --database-url postgresql+psycopg://magnetar@db2/cell2")
     create.add_argument("--database-url", help="URL of the cell's database; - reads it from the input, so that its "
                         "password is in no list of processes; the setting when left out")
-    named = [create]
-    for name, run, text in (("disable", disable_cell, "Give no new servers to a cell, and leave it out of lists."),
-                            ("enable", enable_cell, "Use a cell again."),
-                            ("delete", delete_cell, "Forget a cell that has no hosts and no servers.")):
-        named.append(_command(cell, name, run, text, f"magnetar cell {name} cell2"))
-    for one in named:
-        one.add_argument("name", nargs="?" if one is create else None, help="name of the cell")
+    create.add_argument("name", nargs="?", help="name of the cell")
+    for name, change, text in (("disable", lambda store, name: store.set_cell(name, disabled=True),
+                                "Give no new servers to a cell, and leave it out of lists."),
+                               ("enable", lambda store, name: store.set_cell(name, disabled=False),
+                                "Use a cell again."),
+                               ("delete", lambda store, name: store.remove_cell(name),
+                                "Forget a cell that has no hosts and no servers.")):
+        _command(cell, name, change_cell, text, f"magnetar cell {name} cell2", change=change).add_argument(
+            "name", help="name of the cell")
 
 
-def _command(commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, run: Command, text: str,
-             examples: str) -> argparse.ArgumentParser:
-    found = commands.add_parser(name, help=text, description=text, epilog=f"Examples:\n  {examples}",
+def _command(commands: Commands, name: str, run: Command, text: str, examples: str = "",
+             **defaults: Any) -> argparse.ArgumentParser:
+    found = commands.add_parser(name, help=text, description=text,
+                                epilog=f"Examples:\n  {examples or f'magnetar {name}'}",
                                 formatter_class=argparse.RawDescriptionHelpFormatter)
     found.add_argument("--config", type=Path, metavar="FILE",
                        help=f"settings (default: {configuration.FILE} when it exists)")
-    found.set_defaults(run=run)
+    found.set_defaults(run=run, **defaults)
     return found
 
 
-def _group(commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str,
-           text: str) -> argparse._SubParsersAction[argparse.ArgumentParser]:
+def _group(commands: Commands, name: str, text: str) -> Commands:
     return commands.add_parser(name, help=text, description=text).add_subparsers(
         dest="action", metavar="ACTION", required=True)
 
@@ -89,40 +86,27 @@ def configure(level: str) -> None:
 
 
 def serve(given: argparse.Namespace) -> int:
-    """``magnetar serve``."""
+    """``magnetar serve``, ``magnetar api`` and ``magnetar conductor``."""
+    from magnetar_control import serve as parts
+
     settings = configuration.load(given.config)
-    if not settings.hosts and LOCAL_AGENT.exists():
+    if given.with_api and given.with_conductor and not settings.hosts and LOCAL_AGENT.exists():
         import dataclasses
         import socket
 
         settings = dataclasses.replace(settings, hosts={socket.gethostname(): f"unix:{LOCAL_AGENT}"})
-    return _run(settings, with_api=True, with_conductor=True)
-
-
-def api(given: argparse.Namespace) -> int:
-    """``magnetar api``."""
-    return _run(configuration.load(given.config), with_api=True, with_conductor=False)
-
-
-def conductor(given: argparse.Namespace) -> int:
-    """``magnetar conductor``."""
-    return _run(configuration.load(given.config), with_api=False, with_conductor=True)
-
-
-def _run(settings: Settings, with_api: bool, with_conductor: bool) -> int:
-    from magnetar_control import serve as parts
-
     configure(settings.log_level)
     over = threading.Event()
     # uvicorn sends itself the signal again when it has ended; what comes after it here must still be done.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_given: over.set())
-    with parts.running(settings, with_api, with_conductor) as server:
+    with parts.running(settings, given.with_api, given.with_conductor) as server:
         if server is None:
             over.wait()
         elif not over.is_set():
             parts.listen(settings, server)
-    if with_conductor and any(not one.daemon for one in threading.enumerate() if one is not threading.main_thread()):
+    others = [one for one in threading.enumerate() if one is not threading.main_thread() and not one.daemon]
+    if given.with_conductor and others:
         # Work that took longer than it may was given back, and another conductor has it: it must not go on here.
         logging.shutdown()
         os._exit(0)
@@ -152,10 +136,10 @@ def _hidden(url: str) -> str:
         return url
 
 
-def _parts(given: argparse.Namespace) -> Parts:
+def _parts(given: argparse.Namespace) -> contextlib.closing[Parts]:
     from magnetar_control.serve import Parts
 
-    return Parts(configuration.load(given.config))
+    return contextlib.closing(Parts(configuration.load(given.config)))
 
 
 def audit(given: argparse.Namespace) -> int:
@@ -164,12 +148,11 @@ def audit(given: argparse.Namespace) -> int:
 
     from magnetar_control.conductor.audit import run_with_state
 
-    parts = _parts(given)
-    found, state = run_with_state(parts.store, parts.agents, parts.services())
-    names = {cell.id: cell.name for cell in parts.store.cells()}
+    with _parts(given) as parts:
+        found, state = run_with_state(parts.store, parts.agents, parts.services())
+        names = {cell.id: cell.name for cell in parts.store.cells()}
     silent = [*(f"host {host.name}" for host in state.hosts.values() if host.name not in state.there),
               *(f"cell {names[id]}" for id in state.silent)]
-    parts.close()
     if given.json:
         print(json.dumps([asdict(one) for one in found], indent=1))
     else:
@@ -184,22 +167,21 @@ def audit(given: argparse.Namespace) -> int:
 
 def upgrade(given: argparse.Namespace) -> int:
     """``magnetar db upgrade``. Says what it did; fails when a cell's database is away."""
-    parts = _parts(given)
-    for name, changed in parts.upgrade():
-        print(f"{name}: {'upgraded' if changed else 'as this version wants it'}")
+    with _parts(given) as parts:
+        for name, changed in parts.upgrade():
+            print(f"{name}: {'upgraded' if changed else 'as this version wants it'}")
     for cell, _error in parts.late:
         print(f"magnetar: the database of {cell.name} does not answer ({_hidden(cell.database_url)}). Its conductor "
               "upgrades it when it starts; or do this again.", file=sys.stderr)
-    parts.close()
     return 1 if parts.late else 0
 
 
 def list_cells(given: argparse.Namespace) -> int:
     """``magnetar cell list``."""
-    parts = _parts(given)
-    for cell in parts.store.cells(fresh=True):
-        print(f"{cell.name}\t{cell.id}\t{'disabled' if cell.disabled else 'enabled'}\t{_hidden(cell.database_url)}")
-    parts.close()
+    with _parts(given) as parts:
+        for cell in parts.store.cells(fresh=True):
+            word = "disabled" if cell.disabled else "enabled"
+            print(f"{cell.name}\t{cell.id}\t{word}\t{_hidden(cell.database_url)}")
     return 0
 
 
@@ -209,43 +191,24 @@ def create_cell(given: argparse.Namespace) -> int:
     from magnetar_control.store.store import RESTART
     from magnetar_control.store.tables import CELL
 
-    parts = _parts(given)
-    name, url = given.name or parts.settings.cell, given.database_url or parts.settings.url("cell")
-    if url == "-":
-        url = sys.stdin.readline().strip()
-    before = {cell.name: cell.database_url for cell in parts.store.cells(fresh=True)}
-    cell = parts.store.add_cell(name, url)
-    changed = schema.upgrade(parts.store.cell(cell.id), CELL) or before.get(name) != url
+    with _parts(given) as parts:
+        name, url = given.name or parts.settings.cell, given.database_url or parts.settings.url("cell")
+        if url == "-":
+            url = sys.stdin.readline().strip()
+        before = {cell.name: cell.database_url for cell in parts.store.cells(fresh=True)}
+        cell = parts.store.add_cell(name, url)
+        changed = schema.upgrade(parts.store.cell(cell.id), CELL) or before.get(name) != url
     print(f"{cell.name}\t{cell.id}\t{'as it was' if not changed else 'changed' if name in before else 'made'}")
     if before.get(name, url) != url:
         print(f"magnetar: cell {name} has another database; what is in the one from before is not carried over: "
               f"{RESTART}.", file=sys.stderr)
-    parts.close()
     return 0
 
 
-def disable_cell(given: argparse.Namespace) -> int:
-    """``magnetar cell disable``."""
-    return _set_disabled(given, disabled=True)
-
-
-def enable_cell(given: argparse.Namespace) -> int:
-    """``magnetar cell enable``."""
-    return _set_disabled(given, disabled=False)
-
-
-def _set_disabled(given: argparse.Namespace, disabled: bool) -> int:
-    parts = _parts(given)
-    parts.store.set_cell(given.name, disabled)
-    parts.close()
-    return 0
-
-
-def delete_cell(given: argparse.Namespace) -> int:
-    """``magnetar cell delete``."""
-    parts = _parts(given)
-    parts.store.remove_cell(given.name)
-    parts.close()
+def change_cell(given: argparse.Namespace) -> int:
+    """``magnetar cell disable``, ``enable`` and ``delete``."""
+    with _parts(given) as parts:
+        given.change(parts.store, given.name)
     return 0
 
 
@@ -253,20 +216,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The subcommands. Failures are one sentence on stderr and status 1."""
     from sqlalchemy.exc import DBAPIError
 
-    given = parser().parse_args(arguments)
+    top = argparse.ArgumentParser(prog="magnetar", description="Runs a cloud of KVM hosts.")
+    subcommands(top.add_subparsers(dest="command", metavar="COMMAND", required=True))
+    given = top.parse_args(arguments)
     try:
-        run: Command = given.run
-        return run(given)
+        return int(given.run(given))
     except (MagnetarError, InvalidField) as error:
-        print(f"magnetar: {error.message}", file=sys.stderr)
-        return 1
+        why = error.message
     except DBAPIError as error:
-        print(f"magnetar: the database does not answer, or not as it should: {str(error.orig).strip()}. See to it, and "
-              "to the URLs in the settings (`magnetar config`).", file=sys.stderr)
-        return 1
+        why = (f"the database does not answer, or not as it should: {str(error.orig).strip()}. See to it, and to the "
+               "URLs in the settings (`magnetar config`).")
     except PermissionError as error:
-        print(f"magnetar: {error.filename}: {error.strerror}. Run it as the user of the service, or as root.",
-              file=sys.stderr)
-        return 1
+        why = f"{error.filename}: {error.strerror}. Run it as the user of the service, or as root."
     except KeyboardInterrupt:
         return 130
+    print(f"magnetar: {why}", file=sys.stderr)
+    return 1

@@ -7,6 +7,8 @@ import threading
 
 from magnetar_control.services import Context, Document, Images
 from magnetar_core.client import Client
+from magnetar_core.hardware import AGENT
+from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES
 
 #: The control plane itself: it may read images of all projects.
 ITSELF = Context("", None, frozenset(("admin",)))
@@ -45,10 +47,10 @@ class Delivery:
 
 
 def _wanted(id: str, image: Document) -> Document:
-    """The image in the agent's form. Empty properties when it was deleted meanwhile."""
-    properties = image.get("properties") or {}
+    """The image in the agent's form, with those properties that agents act on; none when it was deleted meanwhile."""
+    properties = IMAGE_PROPERTIES.acted_on(image.get("properties") or {}, AGENT)
     want = {"name": id, "source": {"upload": True}, "properties": {
-        name: str(value)[:255] for name, value in properties.items() if str(value)}}
+        name: value[:255] for name, value in properties.items() if value}}
     if image.get("os_hash_algo") in ("sha256", "sha512") and image.get("os_hash_value"):
         want["checksum"] = f"{image['os_hash_algo']}:{image['os_hash_value']}"
     return want

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import func, select
 from sqlalchemy.exc import DBAPIError
@@ -26,7 +26,6 @@ from magnetar_control.store.timeouts import statement_timeout
 FRESH, PATIENCE = 2.0, 5.0
 #: Seconds without a heartbeat after which a conductor is down.
 SILENT = 15.0
-WAITING = ("queued", "running")
 
 
 @dataclass
@@ -37,7 +36,7 @@ class CellHealth:
     name: str
     up: bool = False
     conductors: int = 0
-    queue: Mapping[str, int] = field(default_factory=dict)
+    queue: dict[str, int] = field(default_factory=lambda: {"queued": 0, "running": 0})
     oldest: float = 0.0
     hosts: dict[str, int] = field(default_factory=lambda: {"up": 0, "down": 0, "disabled": 0})
     claimed: dict[str, int] = field(default_factory=dict)
@@ -53,13 +52,8 @@ class CloudHealth:
     claims: int = 0
 
 
-class CellAnswer(NamedTuple):
-    """What a cell answers: actions (state, number, oldest start), number of conductors that are up, names of hosts that
-    are up."""
-
-    queue: Sequence[Any]
-    conductors: int
-    seen: set[str]
+#: What a cell answers: actions (state, number, oldest start), number of conductors and names of hosts that are up.
+CellAnswer = tuple[Sequence[Any], int, set[str]]
 
 
 class Health:
@@ -79,37 +73,44 @@ class Health:
 
     def _read(self) -> CloudHealth:
         try:
-            with statement_timeout(PATIENCE):
-                rows, claims = self._api()
+            with statement_timeout(PATIENCE), self.store.api.read() as connection:
+                rows = hosts.every(connection)
+                claims = connection.execute(select(func.count()).select_from(allocations)).scalar_one()
         except (DBAPIError, PoolTimeout):
             return CloudHealth()
         answers = scatter_gather(self.store, self._cell, PATIENCE, cell0=True)
-        found = [_with_hosts(_queued(cell.name, answers[cell.id]), cell, rows, answers[cell.id])
-                 for cell, _database in self.store.databases() if cell.id in answers]
-        return CloudHealth(True, found, claims)
-
-    def _api(self) -> tuple[list[Any], int]:
-        with self.store.api.read() as connection:
-            return hosts.every(connection), connection.execute(
-                select(func.count()).select_from(allocations)).scalar_one()
+        return CloudHealth(True, [_of_cell(cell, rows, answers[cell.id]) for cell, _database in self.store.databases()
+                                  if cell.id in answers], claims)
 
     def _cell(self, database: Database) -> CellAnswer:
         with database.read() as connection:
             queue = connection.execute(select(actions.c.state, func.count(), func.min(actions.c.start_time)).where(
-                actions.c.state.in_(WAITING)).group_by(actions.c.state)).all()
+                actions.c.state.in_(("queued", "running"))).group_by(actions.c.state)).all()
             living = connection.execute(select(func.count(conductors.c.name.distinct())).where(
                 conductors.c.seen_at > database.clock(-SILENT))).scalar_one()
             seen = set(connection.execute(select(host_states.c.host).where(
                 host_states.c.seen_at > database.clock(-self.down_after))).scalars())
-        return CellAnswer(queue, living, seen)
+        return queue, living, seen
 
 
-def _queued(name: str, told: CellAnswer | None) -> CellHealth:
-    """The health of a cell without its hosts; a cell that does not answer is down."""
-    if told is None:
-        return CellHealth(name)
-    return CellHealth(name, True, told.conductors, {state: number for state, number, _since in told.queue},
-                    max([_ago(since) for state, _number, since in told.queue if state == "queued"], default=0.0))
+def _of_cell(cell: Cell, rows: list[Any], told: CellAnswer | None) -> CellHealth:
+    """A cell that does not answer is down; cell0 has no hosts."""
+    queue, living, seen = told or ((), 0, set())
+    found = CellHealth(cell.name, told is not None, living)
+    found.queue.update((state, number) for state, number, _since in queue)
+    found.oldest = max([_ago(since) for state, _number, since in queue if state == "queued"], default=0.0)
+    if cell.id != CELL0:
+        mine = [row for row in rows if row["cell_id"] == cell.id]
+        for row in mine:
+            word = "down" if row["forced_down"] or row["name"] not in seen else "disabled" if row["disabled"] else "up"
+            found.hosts[word] += 1
+        found.claimed = {name: sum(row[f"{name}_used"] for row in mine) for name in RESOURCES}
+        found.claimable = {name: sum(row[f"{name}_limit"] for row in mine) for name in RESOURCES}
+    return found
+
+
+def _ago(since: str | None) -> float:
+    return max((datetime.fromisoformat(now()) - datetime.fromisoformat(since)).total_seconds(), 0.0) if since else 0.0
 
 
 def document(seen: CloudHealth) -> dict[str, Any]:
@@ -121,20 +122,3 @@ def document(seen: CloudHealth) -> dict[str, Any]:
             "cells": {"up": sum(cell.up for cell in real), "down": sum(not cell.up for cell in real)},
             "conductors": sum(cell.conductors for cell in real),
             "hosts": {word: sum(cell.hosts[word] for cell in real) for word in ("up", "down", "disabled")}}
-
-
-def _with_hosts(found: CellHealth, cell: Cell, rows: list[Any], told: CellAnswer | None) -> CellHealth:
-    if cell.id == CELL0:
-        return found
-    mine, seen = [row for row in rows if row["cell_id"] == cell.id], told.seen if told else ()
-    for row in mine:
-        word = "down" if row["forced_down"] or row["name"] not in seen else "disabled" if row["disabled"] else "up"
-        found.hosts[word] += 1
-    for name in RESOURCES:
-        found.claimed[name] = sum(row[f"{name}_used"] for row in mine)
-        found.claimable[name] = sum(row[f"{name}_limit"] for row in mine)
-    return found
-
-
-def _ago(since: str | None) -> float:
-    return max((datetime.fromisoformat(now()) - datetime.fromisoformat(since)).total_seconds(), 0.0) if since else 0.0

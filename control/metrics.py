@@ -12,15 +12,15 @@ from prometheus_client.core import GaugeMetricFamily
 from magnetar_control.health import Health
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5, 30)
-#: Name, help and labels of what is counted by cell.
+#: Of what is counted by cell: name, help, field of ``CellHealth``, and the label by which it has several.
 GAUGES = (
-    ("magnetar_cell_up", "1 when the cell's database answers.", ()),
-    ("magnetar_conductors", "Conductors of the cell that live.", ()),
-    ("magnetar_queue_oldest_seconds", "Age of the action that waits longest.", ()),
-    ("magnetar_queue_actions", "Actions that wait (queued) or are worked on (running).", ("state",)),
-    ("magnetar_hosts", "Compute hosts by state: up, down, disabled.", ("state",)),
-    ("magnetar_claimed", "What servers hold of the cell's hosts.", ("resource",)),
-    ("magnetar_claimable", "What they may hold.", ("resource",)))
+    ("magnetar_cell_up", "1 when the cell's database answers.", "up", None),
+    ("magnetar_conductors", "Conductors of the cell that live.", "conductors", None),
+    ("magnetar_queue_oldest_seconds", "Age of the action that waits longest.", "oldest", None),
+    ("magnetar_queue_actions", "Actions that wait (queued) or are worked on (running).", "queue", "state"),
+    ("magnetar_hosts", "Compute hosts by state: up, down, disabled.", "hosts", "state"),
+    ("magnetar_claimed", "What servers hold of the cell's hosts.", "claimed", "resource"),
+    ("magnetar_claimable", "What they may hold.", "claimable", "resource"))
 
 
 class Metrics:
@@ -60,13 +60,10 @@ class Metrics:
         health = self.health.read()
         yield GaugeMetricFamily("magnetar_database_up", "1 when the API database answers.", int(health.database))
         yield GaugeMetricFamily("magnetar_claims", "Rows of claims: one for each server and host.", health.claims)
-        found = {name: GaugeMetricFamily(name, text, labels=("cell", *labels)) for name, text, labels in GAUGES}
-        for cell in health.cells:
-            for name, value in (("cell_up", int(cell.up)), ("conductors", cell.conductors),
-                                ("queue_oldest_seconds", cell.oldest)):
-                found[f"magnetar_{name}"].add_metric((cell.name,), value)
-            for name, values in (("queue_actions", {"queued": 0, "running": 0, **cell.queue}), ("hosts", cell.hosts),
-                                 ("claimed", cell.claimed), ("claimable", cell.claimable)):
-                for label, value in values.items():
-                    found[f"magnetar_{name}"].add_metric((cell.name, label), value)
-        yield from found.values()
+        for name, text, field, label in GAUGES:
+            family = GaugeMetricFamily(name, text, labels=("cell", label) if label else ("cell",))
+            for cell in health.cells:
+                value = getattr(cell, field)
+                for key, number in value.items() if label else [("", value)]:
+                    family.add_metric((cell.name, key) if label else (cell.name,), number)
+            yield family

@@ -7,7 +7,7 @@ import contextlib
 import gc
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import orjson
@@ -15,11 +15,14 @@ import uvicorn
 from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.agents import Agents
-from magnetar_control.api import identity, image, network, volume
 from magnetar_control.api.health import HealthServer, Healthz, MetricsForAdmins
+from magnetar_control.api.identity import app as identity
+from magnetar_control.api.image import app as image
+from magnetar_control.api.network import app as network
 from magnetar_control.api.nova.app import ComputeApplication
 from magnetar_control.api.nova.operations import OPERATIONS
 from magnetar_control.api.v1 import V1Application
+from magnetar_control.api.volume import app as volume
 from magnetar_control.compute.cloud import Cloud, Hosts
 from magnetar_control.conductor.conductor import Conductor
 from magnetar_control.conductor.flows import FLOWS
@@ -36,7 +39,6 @@ from magnetar_control.services.identity import clouds_yaml, keystone
 from magnetar_control.services.identity.service_user import ServiceUser
 from magnetar_control.services.image import Embedded as Images
 from magnetar_control.services.image.remote import Remote
-from magnetar_control.services.image.sweeping import sweeping
 from magnetar_control.services.network import Embedded as Networks
 from magnetar_control.services.volume import Embedded as Volumes
 from magnetar_control.settings import Settings
@@ -44,8 +46,8 @@ from magnetar_control.store import hosts, schema
 from magnetar_control.store.database import Database
 from magnetar_control.store.store import CELL0, Cell, Store
 from magnetar_control.store.tables import API, CELL
-from magnetar_control.web.application import by_token
-from magnetar_control.web.asgi import Application, Server
+from magnetar_control.web.application import Application, by_token
+from magnetar_control.web.asgi import Server
 
 log = logging.getLogger(__name__)
 #: Seconds that requests in hand may take when the process is told to end.
@@ -64,16 +66,18 @@ class Parts:
         #: The password of admin, when the first start made it.
         self.bootstrapped: str | None = None
         self.working: Conductor | None = None
-        #: Called when all is given back.
-        self.ends: list[Callable[[], None]] = []
+        #: Ends the work and gives everything back, what was begun last first.
+        self._ends = contextlib.ExitStack()
+        self.close = self._ends.close
         self.api_database = Database(settings.url("api"), "api", limit=settings.statement_timeout)
         self.store = Store(self.api_database)
+        self._ends.callback(self.store.close)
         self.hosts = Hosts(self.store, settings)
         self.agents = Agents(settings.agent_ca_cert, settings.agent_client_cert, settings.agent_client_key,
                              settings.action_timeout)
+        self._ends.callback(self.agents.close)
         self.health = Health(self.store, settings.host_down_after)
         self.metrics = Metrics(self.health)
-        self.health_server: HealthServer | None = None
 
     def services(self) -> Services:
         """The embedded services; or a real Keystone, in place of the embedded identity."""
@@ -100,20 +104,14 @@ class Parts:
 
     def bring(self, host: str, id: str) -> None:
         """Have an image on a host."""
-        for place in self.places():
-            if place["name"] == host:
-                with self.agents.client(place["endpoint"]) as client:
-                    self.delivery.image(client, host, id)
-
-    def set_up(self) -> None:
-        """Tables of all databases that answer, cell0, and the cell of the settings where it is made of these. Cells
-        that are away are told, and upgraded by their conductors. May be done again, by many at once."""
-        self.upgrade()
-        for cell, error in self.late:
-            log.warning("database of cell %s is away: %s", cell.name, error)
+        if place := self.hosts.get(host):
+            with self.agents.client(place.endpoint) as client:
+                self.delivery.image(client, host, id)
 
     def upgrade(self) -> list[tuple[str, bool]]:
-        """Bring all databases up to date: (name, whether there was anything to do); ``late``: cells that are away."""
+        """Bring all databases that answer up to date, with cell0, and the cell of the settings where it is made of
+        these: (name, whether there was anything to do). ``late``: cells that are away, which their conductors upgrade.
+        May be done again, by many at once."""
         changed = [("api", schema.upgrade(self.api_database, API))]
         self.store.add_cell("cell0", self.settings.url("cell0"), CELL0)
         if not self.settings.spread:
@@ -129,12 +127,6 @@ class Parts:
                 self.late.append((cell, error))
         return changed
 
-    def set_up_cell(self) -> None:
-        """Tables of what a conductor needs: the API database, and its cell's. Raises ``NotFound`` where the cell is not
-        listed."""
-        schema.upgrade(self.api_database, API)
-        schema.upgrade(self.store.cell(self.store.named(self.settings.cell).id), CELL)
-
     def bootstrap(self) -> None:
         """What a cloud has from its beginning."""
         url = self.settings.public_url or f"http{'s' if self.settings.tls_cert else ''}://{self.settings.listen}"
@@ -145,7 +137,7 @@ class Parts:
         if self.bootstrapped:
             log.info("the password of admin is in %s: export OS_CLIENT_CONFIG_FILE=%s OS_CLOUD=magnetar", path, path)
         self.networks.bootstrap()
-        self.ends.append(sweeping(self.images).set)
+        self._ends.callback(self.images.sweeping().set)
 
     def conductor(self, services: Services) -> Conductor:
         """The conductor of the settings' cell."""
@@ -160,7 +152,7 @@ class Parts:
                 "/identity": identity.application(self.identity) if isinstance(self.identity, Identity) else
                 identity.Elsewhere(self.identity.url),
                 "/image": image.application(self.images, authenticate),
-                "/network": network.Application(self.networks, authenticate),
+                "/network": network.application(self.networks, authenticate),
                 "/volume": volume.Application(self.volumes, authenticate),
                 "/healthz": Healthz(self.health),
                 "/metrics": MetricsForAdmins(self.metrics.text, authenticate)}
@@ -169,75 +161,46 @@ class Parts:
         """Begin to conduct."""
         self.working = self.conductor(services)
         self.working.ended = self.metrics.ended
+        self._ends.callback(self.volumes.worker.stop)
+        self._ends.callback(self.working.stop)
         self.working.start(HostWatch(self.working).run, Periodic(self.working).run)
-        self.volumes.start()
+        self.volumes.worker.start()
 
     def watched(self) -> None:
         """Offer health and figures on the address of the settings, where there is one."""
         if self.settings.health_listen:
-            self.health_server = HealthServer(self.settings.health_listen, self.metrics, self.working)
+            self._ends.callback(HealthServer(self.settings.health_listen, self.metrics, self.working).close)
 
     def server(self, services: Services) -> Server:
         """The API."""
         return Server(self.applications(services), self.settings.threads, self.settings.trust_proxy,
                       observe=self.metrics.request)
 
-    def close(self) -> None:
-        """End the work, and give everything back."""
-        if self.health_server:
-            self.health_server.close()
-        if self.working:
-            self.working.stop()
-            self.volumes.stop()
-        for end in self.ends:
-            end()
-        self.agents.close()
-        self.store.close()
-
-
-@contextlib.contextmanager
-def everything(settings: Settings) -> Iterator[tuple[Server, Parts, Services]]:
-    """API, conductor and services in one process; the conductor works until the block ends."""
-    parts = Parts(settings)
-    parts.set_up()
-    services = parts.services()
-    parts.bootstrap()
-    parts.work(services)
-    server = parts.server(services)
-    try:
-        yield server, parts, services
-    finally:
-        parts.close()
-
 
 @contextlib.contextmanager
 def running(settings: Settings, with_api: bool, with_conductor: bool) -> Iterator[Server | None]:
     """What ``magnetar serve``, ``api`` and ``conductor`` run."""
-    parts = Parts(settings)
-    try:
+    with contextlib.closing(Parts(settings)) as parts:
         if with_api:
-            parts.set_up()
-        else:
-            parts.set_up_cell()
+            parts.upgrade()
+            for cell, error in parts.late:
+                log.warning("database of cell %s is away: %s", cell.name, error)
+        else:  # what a conductor needs: the API database, and its cell's, which has to be listed
+            schema.upgrade(parts.api_database, API)
+            schema.upgrade(parts.store.cell(parts.store.named(settings.cell).id), CELL)
         services = parts.services()
         if with_api:
             parts.bootstrap()
         if with_conductor:
             parts.work(services)
         parts.watched()
-        at_rest()
+        # What is there now stays, and is not looked through again for garbage. A thread that computes lets others go on
+        # after 1 ms, so that answers do not wait for the conductor.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*GARBAGE)
+        sys.setswitchinterval(0.001)
         yield parts.server(services) if with_api else None
-    finally:
-        parts.close()
-
-
-def at_rest() -> None:
-    """What is there now stays, and is not looked through again for garbage. A thread that computes lets others go on
-    after 1 ms, so that answers do not wait for the conductor."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*GARBAGE)
-    sys.setswitchinterval(0.001)
 
 
 def listen(settings: Settings, server: Server) -> None:

@@ -28,11 +28,10 @@ class InvalidSettings(MagnetarError):
     code = "invalid-settings"
 
 
-def _doc(text: str, default: Any = None, **more: Any) -> Any:
+def _doc(text: str, default: Any = None) -> Any:
     # Its result stands in a dataclass.
     # pylint: disable-next=invalid-field-call
-    return field(default=default, metadata={"doc": text}, **more) if not callable(default) else field(
-        default_factory=default, metadata={"doc": text}, **more)
+    return field(**{"default_factory" if callable(default) else "default": default}, metadata={"doc": text})
 
 
 @dataclass(frozen=True)
@@ -129,9 +128,8 @@ class Settings:
 
     def url(self, name: str) -> str:
         """URL of the database ``api``, ``cell0`` or ``cell``."""
-        field_name, file = {"api": ("database_url", "api"), "cell0": ("cell0_database_url", "cell0"),
-                            "cell": ("cell_database_url", self.cell)}[name]
-        return str(getattr(self, field_name) or f"sqlite:///{self.state_dir}/{file}.db")
+        given = getattr(self, "database_url" if name == "api" else f"{name}_database_url")
+        return str(given or f"sqlite:///{self.state_dir}/{self.cell if name == 'cell' else name}.db")
 
     @property
     def spread(self) -> bool:
@@ -143,8 +141,8 @@ class Settings:
         return {"build": self.builds_per_host, "live": self.live_migrations_per_host}
 
 
-def load(path: Path | None = None, **given: Any) -> Settings:
-    """Settings of the file, overridden by *given* values other than ``None``. The default file may be missing."""
+def load(path: Path | None = None) -> Settings:
+    """Settings of the file. The default file may be missing."""
     source = path or FILE
     values: dict[str, Any] = {}
     if path or source.exists():
@@ -154,7 +152,6 @@ def load(path: Path | None = None, **given: Any) -> Settings:
             raise InvalidSettings(f"{source} cannot be read: {error}") from None
         if not isinstance(values, dict):
             raise InvalidSettings(f"{source} must hold names and values.")
-    values.update({name: value for name, value in given.items() if value is not None})
     return make(values, str(source))
 
 

@@ -13,8 +13,8 @@ from magnetar_core.plan import Step
 if TYPE_CHECKING:
     from magnetar_agent.documents import Document, Fields
     from magnetar_agent.host import LocalHost
-    from magnetar_agent.operations import Operation
     from magnetar_agent.task import Verb
+    from magnetar_core.operations import Operation
     from magnetar_core.plan import Result
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent import hypervisor as hv
-from magnetar_agent.documents import Document, now
+from magnetar_agent.documents import Document
 from magnetar_agent.migrations import ARRIVING, refuse_while_it_moves
 from magnetar_agent.servers import seen, spec
 from magnetar_agent.storage import Disk
@@ -17,6 +17,7 @@ from magnetar_agent.volumes import attaching, finished, holders, remote
 from magnetar_core.errors import Conflict, InvalidField, MagnetarError, Unreachable
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import VolumeAttachment
+from magnetar_core.operations import now
 from magnetar_core.plan import Step
 from magnetar_core.power import LIVE, SUSPENDED
 from magnetar_core.reconcile import missing

@@ -15,12 +15,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.documents import REPLACEMENT, Document, now
+from magnetar_agent.documents import REPLACEMENT, Document
 from magnetar_agent.images import content, importing, sources
 from magnetar_agent.images.store import ContentPart, check_digests
 from magnetar_core.errors import Conflict, ImageRefused, Immutable, InUse, InvalidField, NotFound
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import Image
+from magnetar_core.operations import now
 from magnetar_core.plan import Result, Step, diff
 from magnetar_core.reconcile import missing
 
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 
     from magnetar_agent.documents import Fields
     from magnetar_agent.host import LocalHost
-    from magnetar_agent.operations import Operation
     from magnetar_agent.task import Task, Verb
+    from magnetar_core.operations import Operation
 
 #: What cannot change of an image that has its content.
 FIXED = [field.name for field in Image.settable() if field.fixed and field.compared and field.name != "id"]

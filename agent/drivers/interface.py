@@ -19,7 +19,7 @@ from .document import DocumentDriver
 if TYPE_CHECKING:
     from magnetar_agent.documents import Document, Fields
     from magnetar_agent.host import LocalHost
-    from magnetar_agent.operations import Operation
+    from magnetar_core.operations import Operation
 
 #: Namespace of the uuids of NICs: one for each server and MAC.
 NAMESPACE = uuid.UUID("c1d9f6de-5a0b-5d7c-8b8e-52540093be11")

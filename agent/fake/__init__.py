@@ -11,7 +11,6 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.documents import now
 from magnetar_agent.fake.devices import Devices
 from magnetar_agent.fake.disks import Disks
 from magnetar_agent.fake.guest_agent import GuestAgent
@@ -22,6 +21,7 @@ from magnetar_agent.fake.storage import Storage
 from magnetar_agent.hypervisor import DomainEvent
 from magnetar_agent.networks import Lease, NetworkSeen, NetworkSpec
 from magnetar_core.errors import Conflict
+from magnetar_core.operations import now
 from magnetar_core.power import CRASHED, OFF, PAUSED, RUNNING
 
 if TYPE_CHECKING:
@@ -125,8 +125,9 @@ class FakeHypervisor(GuestAgent, Devices, Statistics, Migrations, Storage, Disks
     def host(self) -> dict[str, Any]:
         with self._call("host"):
             return {"id": f"fake-{self.name}", "name": self.name, "hypervisor_type": "FAKE",
-                    "hypervisor_version": "1.0.0", "libvirt_version": "1.0.0", "cpu_model": "fake", "vcpus": 16,
-                    "memory_mb": 65536, "kvm": self.kvm(), "virt_types": ["kvm", "qemu"] if self._kvm else ["qemu"]}
+                    "hypervisor_version": "1.0.0", "libvirt_version": "1.0.0", "architecture": "x86_64",
+                    "cpu_model": "fake", "vcpus": 16, "memory_mb": 65536, "kvm": self.kvm(),
+                    "virt_types": ["kvm", "qemu"] if self._kvm else ["qemu"]}
 
     def kvm(self) -> dict[str, Any]:
         return {"usable": self._kvm, "reason": "the fake was told so", "checked_at": now()}

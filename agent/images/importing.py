@@ -15,7 +15,7 @@ from magnetar_core.errors import Conflict, InvalidField
 if TYPE_CHECKING:
     from magnetar_agent.documents import Fields
     from magnetar_agent.host import LocalHost
-    from magnetar_agent.operations import Operation
+    from magnetar_core.operations import Operation
 
 #: The source of an image whose content a client sends.
 UPLOAD = {"upload": True}

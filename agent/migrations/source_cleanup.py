@@ -8,12 +8,13 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING
 
-from magnetar_agent.documents import Document, now
+from magnetar_agent.documents import Document
 from magnetar_agent.link import LinkAddress
 from magnetar_agent.link.rpc import Rpc
 from magnetar_agent.migrations import AGENT, MARK, volumes
 from magnetar_agent.servers import addresses, verbs
 from magnetar_core.errors import Conflict, InvalidField, MagnetarError, Unreachable
+from magnetar_core.operations import now
 from magnetar_core.power import LIVE, OFF, PAUSED, RUNNING
 
 if TYPE_CHECKING:

@@ -17,15 +17,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.documents import Document, now
+from magnetar_agent.documents import Document
 from magnetar_agent.link import Offer
 from magnetar_agent.link.rpc import Rpc
 from magnetar_agent.migrations import AGENT, DISKS, LIBVIRT, NATIVE, QEMU, volumes
 from magnetar_agent.migrations.transfer import NOTE, PART, bytes_present, receive
-from magnetar_agent.operations import Operation
 from magnetar_agent.servers import GIB, addresses, folder, resolve, spec
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, MagnetarError, NoSpace, NotFound
 from magnetar_core.kinds import Server
+from magnetar_core.operations import Operation, now
 from magnetar_core.power import LIVE, RUNNING
 
 if TYPE_CHECKING:

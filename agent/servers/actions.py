@@ -13,18 +13,17 @@ from typing import TYPE_CHECKING, Any
 from magnetar_agent import reconcile
 from magnetar_agent.servers import snapshot
 from magnetar_core.errors import Conflict
+from magnetar_core.events import CrashDumpArgs, CreateImageArgs, RebootArgs, RebuildArgs
 from magnetar_core.fields import Field, Kind
 from magnetar_core.kinds import Server
-from magnetar_core.kinds.common import DESCRIPTION, NAME, REFERENCE
-from magnetar_core.kinds.image import Image
 from magnetar_core.power import LIVE, MISSING, RUNNING, SUSPENDED
-from magnetar_core.values import Boolean, Choices, Nullable, Text
+from magnetar_core.values import Text
 
 if TYPE_CHECKING:
     from magnetar_agent.documents import Document, Fields
     from magnetar_agent.drivers import Drivers
     from magnetar_agent.host import LocalHost
-    from magnetar_agent.operations import Operation
+    from magnetar_core.operations import Operation
 
 log = logging.getLogger(__name__)
 
@@ -48,13 +47,6 @@ class EventCall:
         """The state of the domain."""
         domain = self.host.hypervisor.domain(self.document.id)
         return domain.state if domain else MISSING
-
-
-class RebootArgs(Kind):
-    """Arguments of a reboot."""
-
-    type = Field(Choices("soft", "hard"), "soft asks the guest and falls back to hard; hard presses reset.",
-                 default="soft")
 
 
 def reboot(call: EventCall) -> Fields:
@@ -92,15 +84,10 @@ def _rebooted(host: LocalHost, id: str, before: int, operation: Operation) -> bo
     return True
 
 
-class RebuildArgs(Kind):
-    """Arguments of a rebuild; what is left out stays as it is."""
+class HostRebuildArgs(RebuildArgs):
+    """Arguments of a rebuild on a host, which takes files too."""
 
-    image = Field(REFERENCE, "The image to make the root disk from; the same again when omitted.")
-    key_name = Field(Nullable(REFERENCE), "Keypair whose public key the guest is given.")
-    user_data = Field(Server.field("user_data").value, "Base64 data for the guest's first boot.", secret=True)
     personality = Field(Server.field("personality").value, "Files for the guest's first boot.", secret=True)
-    metadata = Field(Server.field("metadata").value, "Keys and values, in place of those that there are.")
-    preserve_ephemeral = Field(Boolean(), "Whether the ephemeral disk is kept.", default=False)
 
 
 def rebuild(call: EventCall) -> Fields:
@@ -122,22 +109,9 @@ def rebuild(call: EventCall) -> Fields:
     return {}
 
 
-class CreateImageArgs(Kind):
-    """Arguments of making an image."""
-
-    name = Field(NAME, "Name of the image; there must be none of that name.", required=True)
-    description = Field(DESCRIPTION, "Free text of at most 255 characters.", default="")
-    metadata = Field(Image.field("properties").value, "Properties of the image, besides those of the server's own.",
-                     default={})
-
-
 def create_image(call: EventCall) -> Fields:
     """See ``snapshot``."""
     return snapshot.create(call.host, call.document, call.args, call.operation, call.request)
-
-
-class CrashDumpArgs(Kind):
-    """A crash dump takes no arguments."""
 
 
 def crash_dump(call: EventCall) -> Fields:
@@ -181,7 +155,7 @@ class EventAction:
 
 ACTIONS: Mapping[str, EventAction] = {
     "reboot": EventAction(RebootArgs, reboot),
-    "rebuild": EventAction(RebuildArgs, rebuild, again=True),
+    "rebuild": EventAction(HostRebuildArgs, rebuild, again=True),
     "create_image": EventAction(CreateImageArgs, create_image, again=True),
     "crash_dump": EventAction(CrashDumpArgs, crash_dump),
     "change_password": EventAction(ChangePasswordArgs, change_password, again=True),

@@ -10,7 +10,7 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import Document
-from magnetar_agent.servers import GIB, addresses, block_devices, image_links, rescue
+from magnetar_agent.servers import GIB, addresses, block_devices, hardware, image_links, rescue
 from magnetar_core.errors import Conflict, InvalidField
 from magnetar_core.kinds.flavor import completed
 from magnetar_core.reconcile import missing
@@ -31,10 +31,13 @@ def complete(host: LocalHost, want: Fields, document: Document | None) -> Fields
     if document is None and want.get("id"):
         _uuid_is_free(host, want["id"])
     found["flavor"] = _flavor(host, want["flavor"], old.get("flavor"))
+    if found["flavor"] != old.get("flavor"):
+        hardware.check_flavor(host, found["flavor"])
     image = _image(host, want.get("image"), document)
     found["image"] = image.id if image else want.get("image")
     if image and found["image"] != old.get("image"):
         _fits(image, found["flavor"])
+        hardware.check_image(host, image)
         found["config_drive"] = want["config_drive"] or image.want["properties"].get("img_config_drive") == "mandatory"
     if "rescue" in found:  # a document of an older agent does not have it
         found["rescue"] = rescue.complete(host, found, document)

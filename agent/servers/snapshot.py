@@ -24,7 +24,7 @@ from magnetar_core.power import MISSING, OFF, RUNNING, SUSPENDED, WANTED
 if TYPE_CHECKING:
     from magnetar_agent.documents import Fields
     from magnetar_agent.host import LocalHost
-    from magnetar_agent.operations import Operation
+    from magnetar_core.operations import Operation
 
 log = logging.getLogger(__name__)
 

@@ -71,6 +71,7 @@ def _ask(conn: Any) -> dict[str, Any]:
         "hypervisor_type": conn.getType(),
         "hypervisor_version": _version(conn.getVersion()),
         "libvirt_version": _version(conn.getLibVersion()),
+        "architecture": root.findtext("host/cpu/arch", ""),
         "cpu_model": _processor() or model or str(info[0]),
         # libvirt does not count memory that was plugged in later.
         "memory_mb": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2**20,

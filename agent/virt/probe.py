@@ -22,7 +22,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from magnetar_agent.documents import now, write_atomically
+from magnetar_agent.documents import write_atomically
+from magnetar_core.operations import now
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from magnetar_agent.documents import Document
     from magnetar_agent.host import LocalHost
-    from magnetar_agent.operations import Operation
+    from magnetar_core.operations import Operation
 
 #: Namespace of the uuids of attachments: one for each pair of server and volume.
 NAMESPACE = uuid.UUID("6f1c6a0e-3a2c-5b77-9a51-6d0c0de7a11a")

@@ -22,11 +22,11 @@ from magnetar_agent import hypervisor as hv
 from magnetar_agent.documents import Document
 from magnetar_agent.link import Door, Offer
 from magnetar_agent.link.rpc import Rpc
-from magnetar_agent.operations import Operation
 from magnetar_agent.storage import Disk, NetworkSource
 from magnetar_agent.volumes import gib, pools
 from magnetar_core.errors import Conflict, InvalidRequest, MagnetarError, NotFound
 from magnetar_core.kinds import Volume, VolumeExport
+from magnetar_core.operations import Operation
 
 if TYPE_CHECKING:
     from magnetar_agent.documents import Fields

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 from magnetar_agent.link import LinkAddress
 from magnetar_agent.link.rpc import Rpc
 from magnetar_agent.migrations import MARK
-from magnetar_agent.operations import Operation
 from magnetar_agent.storage import Disk
 from magnetar_agent.volumes import exports, pools
 from magnetar_core.errors import Conflict, InvalidField, MagnetarError, NotFound, Unreachable
 from magnetar_core.kinds import Server, VolumeAttachment
+from magnetar_core.operations import Operation
 from magnetar_core.power import PAUSED
 
 if TYPE_CHECKING:

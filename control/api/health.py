@@ -12,6 +12,7 @@ import orjson
 from magnetar_control.health import Health, document
 from magnetar_control.metrics import Metrics
 from magnetar_control.web import Answer, Fault, Request
+from magnetar_control.web.application import Application
 from magnetar_core.errors import Forbidden, MagnetarError
 
 
@@ -21,45 +22,35 @@ class NoAddress(MagnetarError):
     code = "invalid-settings"
 
 
-class Healthz:
+class Healthz(Application):
     """``/healthz`` on the API's port: 200 while the API database answers, else 503. Numbers only: anybody may ask."""
 
     def __init__(self, health: Health) -> None:
         self.health = health
 
     def handle(self, request: Request) -> Answer:
-        """Answer; never raises."""
         if request.method not in ("GET", "HEAD"):
-            return Answer({"error": {"code": 405, "message": f"{request.method} is not possible here."}}, 405)
+            return self.refused(request, Fault(405, f"{request.method} is not possible here."))
         found = self.health.read()
         return Answer(document(found), 200 if found.database else 503)
 
-    def streams(self, _method: str, _path: str) -> bool:
-        """Whether a route reads its content itself: none."""
-        return False
 
-
-class MetricsForAdmins:
+class MetricsForAdmins(Application):
     """``/metrics`` on the API's port, for tokens with the role admin."""
 
     def __init__(self, text: Any, authenticate: Any) -> None:
         self.text, self.authenticate = text, authenticate
 
     def handle(self, request: Request) -> Answer:
-        """Answer; never raises."""
         try:
             self.authenticate(request)
             if not request.context.is_admin:
                 raise Forbidden("The figures of the cloud are for administrators (role admin).")
         except MagnetarError as error:
-            return Answer({"error": {"code": error.status, "message": error.message}}, error.status)
+            return self.refused(request, Fault(error.status, error.message))
         except Fault as fault:
-            return Answer({"error": {"code": fault.status, "message": fault.message}}, fault.status, fault.headers)
+            return self.refused(request, fault)
         return Answer(self.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-    def streams(self, _method: str, _path: str) -> bool:
-        """Whether a route reads its content itself: none."""
-        return False
 
 
 class HealthServer:

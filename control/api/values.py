@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Value types of the OpenStack APIs' bodies and queries that the core's do not have: they take numbers and truth as
-text too."""
+text too. And times as the APIs show them."""
 
 from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from ipaddress import ip_address
 from typing import Any
@@ -14,49 +14,52 @@ from typing import Any
 from magnetar_control.store import regex
 from magnetar_core.errors import InvalidField
 from magnetar_core.fields import Field, Record
-from magnetar_core.values import Value
+from magnetar_core.values import Integer, Value
 from magnetar_core.versions import Range, Version
 
 
-class Truth(Value):
+class Parsed(Value):
+    """What *parse* makes of a value. Where it raises ``ValueError`` or ``KeyError``, the value breaks the *rule*.
+    *schema*: of JSON."""
+
+    def __init__(self, parse: Callable[[Any], Any], rule: str, **schema: Any) -> None:
+        self.parse, self.rule, self.json = parse, rule, schema
+
+    def check(self, value: Any, path: str, version: Version | None = None) -> Any:
+        try:
+            return self.parse(value)
+        except (KeyError, ValueError):
+            raise InvalidField(path, self.rule, value) from None
+
+    def schema(self, version: Version | None = None) -> dict[str, Any]:
+        return self.json
+
+
+class Truth(Parsed):
     """true or false, or one of the words that a protocol takes for them. *any_case*: in any case, and as numbers."""
 
     def __init__(self, true: Sequence[str], false: Sequence[str], any_case: bool = False) -> None:
         self.words, self.any_case = {**dict.fromkeys(true, True), **dict.fromkeys(false, False)}, any_case
+        super().__init__(self._bool, "must be true or false", enum=[True, False, *self.words])
 
-    def check(self, value: Any, path: str, version: Version | None = None) -> Any:
-        """A bool."""
-        if isinstance(value, bool):
-            return value
+    def _bool(self, value: Any) -> bool:
         word = str(value).lower() if self.any_case else value
-        if not isinstance(word, str) or word not in self.words:
-            raise InvalidField(path, "must be true or false", value)
-        return self.words[word]
-
-    def schema(self, version: Version | None = None) -> dict[str, Any]:
-        """The words."""
-        return {"enum": [True, False, *self.words]}
+        if not isinstance(value, bool) and (not isinstance(word, str) or word not in self.words):
+            raise ValueError
+        return value if isinstance(value, bool) else self.words[word]
 
 
-class Number(Value):
+class Number(Integer):
     """A whole number, or text of digits, from *min* to *max*."""
 
-    def __init__(self, min: int = 0, max: int = 2**31 - 1) -> None:
-        self.min, self.max = min, max
+    form: Any = ()  # digits look like text
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
-        """An int."""
-        if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,19}", value):
-            value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise InvalidField(path, "must be a whole number", value)
-        if not self.min <= value <= self.max:
-            raise InvalidField(path, f"must be from {self.min} to {self.max}", value)
-        return value
+        digits = isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,19}", value)
+        return super().check(int(value) if digits else value, path, version)
 
     def schema(self, version: Version | None = None) -> dict[str, Any]:
-        """Both forms."""
-        return {"type": ["integer", "string"], "pattern": "^-?[0-9]+$", "minimum": self.min, "maximum": self.max}
+        return {**super().schema(version), "type": ["integer", "string"], "pattern": "^-?[0-9]+$"}
 
 
 class Decimal(Value):
@@ -66,7 +69,6 @@ class Decimal(Value):
         self.max = max
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
-        """A float."""
         if isinstance(value, str) and re.fullmatch(r"[0-9]{1,40}(\.[0-9]{1,40})?", value):
             value = float(value)
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -76,7 +78,6 @@ class Decimal(Value):
         return float(value)
 
     def schema(self, version: Version | None = None) -> dict[str, Any]:
-        """Both forms."""
         return {"type": ["number", "string"], "exclusiveMinimum": 0, "maximum": self.max}
 
 
@@ -84,7 +85,6 @@ class Pattern(Value):
     """A regular expression of what both databases know (``store.regex``)."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
-        """The text."""
         try:
             regex.search(str(value))
         except regex.Refused as error:
@@ -92,7 +92,6 @@ class Pattern(Value):
         return str(value)
 
     def schema(self, version: Version | None = None) -> dict[str, Any]:
-        """A string with a format."""
         return {"type": "string", "format": "regex"}
 
 
@@ -107,7 +106,6 @@ class OrEmpty(Value):
         self.value, self.empty = value, empty
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
-        """As the value does."""
         return self.value.check(self.empty if value is None else value, path, version)
 
 
@@ -115,12 +113,10 @@ class Null(Value):
     """null."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
-        """None."""
         if value is not None:
             raise InvalidField(path, "must be null", value)
 
     def schema(self, version: Version | None = None) -> dict[str, Any]:
-        """null."""
         return {"type": "null"}
 
 
@@ -132,94 +128,70 @@ class ByVersion(Value):
 
     def at(self, version: Version | None) -> Value:
         """The type at *version*; the last one when none is given."""
-        for span, value in self.rows:
-            if version is not None and span.holds(version):
-                return value
-        return self.rows[-1][1]
+        return next((value for span, value in self.rows if version is not None and span.holds(version)),
+                    self.rows[-1][1])
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
-        """As the type of the version does."""
         return self.at(version).check(value, path, version)
 
     def schema(self, version: Version | None = None) -> dict[str, Any]:
-        """As the type of the version does."""
         return self.at(version).schema(version)
 
 
-class Address(Value):
-    """An IP address of *family* 4 or 6, or either; empty text for none where *empty*."""
+class Address(Parsed):
+    """An IP address of *family* 4 or 6, or either, as text; with *empty* ``None`` for empty text."""
 
     def __init__(self, family: int | None = None, empty: bool = False) -> None:
+        super().__init__(self._text, f"must be an IP{f'v{family}' if family else ''} address",
+                         type="string", format=f"ipv{family or 4}")
         self.family, self.empty = family, empty
 
-    def check(self, value: Any, path: str, version: Version | None = None) -> Any:
-        """The address as text; ``None`` for empty text."""
+    def _text(self, value: Any) -> str | None:
         if self.empty and value == "":
             return None
-        try:
-            found = ip_address(value if isinstance(value, str) else "")
-        except ValueError:
-            found = None
-        if found is None or (self.family and found.version != self.family):
-            raise InvalidField(path, f"must be an IP{f'v{self.family}' if self.family else ''} address", value)
+        if self.family not in (None, ip_address(value if isinstance(value, str) else "").version):
+            raise ValueError
         return str(value)
 
-    def schema(self, version: Version | None = None) -> dict[str, Any]:
-        """A string with a format."""
-        return {"type": "string", "format": f"ipv{self.family or 4}"}
+
+class Time(Parsed):
+    """An ISO 8601 moment; normal form is that of the tables: 2026-11-21T10:00:00.000000."""
+
+    def __init__(self) -> None:
+        super().__init__(_moment, "must be a moment such as 2026-11-21T10:00:00Z", type="string", format="date-time")
 
 
-class Time(Value):
-    """An ISO 8601 moment; normal form is that of the tables."""
-
-    def check(self, value: Any, path: str, version: Version | None = None) -> Any:
-        """Text such as 2026-11-21T10:00:00.000000."""
-        try:
-            found = datetime.fromisoformat(str(value).replace(" ", "+", 1) if "T" in str(value) else str(value))
-            if found.tzinfo is not None:
-                found = found.astimezone(UTC).replace(tzinfo=None)
-        except (ValueError, OverflowError):  # OverflowError: in UTC it is beyond the calendar
-            raise InvalidField(path, "must be a moment such as 2026-11-21T10:00:00Z", value) from None
-        return found.isoformat(timespec="microseconds")
-
-    def schema(self, version: Version | None = None) -> dict[str, Any]:
-        """A string with a format."""
-        return {"type": "string", "format": "date-time"}
+def _moment(value: Any) -> str:
+    try:
+        found = datetime.fromisoformat(str(value).replace(" ", "+", 1) if "T" in str(value) else str(value))
+        if found.tzinfo is not None:
+            found = found.astimezone(UTC).replace(tzinfo=None)
+    except OverflowError as error:  # in UTC it is beyond the calendar
+        raise ValueError from error
+    return found.isoformat(timespec="microseconds")
 
 
-class Id(Value):
-    """A uuid as Nova takes it: any case, hyphens or none; kept as it was given, in lower case with hyphens."""
+class Id(Parsed):
+    """A uuid as Nova takes it: any case, hyphens or none; normal form is lower case with hyphens."""
 
-    def check(self, value: Any, path: str, version: Version | None = None) -> Any:
-        """The uuid."""
-        try:
-            if not isinstance(value, str):
-                raise ValueError  # noqa: TRY004 - one answer for both
-            return str(uuid.UUID(value))
-        except ValueError:
-            raise InvalidField(path, "must be a uuid", value) from None
-
-    def schema(self, version: Version | None = None) -> dict[str, Any]:
-        """A string with a format."""
-        return {"type": "string", "format": "uuid"}
+    def __init__(self) -> None:
+        super().__init__(lambda value: str(uuid.UUID(value if isinstance(value, str) else "")), "must be a uuid",
+                         type="string", format="uuid")
 
 
-def record(fields: Mapping[str, Field | Value], *required: str) -> Record:
+def record(fields: Mapping[str, Value], *required: str) -> Record:
     """An object with these keys and no others; *required* ones must be there."""
-    made = {}
-    for name, value in fields.items():
-        made[name] = value if isinstance(value, Field) else Field(value, name, required=name in required, on="create")
-    return Record(**made)
+    return Record(**{name: Field(value, name, required=name in required, on="create")
+                     for name, value in fields.items()})
 
 
 class Wrapped(Value):
-    """A body ``{key: value}`` and nothing else, but for *more* keys."""
+    """A body ``{key: value}`` and nothing else, but for *more* keys. Gives the inner value; with *more* the object."""
 
     def __init__(self, key: str, value: Value, more: Mapping[str, Value] | None = None) -> None:
         self.key, self.value, self.more = key, value, dict(more or {})
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
-        """The inner value; with *more*, the whole object."""
         if not isinstance(value, dict):
             raise InvalidField("body", "must be an object", value)
         if self.key not in value:
@@ -234,9 +206,8 @@ class Wrapped(Value):
                                     for name, kind in self.more.items() if name in value}}
 
     def schema(self, version: Version | None = None) -> dict[str, Any]:
-        """The whole object."""
         return {"type": "object", "required": [self.key], "additionalProperties": False, "properties": {
-            self.key: self.value.schema(version), **{name: kind.schema(version) for name, kind in self.more.items()}}}
+            name: kind.schema(version) for name, kind in {self.key: self.value, **self.more}.items()}}
 
 
 class OneKey(Value):
@@ -246,12 +217,15 @@ class OneKey(Value):
         self.value = value
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
-        """The object."""
         checked = self.value.check(value, path or "body", version)
         if len(checked) != 1:
             raise InvalidField(path or "body", "must have exactly one key")
         return checked
 
     def schema(self, version: Version | None = None) -> dict[str, Any]:
-        """With the count."""
         return {**self.value.schema(version), "minProperties": 1, "maxProperties": 1}
+
+
+def to_second(moment: str) -> str:
+    """A moment of the tables as the APIs show it, without its fraction: 2026-11-21T10:00:00Z."""
+    return moment[:19] + "Z"

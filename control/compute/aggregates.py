@@ -19,15 +19,13 @@ Id = str | int
 @use_case(f"{RULE}index")
 def every(caller: Caller) -> list[Aggregate]:
     """All."""
-    with caller.cloud.store.api.read() as connection:
-        return aggregates.every(connection)
+    return caller.fetch(aggregates.every)
 
 
 @use_case(f"{RULE}show")
 def show(caller: Caller, id: Id) -> Aggregate:
     """One. Raises ``NotFound``, ``InvalidField`` for what is no id."""
-    with caller.cloud.store.api.read() as connection:
-        return _found(connection, id)
+    return caller.fetch(_found, id)
 
 
 def _found(connection: Any, id: Id, *, lock: bool = False) -> Aggregate:

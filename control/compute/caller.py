@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
 
+from sqlalchemy import Connection
+
 from magnetar_control.services import Context
 from magnetar_control.settings import Settings
 from magnetar_core.errors import Forbidden
@@ -52,6 +54,16 @@ class Caller:
             return self.cloud.policy.allows(rule, self.context)
         return self.cloud.policy.allows(rule, self.context, target.project_id, target.user_id)
 
+    def fetch(self, question: Callable[Concatenate[Connection, P], R], *args: P.args, **named: P.kwargs) -> R:
+        """Ask the API database: *question* is a function of ``store``."""
+        with self.cloud.store.api.read() as connection:
+            return question(connection, *args, **named)
+
+    def write(self, change: Callable[Concatenate[Connection, P], R], *args: P.args, **named: P.kwargs) -> R:
+        """Change the API database in one transaction: *change* is a function of ``store``."""
+        with self.cloud.store.api.write() as connection:
+            return change(connection, *args, **named)
+
     def check(self, rule: str, target: Any = None) -> None:
         """Raises ``Forbidden``, in Nova's words."""
         if not self.allows(rule, target):
@@ -77,7 +89,4 @@ class UseCase(Generic[P, R]):
 
 def use_case(rule: str) -> Callable[[Callable[Concatenate[Caller, P], R]], UseCase[P, R]]:
     """Make a function a use case under a policy rule."""
-    def made(function: Callable[Concatenate[Caller, P], R]) -> UseCase[P, R]:
-        return UseCase(function, rule)
-
-    return made
+    return lambda function: UseCase(function, rule)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import NamedTuple
 
 from sqlalchemy import func, select
@@ -41,22 +42,13 @@ def every(caller: Caller) -> list[CellHosts]:
 def create(caller: Caller, name: str, database_url: str, *, disabled: bool = False) -> None:
     """Make the tables in the database of the URL, and then list the cell. Raises ``Conflict`` when it does not
     answer."""
-    _check(caller)
-    store = caller.cloud.store
-    _make_tables(database_url)
-    store.add_cell(name, database_url)
-    if disabled:
-        store.set_cell(name, disabled=True)
-    store.cells(fresh=True)
+    update(caller, name, database_url=database_url, disabled=disabled or None)
 
 
 def _make_tables(url: str) -> None:
     try:
-        database = Database(url, "new cell", 1)
-        try:
+        with closing(Database(url, "new cell", 1)) as database:
             schema.upgrade(database, CELL)
-        finally:
-            database.close()
     except (SQLAlchemyError, ValueError, OSError) as error:
         raise Conflict(f"The database of the cell does not answer, or refuses ({type(error).__name__}). Check "
                        "database_url from the machine of the API; nothing was changed.") from None

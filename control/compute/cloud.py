@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-import orjson
 from sqlalchemy import select
 
 from magnetar_control.agents import Agents
 from magnetar_control.compute.policy import Policy
 from magnetar_control.services import Services
 from magnetar_control.settings import Settings
+from magnetar_control.store import aggregates
 from magnetar_control.store.database import Database
 from magnetar_control.store.scatter_gather import scatter_gather_cells
 from magnetar_control.store.store import Store
-from magnetar_control.store.tables import aggregate_hosts, aggregates, host_states, hosts
+from magnetar_control.store.tables import host_states, hosts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -83,14 +83,8 @@ class Hosts:
         return found.zone if found else None
 
     def _read(self) -> Mapping[str, HostView]:
-        zones: dict[str, str] = {}
         with self.store.api.read() as connection:
-            rows = connection.execute(select(hosts)).all()
-            for row in connection.execute(select(aggregate_hosts.c.host, aggregates.c.metadata).join(
-                    aggregates, aggregates.c.id == aggregate_hosts.c.aggregate_id)).all():
-                zone = orjson.loads(row.metadata).get("availability_zone")
-                if zone:
-                    zones[row.host] = zone
+            rows, zones = connection.execute(select(hosts)).all(), aggregates.zones(connection)
         seen: dict[str, tuple[str, bool]] = {}
         used = {row.cell_id for row in rows}
         told = scatter_gather_cells([one for one in self.store.databases() if one[0].id in used],

@@ -31,8 +31,7 @@ def show(caller: Caller, id: str) -> Access:
 
 
 def _of(caller: Caller, flavor: Any) -> Access:
-    with caller.cloud.store.api.read() as connection:
-        return Access(flavor.id, store.projects(connection, flavor.number))
+    return Access(flavor.id, caller.fetch(store.projects, flavor.number))
 
 
 @use_case(f"{RULE}:add_tenant_access")
@@ -44,9 +43,7 @@ def add(caller: Caller, id: str, project: str, *, public: bool = False) -> Acces
     flavor = flavors.show(caller, id)
     if flavor.is_public and not public:
         raise Conflict("Can not add access to a public flavor.")
-    with caller.cloud.store.api.write() as connection:
-        new = store.grant(connection, flavor.number, project)
-    if not new:
+    if not caller.write(store.grant, flavor.number, project):
         raise Conflict(f"Flavor access already exists for flavor {flavor.id} and project {project} combination.")
     return _of(caller, flavor)
 
@@ -56,8 +53,6 @@ def remove(caller: Caller, id: str, project: str) -> Access:
     """Let *project*, which need not exist any more, not use the flavor *id*. Raises ``NotFound`` when it may not
     anyway."""
     flavor = flavors.show(caller, id)
-    with caller.cloud.store.api.write() as connection:
-        gone = store.withdraw(connection, flavor.number, project)
-    if not gone:
+    if not caller.write(store.withdraw, flavor.number, project):
         raise NotFound(f"Flavor access not found for {flavor.id} / {project} combination.")
     return _of(caller, flavor)

@@ -49,19 +49,13 @@ def _missing(id: str, name: str) -> NotFound:
 @use_case(f"{RULE}create")
 def create(caller: Caller, id: str, specs: Mapping[str, str], *, checked: bool = True) -> None:
     """Add *specs* to those of the flavor. *checked*: by ``check``."""
-    _merge(caller, id, specs, checked=checked)
-
-
-@use_case(f"{RULE}update")
-def update(caller: Caller, id: str, specs: Mapping[str, str], *, checked: bool = True) -> None:
-    """Set *specs*; as ``create``, under a rule of its own."""
-    _merge(caller, id, specs, checked=checked)
-
-
-def _merge(caller: Caller, id: str, more: Mapping[str, str], *, checked: bool) -> None:
     if checked:
-        check(more)
-    _change(caller, id, lambda specs: {**specs, **more})
+        check(specs)
+    _change(caller, id, lambda before: {**before, **specs})
+
+
+#: Set *specs*; as ``create``, under a rule of its own.
+update = use_case(f"{RULE}update")(create.function)
 
 
 def _change(caller: Caller, id: str, changed: Callable[[dict[str, str]], dict[str, str]]) -> None:

@@ -25,11 +25,9 @@ def page(caller: Caller, limit: int = ALL, *, sort: str = "flavorid", descending
     *public*: which ones administrators see: the public ones (True), the private ones (False), or all (``None``); others
     see the public ones and those that their project has access to. *least_ram* in MiB, *least_disk* in GiB, *name*, a
     regular expression: those that fit only. Raises ``InvalidRequest`` when there is no flavor *marker*."""
-    wanted = flavors.FlavorQuery(
-        limit, sort, descending, caller.project, public if caller.context.is_admin else True, least_ram, least_disk,
-        name, marker)
-    with caller.cloud.store.api.read() as connection:
-        rows = flavors.page(connection, wanted)
+    rows = caller.fetch(flavors.page, limit, sort, descending=descending, project=caller.project,
+                       public=public if caller.context.is_admin else True, least_ram=least_ram,
+                       least_disk=least_disk, name=name, marker=marker)
     if rows is None:
         raise InvalidRequest(f"marker [{str(marker)[:255]}] not found")
     return rows
@@ -37,8 +35,7 @@ def page(caller: Caller, limit: int = ALL, *, sort: str = "flavorid", descending
 
 def show(caller: Caller, id: str) -> Any:
     """The flavor's row. Raises ``NotFound`` when there is none that the caller may see."""
-    with caller.cloud.store.api.read() as connection:
-        row = flavors.find(connection, id, caller.project, everything=caller.context.is_admin)
+    row = caller.fetch(flavors.find, id, caller.project, everything=caller.context.is_admin)
     if row is None:
         raise not_found(id)
     return row
@@ -60,8 +57,7 @@ def create(caller: Caller, /, name: str, *, id: str | int | None = None, **colum
             _check_free(flavors.taken(connection, id, name), id, name)
             return flavors.make(connection, id=id, name=name, **columns)
     except IntegrityError:  # somebody else made one of that id or name meanwhile
-        with caller.cloud.store.api.read() as connection:
-            _check_free(flavors.taken(connection, id, name), id, name)
+        _check_free(caller.fetch(flavors.taken, id, name), id, name)
         raise
 
 
@@ -74,15 +70,12 @@ def _check_free(taken: str | None, id: str, name: str) -> None:
 def update(caller: Caller, /, id: str, **columns: Any) -> Any:
     """Set columns of a flavor: the description. Returns the row. Its sizes never change."""
     row = show(caller, id)
-    with caller.cloud.store.api.write() as connection:
-        flavors.change(connection, row.number, **columns)
+    caller.write(flavors.change, row.number, **columns)
     return show(caller, row.id)
 
 
 @use_case(f"{MANAGE}delete")
 def delete(caller: Caller, id: str) -> None:
     """Delete it; servers keep the sizes that they were made with. Raises ``NotFound``."""
-    with caller.cloud.store.api.write() as connection:
-        gone = flavors.remove(connection, id)
-    if not gone:
+    if not caller.write(flavors.remove, id):
         raise not_found(id)

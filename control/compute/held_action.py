@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 from sqlalchemy import delete, select, update
@@ -28,11 +28,12 @@ List = list[dict[str, Any]]
 Change = Callable[[List], List]
 
 
-class HeldAction:
-    """One held action; *number* is that of its row. *column*: the list of the server that changes with it."""
+class HeldAction(NamedTuple):
+    """One held action; *number* is that of its row."""
 
-    def __init__(self, caller: Caller, target: Target, number: int, column: str) -> None:
-        self.caller, self.target, self.number, self.column = caller, target, number, column
+    caller: Caller
+    target: Target
+    number: int
 
     def release(self) -> bool:
         """Let the conductors have the action. False when it is not there any more, because the server is deleted;
@@ -52,7 +53,7 @@ class HeldAction:
                 actions.c.id == self.number, actions.c.state == "queued")).rowcount
             if change and (gone or connection.execute(select(actions.c.state).where(
                     actions.c.id == self.number)).scalar() == "failed"):
-                servers.revise(connection, self.target.row.id, self.column, change)
+                servers.revise(connection, self.target.row.id, "volumes", change)
 
     def wait(self, limit: float) -> str | None:
         """Wait until the action has ended: ``done`` or ``failed``; ``None`` after *limit* seconds."""
@@ -78,9 +79,8 @@ class HeldAction:
                 action_events.c.action_id == self.number).order_by(action_events.c.id.desc()).limit(1)).scalar() or ""
 
 
-def hold(caller: Caller, target: Target, key: str, args: Mapping[str, Any], column: str = "volumes",
-         change: Change | None = None) -> HeldAction:
-    """Write the action *key* down, held back, and *change* a list of the server in the same transaction. *change* may
+def hold(caller: Caller, target: Target, key: str, args: Mapping[str, Any], change: Change | None = None) -> HeldAction:
+    """Write the action *key* down, held back, and *change* the server's volumes in the same transaction. *change* may
     raise the core's errors. Raises ``Conflict`` when the server has changed since it was read."""
     id, database = target.row.id, target.database
     with database.write() as connection:
@@ -89,8 +89,8 @@ def hold(caller: Caller, target: Target, key: str, args: Mapping[str, Any], colu
                 connection, row, key, caller.request_id, caller.context.user_id, caller.project, args):
             raise changed_meanwhile(target, key)
         if change:
-            servers.revise(connection, id, column, change)
+            servers.revise(connection, id, "volumes", change)
         number = int(connection.execute(select(actions.c.id).where(
             actions.c.server_id == id, actions.c.action == key).order_by(actions.c.id.desc()).limit(1)).scalar_one())
         connection.execute(update(actions).where(actions.c.id == number).values(not_before=database.clock(HELD)))
-    return HeldAction(caller, target, number, column)
+    return HeldAction(caller, target, number)

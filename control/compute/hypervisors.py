@@ -42,25 +42,17 @@ def page(caller: Caller, limit: int | None = None, marker: str | None = None, *,
     """The compute services in the order of their numbers, after the one that *marker* names by uuid or number; or
     those with *pattern* in their names. Raises ``InvalidRequest`` when there is no such marker, ``NotFound`` when no
     name has the pattern."""
-    return _page(caller, limit, marker, pattern, by_uuid=by_uuid)
-
-
-@use_case(f"{RULE}list-detail")
-def page_detail(caller: Caller, limit: int | None = None, marker: str | None = None, *, pattern: str | None = None,
-                by_uuid: bool = True) -> list[Service]:
-    """As ``page``, for those who may see all of them."""
-    return _page(caller, limit, marker, pattern, by_uuid=by_uuid)
-
-
-def _page(caller: Caller, limit: int | None, marker: str | None, pattern: str | None, *, by_uuid: bool) -> \
-        list[Service]:
-    found = _every(caller) if pattern is None else _matching(caller, pattern)
+    found = _every(caller) if pattern is None else search.function(caller, pattern)
     if marker is None:
         return found[:limit]
     for at, one in enumerate(found):
         if marker == _id(one, by_uuid=by_uuid):
             return found[at + 1:][:limit]
     raise InvalidRequest(f"marker [{marker[:80]}] not found")
+
+
+#: As ``page``, for those who may see all of them.
+page_detail = use_case(f"{RULE}list-detail")(page.function)
 
 
 def _every(caller: Caller) -> list[Service]:
@@ -71,32 +63,22 @@ def _id(one: Service, *, by_uuid: bool) -> str:
     return one.id if by_uuid else str(one.number)
 
 
-def _matching(caller: Caller, text: str) -> list[Service]:
+@use_case(f"{RULE}search")
+def search(caller: Caller, text: str) -> list[Service]:
+    """Those with *text* in their names. Raises ``NotFound``."""
     found = [one for one in _every(caller) if text.lower() in one.host.lower()]
     if not found:
         raise NotFound(f"No hypervisor matching '{text[:255]}' could be found.")
     return found
 
 
-@use_case(f"{RULE}search")
-def search(caller: Caller, text: str) -> list[Service]:
-    """Those with *text* in their names. Raises ``NotFound``."""
-    return _matching(caller, text)
-
-
-@use_case(f"{RULE}servers")
-def search_servers(caller: Caller, text: str) -> list[Service]:
-    """As ``search``, for those who may see what is on them."""
-    return _matching(caller, text)
+#: As ``search``, for those who may see what is on them.
+search_servers = use_case(f"{RULE}servers")(search.function)
 
 
 @use_case(f"{RULE}show")
 def show(caller: Caller, id: str, *, by_uuid: bool = True) -> Service:
     """The compute service of that uuid or number. Raises ``InvalidRequest`` for what is no uuid, ``NotFound``."""
-    return _one(caller, id, by_uuid=by_uuid)
-
-
-def _one(caller: Caller, id: str, *, by_uuid: bool) -> Service:
     wanted = uuid_of(id) if by_uuid else id
     for one in _every(caller):
         if wanted == _id(one, by_uuid=by_uuid):
@@ -107,8 +89,7 @@ def _one(caller: Caller, id: str, *, by_uuid: bool) -> Service:
 @use_case(f"{RULE}list")
 def rows(caller: Caller) -> list[Mapping[Any, Any]]:
     """The rows of all hosts."""
-    with caller.cloud.store.api.read() as connection:
-        return list(hosts.every(connection))
+    return list(caller.fetch(hosts.every))
 
 
 def servers_on(caller: Caller, found: Sequence[Service]) -> Mapping[str, Sequence[Any]]:
@@ -175,7 +156,7 @@ def _resolved(name: str, _period: int) -> str | None:
 def uptime(caller: Caller, id: str, *, by_uuid: bool = True) -> tuple[Service, str]:
     """The compute service of that uuid or number, and for how long its host is up. Raises ``NotFound``,
     ``InvalidRequest`` when the host does not answer, ``NotSupported`` when its agent is too old to know."""
-    one = _one(caller, id, by_uuid=by_uuid)
+    one = show.function(caller, id, by_uuid=by_uuid)
     away = InvalidRequest(f"Compute service of {one.host} is unavailable at this time.")
     if not one.up or one.row is None:
         raise away

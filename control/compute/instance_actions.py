@@ -11,20 +11,12 @@ from magnetar_core.actions import ACTIONS
 from magnetar_core.errors import InvalidRequest, NotFound
 
 from .caller import Caller
-from .target import Target, not_found, of_server, visible
+from .target import Target, of_server
 
 RULE = "os_compute_api:os-instance-actions:"
 EVENTS, DETAILS = f"{RULE}events", f"{RULE}events:details"
 #: Actions that Nova lists too.
 SHOWN = tuple(key for key, action in ACTIONS.items() if action.label)
-
-
-def find_server(caller: Caller, id: str, *, deleted: bool = True) -> Target:
-    """The server, with *deleted* also when it is gone. Raises ``NotFound``."""
-    found = store.server(caller.cloud.store, id, deleted=deleted) if len(id) == 36 else None
-    if found is None or not visible(caller, found[1]):
-        raise not_found(id)
-    return Target(*found)
 
 
 @of_server(rule=f"{RULE}list")
@@ -35,7 +27,7 @@ def page(_caller: Caller, target: Target, limit: int | None = None, marker: str 
     if since and before and since > before:
         raise InvalidRequest("The value of changes-since must be less than or equal to changes-before.")
     with target.database.read() as connection:
-        rows = store.page(connection, store.ActionQuery(target.row.id, SHOWN, limit, marker, since, before))
+        rows = store.page(connection, target.row.id, SHOWN, limit, marker, since, before)
     if rows is None:
         raise InvalidRequest(f"marker [{str(marker)[:255]}] not found")
     return rows
@@ -47,7 +39,7 @@ def show(caller: Caller, target: Target, request_id: str, *, events: bool = True
     those whom the rule ``EVENTS`` allows tracebacks, and with *events* for everybody. Raises ``NotFound``."""
     events = events or caller.allows(EVENTS, target.row)
     with target.database.read() as connection:
-        row = store.one(connection, store.ActionQuery(target.row.id, SHOWN), request_id)
+        row = store.one(connection, target.row.id, SHOWN, request_id)
         if row is None:
             raise NotFound(f"Action {request_id[:255]} not found")
         return row, store.events(connection, row.id) if events else None

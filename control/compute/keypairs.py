@@ -47,8 +47,7 @@ def page(caller: Caller, user: str | None = None, limit: int | None = None, mark
     """Rows of the key pairs of *user* (the caller when left out), by name, after the one named *marker*. Raises
     ``InvalidRequest`` when there is no such marker."""
     user = _user(caller, "index", user)
-    with caller.cloud.store.api.read() as connection:
-        rows = keypairs.page(connection, user, limit, marker)
+    rows = caller.fetch(keypairs.page, user, limit, marker)
     if rows is None:
         raise InvalidRequest(f"marker [{str(marker)[:255]}] not found")
     return rows
@@ -64,8 +63,7 @@ def _user(caller: Caller, what: str, user: str | None) -> str:
 def show(caller: Caller, name: str, user: str | None = None) -> Any:
     """The row. Raises ``NotFound``."""
     user = _user(caller, "show", user)
-    with caller.cloud.store.api.read() as connection:
-        row = keypairs.find(connection, user, name)
+    row = caller.fetch(keypairs.find, user, name)
     if row is None:
         raise _missing(name, user)
     return row
@@ -105,9 +103,7 @@ def _exists(name: str) -> Conflict:
 def delete(caller: Caller, name: str, user: str | None = None) -> None:
     """Delete it; servers keep the public key. Raises ``NotFound``."""
     user = _user(caller, "delete", user)
-    with caller.cloud.store.api.write() as connection:
-        gone = keypairs.remove(connection, user, name)
-    if not gone:
+    if not caller.write(keypairs.remove, user, name):
         raise _missing(name, user)
 
 

@@ -62,11 +62,13 @@ def _most(caller: Caller, target: Target) -> int:
     return quotas.limits(caller, target.row.project_id)["metadata_items"]
 
 
-def _add(caller: Caller, target: Target, more: Metadata) -> Metadata:
+@of_server("metadata", f"{RULE}create")
+def create(caller: Caller, target: Target, metadata: Metadata) -> Metadata:
+    """Add items to those that are there, and return all."""
     most = _most(caller, target)
 
     def added(old: Metadata) -> Metadata:
-        new = {**old, **more}
+        new = {**old, **metadata}
         quotas.check_metadata(most, new)
         return new
 
@@ -74,16 +76,8 @@ def _add(caller: Caller, target: Target, more: Metadata) -> Metadata:
     return found
 
 
-@of_server("metadata", f"{RULE}create")
-def create(caller: Caller, target: Target, metadata: Metadata) -> Metadata:
-    """Add items to those that are there, and return all."""
-    return _add(caller, target, metadata)
-
-
-@of_server("metadata", f"{RULE}update")
-def update(caller: Caller, target: Target, metadata: Metadata) -> None:
-    """Set items, and leave the others as they are."""
-    _add(caller, target, metadata)
+#: Set items, and leave the others as they are.
+update = of_server("metadata", f"{RULE}update")(create.function)
 
 
 @of_server("metadata", f"{RULE}update_all")

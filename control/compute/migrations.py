@@ -13,7 +13,7 @@ from magnetar_control.store.tables import flavors
 from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 
 from .caller import Caller, use_case
-from .target import Target, check_unlocked, of_server
+from .target import Target, check_unlocked, note_done, of_server
 
 ALL = "os_compute_api:os-migrations:"
 OWN = "os_compute_api:servers:migrations:"
@@ -39,8 +39,8 @@ def page(caller: Caller, equal: Mapping[str, str], host: str | None = None, sinc
             asked.setdefault("project_id", caller.project) != caller.project):
         return (), False
     try:
-        return migrations.listed(caller.cloud.store, migrations.MigrationQuery(
-            asked, host, since, before, newest=newest, limit=limit, marker=marker))
+        return migrations.listed(caller.cloud.store, asked, host, since, before, newest=newest, limit=limit,
+                                 marker=marker)
     except KeyError:
         raise InvalidRequest(f"Marker {str(marker)[:255]} not found.") from None
 
@@ -123,8 +123,7 @@ def _ask(caller: Caller, target: Target, number: str, wish: str, states: tuple[s
                                  "while the migration is in this state.")
         with target.database.write() as connection:
             dropped = row.status == "queued" and migrations.drop(connection, row)
-            done = dropped or migrations.ask(connection, row, wish)
+            done = dropped or migrations.change(connection, row.uuid, row.status, asked=wish)
             if done:
-                servers.enqueue(connection, server.id, KEYS[wish], caller.request_id, caller.context.user_id,
-                                caller.project, host=server.host, state="done")
+                note_done(caller, target, connection, KEYS[wish])
                 target.database.ring(connection, servers.SERVERS_BELL)

@@ -21,7 +21,7 @@ from oslo_policy import policy
 
 from magnetar_control.compute.policies import POLICIES
 from magnetar_control.services import Context
-from magnetar_core.errors import Forbidden, InvalidField
+from magnetar_core.errors import InvalidField
 
 #: Role words to oslo.policy checks. Admins pass every one.
 CHECKS = {
@@ -84,11 +84,6 @@ class Policy:
                     self._decided.clear()
                 self._decided[key] = found
         return found
-
-    def check(self, rule: str, context: Context, project_id: str | None = None, user_id: str | None = None) -> None:
-        """Raises ``Forbidden`` in Nova's words."""
-        if not self.allows(rule, context, project_id, user_id):
-            raise Forbidden(f"Policy doesn't allow {rule} to be performed.")
 
     def _mark(self) -> tuple[int, int] | None:
         """What changes with the file; ``None`` when there is none."""

@@ -7,9 +7,10 @@ from __future__ import annotations
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import Connection, Integer, Select, bindparam, cast, func, select
+from sqlalchemy.dialects.postgresql import JSONB
 
 from magnetar_control.compute.caller import Caller, Owner, use_case
 from magnetar_control.store import keypairs, quotas, server_groups
@@ -21,11 +22,10 @@ from magnetar_core.values import Text
 
 RULE = "os_compute_api:os-quota-sets:"
 CLASS_RULE = "os_compute_api:os-quota-class-sets:"
+LIMITS = "os_compute_api:limits"
 
-#: Resource to the setting of its default.
-RESOURCES = {"instances": "quota_instances", "cores": "quota_cores", "ram": "quota_ram",
-             "metadata_items": "quota_metadata_items", "key_pairs": "quota_key_pairs",
-             "server_groups": "quota_server_groups", "server_group_members": "quota_server_group_members"}
+#: The setting quota_… has the default of each.
+RESOURCES = ("instances", "cores", "ram", "metadata_items", "key_pairs", "server_groups", "server_group_members")
 #: Resources of the network service, which old versions show; they have no limit here.
 NETWORK = {"fixed_ips": -1, "floating_ips": -1, "security_groups": -1, "security_group_rules": -1}
 INJECTED = {"injected_files": 5, "injected_file_content_bytes": 10240, "injected_file_path_bytes": 255}
@@ -36,13 +36,12 @@ Limits = dict[str, int]
 
 
 def _defaults(caller: Caller) -> Limits:
-    return {**{name: getattr(caller.settings, setting) for name, setting in RESOURCES.items()}, **NETWORK, **INJECTED}
+    return {**{name: getattr(caller.settings, f"quota_{name}") for name in RESOURCES}, **NETWORK, **INJECTED}
 
 
 def _merged(caller: Caller, *holders: str) -> Limits:
     """The limits of the first holder that has one, else those of the settings. One query."""
-    with caller.cloud.store.api.read() as connection:
-        found = quotas.found(connection, holders)
+    found = caller.fetch(quotas.found, holders)
     limits = _defaults(caller)
     for holder in reversed(holders):
         limits.update(found.get(holder, {}))
@@ -55,11 +54,6 @@ def limits(caller: Caller, project: str | None = None, user: str | None = None) 
     project = project or caller.project
     users = [quotas.of_user(project, user)] if user else []
     return _merged(caller, *users, project, quotas.DEFAULT)
-
-
-def class_limits(caller: Caller, name: str) -> Limits:
-    """Limits of a quota class."""
-    return _merged(caller, quotas.of_class(name), quotas.DEFAULT)
 
 
 def used(caller: Caller, project: str | None = None, user: str | None = None,
@@ -90,8 +84,7 @@ def bounds(caller: Caller) -> Bounds:
     are such. Sets of limits without a bound are left out: to count servers for them would be in vain."""
     found: list[tuple[Limits, str | None]] = []
     project, user = caller.project, caller.context.user_id
-    with caller.cloud.store.api.read() as connection:
-        given = quotas.found(connection, (quotas.DEFAULT, project, quotas.of_user(project, user)))
+    given = caller.fetch(quotas.found, (quotas.DEFAULT, project, quotas.of_user(project, user)))
     whole = {**_defaults(caller), **given.get(quotas.DEFAULT, {}), **given.get(project, {})}
     if any(whole[name] >= 0 for name in COUNTED):
         found.append((whole, None))
@@ -104,19 +97,12 @@ def bounds(caller: Caller) -> Bounds:
 @lru_cache
 def _count(kind: str, of_user: bool) -> Select[Any]:
     """The statement, made once: that takes longer than to ask it."""
-    size = _sizes(kind)
-    question = select(func.count(), func.sum(size["vcpus"]), func.sum(size["ram"])).where(
+    flavor = cast(servers.c.flavor, JSONB)
+    sizes = [cast(flavor[name].astext, Integer) if kind == "postgresql" else func.json_extract(
+        servers.c.flavor, f"$.{name}") for name in ("vcpus", "ram")]
+    question = select(func.count(), *map(func.sum, sizes)).where(
         servers.c.project_id == bindparam("project"), servers.c.deleted_at.is_(None))
     return question.where(servers.c.user_id == bindparam("user")) if of_user else question
-
-
-def _sizes(kind: str) -> dict[str, Any]:
-    from sqlalchemy.dialects.postgresql import JSONB
-
-    if kind == "postgresql":
-        flavor = cast(servers.c.flavor, JSONB)
-        return {name: cast(flavor[name].astext, Integer) for name in ("vcpus", "ram")}
-    return {name: func.json_extract(servers.c.flavor, f"$.{name}") for name in ("vcpus", "ram")}
 
 
 def check_servers(caller: Caller, flavor: Mapping[str, Any], least: int, most: int, among: Bounds | None = None,
@@ -194,20 +180,7 @@ def check_groups(connection: Connection, project: str, most: int) -> None:
         raise Forbidden("Quota exceeded, too many server groups.")
 
 
-def groups_used(caller: Caller, project: str | None = None, user: str | None = None) -> int:
-    """How many server groups a project (one user in it) has."""
-    with caller.cloud.store.api.read() as connection:
-        return server_groups.count(connection, project or caller.project, user)
-
-
 # What administrators see and set --------------------------------------------------------------------------------
-class Detail(NamedTuple):
-    """Limits, and what is used of those of which something is counted."""
-
-    limits: Limits
-    used: Limits
-
-
 def show(caller: Caller, project: str, user: str | None = None) -> Limits:
     """Limits of *project*, or of *user* in it. Raises ``InvalidRequest`` when there is no such project."""
     _check_project(caller, project, "show")
@@ -222,21 +195,30 @@ def _check_project(caller: Caller, project: str, what: str | None) -> None:
         raise InvalidRequest(f"Project ID {project[:255]} is not a valid project.")
 
 
+@use_case(LIMITS)
+def show_limits(caller: Caller, project: str | None = None) -> tuple[Limits, Limits]:
+    """What the caller's project may use, and what it uses; that of another one for administrators."""
+    if project is not None:
+        caller.check(f"{LIMITS}:other_project")
+    return limits(caller, project), _all_used(caller, project, None)
+
+
 @use_case(f"{RULE}defaults")
 def show_defaults(caller: Caller, project: str) -> Limits:
     """What *project* would have if nothing were set for it."""
     _check_project(caller, project, None)
-    return class_limits(caller, quotas.DEFAULT)
+    return _merged(caller, quotas.DEFAULT)
 
 
-def show_detail(caller: Caller, project: str, user: str | None = None) -> Detail:
-    """Limits with what is used."""
+def show_detail(caller: Caller, project: str, user: str | None) -> tuple[Limits, Limits]:
+    """Limits, and what is used of those of which something is counted."""
     _check_project(caller, project, "detail")
-    return Detail(limits(caller, project, user), _all_used(caller, project, user))
+    return limits(caller, project, user), _all_used(caller, project, user)
 
 
-def _all_used(caller: Caller, project: str, user: str | None) -> Limits:
-    return {**used(caller, project, user), "server_groups": groups_used(caller, project, user)}
+def _all_used(caller: Caller, project: str | None, user: str | None) -> Limits:
+    return {**used(caller, project, user),
+            "server_groups": caller.fetch(server_groups.count, project or caller.project, user)}
 
 
 def update(caller: Caller, project: str, want: Mapping[str, int], user: str | None = None, *,
@@ -246,8 +228,7 @@ def update(caller: Caller, project: str, want: Mapping[str, int], user: str | No
     _check_project(caller, project, "update")
     if not force:
         _check_limits(want, _all_used(caller, project, user), limits(caller, project) if user else {})
-    with caller.cloud.store.api.write() as connection:
-        quotas.put(connection, quotas.of_user(project, user) if user else project, want)
+    caller.write(quotas.put, quotas.of_user(project, user) if user else project, want)
     return limits(caller, project, user)
 
 
@@ -265,20 +246,18 @@ def _check_limits(want: Mapping[str, int], used: Mapping[str, int], most: Mappin
 def reset(caller: Caller, project: str, user: str | None = None) -> None:
     """Let the defaults count again for *project* with all of its users, or for *user* in it."""
     caller.check(f"{RULE}delete", Owner(project))
-    with caller.cloud.store.api.write() as connection:
-        quotas.reset(connection, project, user)
+    caller.write(quotas.reset, project, user)
 
 
 @use_case(f"{CLASS_RULE}show")
 def show_class(caller: Caller, name: str) -> Limits:
     """Limits of a quota class; the class ``default`` has the defaults of all projects."""
-    return class_limits(caller, name)
+    return _merged(caller, quotas.of_class(name), quotas.DEFAULT)
 
 
 @use_case(f"{CLASS_RULE}update")
 def update_class(caller: Caller, name: str, want: Mapping[str, int]) -> Limits:
     """Set limits of a quota class; all of its limits."""
     name = Text(1, 250).check(name, "id")
-    with caller.cloud.store.api.write() as connection:
-        quotas.put(connection, quotas.of_class(name), want)
-    return class_limits(caller, name)
+    caller.write(quotas.put, quotas.of_class(name), want)
+    return show_class.function(caller, name)

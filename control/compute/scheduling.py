@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from magnetar_control.compute.caller import Caller
-from magnetar_control.compute.cloud import Cloud
-from magnetar_control.scheduler.choose import NO_VALID_HOST, NoValidHost, choose
+from magnetar_control.scheduler.choose import NoValidHost, choose
 from magnetar_control.scheduler.hosts import HostStates
 from magnetar_control.scheduler.request_spec import amounts_of, of_server
 from magnetar_control.scheduler.rules import rules_of
@@ -18,26 +17,22 @@ from magnetar_control.store.allocations import Amounts
 from magnetar_core.errors import NoSpace
 
 
-def host_states(cloud: Cloud) -> HostStates:
-    """All hosts as they are now. Builds that failed or go on are known to conductors only."""
-    found = HostStates(cloud.settings.default_availability_zone, rules_of(cloud.settings))
-    with cloud.store.api.read() as connection:
-        rows, groups = hosts.every(connection), aggregates.every(connection)
-    for host in cloud.hosts.all(fresh=True).values():
-        found.up(host.name, host.up)
-    found.refresh(rows, groups)
-    return found
-
-
 def predicted_host(caller: Caller, row: Mapping[str, Any], freed: Mapping[str, Any] | None = None) -> str:
     """Name of the host that a new server (a row to be) would get at this moment. Raises ``NoSpace``; administrators
-    read why. *freed*: the flavor of the server that it replaces, whose amounts count as free on every host."""
+    read why. *freed*: the flavor of the server that it replaces, whose amounts count as free on every host. Builds that
+    failed or go on are known to conductors only."""
     cloud = caller.cloud
     spec = of_server(cloud.store.api, cloud.services.volume, caller.context, row)
     if freed:
         spec = replace(spec, amounts=Amounts(*(
             max(0, new - old) for new, old in zip(spec.amounts, amounts_of(freed), strict=True))))
+    states = HostStates(cloud.settings.default_availability_zone, rules_of(cloud.settings))
+    with cloud.store.api.read() as connection:
+        rows, groups = hosts.every(connection), aggregates.every(connection)
+    for host in cloud.hosts.all(fresh=True).values():
+        states.up(host.name, host.up)
+    states.refresh(rows, groups)
     try:
-        return choose(host_states(cloud), spec)[0].host
+        return choose(states, spec)[0].host
     except NoValidHost as error:
-        raise NoSpace(error.admin_text if caller.context.is_admin else NO_VALID_HOST) from None
+        raise NoSpace(f"{error.message} {error.explanation}" if caller.context.is_admin else error.message) from None

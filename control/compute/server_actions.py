@@ -13,13 +13,12 @@ import orjson
 from magnetar_control.agents import plain
 from magnetar_control.store import actions, migrations, servers
 from magnetar_core.actions import ACTIONS, rule_of
-from magnetar_core.errors import Conflict, InvalidRequest, MagnetarError
+from magnetar_core.errors import Conflict, InvalidRequest, MagnetarError, NotFound, NotSupported
 
 from . import quotas
 from .block_devices import snapshots
 from .caller import Caller
-from .hardware import check_specs
-from .server_create import find_flavor, find_image, find_public_key, kept_of_image
+from .server_create import check_specs, find_flavor, find_image, find_public_key, kept_of_image
 from .target import ServerUseCase, Target, enqueue, guard, note_done, of_server
 
 #: Seconds for a guest to set a password.
@@ -236,3 +235,26 @@ def console_output(caller: Caller, target: Target, lines: int | None = None) -> 
             return "" if lines == 0 else client.console(id, lines)
     except MagnetarError as error:
         raise Conflict(f"Unable to get console log of {id}: {_words_for(caller, error)}") from None
+
+
+@of_server(rule="os_compute_api:os-server-diagnostics")
+def diagnostics(caller: Caller, target: Target) -> Mapping[str, Any]:
+    """What the guest of a running server has used: the agent's document. Raises ``Conflict`` when nobody can tell now,
+    ``NotSupported`` when the agent is too old."""
+    id = target.row.id
+    host = caller.cloud.hosts.get(target.row.host)
+    if host is None:
+        raise Conflict(f"Instance {id} is not ready: it is on no host.")
+    try:
+        with caller.cloud.agents.client(host.endpoint) as client:
+            told = client.diagnostics(id)
+    except NotFound as error:
+        if "kind" not in error.details:  # it is the route that is not there
+            raise NotSupported(f"The agent of host {host.name} is too old to tell. Update it.") from None
+        raise Conflict(f"Instance {id} is not ready: its host {host.name} does not have it.") from None
+    except MagnetarError as error:
+        raise Conflict(f"Instance {id} is not ready: its host {host.name} cannot tell: {error.message} "
+                       "Try again in a moment, or look at `openstack compute service list`.") from None
+    if told["power_state"] != "running":
+        raise Conflict(f"Cannot 'get_diagnostics' instance {id} while it is in power state {told['power_state']}")
+    return told

@@ -12,25 +12,19 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import orjson
-from sqlalchemy import bindparam, select
 
-from magnetar_control.store import servers
-from magnetar_control.store.database import now
-from magnetar_control.store.locks import advisory_lock
-from magnetar_control.store.tables import flavor_projects, flavors, keypairs, server_groups
+from magnetar_control.store import flavors, keypairs, server_groups, servers
+from magnetar_control.store.database import advisory_lock, now
 from magnetar_core.actions import rule_of
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest
+from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
+from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES
 
 from . import block_devices, quotas
 from .caller import Caller, use_case
-from .hardware import check_specs, warning_of
 from .target import visible
 
 CREATE = rule_of("create")
-#: Statements that each new server needs, made once.
-FLAVOR = select(flavors).where(flavors.c.id == bindparam("id"))
-KEYPAIR = select(keypairs.c.public_key, keypairs.c.type).where(
-    keypairs.c.user_id == bindparam("user"), keypairs.c.name == bindparam("name"))
 #: What a server's row keeps of its image.
 KEPT_OF_IMAGE = ("properties", "min_disk", "min_ram", "disk_format", "container_format")
 
@@ -115,18 +109,20 @@ def create(caller: Caller, wanted: NewServers) -> list[dict[str, Any]]:
 
 
 @use_case(CREATE)
-def row_to_be(caller: Caller, wanted: NewServers, instead_of: servers.Found | None = None) -> dict[str, Any]:
-    """The row of the one server that ``create`` would write; nothing changes. *instead_of*: the row of a server that
-    is deleted before, so that its share of the quota and its volumes are free. Raises what ``create`` would raise."""
+def row_to_be(caller: Caller, wanted: NewServers,
+              instead_of: servers.Found | None = None) -> tuple[dict[str, Any], str | None]:
+    """The row of the one server that ``create`` would write, and a warning of specs without effect; nothing changes.
+    *instead_of*: the row of a server that is deleted before, so that its share of the quota and its volumes are free.
+    Raises what ``create`` would raise."""
     prepared = prepare(caller, wanted, instead_of.id if instead_of else None)
     if instead_of is None:
         quotas.check_servers(caller, prepared.flavor, 1, 1)
     else:
         quotas.check_flavor(caller, orjson.loads(instead_of.flavor), prepared.flavor)
-    return rows_of(caller, prepared, 1)[0]
+    return rows_of(caller, prepared, 1)[0], prepared.warning
 
 
-def create_named(caller: Caller, row: dict[str, Any]) -> bool:
+def create_named(caller: Caller, row: dict[str, Any], warning: str | None) -> bool:
     """Write a *row* of ``row_to_be`` down. False, and nothing is written, when the project has a server of that name
     by now. Raises ``Conflict`` when another server has the uuid."""
     store = caller.cloud.store
@@ -136,7 +132,7 @@ def create_named(caller: Caller, row: dict[str, Any]) -> bool:
             return False
         if servers.find(store, row["id"]):
             raise Conflict(f"The uuid {row['id']} belongs to another server. Use another.", uuids=[row["id"]])
-        servers.make(connection, [row], caller.request_id, warning_of(caller, row))
+        servers.make(connection, [row], caller.request_id, warning)
         store.cell0.ring(connection, servers.ACTIONS_BELL)
     return True
 
@@ -197,13 +193,7 @@ def _check_count(caller: Caller, wanted: NewServers, count: int) -> None:
 
 def find_flavor(caller: Caller, id: str) -> dict[str, Any]:
     """The flavor as servers keep it. Raises ``InvalidRequest`` where the caller may not use it."""
-    with caller.cloud.store.api.read() as connection:
-        row = connection.execute(FLAVOR, {"id": id}).one_or_none()
-        if row is not None and not row.is_public and not caller.context.is_admin:
-            mine = connection.execute(select(flavor_projects.c.project_id).where(
-                flavor_projects.c.flavor_number == row.number,
-                flavor_projects.c.project_id == caller.project)).first()
-            row = row if mine else None
+    row = caller.fetch(flavors.find, id, caller.project, everything=caller.context.is_admin)
     if row is None:
         raise InvalidRequest(f"Flavor {id[:255]} could not be found.")
     return {"id": row.id, "name": row.name, "vcpus": row.vcpus, "ram": row.ram, "disk": row.disk,
@@ -238,11 +228,31 @@ def find_public_key(caller: Caller, name: str | None) -> str | None:
     reads. Raises ``InvalidRequest``."""
     if not name:
         return None
-    with caller.cloud.store.api.read() as connection:
-        found = connection.execute(KEYPAIR, {"user": caller.context.user_id, "name": name}).one_or_none()
+    found = caller.fetch(keypairs.find, caller.context.user_id, name)
     if found is None:
         raise InvalidRequest(f"Invalid key_name provided. Keypair {name} not found for user {caller.context.user_id}")
     return str(found.public_key) if found.type == "ssh" else None
+
+
+def check_specs(caller: Caller, flavor: Mapping[str, Any] | None, image: Mapping[str, Any] | None) -> str | None:
+    """Raises ``InvalidRequest`` for extra specs of *flavor* and properties of *image* (as ``find_flavor`` and
+    ``find_image`` return them) that would do nothing. Where the setting ``specs_without_effect`` is ``warn``, returns
+    that as a warning, for the message of the server's action."""
+    found = []
+    if flavor:
+        specs = flavor.get("extra_specs") or {}
+        found += [f"flavor {flavor['name']}, {text}" for text in FLAVOR_SPECS.without_effect(specs)]
+    if image:
+        properties = {name: str(value) for name, value in (image.get("properties") or {}).items()}
+        found += [f"image {image.get('name') or image['id']}, {text}"
+                  for text in IMAGE_PROPERTIES.without_effect(properties)]
+    if not found:
+        return None
+    told = f"What would do nothing here: {'; '.join(found)}."
+    if caller.settings.specs_without_effect == "warn":
+        return told
+    raise InvalidRequest(f"{told} Remove it, or choose another flavor or image; an operator may let it pass with the "
+                         "setting specs_without_effect: warn.")
 
 
 def _place(caller: Caller, wanted: NewServers) -> Place:
@@ -268,8 +278,7 @@ def _check_group(caller: Caller, id: str | None) -> None:
     """The server group of the hints is there, and has room."""
     if not id:
         return
-    with caller.cloud.store.api.read() as connection:
-        group = connection.execute(select(server_groups).where(server_groups.c.id == id)).one_or_none()
+    group = caller.fetch(server_groups.find, id)
     if group is None or not visible(caller, group):
         raise InvalidRequest(f"Instance group {id} could not be found.")
     quotas.check_group(caller, group.id)

@@ -41,14 +41,12 @@ def page(caller: Caller, limit: int, offset: int = 0, *, all_projects: bool = Fa
 def show(caller: Caller, id: str) -> ServerGroup:
     """One. Raises ``NotFound``."""
     row = _found(caller, id, "show")
-    with caller.cloud.store.api.read() as connection:
-        return ServerGroup(row, server_groups.members(connection, [row.id]).get(row.id, []))
+    return ServerGroup(row, caller.fetch(server_groups.members, [row.id]).get(row.id, []))
 
 
 def _found(caller: Caller, id: str, what: str) -> Any:
     """The row. Another project's does not exist, but for administrators. Raises ``NotFound`` or ``Forbidden``."""
-    with caller.cloud.store.api.read() as connection:
-        row = server_groups.find(connection, id) if len(id) == 36 else None
+    row = caller.fetch(server_groups.find, id) if len(id) == 36 else None
     if row is None or (row.project_id != caller.project and not caller.context.is_admin):
         raise _missing(id)
     caller.check(RULE + what, Owner(row.project_id))
@@ -77,7 +75,5 @@ def create(caller: Caller, name: str, policy: str, rules: Mapping[str, int] | No
 def delete(caller: Caller, id: str) -> None:
     """Delete it; its servers stay. Raises ``NotFound``."""
     row = _found(caller, id, "delete")
-    with caller.cloud.store.api.write() as connection:
-        gone = server_groups.remove(connection, row.id)
-    if not gone:
+    if not caller.write(server_groups.remove, row.id):
         raise _missing(row.id)

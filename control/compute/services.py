@@ -87,17 +87,14 @@ def _set(caller: Caller, name: str, status: str | None, reason: str | None, forc
         values["forced_down"] = forced_down
     settings = caller.settings
     ratios = Ratios(settings.cpu_allocation_ratio, settings.ram_allocation_ratio, settings.disk_allocation_ratio)
-    with caller.cloud.store.api.write() as connection:
-        known = hosts.set_host(connection, name, ratios, **values)
-    if not known:
+    if not caller.write(hosts.set_host, name, ratios, **values):
         raise NotFound(f"Host {name} could not be found.")
     caller.cloud.hosts.all(fresh=True)
 
 
 def _check_evacuated(caller: Caller, name: str) -> None:
     """A host whose servers were evacuated may be up again when it has removed what is left of them."""
-    with caller.cloud.store.api.read() as connection:
-        row = hosts.show(connection, name)
+    row = caller.fetch(hosts.show, name)
     if row is not None and row["forced_down"] and services.moving(
             caller.cloud.store.cell(row["cell_id"]), name, only=("evacuation",)):
         raise InvalidRequest(f"Service host {name} cannot be updated: unset forced_down when the agent has removed "
@@ -120,8 +117,7 @@ def remove(caller: Caller, id: str, *, by_uuid: bool = True) -> None:
     if services.moving(cell, service.host):
         raise Conflict("Unable to delete compute service that has in-progress migrations. Complete the migrations or "
                        "delete the instances first.")
-    with caller.cloud.store.api.write() as connection:
-        _forget(connection, service)
+    caller.write(_forget, service)
     with cell.write() as connection:
         connection.execute(delete(host_states).where(host_states.c.host == service.host))
     caller.cloud.hosts.all(fresh=True)

@@ -26,9 +26,10 @@ class Target(NamedTuple):
     row: servers.Found
 
 
-def find(caller: Caller, id: str) -> Target:
-    """The server. Raises ``NotFound``, also for the server of another project unless the caller is an admin."""
-    found = servers.find(caller.cloud.store, id) if len(id) == 36 else None
+def find(caller: Caller, id: str, *, deleted: bool = False) -> Target:
+    """The server, with *deleted* also when it is gone. Raises ``NotFound``, also for the server of another project
+    unless the caller is an admin."""
+    found = servers.find(caller.cloud.store, id, deleted=deleted) if len(id) == 36 else None
     if found is None or not visible(caller, found[1]):
         raise not_found(id)
     return Target(*found)
@@ -125,8 +126,4 @@ def of_server(key: str | None = None, rule: str | None = None) -> Callable[
     """Make a function a use case of one server. *key*: its row of ``ACTIONS``. *rule*: its policy rule, when that is
     not the row's."""
     named = rule or rule_of(str(key))
-
-    def made(function: Callable[Concatenate[Caller, Target, P], R]) -> ServerUseCase[P, R]:
-        return ServerUseCase(function, named, key)
-
-    return made
+    return lambda function: ServerUseCase(function, named, key)

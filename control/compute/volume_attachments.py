@@ -69,8 +69,8 @@ def attach(caller: Caller, target: Target, volume_id: str, device: str | None = 
     def removed(kept: list[Document]) -> list[Document]:
         return [one for one in kept if one["attachment_id"] != entry["attachment_id"]]
 
-    action = hold(caller, target, "attach_volume",
-                  {"attachment_id": entry["attachment_id"], "volume_id": volume_id}, "volumes", added)
+    args = {"attachment_id": entry["attachment_id"], "volume_id": volume_id}
+    action = hold(caller, target, "attach_volume", args, added)
     volumes = caller.cloud.services.volume
     try:
         volumes.reserve(caller.context, volume_id, id, attachment_id=entry["attachment_id"])

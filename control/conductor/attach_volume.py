@@ -7,38 +7,32 @@ volume service, then saves or removes the entry. Each step may be done again.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
-
-import orjson
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
 
 from magnetar_control.services import Document
-from magnetar_control.store import servers
-from magnetar_core.errors import MagnetarError, NotFound
+from magnetar_core.errors import Conflict, MagnetarError, NotFound
+from magnetar_core.flows import attach as agent_flow
+from magnetar_core.flows.migrate import Side
 
-from .connect_volume import connect, disconnect
-from .retry import retry_forever, retry_or_fail
-from .work import HostDown, Work
-
-log = logging.getLogger(__name__)
+from .retry import attempt, retry_forever, take_back
+from .work import Work
 
 
 def attach_volume(work: Work) -> None:
-    """Attach the volume of ``args["attachment_id"]``; free it again when that fails. While a host does not answer, try
-    again."""
-    entry = entry_of(work)
+    """Attach the volume of ``args["attachment_id"]``; free it when that fails. Try until the hosts answer."""
+    entry = _entry_of(work)
     if entry is None:  # a try before has failed already
         work.done()
         return
-    try:
-        with work.event():
-            _attach(work, entry)
-    except HostDown:
-        retry_forever(work)
-    except MagnetarError as error:
-        _undo(work, entry, error)
-    else:
-        work.done()
+
+    def fails(error: MagnetarError) -> None:
+        take_back(work, f"volume {entry['volume_id']}", error,
+                  lambda: disconnect(work, work.server.host, entry["volume_id"]), partial(_forget, work, entry))
+
+    attempt(work, partial(_attach, work, entry), fails, partial(retry_forever, work))
 
 
 def _attach(work: Work, entry: Document) -> None:
@@ -49,66 +43,76 @@ def _attach(work: Work, entry: Document) -> None:
     device = f"/dev/{connect(work, host, entry)}"
     volumes.attached(entry["attachment_id"], host, device)
     if device != entry["device"]:
-        change_entry(work, entry["attachment_id"], lambda one: {**one, "device": device})
-
-
-def _undo(work: Work, entry: Document, error: Exception) -> None:
-    """Free the volume once the guest is without it. Where the guest does not release it, it stays the server's and can
-    be detached."""
-    try:
-        disconnect(work, work.server.host, entry["volume_id"])
-    except HostDown:
-        retry_forever(work)
-        return
-    except NotFound:
-        pass
-    except MagnetarError as kept:
-        log.warning("server %s may have volume %s, which it was not to get: %s", work.id, entry["volume_id"],
-                    kept.message)
-        work.failed(error)
-        return
-    work.conductor.services.volume.detached(entry["attachment_id"])
-    change_entry(work, entry["attachment_id"], lambda _one: None)
-    work.failed(error)
+        _change_entry(work, entry["attachment_id"], lambda one: {**one, "device": device})
 
 
 def detach_volume(work: Work) -> None:
     """Detach the volume of ``args["attachment_id"]``; the server keeps it when the guest does not release it."""
-    entry = entry_of(work)
+    entry = _entry_of(work)
     if entry is None:
         work.done()
         return
-    try:
-        with work.event():
-            if work.server.host:
-                disconnect(work, work.server.host, entry["volume_id"])
-            work.conductor.services.volume.detached(entry["attachment_id"])
-    except HostDown as error:
-        retry_or_fail(work, error)
-        return
-    except MagnetarError as error:
-        work.failed(error)
-        return
-    change_entry(work, entry["attachment_id"], lambda _one: None)
-    work.done()
+
+    def detach() -> None:
+        disconnect(work, work.server.host, entry["volume_id"])
+        _forget(work, entry)
+
+    attempt(work, detach, work.failed)
 
 
-def entry_of(work: Work) -> Document | None:
-    """The entry of the action's attachment in ``servers.volumes``."""
-    kept: list[Document] = orjson.loads(work.server.volumes)
-    return next((one for one in kept if one["attachment_id"] == work.args["attachment_id"]), None)
+def _forget(work: Work, entry: Document) -> None:
+    """The guest is without the volume: free it, and remove the entry."""
+    work.conductor.services.volume.detached(entry["attachment_id"])
+    _change_entry(work, entry["attachment_id"], lambda _one: None)
 
 
-def change_entry(work: Work, attachment_id: str, how: Callable[[Document], Document | None]) -> None:
+def _entry_of(work: Work) -> Document | None:
+    return next((one for one in work.volumes if one["attachment_id"] == work.args["attachment_id"]), None)
+
+
+def _change_entry(work: Work, attachment_id: str, how: Callable[[Document], Document | None]) -> None:
     """Change one entry, or remove it (``None``)."""
     def all_of(kept: list[Document]) -> list[Document]:
         changed = [how(one) if one["attachment_id"] == attachment_id else one for one in kept]
         return [one for one in changed if one is not None]
 
-    def once() -> None:
-        with work.database.write() as connection:
-            servers.revise(connection, work.id, "volumes", all_of)
-            work.database.ring(connection, servers.SERVERS_BELL)
+    work.revise("volumes", all_of)
 
-    work.database.retried(once)
-    work.load()
+
+def connect(work: Work, host: str, entry: Mapping[str, Any]) -> str:
+    """Attach the volume to the server on *host*, whichever host it lies on. Returns the device, such as ``vdb``."""
+    volumes, id = work.conductor.services.volume, entry["volume_id"]
+    volume = volumes.show(work.context(), id)
+    if volume is None:
+        raise NotFound(f"Volume {id} could not be found.")
+    want: Document = {"tag": entry["tag"], "readonly": bool(volume.get("readonly"))}
+    device = (entry["device"] or "").removeprefix("/dev/")
+    with _sides(work, host, volumes.where(id)) as (here, there):
+        def asked(**more: str) -> str:
+            answer = agent_flow.attach(here, there, work.id, id, {**want, **more}, progress=work.progress)
+            return str(answer["resource"]["device"])
+
+        if not device:
+            return asked()
+        try:
+            return asked(device=device)
+        except Conflict as error:
+            if error.details.get("field") != "device":
+                raise
+            return asked()  # the host has another disk of that name: it chooses
+
+
+def disconnect(work: Work, host: str | None, id: str) -> None:
+    """Detach the volume from the server on *host*."""
+    if not host:
+        return
+    try:
+        place = work.conductor.services.volume.where(id)
+    except MagnetarError:  # it was force-deleted: only the server knows of it
+        place = host
+    with _sides(work, host, place) as (here, there):
+        agent_flow.detach(here, there, work.id, id, progress=work.progress)
+
+
+def _sides(work: Work, host: str, place: str) -> AbstractContextManager[tuple[Side, Side]]:
+    return work.sides(host, place, f"host {host} or of {place}, which has the volume,")

@@ -1,31 +1,165 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The audit compares databases, services and hosts, and finds what is stuck, lost or left behind.
 
-``read_state`` reads everything once, ``CHECKS`` are pure functions over that, ``run`` returns what they find twice: a
-cloud at work changes while it is read. A cloud at rest has no findings.
+``read_state`` reads everything once, ``CHECKS`` are pure functions over that, ``run_with_state`` returns what they find
+twice: a cloud at work changes while it is read. A cloud at rest has no findings.
 A missing row proves nothing: the database may be an older backup. A server counts as deleted when its row or its
 mapping says so. A port or volume counts as free when the host says that the guest does not have it.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
+from sqlalchemy import exists, select
+from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.agents import Agents
 from magnetar_control.scheduler.request_spec import amounts_of
 from magnetar_control.services import Services
-from magnetar_control.store import migrations
-from magnetar_control.store.allocations import RESOURCES
+from magnetar_control.store import allocations
+from magnetar_control.store.migrations import ENDED, KEPT
 from magnetar_control.store.store import CELL0, Store
+from magnetar_control.store.tables import actions, hosts, migrations, server_mappings, servers
+from magnetar_control.store.tables import allocations as claims
+from magnetar_core.errors import MagnetarError
 from magnetar_core.power import BUILDING, ERROR, RESIZED, VM_STATES, number
 
-from .audit_state import AuditState, parts, read_state
+log = logging.getLogger(__name__)
+#: Whether an action waits or runs; whether a server of the same statement has one.
+GOES_ON = actions.c.state.in_(("queued", "running"))
+BUSY = exists().where(actions.c.server_id == servers.c.id, GOES_ON)
+#: Ids in one query.
+MANY = 500
+
+
+@dataclass
+class AuditState:
+    """One reading. ``servers``: rows that are not deleted, by id. ``there``: guests of hosts that answer, by host and
+    id."""
+
+    hosts: Mapping[str, Any] = field(default_factory=dict)  # by id
+    claims: Sequence[Any] = ()
+    counters: Sequence[allocations.Difference] = ()
+    ports: Mapping[str, str] = field(default_factory=dict)
+    attachments: Mapping[str, str] = field(default_factory=dict)
+    networks: set[str] = field(default_factory=set)
+    servers: dict[str, Any] = field(default_factory=dict)
+    cells: dict[str, str] = field(default_factory=dict)  # of servers, by their id
+    copies: set[str] = field(default_factory=set)
+    moves: dict[str, list[Any]] = field(default_factory=dict)
+    there: dict[str, dict[str, Any]] = field(default_factory=dict)
+    nets: dict[str, list[Any]] = field(default_factory=dict)
+    deleted: set[str] = field(default_factory=set)  # ids of deleted servers; see ``deleted_servers``
+    unknown: set[str] = field(default_factory=set)  # ids whose cell does not answer or has no row of them
+    lost: dict[str, str] = field(default_factory=dict)  # of these, those whose cell answers, with the cell
+    silent: set[str] = field(default_factory=set)  # cells that do not answer
+
+    def without(self, row: Any, kind: str) -> bool | None:
+        """Whether the guest has no volumes or NICs (*kind*) beyond those of its row; ``None`` while a host that may
+        have the guest does not answer."""
+        places = {row.host, *(self.hosts[one.host_id].name for one in self.claims if one.server_id == row.id)} - {None}
+        if not places <= self.there.keys():
+            return None
+        found = [parts(row, guests[row.id])[kind] for guests in self.there.values() if row.id in guests]
+        return all(there <= noted for noted, there in found)
+
+
+def read_state(store: Store, agents: Agents, services: Services, names: Iterable[str] | None = None) -> AuditState:
+    """Read everything; claims, ports and attachments before servers, so that those of new servers do not look orphaned.
+    *names*: the hosts whose agents are asked; all when left out."""
+    state = AuditState()
+    with store.api.write() as connection:  # the counters are compared under their lock
+        state.counters = allocations.audit(connection)
+        state.claims = connection.execute(select(claims)).all()
+        state.hosts = {row.id: row for row in connection.execute(select(hosts)).all()}
+    state.ports, state.attachments = services.network.users(), services.volume.users()
+    state.networks = services.network.names()
+    wanted = {row.name for row in state.hosts.values()} if names is None else set(names)
+    for host in state.hosts.values():
+        if host.name in wanted:
+            _read_host(state, agents, host)
+    for cell, database in store.databases():
+        try:
+            with database.read() as connection:
+                _read_cell(state, connection, cell.id)
+        except DBAPIError:
+            state.silent.add(cell.id)
+    _tell_deleted(state, store)
+    return state
+
+
+def _read_host(state: AuditState, agents: Agents, host: Any) -> None:
+    try:
+        with agents.client(host.endpoint) as client:
+            found = {one["id"]: one for one in client.list("server")}
+            nets = list(client.list("network"))
+    except MagnetarError as error:
+        log.info("host %s is not audited: %s", host.name, error.message)
+        return
+    state.there[host.name], state.nets[host.name] = found, nets
+
+
+def _read_cell(state: AuditState, connection: Any, cell_id: str) -> None:
+    """Rows of servers, each with whether it has an action, in one statement."""
+    columns = [servers.c[name] for name in ("id", "project_id", "user_id", "vm_state", "task_state", "power_state",
+                                            "host", "flavor", "volumes", "interfaces", "request", "updated_at")]
+    for row in connection.execute(select(*columns, BUSY.label("busy")).where(servers.c.deleted_at.is_(None))):
+        if row.id in state.servers:  # cell0 is first
+            if not state.servers[row.id].busy:
+                state.copies.add(row.id)
+            state.servers.pop(row.id)
+        state.servers[row.id], state.cells[row.id] = row, cell_id
+    for move in connection.execute(select(migrations).where(migrations.c.status.not_in(ENDED))):
+        state.moves.setdefault(move.server_id, []).append(move)
+
+
+def _tell_deleted(state: AuditState, store: Store) -> None:
+    """Tell deleted servers from unknown ones, and from those of cells that do not answer."""
+    ids = sorted({row.server_id for row in state.claims}.union(
+        state.ports.values(), state.attachments.values(), state.moves, *state.there.values()) - state.servers.keys())
+    for at in range(0, len(ids), MANY):
+        some = ids[at:at + MANY]
+        deleted, lost = deleted_servers(store, some, state.silent)
+        state.deleted |= deleted
+        state.unknown.update(lost)
+        state.lost.update({id: cell for id, cell in lost.items() if cell not in state.silent})
+        if CELL0 in state.silent:
+            state.unknown.update(set(some) - state.deleted)
+
+
+def deleted_servers(store: Store, ids: Iterable[str], silent: Iterable[str] = ()) -> tuple[set[str], dict[str, str]]:
+    """Of servers without a live row: the deleted ones, and the cell of those that are mapped and not known to be
+    deleted. A server is deleted when its row in its cell says so or, where the cell answers, its mapping. *silent*:
+    cells that are not asked."""
+    some, silent, rows = list(ids), set(silent), []
+    with store.api.read() as connection:
+        mapped = {row.server_id: row for row in connection.execute(
+            select(server_mappings).where(server_mappings.c.server_id.in_(some)))}
+    for cell, database in store.databases():
+        if cell.id not in silent:
+            with database.read() as connection:
+                rows += [(row.id, row.deleted_at, cell.id) for row in connection.execute(
+                    select(servers.c.id, servers.c.deleted_at).where(servers.c.id.in_(some)))]
+    live = {id for id, deleted_at, _cell in rows if deleted_at is None}
+    deleted = {id for id, mapping in mapped.items() if mapping.deleted and mapping.cell_id not in silent}
+    deleted |= {id for id, deleted_at, cell in rows if deleted_at and (id not in mapped or mapped[id].cell_id == cell)}
+    deleted -= live
+    return deleted, {id: mapping.cell_id for id, mapping in mapped.items() if id not in deleted | live}
+
+
+def parts(row: Any, resource: Any) -> dict[str, tuple[set[str], set[str]]]:
+    """Volumes and NICs: those of the row, and those of the guest."""
+    return {"volumes": ({one["volume_id"] for one in orjson.loads(row.volumes)},
+                        {one["id"] for one in resource["volumes_attached"]}),
+            "nics": ({one["mac"] for one in orjson.loads(row.interfaces)},
+                     {one["mac"] for one in resource["networks"]})}
 
 
 @dataclass(frozen=True)
@@ -104,45 +238,40 @@ def unclaimed(state: AuditState) -> Found:
         amounts = amounts_of(orjson.loads(row.flavor), any(
             one["boot_index"] == 0 and one["destination_type"] == "volume" for one in blocks))
         claim = held.get((id, row.host))
-        had = None if claim is None else tuple(int(getattr(claim, name)) for name in RESOURCES)
+        had = None if claim is None else tuple(int(getattr(claim, name)) for name in allocations.RESOURCES)
         if had != tuple(amounts):
             yield Finding("unclaimed", id, row.host, f"server {id} needs {tuple(amounts)}, and holds {had}")
 
 
 def port(state: AuditState) -> Found:
     """A port of a server that is gone, or whose row does not have it."""
-    for id, server in state.ports.items():
-        row = state.servers.get(server)
-        if row is None and server in state.deleted:
-            yield Finding("port", id, server, f"port {id} is of server {server}, which is gone")
-        elif row is not None and not row.busy and id not in {
-                one["port_id"] for one in orjson.loads(row.interfaces)}:
-            yield from _kept("port", "nics", state, row, id)
+    return _kept("port", state, state.ports, "nics",
+                 lambda row: [one["port_id"] for one in orjson.loads(row.interfaces)])
 
 
 def attachment(state: AuditState) -> Found:
     """An attachment of a server that is gone, or whose row does not have it; or a row with an attachment that the
     volume service does not have."""
-    for id, server in state.attachments.items():
-        row = state.servers.get(server)
-        if row is None and server in state.deleted:
-            yield Finding("attachment", id, server, f"attachment {id} is of server {server}, which is gone")
-        elif row is not None and not row.busy and id not in _attached(row):
-            yield from _kept("attachment", "volumes", state, row, id)
+    yield from _kept("attachment", state, state.attachments, "volumes", _attached)
     for server, row in state.servers.items():
         for id in [] if row.busy else _attached(row):
             if state.attachments.get(id) != server:
                 yield Finding("detached", id, server, f"server {server} has attachment {id}, which nobody keeps for it")
 
 
-def _kept(kind: str, of: str, state: AuditState, row: Any, id: str) -> Found:
-    """A port or attachment that is missing in the server's row. Where the guest has it, it is only reported."""
-    without = state.without(row, of)
-    if without:
-        yield Finding(kind, id, row.id, f"{kind} {id} is kept for server {row.id}, which does not have it")
-    elif without is False:
-        yield Finding("kept", id, row.id, f"{kind} {id} is kept for server {row.id}, whose row lacks it; its guest has "
-                      f"{of} that the row does not know")
+def _kept(kind: str, state: AuditState, kept: Mapping[str, str], of: str, had: Callable[[Any], list[str]]) -> Found:
+    """Ports or attachments (*kept*: their servers, by id) of servers that are gone, or whose rows do not have them.
+    Those that guests have are only reported."""
+    for id, server in kept.items():
+        row = state.servers.get(server)
+        if row is None and server in state.deleted:
+            yield Finding(kind, id, server, f"{kind} {id} is of server {server}, which is gone")
+        elif row is not None and not row.busy and id not in had(row):
+            if without := state.without(row, of):
+                yield Finding(kind, id, row.id, f"{kind} {id} is kept for server {row.id}, which does not have it")
+            elif without is False:
+                yield Finding("kept", id, row.id, f"{kind} {id} is kept for server {row.id}, whose row lacks it; its "
+                              f"guest has {of} that the row does not know")
 
 
 def _attached(row: Any) -> list[str]:
@@ -154,7 +283,7 @@ def move(state: AuditState) -> Found:
     for id, moves in state.moves.items():
         row = state.servers.get(id)
         for one in moves:
-            waits = row is not None and row.vm_state == RESIZED and one.status in migrations.KEPT
+            waits = row is not None and row.vm_state == RESIZED and one.status in KEPT
             if not waits and (row is None or not row.busy) and id not in state.unknown:
                 yield Finding("move", one.uuid, id, f"migration {one.uuid} of server {id} is {one.status}, and nobody "
                               "goes on with it")
@@ -211,14 +340,9 @@ def findings(state: AuditState) -> list[Finding]:
     return [found for one in CHECKS for found in one(state)]
 
 
-def run(store: Store, agents: Agents, services: Services, pause: float = 2.0) -> list[Finding]:
-    """The findings that two readings, *pause* seconds apart, have in common."""
-    return run_with_state(store, agents, services, pause)[0]
-
-
 def run_with_state(store: Store, agents: Agents, services: Services,
                    pause: float = 2.0) -> tuple[list[Finding], AuditState]:
-    """As ``run``, with the last reading, which says who did not answer."""
+    """The findings that two readings, *pause* seconds apart, have in common, and the last reading."""
     state = read_state(store, agents, services)
     before = set(findings(state))
     if not before:

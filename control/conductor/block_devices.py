@@ -13,14 +13,12 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-import orjson
-
 from magnetar_control.services import Document
 from magnetar_control.store import servers
 from magnetar_core.errors import MagnetarError, NotFound
 from magnetar_core.kinds.volume import BUSES
 
-from .connect_volume import connect
+from .attach_volume import connect
 from .work import Work, WrongHost
 
 log = logging.getLogger(__name__)
@@ -28,26 +26,24 @@ log = logging.getLogger(__name__)
 SLICE = 2.0
 
 
-def entries(work: Work) -> list[Document]:
-    """The volumes that the server has or will have."""
-    found: list[Document] = orjson.loads(work.server.volumes)
-    return found
-
-
 def requested(work: Work) -> list[Document]:
     """The block devices of the request that are volumes, in order."""
     return [one for one in work.request.get("blocks") or () if one["destination_type"] == "volume"]
 
 
-# Create ---------------------------------------------------------------------------------------------------------
 def prepare(work: Work, host: str) -> tuple[list[Document], list[str]]:
     """Make and reserve the volumes of a new server. Returns its block devices in the agent's form, and the uuids of
-    volumes on other hosts, which are attached after the build. Raises ``WrongHost`` or ``Cancelled``, and what the
-    volume service raises."""
+    volumes on other hosts, to attach after the build. Raises ``WrongHost``, ``Cancelled``, and the service's errors."""
     items, blocks = _tagged(work), requested(work)
     if not blocks:
         return items, []
-    kept, abroad = _draw_entries(work, blocks), []
+    kept, abroad = work.volumes, []
+    if len(kept) != len(blocks):  # saved before anything is done for them
+        kept = [{"volume_id": one["uuid"] if one["source_type"] == "volume" else str(uuid.uuid4()),
+                 "attachment_id": str(uuid.uuid4()), "bdm_uuid": str(uuid.uuid4()), "device": None,
+                 "tag": one.get("tag"), "boot_index": one["boot_index"],
+                 "delete_on_termination": one["delete_on_termination"]} for one in blocks]
+        work.note(volumes=servers.text(kept))
     for block, entry, order in zip(blocks, kept, boot_order(work.request["blocks"]), strict=True):
         volume = _make_and_reserve(work, host, block, entry)
         place = work.conductor.services.volume.where(entry["volume_id"])
@@ -70,31 +66,10 @@ def boot_order(blocks: Sequence[Document]) -> list[int | None]:
 
 def _tagged(work: Work) -> list[Document]:
     """Local disks with a tag. Other local disks follow from flavor and image."""
-    found = []
-    for one in work.request.get("blocks") or ():
-        if one["destination_type"] == "local" and one.get("tag"):
-            swap = {"guest_format": "swap"} if one.get("guest_format") == "swap" else {}
-            root = {"uuid": one["uuid"], "boot_index": 0} if one["source_type"] == "image" else {}
-            found.append({"source_type": one["source_type"], "destination_type": "local", "tag": one["tag"],
-                          **swap, **root})
-    return found
-
-
-def _draw_entries(work: Work, blocks: Sequence[Document]) -> list[Document]:
-    """The entries of the request's volumes, saved before anything is done for them."""
-    kept = entries(work)
-    if len(kept) != len(blocks):
-        kept = [{"volume_id": one["uuid"] if one["source_type"] == "volume" else str(uuid.uuid4()),
-                 "attachment_id": str(uuid.uuid4()), "bdm_uuid": str(uuid.uuid4()), "device": None,
-                 "tag": one.get("tag"), "boot_index": one["boot_index"],
-                 "delete_on_termination": one["delete_on_termination"]} for one in blocks]
-        _save(work, kept)
-    return kept
-
-
-def _save(work: Work, kept: Sequence[Document], **more: Any) -> None:
-    work.note(volumes=servers.text(kept), **more)
-    work.load()
+    return [{"source_type": one["source_type"], "destination_type": "local", "tag": one["tag"],
+             **({"guest_format": "swap"} if one.get("guest_format") == "swap" else {}),
+             **({"uuid": one["uuid"], "boot_index": 0} if one["source_type"] == "image" else {})}
+            for one in work.request.get("blocks") or () if one["destination_type"] == "local" and one.get("tag")]
 
 
 def _make_and_reserve(work: Work, host: str, block: Mapping[str, Any], entry: Mapping[str, Any]) -> Document:
@@ -146,7 +121,7 @@ def _item(block: Mapping[str, Any], entry: Mapping[str, Any], order: int | None,
 def finish_build(work: Work, host: str, resource: Document, abroad: Collection[str]) -> Document:
     """After the build: attach the volumes *abroad*, save devices here and at the volume service, and start the server
     if it waited for these volumes. Returns the agent's resource."""
-    kept = entries(work)
+    kept = work.volumes
     if not kept:
         return resource
     devices = {one["id"]: one["device"] for one in resource.get("volumes_attached") or ()}
@@ -157,21 +132,19 @@ def finish_build(work: Work, host: str, resource: Document, abroad: Collection[s
             work.conductor.services.volume.attached(entry["attachment_id"], host, f"/dev/{device}")
             entry["device"] = f"/dev/{device}"
     root = next((one["device"] for one in kept if one["boot_index"] == 0 and one["device"]), None)
-    _save(work, kept, **({"root_device_name": root} if root else {}))
+    work.note(volumes=servers.text(kept), **({"root_device_name": root} if root else {}))
     if not abroad:
         return resource
     with work.client(host) as client:
-        found: Document = client.ensure("server", work.id, {"power": "running"},
-                                        timeout=work.conductor.settings.action_timeout)["resource"]
+        found: Document = client.ensure("server", work.id, {"power": "running"})["resource"]
     return found
 
 
-# Delete ---------------------------------------------------------------------------------------------------------
 def give_back(work: Work, *, everything: bool) -> None:
     """A build has failed: delete the volumes that were made for it. *everything*: no other host is tried, so existing
     volumes are free again; otherwise they stay reserved for the next host."""
     work.load()
-    kept = entries(work)
+    kept = work.volumes
     for block, entry in zip(requested(work), kept, strict=False):
         made = block["source_type"] != "volume"
         entry["device"] = None
@@ -180,12 +153,12 @@ def give_back(work: Work, *, everything: bool) -> None:
         if made:
             entry["volume_id"], entry["attachment_id"] = str(uuid.uuid4()), str(uuid.uuid4())
     if kept:
-        _save(work, [] if everything else kept)
+        work.note(volumes=servers.text([] if everything else kept))
 
 
 def release(work: Work) -> None:
     """The server is deleted: free its volumes, or delete them with it."""
-    for entry in entries(work):
+    for entry in work.volumes:
         _unexport(work, entry)
         _free(work, entry, delete=entry["delete_on_termination"])
 

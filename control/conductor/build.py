@@ -7,23 +7,24 @@ tried on another host of the cell, on ``max_attempts`` hosts in all.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
 
+from magnetar_control.agents import plain
 from magnetar_control.scheduler.choose import NoValidHost
 from magnetar_control.scheduler.place import place
 from magnetar_control.store import allocations, servers
 from magnetar_control.store.database import now
-from magnetar_core.errors import Cancelled, Conflict, MagnetarError, NotFound
+from magnetar_core.client import Client
+from magnetar_core.errors import Cancelled, Conflict, MagnetarError
 
-from . import block_devices, delivery, nics
-from .failures import message, user_message
-from .lease import leased
-from .placement import NoHost, spec_of
-from .work import HostDown, Work, WrongHost
+from . import block_devices, nics
+from .schedule import spec_of
+from .work import Work, WrongHost, leased
 
 log = logging.getLogger(__name__)
 
@@ -51,17 +52,16 @@ def build(work: Work) -> None:
 def make(work: Work, host: str, ports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Make the server with its NICs on *host*; returns the agent's resource."""
     with work.client(host) as client:
-        delivery.networks(work, client, host, ports)
+        nics.networks(work, client, host, ports)
         document = document_of(work, ports)
         if document["image"]:
-            delivery.image(work, client, host, document["image"])
+            work.conductor.delivery.image(client, host, document["image"], work.context())
         if document["key_name"]:
-            document["key_name"] = delivery.keypair(work, client, host)
+            document["key_name"] = keypair(work, client, host)
         document["block_device_mapping"], abroad = block_devices.prepare(work, host)
         if abroad:  # it is started when it has these volumes
             document["power"] = "off"
-        answer = client.ensure("server", work.id, document, timeout=work.conductor.settings.action_timeout,
-                               progress=work.progress, request_id=work.idempotency_key)
+        answer = client.ensure("server", work.id, document, progress=work.progress, request_id=work.idempotency_key)
     work.conductor.services.network.bind(work.id, host)
     return block_devices.finish_build(work, host, answer["resource"], abroad)
 
@@ -72,60 +72,53 @@ def document_of(work: Work, ports: Sequence[Mapping[str, Any]]) -> dict[str, Any
     root = next((block for block in request.get("blocks") or () if block["boot_index"] == 0), None)
     from_image = server.image_id and not (root and root["destination_type"] == "volume")
     return {
-        "name": server.hostname or server.name, "flavor": {name: flavor[name] for name in (
-            "vcpus", "ram", "disk", "ephemeral", "swap")},
-        "image": server.image_id if from_image else None,
-        "networks": [{**nic["on_host"], **({"tag": nic["tag"]} if nic.get("tag") else {})} for nic in ports],
-        "key_name": server.key_name if request.get("public_key") else None, "user_data": server.user_data,
+        "name": server.hostname or server.name, "image": server.image_id if from_image else None,
+        "flavor": {name: flavor[name] for name in ("vcpus", "ram", "disk", "ephemeral", "swap")},
+        "networks": list(map(nics.on_host, ports)), "user_data": server.user_data, "power": "running",
+        "key_name": server.key_name if request.get("public_key") else None, "metadata": orjson.loads(server.metadata),
         **({"personality": request["personality"]} if request.get("personality") else {}),
-        "metadata": orjson.loads(server.metadata), "power": "running",
         "availability_zone": server.availability_zone or work.conductor.settings.default_availability_zone}
 
 
-def _reschedule(work: Work, host: str, error: Exception) -> None:
+def _reschedule(work: Work, host: str, error: MagnetarError) -> None:
     """Try another host of the cell; when none is left, the server is in error."""
     work.confirm_lease()  # another conductor may be building it by now
     tried = [*work.args.get("tried", []), host]
     work.conductor.delivery.forget(host)
-    clean(work, host)
-    refused = isinstance(error, MagnetarError) and error.status < 500 and not (
-        error.remote or isinstance(error, WrongHost))  # other hosts would be refused too
-    if refused or len(tried) >= work.conductor.settings.max_attempts:
-        block_devices.give_back(work, everything=True)
-        _leave_host(work)
+    try:
+        work.delete_on(host)
+    except MagnetarError as why:
+        log.warning("server %s: what is left of it on %s is removed later: %s", work.id, host, why.message)
+    # What another host would refuse too is not tried there.
+    last = len(tried) >= work.conductor.settings.max_attempts or (
+        error.status < 500 and not error.remote and not isinstance(error, WrongHost))
+    block_devices.give_back(work, everything=last)
+    with work.conductor.store.api.write() as connection:
+        allocations.release(connection, work.id)
+    work.conductor.read_host(host)
+    work.note(host=None)
+    if last:
         work.error(error)
         return
-    block_devices.give_back(work, everything=False)
-    _leave_host(work)
     try:
-        api = leased(work.confirm_lease, work.conductor.store.api)
-        found = place(api, work.conductor.states, spec_of(
+        found = place(leased(work.confirm_lease, work.conductor.store.api), work.conductor.states, spec_of(
             work, ignored=frozenset(tried), cell_id=work.conductor.cell.id))
     except NoValidHost as none:
         block_devices.give_back(work, everything=True)
-        work.error(NoHost(
-            f"Exceeded maximum number of retries. Build of instance {work.id} failed; last exception: "
-            f"{user_message(error)}",
-            explanation=f"It failed on {', '.join(tried)}: {message(error)} {none.explanation.text()}"))
+        work.error(NoValidHost(
+            f"Exceeded maximum number of retries. Build of instance {work.id} failed; last exception: {plain(error)}",
+            explanation=f"It failed on {', '.join(tried)}: {error.message} {none.explanation}"))
         return
     work.note(host=found.host, task_state="scheduling")
     work.put_back(0.0, host=found.host, args=servers.text({**work.args, "tried": tried}))
 
 
-def clean(work: Work, host: str) -> None:
-    """Delete the server from the host; a host that does not answer is cleaned when it is back."""
-    try:
-        with work.client(host) as client:
-            client.delete("server", work.id, timeout=work.conductor.settings.action_timeout)
-    except NotFound:
-        pass
-    except (HostDown, MagnetarError) as error:
-        log.warning("server %s: what is left of it on %s is removed later: %s", work.id, host, error.message)
-
-
-def _leave_host(work: Work) -> None:
-    """Release the claims of the server; it is on no host."""
-    with work.conductor.store.api.write() as connection:
-        allocations.release(connection, work.id)
-    work.conductor.read_hosts(with_aggregates=False)
-    work.note(host=None)
+def keypair(work: Work, client: Client, host: str) -> str:
+    """Make the key pair on the host. Its name there, which is returned, has a hash: users may reuse names."""
+    public = str(work.request["public_key"])
+    name = f"{work.server.key_name}-{hashlib.sha256(public.encode()).hexdigest()[:12]}"
+    key = ("keypair", host, name)
+    if key not in work.conductor.delivery.known:
+        client.ensure("keypair", name, {"public_key": public})
+        work.conductor.delivery.known.add(key)
+    return name

@@ -19,16 +19,14 @@ from magnetar_control.services import Services
 from magnetar_control.settings import Settings
 from magnetar_control.store import actions, conductors, servers
 from magnetar_control.store.database import Database
-from magnetar_control.store.servers import ACTIONS_BELL
 from magnetar_control.store.store import Store
 from magnetar_control.store.timeouts import statement_timeout
 from magnetar_core.errors import Conflict
 from magnetar_core.power import ERROR
 
 from .environment import Environment
-from .lease import LeaseLost
 from .retry import AGAIN, TRIES
-from .work import Continuation, Work
+from .work import Continuation, LeaseLost, Work
 
 log = logging.getLogger(__name__)
 Flow = Callable[[Work], None]
@@ -65,8 +63,7 @@ class Conductor(Environment):
         self._left = {database.name: False for database in self._served}
 
     def tell_action(self, host: str, document: Mapping[str, Any]) -> bool:
-        """Hand what a host said of a server to the action of that server, if one is in hand here; returns whether one
-        is."""
+        """Hand what a host said of a server to the action of that server; returns whether one is in hand here."""
         with self._lock:
             found = [work for work in self._held.values() if work.id == document["id"]]
             for work in found:
@@ -96,7 +93,7 @@ class Conductor(Environment):
         """Take no more actions, end those in hand within *grace* seconds, and give the others back."""
         self.over.set()
         for database in self._served:
-            database.bell.ring(ACTIONS_BELL)
+            database.bell.ring(servers.ACTIONS_BELL)
         ended = threading.Thread(target=lambda: self._pool.shutdown(wait=True, cancel_futures=True), daemon=True)
         ended.start()
         ended.join(grace)
@@ -108,36 +105,32 @@ class Conductor(Environment):
             except DBAPIError:
                 log.warning("database %s is away; what is in hand is taken over when its lease ends", database.name)
 
-    # The queue
-
     def _take(self, database: Database) -> None:
         limits = self.settings.limits()
         while not self.over.is_set():
-            seen = database.bell.count(ACTIONS_BELL)
+            seen = database.bell.count(servers.ACTIONS_BELL)
             room = self._room()
             taken: Sequence[Any] = ()
+            begun: list[Any] = []
             try:
                 if room:
                     likely, self._left[database.name] = self._left[database.name], True  # for those that end meanwhile
                     taken, self._left[database.name] = actions.take(database, self.holder, room, limits, likely)
+                    begun = [action for action in taken if self._begins(database, action)]
             except DBAPIError as error:
                 log.warning("database %s: %s", database.name, error.orig)
                 self.over.wait(1.0)
             finally:
-                for _at in range(room - len(taken)):
+                for _at in range(room - len(begun)):
                     self._free.release()
-            begun = [action for action in taken if self._begins(database, action)]
-            for _at in range(len(taken) - len(begun)):
-                self._free.release()
             self._submit(database, begun)
             if taken and database is self.store.cell0:
                 self.over.wait(GATHER)
             if len(taken) < room:  # there was no more
-                database.bell.wait(ACTIONS_BELL, seen)
+                database.bell.wait(servers.ACTIONS_BELL, seen)
 
     def _begins(self, database: Database, action: Any) -> bool:
-        """Whether an action that was taken is to begin now. If its lease ran out while it is in hand here, it goes on
-        instead."""
+        """Whether an action that was taken is to begin now. One in hand here, whose lease ran out, goes on instead."""
         key = (database.name, action.id)
         with self._lock:
             new = key not in self._mine
@@ -214,7 +207,7 @@ class Conductor(Environment):
             self._free.release()
             for one in self._served:
                 if self._left[one.name]:
-                    one.bell.ring(ACTIONS_BELL)
+                    one.bell.ring(servers.ACTIONS_BELL)
 
     def _act(self, database: Database, action: Any, server: Any, event: int | None) -> Continuation | None:
         """Do one action; the server's row may be given. Returns its continuation."""
@@ -275,31 +268,23 @@ class Conductor(Environment):
         log.info("%s begins", action.action, extra={"request_id": action.request_id, "server": work.id,
                                                     "host": work.server.host, "action": action.action})
 
-    def _present(self) -> None:
-        """Write the conductor's heartbeat into its cell."""
-        try:
-            with statement_timeout(actions.LEASE / 2, refused=False):
-                conductors.present(self.database, self.holder, self.name)
-        except DBAPIError as error:
-            log.warning("database %s: not seen there: %s", self.database.name, error.orig)
-
     def _beat(self, database: Database) -> None:
-        """Write heartbeats, renew leases, and learn which actions are cancelled. One thread for each database, since
-        one may hang."""
-        mine = database is self._served[0]
-        if mine:
-            self._present()
-        while not self.over.wait(actions.HEARTBEAT):
-            if mine:
-                self._present()
+        """Write heartbeats, renew leases, hear what is cancelled. One thread for each database, since one may hang."""
+        while not self.over.is_set():
+            if database is self._served[0]:
+                try:
+                    with statement_timeout(actions.LEASE / 2, refused=False):
+                        conductors.present(self.database, self.holder, self.name)
+                except DBAPIError as error:
+                    log.warning("database %s: not seen there: %s", self.database.name, error.orig)
             with self._lock:
                 held = {number: work for (name, number), work in self._held.items() if name == database.name}
-            if not held:
-                continue
             try:
-                with statement_timeout(actions.LEASE / 2, refused=False):
-                    cancelled = actions.beat(database, self.holder, held)
-                for number in cancelled & held.keys():
-                    held[number].cancelled.set()
+                if held:
+                    with statement_timeout(actions.LEASE / 2, refused=False):
+                        cancelled = actions.beat(database, self.holder, held)
+                    for number in cancelled & held.keys():
+                        held[number].cancelled.set()
             except DBAPIError as error:
                 log.warning("database %s: no heartbeat: %s", database.name, error.orig)
+            self.over.wait(actions.HEARTBEAT)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import uuid
+from contextlib import suppress
 from datetime import datetime, timedelta
 
 from magnetar_control.store import migrations, servers
@@ -27,24 +28,15 @@ def confirm(work: Work) -> None:
         work.failed(Conflict(f"Instance {work.id} has no resize that could be confirmed."))
         return
     with work.event(host=row.source if row else None):
-        power = _power(work)
+        power = int(work.server.power_state)
+        if work.conductor.is_up(work.server.host):
+            with suppress(MagnetarError), work.client() as client:
+                power = number(client.get("server", work.id)["power_state"])
         if row is not None:
-            move = Migration(work, row)
-            move.release()
-            move.end_with("confirmed")
+            Migration(work, row).release()
+            work.end_writes.append(lambda connection: migrations.change(connection, row.uuid, status="confirmed"))
     work.done(vm_state=STOPPED if power in (number(OFF), number(CRASHED)) else ACTIVE, power_state=power,
               old_flavor=None)
-
-
-def _power(work: Work) -> int:
-    """Nova's number of the guest's power state; the last known one when its host does not answer."""
-    if not work.conductor.is_up(work.server.host):
-        return int(work.server.power_state)
-    try:
-        with work.client() as client:
-            return number(client.get("server", work.id)["power_state"])
-    except MagnetarError:
-        return int(work.server.power_state)
 
 
 def confirm_expired(conductor: Environment) -> int:
@@ -59,7 +51,8 @@ def confirm_expired(conductor: Environment) -> int:
     for server in waiting:
         with database.write() as connection:
             found = migrations.kept(connection, server.id)
-            if found is None or not migrations.became(connection, found, "finished", "confirming"):
+            if found is None or not migrations.change(
+                    connection, found.uuid, was="finished", status="confirming"):
                 continue  # another conductor was first
             if servers.ask(connection, server, "confirmResize", f"req-{uuid.uuid4()}", server.user_id,
                            server.project_id):

@@ -5,22 +5,22 @@ deleted."""
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from sqlalchemy import String, bindparam, delete, select, update
 
 from magnetar_control.store import allocations
 from magnetar_control.store.database import now
+from magnetar_control.store.migrations import ENDED
 from magnetar_control.store.tables import migrations, server_group_members, server_mappings
-from magnetar_core.errors import Conflict, MagnetarError, NotFound
+from magnetar_core.errors import Conflict
 from magnetar_core.power import DELETED
 
 from . import block_devices, migration_halves
-from .retry import retry_or_fail
+from .retry import attempt
 from .work import HostDown, Work
 
 log = logging.getLogger(__name__)
-#: Statuses of migrations that have ended.
-ENDED = ("completed", "confirmed", "reverted", "error", "cancelled", "failed")
 #: Statements that each delete needs, made once.
 _SERVER = bindparam("server", type_=String)
 _MOVES = select(migrations.c.uuid).where(migrations.c.server_id == _SERVER)
@@ -34,40 +34,28 @@ def delete_server(work: Work) -> None:
     if server.deleted_at:
         work.done()
         return
-    try:
-        with work.event():
-            names = _hosts_of(work)
-            if len(names) > 1:
-                migration_halves.recall(work, names)
-            for host in names:
-                _delete_on(work, host)
-            block_devices.release(work)
-            work.conductor.services.network.release(work.id)
-            _release_claims(work)
-    except HostDown as error:
-        retry_or_fail(work, error, vm_state="error")
-        return
-    except MagnetarError as error:
-        work.error(error)
-        return
-    moment = now()
-    work.done(deleted_at=moment, terminated_at=server.terminated_at or moment, vm_state=DELETED, power_state=0,
-              host=server.host, volumes="[]", addresses="{}", interfaces="[]")
 
+    def delete_it() -> dict[str, Any]:
+        with work.conductor.store.api.read() as connection:  # its host, and those of migrations that have not ended
+            held = [row["host"] for row in allocations.held(connection, work.id)]
+        names = list(dict.fromkeys(filter(None, (work.server.host, *held))))
+        if len(names) > 1:
+            migration_halves.recall(work, names)
+        for host in names:
+            _delete_on(work, host)
+        block_devices.release(work)
+        work.conductor.services.network.release(work.id)
+        _release_claims(work)
+        moment = now()
+        return {"deleted_at": moment, "terminated_at": server.terminated_at or moment, "vm_state": DELETED,
+                "power_state": 0, "host": server.host, "volumes": "[]", "addresses": "{}", "interfaces": "[]"}
 
-def _hosts_of(work: Work) -> list[str]:
-    """Hosts that may have parts of the server: its own, and those of migrations that have not ended."""
-    with work.conductor.store.api.read() as connection:
-        held = [row["host"] for row in allocations.held(connection, work.id)]
-    return list(dict.fromkeys([name for name in (work.server.host, *held) if name]))
+    attempt(work, delete_it, work.error, work.error)
 
 
 def _delete_on(work: Work, host: str) -> None:
     try:
-        with work.client(host) as client:
-            client.delete("server", work.id, timeout=work.conductor.settings.action_timeout)
-    except NotFound:
-        pass
+        work.delete_on(host)
     except Conflict as error:  # it is moving to or from a host that is down: removed when that is back
         log.warning("server %s stays on %s for now: %s", work.id, host, error.message)
     except HostDown:
@@ -86,9 +74,7 @@ def _release_claims(work: Work) -> None:
             connection.execute(statement, {"server": work.id})
     if work.server.host:
         work.conductor.read_host(work.server.host)
-    if not moves:
-        return
-    with work.database.write() as connection:
-        connection.execute(update(migrations).where(
-            migrations.c.server_id == work.id, migrations.c.status.not_in(ENDED)).values(
-            status="error", updated_at=now()))
+    if moves:
+        with work.database.write() as connection:
+            connection.execute(update(migrations).where(migrations.c.server_id == work.id, migrations.c.status.not_in(
+                ENDED)).values(status="error", updated_at=now()))

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the actions of one conductor use: settings, databases, services, agents, and the hosts as the scheduler sees
-them."""
+"""What the actions of one conductor use: settings, databases, services, agents, hosts as the scheduler sees them."""
 
 from __future__ import annotations
 
@@ -8,17 +7,20 @@ import socket
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
 
 from sqlalchemy import Connection
 
-from magnetar_control.agents import Agents
+from magnetar_control.agents import AgentClient, Agents
 from magnetar_control.delivery import Delivery
+from magnetar_control.scheduler import place
 from magnetar_control.scheduler.hosts import HostStates
 from magnetar_control.scheduler.rules import rules_of
 from magnetar_control.services import Services
 from magnetar_control.settings import Settings
-from magnetar_control.store import actions, aggregates, hosts
+from magnetar_control.store import actions
 from magnetar_control.store.allocations import Ratios
 from magnetar_control.store.database import Database
 from magnetar_control.store.store import Store
@@ -43,7 +45,6 @@ class Environment:
                          settings.reserved_host_memory_mb, "disk_gb_reserved": settings.reserved_host_disk_gb}
         #: Called with the name of each action that has ended, and done or failed.
         self.ended: Callable[[str, str], None] = lambda _action, _result: None
-        self._endpoints: dict[str, str] = {}
         self._began = time.monotonic()
 
     @property
@@ -51,32 +52,32 @@ class Environment:
         """The cell's."""
         return self.store.cell(self.cell.id)
 
+    def host(self, name: str | None) -> Mapping[Any, Any]:
+        """The row of a host, as it was read last. Raises ``NotFound``."""
+        if not name:
+            raise NotFound("The server is on no host.", kind="host", key="")
+        if name not in self.states.rows:
+            self.read_hosts()
+        row = self.states.rows.get(name)
+        if row is None:
+            raise NotFound(f"There is no host {name!r} in the cloud.", kind="host", key=name)
+        return row
+
     def endpoint(self, host: str | None) -> str:
         """The endpoint of a host's agent. Raises ``NotFound``."""
-        if not host:
-            raise NotFound("The server is on no host.", kind="host", key="")
-        found = self._endpoints.get(host)
-        if found is None:
-            self.read_hosts()
-            found = self._endpoints.get(host)
-        if found is None:
-            raise NotFound(f"There is no host {host!r} in the cloud.", kind="host", key=host)
-        return found
+        return str(self.host(host)["endpoint"])
 
-    def read_hosts(self, with_aggregates: bool = True) -> None:
+    def client(self, host: str | None) -> AbstractContextManager[AgentClient]:
+        """A client of a host's agent. Raises ``NotFound``."""
+        return self.agents.client(self.endpoint(host))
+
+    def read_hosts(self) -> None:
         """Read all hosts again, for the scheduler and for endpoints."""
-        with self.store.api.read() as connection:
-            rows = hosts.every(connection)
-            found = aggregates.every(connection) if with_aggregates else None
-        self._endpoints = {row["name"]: row["endpoint"] for row in rows}
-        self.states.refresh(rows, found)
+        place.read_hosts(self.store.api, self.states)
 
     def read_host(self, name: str) -> None:
         """Read one host again for the scheduler: its claims or its inventory have changed."""
-        with self.store.api.read() as connection:
-            row = hosts.show(connection, name)
-        if row is not None:
-            self.states.changed(row)
+        place.read_host(self.store.api, self.states, name)
 
     def is_up(self, name: str) -> bool:
         """Whether the agent of a host sent a heartbeat lately."""
@@ -84,8 +85,7 @@ class Environment:
         return bool(host and host.profile.up)
 
     def room(self, database: Database, connection: Connection, places: Collection[str], kind: str) -> Counter[str]:
-        """How many actions of *kind* this conductor may begin at each of these hosts without the queue, in a
-        transaction of *database*."""
+        """How many actions of *kind* may begin at each of these hosts without the queue, in a transaction."""
         if database is not self.database:
             return Counter()
         return actions.room(database, connection, places, kind, self.settings.limits())

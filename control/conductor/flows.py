@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from magnetar_core.actions import ACTIONS
@@ -22,20 +22,17 @@ from .resize import migrate, resize
 from .revert_resize import revert
 from .schedule import schedule, schedule_together
 from .snapshot import create_image, server_deleted
-from .work import Work
 
 CELL: Mapping[str, Flow] = {
     **{key: converge for key, action in ACTIONS.items() if action.want},
-    "attach_volume": attach_volume, "detach_volume": detach_volume,
-    "attach_interface": attach_interface, "detach_interface": detach_interface,
-    "create": build, "delete": delete_server, "forceDelete": delete_server,
-    "reboot-soft": reboot, "reboot-hard": reboot, "trigger_crash_dump": crash_dump,
-    "rebuild": rebuild, "rescue": rescue, "unrescue": unrescue, "createImage": create_image,
-    "resize": resize, "migrate": migrate, "confirmResize": confirm, "revertResize": revert,
-    "os-migrateLive": live_migrate,
-}
-CELL0: Mapping[str, Flow] = {"create": schedule, "delete": delete_server, "forceDelete": delete_server}
-GONE: Mapping[str, Flow] = {"createImage": server_deleted}
-#: Flows for several actions of cell0 at once; they take actions at their first attempt only.
-TOGETHER: Mapping[str, Callable[[Sequence[Work]], list[Work]]] = {"create": schedule_together}
-FLOWS: Mapping[str, Mapping[str, Any]] = {"cell": CELL, "cell0": CELL0, "gone": GONE, "together": TOGETHER}
+    "create": build, "delete": delete_server, "forceDelete": delete_server, "rebuild": rebuild, "rescue": rescue,
+    "unrescue": unrescue, "attach_volume": attach_volume, "detach_volume": detach_volume,
+    "attach_interface": attach_interface, "detach_interface": detach_interface, "createImage": create_image,
+    "reboot-soft": reboot, "reboot-hard": reboot, "trigger_crash_dump": crash_dump, "os-migrateLive": live_migrate,
+    "resize": resize, "migrate": migrate, "confirmResize": confirm, "revertResize": revert}
+FLOWS: Mapping[str, Mapping[str, Any]] = {
+    "cell": CELL,
+    "cell0": {"create": schedule, "delete": delete_server, "forceDelete": delete_server},
+    "gone": {"createImage": server_deleted},
+    # Flows for several actions of cell0 at once; they take actions at their first attempt only.
+    "together": {"create": schedule_together}}

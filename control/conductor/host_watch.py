@@ -18,8 +18,7 @@ from sqlalchemy import bindparam, select, update
 from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.store import hosts
-from magnetar_control.store.allocations import INSERT
-from magnetar_control.store.database import Database, now
+from magnetar_control.store.database import INSERT, Database, now
 from magnetar_control.store.scatter_gather import scatter_gather_cells
 from magnetar_control.store.servers import SERVERS_BELL
 from magnetar_control.store.store import CELL0
@@ -91,17 +90,12 @@ class HostWatch:
         for name in names:
             thread = self._threads.get(name)
             if (thread is None or not thread.is_alive()) and self._keep_lease(name):
-                self._threads[name] = threading.Thread(target=self._watch, args=(name,), name=f"watch {name}",
-                                                       daemon=True)
-                self._threads[name].start()
+                thread = threading.Thread(target=self._watch, args=(name,), name=f"watch {name}", daemon=True)
+                self._threads[name] = thread
+                thread.start()
         seen = _up(conductor.settings.host_down_after, conductor.database)
         for name in names:
             conductor.states.up(name, name in seen)
-        self._hosts_of_other_cells()
-
-    def _hosts_of_other_cells(self) -> None:
-        """Read from the other cells which of their hosts are up."""
-        conductor = self.conductor
         others = [(cell, database) for cell, database in conductor.store.databases()
                   if cell.id not in (conductor.cell.id, CELL0) and not cell.disabled]
         told = scatter_gather_cells(others, partial(_up, conductor.settings.host_down_after), LOOK)
@@ -144,11 +138,9 @@ class HostWatch:
                         self._on_event(name, client, event, document)
             except (MagnetarError, DBAPIError, OSError) as error:
                 log.info("host %s: %s", name, error, extra={"host": name})
-                try:
+                with contextlib.suppress(DBAPIError):
                     if not self._keep_lease(name, problem=str(error)[:500]):
                         return
-                except DBAPIError:
-                    pass
             conductor.over.wait(PAUSE)
 
     def _inventory(self, name: str, host: Mapping[str, Any]) -> None:
@@ -170,10 +162,10 @@ class HostWatch:
             self._recheck(name, client, document)
 
     def recheck(self, name: str, document: Mapping[str, Any]) -> None:
-        """Read a server again from its host: it was heard during an action that has left it otherwise. When the host
-        does not answer, the audit sees to it."""
+        """Read a server again that was heard during an action, which has left it otherwise. When the host does not
+        answer, the audit sees to it."""
         try:
-            with self.conductor.agents.client(self.conductor.endpoint(name)) as client:
+            with self.conductor.client(name) as client:
                 self._recheck(name, client, document)
         except (MagnetarError, DBAPIError, OSError) as error:
             log.info("host %s: %s", name, error, extra={"host": name})
@@ -195,7 +187,7 @@ class HostWatch:
         for id in gone:
             log.warning("server %s was deleted while host %s was away; removed there now", id, name)
             try:
-                with self.conductor.agents.client(self.conductor.endpoint(name)) as client:
+                with self.conductor.client(name) as client:
                     drop_halves(client, id)
                     client.delete("server", id)
             except MagnetarError as error:
@@ -214,8 +206,7 @@ class HostWatch:
             log.info("server %s is %s by itself", row.id, word, extra={"server": row.id, "host": name})
 
     def _changed_servers(self, name: str, found: Sequence[Mapping[str, Any]]) -> list[tuple[Any, str]]:
-        """Servers without an action whose state differs from what was *found*, each with the power state that was
-        found."""
+        """Servers without an action whose state differs from what was *found*, with the power state found."""
         power = {one["id"]: str(one["power_state"]) for one in found}
         if not power:
             return []

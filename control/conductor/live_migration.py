@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from magnetar_control.store import migrations
 from magnetar_core.errors import Cancelled, MagnetarError
 from magnetar_core.power import ERROR, POWERS
 
 from .migration import Migration, NotMoved
-from .nics import nics_of, observed
+from .nics import observed
 from .retry import retry
 from .work import HostDown, Work
 
@@ -20,7 +22,10 @@ def live_migrate(work: Work) -> None:
         if move.row.status == "preparing":
             with work.event("compute_check_can_live_migrate_destination"):
                 move.prepare("live", work.args.get("host"))
-                _check_not_aborted(move)
+                with work.database.read() as connection:
+                    asked = migrations.asked(connection, move.id)
+                if asked == migrations.ABORT or work.cancelled.is_set():
+                    raise Cancelled("The live migration was aborted.")
             move.note(status="running")
         if move.row.status == "running":
             with work.event(host=move.source):
@@ -34,53 +39,33 @@ def live_migrate(work: Work) -> None:
     except NotMoved as error:
         _roll_back(move, error.cause)
     except MagnetarError as error:
-        if move.row.status == "preparing":
-            _roll_back(move, error)
-        else:
-            _give_up(move, error)
+        _give_up(move, error)
     else:
         move.release()
-        move.end_with("completed")
         power = POWERS.get(found["power_state"])
-        state = (power and power.vm_state) or work.server.vm_state
-        work.done(**observed(nics_of(work), found), progress=0, vm_state=state)
-
-
-def _check_not_aborted(move: Migration) -> None:
-    """Raise ``Cancelled`` when somebody has aborted it."""
-    with move.work.database.read() as connection:
-        asked = migrations.asked(connection, move.id)
-    if asked == migrations.ABORT or move.work.cancelled.is_set():
-        raise Cancelled("The live migration was aborted.")
+        move.end("completed", **observed(work.nics, found), progress=0,
+                 vm_state=(power and power.vm_state) or work.server.vm_state)
 
 
 def _roll_back(move: Migration, error: MagnetarError) -> None:
     """The action ends with the server on the source as it was."""
     move.unclaim()
     if isinstance(error, Cancelled):
-        move.end_with("cancelled")
-        move.work.done(progress=0)
+        move.end("cancelled", progress=0)
     else:
-        move.end_with("error")
-        move.work.failed(error, progress=0)
+        move.end("error", error, progress=0)
 
 
 def _give_up(move: Migration, error: MagnetarError) -> None:
-    """A host did not answer for long. Where it is certain which host has the server, that is saved. Otherwise the
-    server is in error and both hosts stay claimed, since both may have parts of it."""
-    if move.row.status == "preparing":
+    """It failed, or a host did not answer for long. Where it is certain which host has the server, that is saved.
+    Otherwise the server is in error and both hosts stay claimed, since both may have parts of it."""
+    back = move.row.status == "preparing"
+    with suppress(MagnetarError):
+        back = back or (move.row.status == "running" and move.abort(move.source, move.target))
+    if back:
         _roll_back(move, error)
-        return
-    try:
-        if move.row.status == "running" and move.abort(move.source, move.target):
-            _roll_back(move, error)
-            return
-    except MagnetarError:
-        pass
-    if move.row.status == "post-migrating":  # it has arrived, whatever the host does now
+    elif move.row.status == "post-migrating":  # it has arrived, whatever the host does now
         move.release()
-        move.end_with("completed")
-        move.work.done(progress=0)
-        return
-    move.end_with("error")
-    move.work.failed(error, vm_state=ERROR, progress=0)
+        move.end("completed", progress=0)
+    else:
+        move.end("error", error, vm_state=ERROR, progress=0)

@@ -7,26 +7,24 @@ continues where it was. The agents' flow decides which host has the server (docs
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import orjson
 
-from magnetar_control.scheduler.choose import NO_VALID_HOST, NoValidHost
+from magnetar_control.scheduler.choose import NoValidHost
 from magnetar_control.scheduler.place import place
-from magnetar_control.store import allocations, hosts, migrations, servers
-from magnetar_core.errors import Conflict, MagnetarError, NotFound, Unreachable
-from magnetar_core.flows.migrate import Migrate, Side
-from magnetar_core.flows.migrate import abort as abort_flow
+from magnetar_control.store import allocations, migrations, servers
+from magnetar_core.errors import Conflict, MagnetarError, NotFound
+from magnetar_core.flows import migrate
 
-from . import delivery, nics
-from .lease import leased
-from .migration_monitor import MigrationMonitor
-from .placement import RANDOM, NoHost, spec_of
-from .work import HostDown, Work
+from . import nics
+from .migration_halves import MigrationMonitor
+from .schedule import RANDOM, spec_of
+from .work import HostDown, Work, admin_message, leased
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +38,18 @@ class NotMoved(Exception):
         self.cause, self.flavor = cause, flavor
 
 
+def _column(name: str, read: Callable[[Any], Any] = str) -> Any:
+    """A property: a column of the migration's row."""
+    return property(lambda move: read(getattr(move.row, name)))
+
+
 class Migration:
     """A row of ``migrations`` and the action that it belongs to."""
+
+    id: str = _column("uuid")  # the uuid, which is the consumer of the claims on the source
+    source: str = _column("source")  # name of the host, as ``target``
+    target: str = _column("target")
+    flavor: dict[str, Any] = _column("new_flavor", orjson.loads)  # the flavor that the server will have
 
     def __init__(self, work: Work, row: Any) -> None:
         self.work, self.row, self.conductor = work, row, work.conductor
@@ -67,8 +75,7 @@ class Migration:
         return found
 
     def _take_over_claims(self) -> None:
-        """Claims of an earlier migration that failed between two hosts: on the source they become this one's, elsewhere
-        they are released."""
+        """Claims of a migration that failed between two hosts: on the source this one's now, elsewhere released."""
         with self.api.read() as connection:
             if all(row["consumer_id"] in (self.id, self.work.id) for row in allocations.held(connection, self.work.id)):
                 return
@@ -82,27 +89,6 @@ class Migration:
                     allocations.move(connection, row["consumer_id"], self.id, row["host_id"])
                 allocations.release(connection, row["consumer_id"])
 
-    @property
-    def id(self) -> str:
-        """The uuid. It is the consumer of the claims on the source."""
-        return str(self.row.uuid)
-
-    @property
-    def source(self) -> str:
-        """Name of the source host."""
-        return str(self.row.source)
-
-    @property
-    def target(self) -> str:
-        """Name of the target host."""
-        return str(self.row.target)
-
-    @property
-    def flavor(self) -> dict[str, Any]:
-        """The flavor that the server will have."""
-        found: dict[str, Any] = orjson.loads(self.row.new_flavor)
-        return found
-
     def note(self, server: Mapping[str, Any] | None = None, **values: Any) -> None:
         """Set columns of the migration, and those of *server* in the same transaction."""
         with self.work.database.write() as connection:
@@ -114,46 +100,42 @@ class Migration:
             self.row = migrations.find(connection, self.id)
         self.work.load()
 
-    def end_with(self, status: str) -> None:
-        """Set the final status in the transaction that ends the action."""
+    def end(self, status: str, error: MagnetarError | None = None, **values: Any) -> None:
+        """The action ends, failed where there is an *error*, and the migration in that status: in one transaction."""
         self.work.end_writes.append(lambda connection: migrations.change(connection, self.id, status=status))
+        if error is None:
+            self.work.done(**values)
+        else:
+            self.work.failed(error, **values)
 
-    # Claims
-
-    def host_id(self, name: str) -> str:
-        """The id of a host."""
-        with self.conductor.store.api.read() as connection:
-            row = hosts.show(connection, name)
-        if row is None:
-            raise NotFound(f"There is no host {name!r} in the cloud.", kind="host", key=name)
-        return str(row["id"])
-
-    def prepare(self, kind: str | None, host: str | None = None, same: bool | None = False) -> None:
+    def prepare(self, kind: str, host: str | None = None, same: bool | None = False) -> None:
         """Find and claim a target that accepts the server, and save it. *kind*: live or cold. *host*: only this one.
-        *same*: whether the source is a candidate; ``None``: only when no other fits. Raises ``NoHost``, or the last
-        refusal of the hosts that were tried."""
+        *same*: whether the source is a candidate; ``None``: only when no other fits. Raises ``NoValidHost``, or the
+        last refusal of the hosts that were tried."""
         tried: set[str] = set()
         error: MagnetarError | None = None
         while True:
             try:
                 self._claim(frozenset(tried), host, same)
-            except NoHost as none:
+            except NoValidHost as none:
                 raise error or none from None
             try:
                 if self.target != self.source:
-                    self._plan(kind or "cold", self.source, self.target)
+                    self._plan(kind, self.source, self.target)
                 return
             except MagnetarError as refused:
                 error = refused
                 log.info("server %s cannot go to %s: %s", self.work.id, self.target, refused.message)
                 self.conductor.delivery.forget(self.target)
                 tried.add(self.target)
-                self._unclaim_target()
+                with self.api.write() as connection:
+                    allocations.release(connection, self.work.id)
+                self.conductor.read_host(self.target)
                 if host or len(tried) >= self.conductor.settings.max_attempts:
                     raise
 
     def _claim(self, tried: frozenset[str], host: str | None, same: bool | None) -> None:
-        api, work, source = self.api, self.work, self.host_id(self.source)
+        api, work, source = self.api, self.work, self.conductor.host(self.source)["id"]
 
         def once() -> list[str]:
             with api.write() as connection:
@@ -166,7 +148,6 @@ class Migration:
         self.conductor.read_host(found)
 
     def _placed(self, tried: frozenset[str], host: str | None, same: bool | None) -> str:
-        """Claim a host for the server."""
         rounds = [(host, tried if same else tried | {self.source})]
         if same is None and host is None:
             rounds.append((self.source, tried))
@@ -176,17 +157,11 @@ class Migration:
             request = spec_of(self.work, flavor=self.flavor, host=only, ignored=ignored, volume_hosts=None,
                              cell_id=self.conductor.cell.id)
             try:
-                return place(self.api, self.conductor.states, request, map_cell=False,
-                             random=RANDOM).host
+                return place(self.api, self.conductor.states, request, map_cell=False, random=RANDOM).host
             except NoValidHost as error:
-                log.info("server %s: %s", self.work.id, error.admin_text)
-                why.append(error.explanation.text())
-        raise NoHost(NO_VALID_HOST, explanation=" ".join(why))
-
-    def _unclaim_target(self) -> None:
-        with self.api.write() as connection:
-            allocations.release(connection, self.work.id)
-        self.conductor.read_host(self.target)
+                log.info("server %s: %s", self.work.id, admin_message(error))
+                why.append(error.explanation)
+        raise NoValidHost(explanation=" ".join(why))
 
     def unclaim(self) -> None:
         """The server has its claims on the source again, and no others."""
@@ -205,23 +180,15 @@ class Migration:
         for name in {self.row.source, self.row.target} - {None}:
             self.conductor.read_host(name)
 
-    # The move
-
-    @contextlib.contextmanager
-    def sides(self, here: str, there: str) -> Iterator[tuple[Side, Side]]:
+    def sides(self, here: str, there: str) -> AbstractContextManager[tuple[migrate.Side, migrate.Side]]:
         """The agents of two hosts. Raises ``HostDown``."""
-        agents, endpoint = self.conductor.agents, self.conductor.endpoint
-        try:
-            with agents.side(endpoint(here)) as source, agents.side(endpoint(there)) as target:
-                yield source, target
-        except Unreachable as error:
-            raise HostDown(f"The agent of {here} or {there} does not answer: {error.message}") from None
+        return self.work.sides(here, there, f"{here} or {there}")
 
     def _plan(self, kind: str, here: str, there: str) -> None:
         """Bring the networks to the target, and raise what one of the agents would refuse."""
         with self.sides(here, there) as (source, target):
-            delivery.networks(self.work, target.client, there, nics.nics_of(self.work))
-            Migrate(source, target, self.work.id, {"type": kind}).plan()
+            nics.networks(self.work, target.client, there, self.work.nics)
+            migrate.Migrate(source, target, self.work.id, {"type": kind}).plan()
 
     def accepts(self, here: str, there: str) -> bool:
         """Whether *there* accepts the server for a cold move."""
@@ -234,8 +201,7 @@ class Migration:
         return True
 
     def move_server(self, kind: str, here: str, there: str) -> None:
-        """Move the server to *there*. Raises ``NotMoved`` when it is certainly still *here*, ``HostDown`` when that is
-        unknown."""
+        """Move the server to *there*. Raises ``NotMoved`` when it is certainly *here*, ``HostDown`` when unknown."""
         try:
             self._run_flow(kind, here, there)
         except HostDown:
@@ -244,12 +210,17 @@ class Migration:
             if self.abort(here, there):
                 raise NotMoved(error) from error
             self._run_flow(kind, here, there)  # it has left: only going on is possible
-        self._bind(there)
+        self.work.confirm_lease()
+        services, work = self.conductor.services, self.work  # which are told the new host
+        services.network.bind(work.id, there)
+        for one in work.volumes:
+            if one.get("attachment_id"):
+                services.volume.attached(one["attachment_id"], there, one.get("device") or "")
 
     def _run_flow(self, kind: str, here: str, there: str) -> None:
         work = self.work
         with self.sides(here, there) as (source, target), MigrationMonitor(work, self.id, here):
-            flow = Migrate(source, target, work.id, {"type": kind}, timeout=self.conductor.settings.action_timeout,
+            flow = migrate.Migrate(source, target, work.id, {"type": kind},
                            id=str(uuid.uuid5(uuid.UUID(self.id), f"{here} {there}")))
             for step in flow.steps():
                 work.confirm_lease()
@@ -260,27 +231,16 @@ class Migration:
         self.work.confirm_lease()
         with self.sides(here, there) as (source, target):
             try:
-                abort_flow(source, target, self.work.id)
+                migrate.abort(source, target, self.work.id)
             except Conflict:
                 return False
             return source.find(self.work.id) is not None
-
-    def _bind(self, there: str) -> None:
-        """Tell the network and volume services the new host."""
-        self.work.confirm_lease()
-        services, work = self.conductor.services, self.work
-        services.network.bind(work.id, there)
-        for one in orjson.loads(work.server.volumes):
-            if one.get("attachment_id"):
-                services.volume.attached(one["attachment_id"], there, one.get("device") or "")
 
     def ensure_on(self, host: str, want: Mapping[str, Any]) -> dict[str, Any]:
         """Have the server on a host as *want* says; it may be restarted for that. Returns the agent's resource."""
         self.work.confirm_lease()
         with self.work.client(host) as client:
-            answer = client.ensure("server", self.work.id, dict(want), allow_reboot=True,
-                                   timeout=self.conductor.settings.action_timeout)
-        found: dict[str, Any] = answer["resource"]
+            found: dict[str, Any] = client.ensure("server", self.work.id, dict(want), allow_reboot=True)["resource"]
         return found
 
     def stop_guest(self, host: str) -> None:
@@ -293,5 +253,4 @@ class Migration:
                 return
             if found["power_state"] in ("running", "paused"):
                 self.work.confirm_lease()
-                client.ensure("server", self.work.id, {"power": "off"},
-                              timeout=self.conductor.settings.action_timeout)
+                client.ensure("server", self.work.id, {"power": "off"})

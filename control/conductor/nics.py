@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The NICs of servers: their ports, and the addresses that the API shows."""
+"""The NICs of servers: their ports, their networks on hosts, and the addresses that the API shows."""
 
 from __future__ import annotations
 
@@ -9,21 +9,15 @@ from typing import Any
 import orjson
 
 from magnetar_control.store import servers
+from magnetar_core.client import Client
 from magnetar_core.power import number
 
 from .work import Work
 
 
-def nics_of(work: Work) -> list[dict[str, Any]]:
-    """The NICs of the server."""
-    found: list[dict[str, Any]] = orjson.loads(work.server.interfaces)
-    return found
-
-
 def allocate(work: Work) -> list[dict[str, Any]]:
     """The server's NICs. The first call allocates their ports, which are saved with the next write."""
-    nics = nics_of(work)
-    wishes = work.request.get("networks")
+    nics, wishes = work.nics, work.request.get("networks")
     if wishes and not nics:
         groups = [one["name"] for one in orjson.loads(work.server.security_groups)]
         nics = work.conductor.services.network.allocate(work.context(), work.id, wishes, groups)
@@ -31,11 +25,27 @@ def allocate(work: Work) -> list[dict[str, Any]]:
     return nics
 
 
+def networks(work: Work, client: Client, host: str, nics: Sequence[Mapping[str, Any]]) -> None:
+    """Make the networks of the NICs on the host."""
+    for nic in nics:
+        key = ("network", host, nic["network_id"])
+        if key in work.conductor.delivery.known:
+            continue
+        wish = work.conductor.services.network.on_host(nic["network_id"])
+        if wish:
+            client.ensure("network", wish["name"], wish)
+        work.conductor.delivery.known.add(key)
+
+
+def on_host(nic: Mapping[str, Any]) -> dict[str, Any]:
+    """The NIC in the agent's form."""
+    return {**nic["on_host"], **({"tag": nic["tag"]} if nic.get("tag") else {})}
+
+
 def observed(nics: Sequence[Mapping[str, Any]], resource: Mapping[str, Any]) -> dict[str, Any]:
     """Columns of the server that follow from its NICs and the agent's resource."""
     return {"power_state": number(resource["power_state"]), "instance_name": resource["instance_name"],
-            "addresses": servers.text(addresses(nics, resource.get("addresses") or {})),
-            "fault": None}
+            "addresses": servers.text(addresses(nics, resource.get("addresses") or {})), "fault": None}
 
 
 def addresses(nics: Sequence[Mapping[str, Any]], known: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:

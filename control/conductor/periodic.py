@@ -7,33 +7,40 @@ change) is repaired and logged. Every task may run twice, and in several conduct
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import re
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
 
 from sqlalchemy import func, select
 from sqlalchemy.exc import DBAPIError
 
-from magnetar_control.store.tables import conductors
+from magnetar_control.store.database import now
+from magnetar_control.store.tables import actions, conductors, servers
+from magnetar_core.errors import InUse, MagnetarError, NotFound
 
-from . import confirm_resize, image_cache
-from .audit import Finding, findings
-from .audit_state import read_state
+from . import confirm_resize, snapshot
+from .audit import Finding, findings, read_state
 from .conductor import Conductor
+from .environment import Environment
 from .host_watch import HostWatch
-from .repair import Repairer
+from .repair import repair
 
 log = logging.getLogger(__name__)
 #: Seconds between two checks of what is due.
 TICK = 1.0
 #: Seconds without a heartbeat after which a conductor is down.
 SILENT = 15.0
+#: Seconds that an unused image stays on a host.
+UNUSED = 24 * 3600.0
+#: Names of the copies on hosts.
+OF_A_SERVER = re.compile(re.escape(snapshot.COPY) + "[0-9a-f-]{36}")
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(NamedTuple):
     """*every*: seconds. *alone*: only one conductor of the cell runs it."""
 
     name: str
@@ -45,22 +52,19 @@ class Task:
 class Periodic:
     """The periodic tasks of one conductor; ``run`` in a thread of its own."""
 
-    def __init__(self, conductor: Conductor, watch: HostWatch | None = None) -> None:
+    def __init__(self, conductor: Conductor) -> None:
         self.conductor = conductor
-        self.repairer = Repairer(conductor, watch or HostWatch(conductor))
-        self._due: dict[str, float] = {}
-        #: What the audit found last time; only what is found twice is repaired.
-        self._before: set[Finding] = set()
+        self.watch = HostWatch(conductor)
+        self._before: set[Finding] = set()  # what the audit found last time; only what is found twice is repaired
         self._reported: set[Finding] = set()
 
     def run(self) -> None:
         """Until the conductor ends."""
-        began = time.monotonic()
-        self._due = {task.name: began + task.every for task in TASKS}
+        due = {task.name: time.monotonic() + task.every for task in TASKS}
         while not self.conductor.over.wait(TICK):
             for task in TASKS:
-                if self._due[task.name] <= time.monotonic() and not self.conductor.over.is_set():
-                    self._due[task.name] = time.monotonic() + task.every
+                if due[task.name] <= time.monotonic() and not self.conductor.over.is_set():
+                    due[task.name] = time.monotonic() + task.every
                     self._run_task(task)
 
     def _run_task(self, task: Task) -> None:
@@ -80,8 +84,6 @@ class Periodic:
                 conductors.c.seen_at > database.clock(-SILENT))).scalar()
         return name in (None, self.conductor.holder)
 
-    # Audit and repair
-
     def audit(self) -> list[Finding]:
         """Run the audit, and repair what the last audit found too; returns these findings."""
         conductor = self.conductor
@@ -94,9 +96,58 @@ class Periodic:
         for one in lasting:
             if one not in self._reported:
                 log.warning("%s", one.text, extra={"host": one.place})
-            self.repairer.repair(state, one)
+            repair(self.watch, state, one)
         self._reported = set(lasting)
         return lasting
+
+
+def remove_unused(conductor: Environment) -> int:
+    """Remove images from hosts where no server has needed them for a day, and copies of servers that ``createImage``
+    has left; returns how many. A build brings images again."""
+    count, before = 0, (datetime.fromisoformat(now()) - timedelta(seconds=UNUSED)).isoformat(timespec="microseconds")
+    for name, host in list(conductor.states.hosts.items()):
+        if host.profile.cell_id != conductor.cell.id or not host.profile.up:
+            continue
+        try:
+            with conductor.client(name) as client:
+                used = _needed_images(conductor, name, before)
+                for image in client.list("image"):
+                    # Those that were brought have their uuid for a name; others are the host's own.
+                    if (image["name"] == image["id"] and image["id"] not in used and _since(image) < before) or (
+                            _is_spent_copy(conductor, image["name"])):
+                        with contextlib.suppress(InUse, NotFound):
+                            client.delete("image", image["id"])
+                            count += 1
+        except MagnetarError as error:
+            log.info("images of host %s: %s", name, error.message)
+        else:
+            conductor.delivery.forget(name)
+    return count
+
+
+def _is_spent_copy(conductor: Environment, name: str) -> bool:
+    """Whether an image on a host is the copy of a ``createImage`` that has ended."""
+    if not OF_A_SERVER.fullmatch(name):
+        return False
+    with conductor.database.read() as connection:
+        states = set(connection.execute(select(actions.c.state).where(
+            actions.c.action == "createImage",
+            actions.c.args.contains(name.removeprefix(snapshot.COPY), autoescape=True))).scalars())
+    return bool(states) and not states & {"queued", "running"}
+
+
+def _since(image: Mapping[str, Any]) -> str:
+    """The moment of the last change, as ``now`` writes moments."""
+    moment = datetime.fromisoformat(str(image["updated_at"] or image["created_at"]).rstrip("Z").partition("+")[0])
+    return moment.isoformat(timespec="microseconds")
+
+
+def _needed_images(conductor: Environment, host: str, before: str) -> set[str]:
+    """Images of servers that are on the host or were *before*: other conductors may believe them delivered."""
+    with conductor.database.read() as connection:
+        return set(connection.execute(select(servers.c.image_id).distinct().where(
+            servers.c.host == host, servers.c.image_id.is_not(None),
+            servers.c.deleted_at.is_(None) | (servers.c.deleted_at > before))).scalars())
 
 
 def _forget_deliveries(periodic: Periodic) -> None:
@@ -109,4 +160,4 @@ TASKS = (
          lambda periodic: confirm_resize.confirm_expired(periodic.conductor)),
     Task("audit", 120.0, Periodic.audit),
     Task("looking at hosts again", 3600.0, _forget_deliveries, alone=False),
-    Task("removing images from hosts", 3600.0, lambda periodic: image_cache.remove_unused(periodic.conductor)))
+    Task("removing images from hosts", 3600.0, lambda periodic: remove_unused(periodic.conductor)))

@@ -8,37 +8,29 @@ from typing import Any
 from magnetar_core.client import Client
 from magnetar_core.power import ERROR, STOPPED, number
 
-from .retry import ask_host
+from .retry import of_host
 from .work import Work
 
 
-def converge(work: Work) -> None:
+@of_host(Work.failed)
+def converge(work: Work, client: Client) -> dict[str, Any]:
     """Actions whose row in ``ACTIONS`` says what the agent's server shall be (``want``)."""
-    def ask(client: Client) -> dict[str, Any]:
-        answer = client.ensure("server", work.id, dict(work.rule.want or {}),
-                               timeout=work.conductor.settings.action_timeout)
-        return {"power_state": number(answer["resource"]["power_state"]), "fault": None}
-
-    ask_host(work, ask, work.failed)
+    answer = client.ensure("server", work.id, dict(work.rule.want or {}))
+    return {"power_state": number(answer["resource"]["power_state"]), "fault": None}
 
 
-def reboot(work: Work) -> None:
+@of_host(Work.failed)
+def reboot(work: Work, client: Client) -> dict[str, Any]:
     """soft or hard. A server in error is active again when it comes up."""
-    def ask(client: Client) -> dict[str, Any]:
-        if work.server.vm_state in (STOPPED, "suspended", "paused", ERROR):
-            client.ensure("server", work.id, {"power": "running"})
-        else:
-            client.event("server", work.id, "reboot", {"type": work.args["type"]},
-                         timeout=work.conductor.settings.action_timeout, request_id=work.idempotency_key)
-        return {"power_state": number(client.get("server", work.id)["power_state"]), "fault": None}
-
-    ask_host(work, ask, work.failed)
+    if work.server.vm_state in (STOPPED, "suspended", "paused", ERROR):
+        client.ensure("server", work.id, {"power": "running"})
+    else:
+        client.event("server", work.id, "reboot", {"type": work.args["type"]}, request_id=work.idempotency_key)
+    return {"power_state": number(client.get("server", work.id)["power_state"]), "fault": None}
 
 
-def crash_dump(work: Work) -> None:
+@of_host(Work.failed)
+def crash_dump(work: Work, client: Client) -> dict[str, Any]:
     """Inject an NMI into the guest."""
-    def ask(client: Client) -> dict[str, Any]:
-        client.event("server", work.id, "crash_dump", {}, request_id=work.idempotency_key)
-        return {}
-
-    ask_host(work, ask, work.failed)
+    client.event("server", work.id, "crash_dump", {}, request_id=work.idempotency_key)
+    return {}

@@ -12,38 +12,33 @@ from magnetar_control.store.database import now
 from magnetar_core.client import Client
 from magnetar_core.power import STOPPED, number
 
-from . import delivery
-from .retry import ask_host
+from .build import keypair
+from .retry import of_host
 from .work import Work
 
 
-def rebuild(work: Work) -> None:
+@of_host(Work.error)
+def rebuild(work: Work, client: Client) -> dict[str, Any]:
     """Make the root disk anew of the image. A stopped server stays off, as in Nova."""
     before = work.args.get("vm_state") or work.server.vm_state
-
-    def ask(client: Client) -> dict[str, Any]:
-        delivery.image(work, client, work.server.host, work.args["image"])
-        client.event("server", work.id, "rebuild", _anew(work, client),
-                     timeout=work.conductor.settings.action_timeout, request_id=work.idempotency_key)
-        found = client.ensure("server", work.id, {"name": work.server.hostname or work.server.name,
-                                                  "power": "off" if before == STOPPED else "running"})
-        return {"vm_state": STOPPED if before == STOPPED else "active", "fault": None, "launched_at": now(),
-                "power_state": number(found["resource"]["power_state"])}
-
-    ask_host(work, ask, work.error)
+    work.conductor.delivery.image(client, work.server.host, work.args["image"], work.context())
+    client.event("server", work.id, "rebuild", _anew(work, client), request_id=work.idempotency_key)
+    found = client.ensure("server", work.id, {"name": work.server.hostname or work.server.name,
+                                              "power": "off" if before == STOPPED else "running"})
+    return {"vm_state": STOPPED if before == STOPPED else "active", "fault": None, "launched_at": now(),
+            "power_state": number(found["resource"]["power_state"])}
 
 
 def _anew(work: Work, client: Client) -> dict[str, Any]:
     """The body of the agent's rebuild. A new key or new files are saved with the server."""
     args: dict[str, Any] = {"image": work.args["image"], "metadata": orjson.loads(work.server.metadata),
-                            "preserve_ephemeral": work.args["preserve_ephemeral"]}
-    if work.server.user_data:
-        args["user_data"] = work.server.user_data
+                            "preserve_ephemeral": work.args["preserve_ephemeral"],
+                            **({"user_data": work.server.user_data} if work.server.user_data else {})}
     replaced = {name: work.args[name] for name in ("public_key", "personality") if name in work.args}
     if replaced:
         work.note(request=servers.text({**work.request, **replaced}))
     if "personality" in replaced:
         args["personality"] = replaced["personality"] or None
     if "public_key" in replaced:
-        args["key_name"] = delivery.keypair(work, client, work.server.host) if work.args["public_key"] else None
+        args["key_name"] = keypair(work, client, work.server.host) if work.args["public_key"] else None
     return args

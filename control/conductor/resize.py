@@ -20,9 +20,9 @@ from magnetar_core.errors import Conflict, MagnetarError
 from magnetar_core.power import ERROR, STOPPED
 
 from .migration import Migration, NotMoved
-from .nics import nics_of, observed
-from .placement import spec_of
+from .nics import observed
 from .retry import retry
+from .schedule import spec_of
 from .work import HostDown, Work
 
 log = logging.getLogger(__name__)
@@ -45,6 +45,11 @@ def grown(flavor: Flavor, had: Flavor) -> dict[str, Any]:
     larger = {name: size for name, size in sizes(had).items() if size > int(flavor.get(name) or 0)}
     return {**{name: value for name, value in flavor.items() if name != "grown"},
             **({"grown": larger} if larger else {})}
+
+
+def columns(flavor: Flavor) -> dict[str, Any]:
+    """Columns of a server that has the flavor."""
+    return {"flavor": servers.text(flavor), "flavor_id": flavor["id"]}
 
 
 def agent_flavor(flavor: Flavor) -> dict[str, Any]:
@@ -82,7 +87,10 @@ def _migrate_cold(work: Work, type: str, flavor: dict[str, Any], **where: Any) -
     except MagnetarError as error:
         _give_up(move, error)
     else:
-        _await_confirmation(move, found)
+        move.read_hosts()
+        disk_config = {"disk_config": work.args["disk_config"]} if work.args.get("disk_config") else {}
+        move.end("finished", **observed(work.nics, found), **disk_config, **columns(move.flavor),
+                 old_flavor=move.row.old_flavor, host=move.target, launched_at=now())
 
 
 def _check_with_source(move: Migration) -> None:
@@ -100,10 +108,8 @@ def _finish(move: Migration) -> dict[str, Any]:
     """Give the server its new flavor at the target. When that fails on the same host, it gets its old flavor again."""
     try:
         return move.ensure_on(move.target, want(move, move.flavor))
-    except HostDown:
-        raise
     except MagnetarError as error:
-        if move.source != move.target:
+        if isinstance(error, HostDown) or move.source != move.target:
             raise
         raise NotMoved(error, _undo(move)) from error
 
@@ -111,30 +117,18 @@ def _finish(move: Migration) -> dict[str, Any]:
 def _undo(move: Migration) -> dict[str, Any]:
     """Give the server its old flavor on its host; a disk that has grown stays. Returns the flavor that it has."""
     old = move.work.flavor
-    for flavor in (old, grown(old, move.flavor)):
-        try:
-            move.ensure_on(move.source, want(move, flavor))
-            return flavor
-        except HostDown:
-            raise
-        except MagnetarError as error:
-            why = error
-    raise why
-
-
-def _await_confirmation(move: Migration, found: Mapping[str, Any]) -> None:
-    """The action is done: the server is VERIFY_RESIZE."""
-    work, flavor = move.work, move.flavor
-    move.read_hosts()
-    move.end_with("finished")
-    disk_config = {"disk_config": work.args["disk_config"]} if work.args.get("disk_config") else {}
-    work.done(**observed(nics_of(work), found), **disk_config, flavor=servers.text(flavor), flavor_id=flavor["id"],
-              old_flavor=move.row.old_flavor, host=move.target, launched_at=now())
+    try:
+        move.ensure_on(move.source, want(move, old))
+    except HostDown:
+        raise
+    except MagnetarError:
+        old = grown(old, move.flavor)
+        move.ensure_on(move.source, want(move, old))
+    return old
 
 
 def _roll_back(move: Migration, error: MagnetarError, flavor: Flavor | None = None) -> None:
-    """The action has failed and the server is on the source, with its old flavor (or *flavor*). Start its guest again
-    if it ran before."""
+    """The action has failed; the server is on the source with its old flavor (or *flavor*), and runs if it ran."""
     values: dict[str, Any] = {} if flavor is None else {"flavor": servers.text(flavor)}
     if move.row.status != "pre-migrating" and move.row.old_vm_state != STOPPED:
         try:
@@ -150,35 +144,29 @@ def _roll_back(move: Migration, error: MagnetarError, flavor: Flavor | None = No
         move.unclaim()
     else:
         settle_claims(move, move.source, flavor)
-    move.end_with("error")
-    move.work.failed(error, host=move.source, **values)
+    move.end("error", error, host=move.source, **values)
 
 
 def _give_up(move: Migration, error: MagnetarError) -> None:
-    """The action has failed. Where it is unknown which host has the server, both stay claimed: both may have parts of
-    it, and a deletion asks both."""
-    if move.row.status == "pre-migrating":
+    """The action has failed. Where it is unknown which host has the server, both stay claimed: a deletion asks both."""
+    status = move.row.status
+    back = status == "pre-migrating"
+    try:
+        back = back or (status == "migrating" and (move.source == move.target or move.abort(move.source, move.target)))
+    except MagnetarError as why:
+        log.warning("server %s is between %s and %s: %s", move.work.id, move.source, move.target, why.message)
+    if back:
         _roll_back(move, error)
-        return
-    if move.row.status == "migrating":
-        try:
-            if move.source == move.target or move.abort(move.source, move.target):
-                _roll_back(move, error)
-                return
-        except MagnetarError as why:
-            log.warning("server %s is between %s and %s: %s", move.work.id, move.source, move.target, why.message)
-        move.end_with("error")
-        move.work.failed(error, vm_state=ERROR)
-        return
-    move.release()
-    move.end_with("error")
-    flavor = move.flavor
-    move.work.failed(error, vm_state=ERROR, flavor=servers.text(flavor), flavor_id=flavor["id"], host=move.target)
+    elif status == "migrating":
+        move.end("error", error, vm_state=ERROR)
+    else:
+        move.release()
+        move.end("error", error, vm_state=ERROR, **columns(move.flavor), host=move.target)
 
 
 def settle_claims(move: Migration, host: str, flavor: Flavor) -> None:
     """The server holds the claims of its old flavor on *host*, and the migration none."""
-    held, id = amounts(move, flavor), move.host_id(host)
+    held, id = amounts(move, flavor), move.conductor.host(host)["id"]
     with move.api.write() as connection:
         if host == move.source:
             allocations.revert(connection, move.work.id, move.id)

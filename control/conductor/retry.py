@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Retries while a host's agent does not answer."""
+"""How flows try: what becomes of a refusal, and retries while a host's agent does not answer."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
+from functools import partial, wraps
 from typing import Any
 
 from magnetar_core.client import Client
-from magnetar_core.errors import MagnetarError
+from magnetar_core.errors import MagnetarError, NotFound
 
 from .work import HostDown, Work
 
+log = logging.getLogger(__name__)
+#: Asks a host's agent; returns values for the server.
+Ask = Callable[[Work, Client], Mapping[str, Any]]
 #: Seconds between two tries while the host's agent does not answer, and how often.
 AGAIN, TRIES = 2.0, 30
 #: Seconds between tries of what is never given up, after these.
@@ -25,27 +30,56 @@ def retry(work: Work) -> bool:
     return False
 
 
-def retry_or_fail(work: Work, error: HostDown, **values: Any) -> None:
-    """``retry``; after the last try the action has failed, with *values* for the server."""
-    if not retry(work):
-        work.failed(error, **values)
-
-
-def retry_forever(work: Work) -> None:
+def retry_forever(work: Work, _error: HostDown | None = None) -> None:
     """Try until the host answers: its guest may have a volume or NIC that nobody else must get."""
     if not retry(work):
         work.put_back(SELDOM)
 
 
-def ask_host(work: Work, ask: Callable[[Client], Mapping[str, Any]], fails: Callable[[Exception], None]) -> None:
-    """Call *ask* with the host's agent, as the action's event; the server gets the values that it returns. *fails* is
-    called with what the agent, or a service, refused."""
+def attempt(work: Work, do: Callable[[], Mapping[str, Any] | None], fails: Callable[[MagnetarError], None],
+            down: Callable[[HostDown], None] | None = None) -> None:
+    """Call *do* as the action's event; the server gets the values that it returns. *fails* is called with a refusal,
+    *down* when a host has not answered at the last try; by default the action has failed then."""
     try:
-        with work.event(), work.client() as client:
-            values = ask(client)
+        with work.event():
+            values = do() or {}
     except HostDown as error:
-        retry_or_fail(work, error)
+        if not retry(work):
+            (down or work.failed)(error)
     except MagnetarError as error:
         fails(error)
     else:
         work.done(**values)
+
+
+def of_host(fails: Callable[[Work, MagnetarError], None]) -> Callable[[Ask], Callable[[Work], None]]:
+    """Makes a flow of a function that asks the host's agent. *fails*: ``Work.failed``, or ``Work.error``."""
+    def made(ask: Ask) -> Callable[[Work], None]:
+        @wraps(ask)
+        def flow(work: Work) -> None:
+            def do() -> Mapping[str, Any]:
+                with work.client() as client:
+                    return ask(work, client)
+
+            attempt(work, do, partial(fails, work))
+        return flow
+    return made
+
+
+def take_back(work: Work, what: str, error: Exception, off: Callable[[], None], free: Callable[[], None]) -> None:
+    """An attachment has failed: take the volume or NIC *off* the guest, and *free* it once the guest is without it.
+    Where the guest does not release it, it stays the server's: it can be detached, and the audit frees a port when the
+    host shows that the guest has no such NIC."""
+    try:
+        off()
+    except HostDown:
+        retry_forever(work)
+        return
+    except NotFound:
+        pass
+    except MagnetarError as kept:
+        log.warning("server %s may have %s, which it was not to get: %s", work.id, what, kept.message)
+        work.failed(error)
+        return
+    free()
+    work.failed(error)

@@ -4,18 +4,17 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 import orjson
 
-from magnetar_control.store import allocations, migrations, servers
+from magnetar_control.store import allocations, migrations
 from magnetar_control.store.allocations import Amounts
 from magnetar_core.errors import Conflict, MagnetarError, NoSpace
 from magnetar_core.power import ACTIVE, ERROR, RESIZED
 
 from .migration import Migration, NotMoved
-from .nics import nics_of, observed
-from .resize import Flavor, amounts, grown, settle_claims, want
+from .nics import observed
+from .resize import Flavor, amounts, columns, grown, settle_claims, want
 from .retry import retry
 from .work import HostDown, Work
 
@@ -48,28 +47,33 @@ def revert(work: Work) -> None:
         _fail(move, error, flavor)
     else:
         settle_claims(move, host, flavor)
-        move.end_with("reverted")
-        work.done(**observed(nics_of(work), found), vm_state=row.old_vm_state or ACTIVE, flavor=servers.text(flavor),
-                  flavor_id=flavor["id"], old_flavor=None, host=host)
+        move.end("reverted", **observed(work.nics, found), **columns(flavor), vm_state=row.old_vm_state or ACTIVE,
+                 old_flavor=None, host=host)
 
 
 def _move_back(move: Migration, flavor: Flavor) -> str:
-    """Move the server to the host where it shall be, and claim what it needs there; returns the host."""
-    work, source, target = move.work, move.source, move.target
+    """Move the server to the host where it shall be, and claim what it needs there; returns the host. Raises ``NoRoom``
+    where neither its old host nor the present one has room for the old flavor."""
+    work, source, target, why = move.work, move.source, move.target, ""
     if source == target:
         return source
     if work.server.host == source or _source_accepts(move, flavor):
-        if work.server.host != source:
-            try:
+        try:
+            if work.server.host != source:
                 move.stop_guest(target)
                 move.move_server("cold", target, source)
-            except NotMoved as stayed:
-                return _in_place(move, flavor, stayed.cause)
-        with move.api.write() as connection:
-            allocations.revert(connection, work.id, move.id)
-        move.note({"host": source})
-        return source
-    return _in_place(move, flavor)
+        except NotMoved as stayed:
+            why = f" ({stayed.cause.message})"
+        else:
+            with move.api.write() as connection:
+                allocations.revert(connection, work.id, move.id)
+            move.note({"host": source})
+            return source
+    needed = Amounts(*map(max, amounts(move, flavor), amounts(move, move.flavor)))
+    if not _claim(move, work.id, target, needed):
+        raise NoRoom(f"Host {source} does not take the server back{why}, and {target} has no room for the old flavor. "
+                     "Confirm the resize, or try again when there is room.")
+    return target
 
 
 def _source_accepts(move: Migration, flavor: Flavor) -> bool:
@@ -84,18 +88,8 @@ def _source_accepts(move: Migration, flavor: Flavor) -> bool:
     return _claim(move, move.id, source, amounts(move, flavor)) and move.accepts(target, source)
 
 
-def _in_place(move: Migration, flavor: Flavor, cause: MagnetarError | None = None) -> str:
-    """Claim room for the old flavor on the present host. Raises ``NoRoom``."""
-    old, new = amounts(move, flavor), amounts(move, move.flavor)
-    if not _claim(move, move.work.id, move.target, Amounts(*map(max, old, new))):
-        why = f" ({cause.message})" if cause else ""
-        raise NoRoom(f"Host {move.source} does not take the server back{why}, and {move.target} has no room for the "
-                     "old flavor. Confirm the resize, or try again when there is room.")
-    return move.target
-
-
 def _claim(move: Migration, consumer: str, host: str, needed: Amounts) -> bool:
-    id = move.host_id(host)
+    id = move.conductor.host(host)["id"]
     with move.api.write() as connection:
         return allocations.claim(connection, consumer, move.work.id, id, needed)
 
@@ -107,14 +101,12 @@ def _fail(move: Migration, error: MagnetarError, flavor: Flavor) -> None:
     if isinstance(error, NoRoom) and work.server.host == move.target:
         try:
             move.ensure_on(move.target, {"power": want(move, flavor)["power"]})
-            work.end_writes.append(lambda connection: migrations.change(connection, move.id, status="finished"))
-            work.failed(error)
+            move.end("finished", error)
             return
         except MagnetarError as why:
             log.warning("server %s does not start again on %s: %s", work.id, move.target, why.message)
-    values: dict[str, Any] = {}
+    values = {}
     if work.server.host == move.source:
         settle_claims(move, move.source, flavor)
-        values = {"flavor": servers.text(flavor), "flavor_id": flavor["id"]}
-    move.end_with("error")
-    work.failed(error, vm_state=ERROR, **values)
+        values = columns(flavor)
+    move.end("error", error, vm_state=ERROR, **values)

@@ -10,27 +10,40 @@ cell from the start and goes on with it. Otherwise the action waits in the cell'
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
+from random import Random
+from typing import Any, NamedTuple
 
-from sqlalchemy import select
+import orjson
+from sqlalchemy import insert
+from sqlalchemy.exc import IntegrityError
 
-from magnetar_control.scheduler.choose import NO_VALID_HOST, NoValidHost
+from magnetar_control.scheduler.choose import NoValidHost
 from magnetar_control.scheduler.place import place, place_all
+from magnetar_control.scheduler.request_spec import RequestSpec, of_server
 from magnetar_control.store import actions, allocations, servers
 from magnetar_control.store.database import Database, now
-from magnetar_control.store.tables import server_mappings
+from magnetar_control.store.tables import server_group_members
 from magnetar_control.store.timeouts import statement_timeout
 
-from .failures import admin_message
-from .lease import leased
-from .placement import RANDOM, NoHost, spec_of
-from .work import Continuation, Work
+from .work import Continuation, Work, admin_message, leased
 
 EVENT = "schedule_instances"
 #: Seconds for each statement of a cell while cell0's transaction waits for it.
 PATIENCE = actions.LEASE / 4
+RANDOM = Random()  # noqa: S311 - which of equals
+
+
+def spec_of(work: Work, flavor: Mapping[str, Any] | None = None, **over: Any) -> RequestSpec:
+    """What the scheduler is asked for the server of an action; see ``request_spec.of_server``."""
+    conductor = work.conductor
+    if group := orjson.loads(work.server.hints).get("group"):  # whose member it is from now on
+        with suppress(IntegrityError), conductor.store.api.write() as connection:  # it is, or the group was deleted
+            connection.execute(insert(server_group_members).values(group_id=group, server_id=work.id))
+    row = work.server._mapping  # noqa: SLF001 - SQLAlchemy's name
+    return of_server(conductor.store.api, conductor.services.volume, work.context(), row, flavor, **over)
 
 
 class Placed(NamedTuple):
@@ -52,12 +65,16 @@ def schedule(work: Work) -> None:
                     servers.follow(connection, left)
                     there.ring(connection, servers.ACTIONS_BELL)
         return
-    found = _claimed_before(work) if again else None
+    found = None
+    if again:
+        with work.conductor.store.api.read() as connection:  # the host that was claimed before a crash
+            held = allocations.held(connection, work.id)
+        found = next((Placed(work, row["host"], row["cell_id"]) for row in held), None)
     if found is None:
         settling = work.conductor.settling()
         try:
             found = _place(work)
-        except NoHost as error:
+        except NoValidHost as error:
             if settling:
                 work.put_back(1.0)
                 return
@@ -70,9 +87,8 @@ def schedule(work: Work) -> None:
 
 
 def schedule_together(works: Sequence[Work]) -> list[Work]:
-    """``create`` of several servers in cell0, at their first attempt. Each step writes all of them at once, which takes
-    little longer than one. Returns those that are left to ``schedule``, with nothing done. When this raises, any of the
-    steps may be done for the others."""
+    """``create`` of several servers in cell0, at their first attempt; each step writes all at once. Returns those that
+    are left to ``schedule``, with nothing done. When this raises, any of the steps may be done for the others."""
     began, conductor = now(), works[0].conductor
 
     def sure() -> None:
@@ -91,8 +107,7 @@ def schedule_together(works: Sequence[Work]) -> list[Work]:
 
 
 def _enter(placed: Sequence[Placed], began: str) -> None:
-    """Move servers from cell0 into one cell. The ``continuation`` of a work is its action there, where it is begun
-    already."""
+    """Move servers from cell0 into one cell. A work's ``continuation`` is its action there, if that is begun."""
     work, going = placed[0].work, {one.work.id: one for one in placed}
     target = work.conductor.store.cell(placed[0].cell_id)
     with work.database.write() as source:
@@ -103,8 +118,7 @@ def _enter(placed: Sequence[Placed], began: str) -> None:
 
 
 def _arrive(target: Database, leaving: Sequence[tuple[servers.LeavingServer, Placed]], began: str) -> None:
-    """Write the servers into their cell. As many are begun there as the limits of their hosts allow; others wait in the
-    queue."""
+    """Write the servers into their cell. As many are begun as the limits of hosts allow; others wait in the queue."""
     work = leaving[0][1].work
     conductor, chosen = work.conductor, {"event": EVENT, "host": work.conductor.name, "start_time": began}
     begun: list[tuple[servers.LeavingServer, str]] = []
@@ -128,31 +142,17 @@ def _arrive(target: Database, leaving: Sequence[tuple[servers.LeavingServer, Pla
 
 
 def _cell_of_arrived(work: Work) -> Database | None:
-    """The database of the server's cell, if a crash came after the server had arrived there; it may have been deleted
-    there since."""
+    """The database of the server's cell, if it had arrived before a crash; it may have been deleted there since."""
     store = work.conductor.store
-    with store.api.read() as connection:
-        cell = connection.execute(select(server_mappings.c.cell_id).where(
-            server_mappings.c.server_id == work.id)).scalar()
-    if cell is None:
+    found = servers.mapping(store, work.id)
+    if found is None:
         return None
-    there = store.cell(cell)
+    there = store.cell(found.cell_id)
     with there.read() as connection:
         return there if servers.row(connection, work.id) is not None else None
 
 
-def _claimed_before(work: Work) -> Placed | None:
-    """The host that was claimed before a crash."""
-    with work.conductor.store.api.read() as connection:
-        for row in allocations.held(connection, work.id):
-            return Placed(work, row["host"], row["cell_id"])
-    return None
-
-
 def _place(work: Work) -> Placed:
     api = leased(work.confirm_old_lease, work.conductor.store.api)
-    try:
-        found = place(api, work.conductor.states, spec_of(work), random=RANDOM)
-    except NoValidHost as error:
-        raise NoHost(NO_VALID_HOST, explanation=error.explanation.text()) from error
+    found = place(api, work.conductor.states, spec_of(work), random=RANDOM)
     return Placed(work, found.host, found.cell_id)

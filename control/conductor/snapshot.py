@@ -8,17 +8,16 @@ taken, and the image names them. The API has made the image, queued; it ends act
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 from magnetar_control.services import Context, Document
-from magnetar_core.errors import Cancelled, Conflict, MagnetarError, NotFound
+from magnetar_core.errors import Cancelled, Conflict, MagnetarError
 
-from .failures import message
-from .retry import retry
-from .work import HostDown, Work
+from .retry import attempt
+from .work import Work
 
 log = logging.getLogger(__name__)
 #: Prefix of the names of copies on hosts; the image's uuid follows.
@@ -33,24 +32,22 @@ def create_image(work: Work) -> None:
         _delete_copy(work)
         _fail(work, Cancelled("The server was deleted, or its state was reset, before the image had its content."))
         return
-    try:
-        with work.event():
-            _make(work)
-    except HostDown as error:
-        if not retry(work):
-            _fail(work, error)
-    except MagnetarError as error:
+
+    def make() -> None:
+        _make(work)
+        _delete_copy(work)
+
+    def fails(error: MagnetarError) -> None:
         work.confirm_lease()
         _delete_copy(work)
         _fail(work, error)
-    else:
-        _delete_copy(work)
-        work.done()
+
+    attempt(work, make, fails, partial(_fail, work))
 
 
-def _fail(work: Work, error: Exception) -> None:
+def _fail(work: Work, error: MagnetarError) -> None:
     """The action has failed, unless the image has its content: it stays, whatever failed afterwards."""
-    if _fail_image(work, message(error)):
+    if _fail_image(work, error.message):
         work.failed(error)
     else:
         work.done()
@@ -97,16 +94,13 @@ def _make(work: Work) -> None:
 
 
 def _name(work: Work) -> str:
-    """The name of the copy on the host."""
     return COPY + str(work.args["image"])
 
 
 def _upload(work: Work, id: str) -> None:
     with work.client() as client:
         work.note(task_state="image_pending_upload")
-        client.event("server", work.id, "create_image", {"name": _name(work)},
-                     timeout=work.conductor.settings.action_timeout,
-                     request_id=work.idempotency_key)
+        client.event("server", work.id, "create_image", {"name": _name(work)}, request_id=work.idempotency_key)
         work.note(task_state="image_uploading")
         pieces, _size = client.receive("image", _name(work))
         work.conductor.services.image.upload(id, _until_cancelled(work, pieces))
@@ -122,13 +116,11 @@ def _until_cancelled(work: Work, pieces: Iterable[bytes]) -> Iterator[bytes]:
 def _delete_copy(work: Work) -> None:
     """Delete the copy on the host; when that fails, periodic work does it later."""
     try:
-        with contextlib.suppress(NotFound), work.client() as client:
-            client.delete("image", _name(work))
+        work.delete_on(work.server.host, "image", _name(work))
     except MagnetarError as error:
         log.warning("the copy %s stays on host %s for now: %s", _name(work), work.server.host, error.message)
 
 
-# Boot from volume ---------------------------------------------------------------------------------------------
 def _snapshots(work: Work) -> None:
     """Take the snapshots that the image names, and wait for them: an active image must be bootable."""
     volumes, context = work.conductor.services.volume, work.context()

@@ -9,24 +9,28 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
 
 import orjson
 from sqlalchemy import Connection
 
-from magnetar_control.services import Context
+from magnetar_control.agents import plain
+from magnetar_control.services import Context, Document
 from magnetar_control.store import actions, servers
 from magnetar_control.store.database import Database, now
 from magnetar_core.actions import ACTIONS
 from magnetar_core.client import Client
-from magnetar_core.errors import Cancelled, Conflict, MagnetarError, Unreachable
+from magnetar_core.errors import Cancelled, Conflict, MagnetarError, NotFound, Unreachable
+from magnetar_core.flows.migrate import Side
 from magnetar_core.power import ERROR, POWERS, number
 
 from .environment import Environment
-from .failures import admin_message, explanation, user_message
-from .lease import LeaseLost
 
 log = logging.getLogger(__name__)
+#: Returns the seconds of a clock that runs also while the machine is suspended.
+clock = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 #: Roles with which a conductor calls the services for a user.
 ROLES = frozenset(("member", "reader"))
 
@@ -42,14 +46,37 @@ class HostDown(MagnetarError):
     status = 503
 
 
-def clock() -> float:
-    """Seconds of a clock that runs also while the machine is suspended."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+class LeaseLost(Exception):
+    """Another conductor has the action meanwhile."""
+
+
+def leased(confirm: Callable[[], None], database: Database) -> Database:
+    """The database, to which an action writes only while it holds its lease: *confirm* raises ``LeaseLost`` otherwise
+    (``Work.confirm_lease`` or ``Work.confirm_old_lease``)."""
+    @contextlib.contextmanager
+    def write() -> Iterator[Connection]:
+        with database.write() as connection:
+            confirm()
+            yield connection
+
+    return cast("Database", SimpleNamespace(write=write, read=database.read, retried=database.retried))
+
+
+def admin_message(error: BaseException) -> str:
+    """The whole message of a failure, with what only administrators read."""
+    if isinstance(error, MagnetarError):
+        return f"{error.message} {error.details.get('explanation') or ''}".rstrip()
+    return f"{type(error).__name__}: {error}".rstrip()
+
+
+def _document(column: str) -> Any:
+    """A property: the document in a column of the server."""
+    return property(lambda work: orjson.loads(getattr(work.server, column)))
 
 
 class Continuation(NamedTuple):
-    """An action that a worker goes on with: this conductor holds it already. *server*: its row, read when left out.
-    *event*: number of its event that has begun."""
+    """An action that this conductor holds, and a worker goes on with. *server*: its row, read when left out. *event*:
+    number of its event that has begun."""
 
     database: Database
     action: Any
@@ -61,6 +88,11 @@ class Work:
     """An action that was taken. ``server``: the server's row when the work began, read unless it is given. ``args``:
     those of the action. *event*: number of an event that has begun already."""
 
+    flavor: Document = _document("flavor")  # the flavor that the server has
+    request: Document = _document("request")  # the request that made the server
+    volumes: list[Document] = _document("volumes")  # those that the server has or will have, as ``nics``
+    nics: list[Document] = _document("interfaces")
+
     def __init__(self, conductor: Environment, database: Database, action: Any, server: Any = None,
                  event: int | None = None) -> None:
         self.conductor, self.database, self.action = conductor, database, action
@@ -70,14 +102,12 @@ class Work:
         self.cancelled = threading.Event()
         self.server = server
         #: Called with the connection of the transaction that ends the action.
-        self.end_writes: list[Callable[[Connection], None]] = []
-        #: The action that the same worker does next.
-        self.continuation: Continuation | None = None
+        self.end_writes: list[Callable[[Connection], object]] = []
+        self.continuation: Continuation | None = None  # the action that the same worker does next
         #: A host and its resource of the server, as heard last while this action was in hand.
         self.heard: tuple[str, Mapping[str, Any]] | None = None
         self._left: Mapping[str, Any] = {}
-        #: Called with the connection of the next transaction.
-        self._deferred: list[Callable[[Connection], None]] = []
+        self._deferred: list[Callable[[Connection], None]] = []  # called with the connection of the next transaction
         self._deferred_columns: dict[str, Any] = {}
         if server is None:
             self.load()
@@ -97,18 +127,6 @@ class Work:
         """Idempotency key of this action for agents: an agent does what has the same key once."""
         return f"{self.action.request_id}.{self.action.id}"
 
-    @property
-    def flavor(self) -> dict[str, Any]:
-        """The flavor that the server has."""
-        found: dict[str, Any] = orjson.loads(self.server.flavor)
-        return found
-
-    @property
-    def request(self) -> dict[str, Any]:
-        """The request that made the server."""
-        found: dict[str, Any] = orjson.loads(self.server.request)
-        return found
-
     def context(self) -> Context:
         """The server's user, for calls of the services."""
         return Context(self.server.user_id, self.server.project_id, ROLES)
@@ -118,10 +136,26 @@ class Work:
         """A client of the agent of *host* (the server's when left out). Raises ``HostDown`` when it does not answer."""
         name = host or self.server.host
         try:
-            with self.conductor.agents.client(self.conductor.endpoint(name)) as client:
+            with self.conductor.client(name) as client:
                 yield client
         except Unreachable as error:
             raise HostDown(f"The agent of host {name} does not answer: {error.message}") from None
+
+    @contextlib.contextmanager
+    def sides(self, here: str, there: str, names: str) -> Iterator[tuple[Side, Side]]:
+        """The agents of two hosts, which may be one. Raises ``HostDown`` with their *names*."""
+        agents, endpoint = self.conductor.agents, self.conductor.endpoint
+        try:
+            with contextlib.ExitStack() as lent:
+                one = Side(lent.enter_context(agents.client(endpoint(here))))
+                yield one, one if there == here else Side(lent.enter_context(agents.client(endpoint(there))))
+        except Unreachable as error:
+            raise HostDown(f"The agent of {names} does not answer: {error.message}") from None
+
+    def delete_on(self, host: str, noun: str = "server", key: str | None = None) -> None:
+        """Delete the server, or what else *noun* and *key* name, from the host, if it is there."""
+        with contextlib.suppress(NotFound), self.client(host) as client:
+            client.delete(noun, key or self.id)
 
     def progress(self, _operation: Any) -> None:
         """Called while a host works. Raises ``Cancelled`` when the action was cancelled."""
@@ -187,7 +221,12 @@ class Work:
         between leaves an open event, and the action is done again."""
         number, self._event = self._event, None
         if number is None:
-            number = self._begin(name or self.rule.event or self.action.action, host, dict(noted) if noted else None)
+            values = dict(noted) if noted else None
+            with self.write(values) as connection:
+                number = actions.started(connection, self.action.id, name or self.rule.event or self.action.action,
+                                         host or self.server.host)
+                if values:
+                    self._noted(connection, values)
         ended: dict[str, Any] = {"result": "Success"}
         try:
             yield
@@ -201,32 +240,21 @@ class Work:
             ended["finish_time"] = now()
             self._deferred.append(lambda connection: actions.finished(connection, number, **ended))
 
-    def _begin(self, name: str, host: str | None, noted: dict[str, Any] | None) -> int:
-        with self.write(noted) as connection:
-            number = actions.started(connection, self.action.id, name, host or self.server.host)
-            if noted:
-                self._noted(connection, noted)
-        return number
-
     def done(self, **values: Any) -> None:
-        """The action has succeeded. In one transaction: no task_state, the vm_state of its row in ``ACTIONS``, and
-        *values*."""
+        """The action has succeeded: no task_state, the vm_state of its row in ``ACTIONS``, and *values*, at once."""
         if self.rule.after:
             values.setdefault("vm_state", self.rule.after)
-        if self.rule.task:
-            values.setdefault("task_state", None)
         self._end("done", None, values)
 
     def failed(self, error: BaseException, **values: Any) -> None:
-        """The action has failed: save the fault and *values*. Users read the message, and no details of faults from 500
-        on."""
-        if self.rule.task:
-            values.setdefault("task_state", None)
-        code = error.status if isinstance(error, MagnetarError) else 500
-        explained = code < 500 or explanation(error)
-        details = admin_message(error) if explained else "".join(traceback.format_exception(error))[-4000:]
-        values["fault"] = servers.text({"code": code, "message": user_message(error)[:255], "created": now(),
-                                        "details": details})
+        """The action has failed: save the fault and *values*. Users read the message without hosts and addresses (of an
+        unexpected failure its class, as in Nova), and no details of faults from 500 on."""
+        code, message, details = 500, type(error).__name__, "".join(traceback.format_exception(error))[-4000:]
+        if isinstance(error, MagnetarError):
+            code, message = error.status, plain(error)
+            if code < 500 or error.details.get("explanation"):
+                details = admin_message(error)
+        values["fault"] = servers.text({"code": code, "message": message[:255], "created": now(), "details": details})
         self._end("failed", "Error", values)
 
     def matches(self, resource: Mapping[str, Any]) -> bool:
@@ -235,6 +263,9 @@ class Work:
         return self.rule.task == servers.DELETING or word not in POWERS or self._left.get("power_state") == number(word)
 
     def _end(self, state: str, message: str | None, values: dict[str, Any]) -> None:
+        if self.rule.task:
+            values.setdefault("task_state", None)
+
         def once() -> None:
             with self.write(values) as connection:
                 if not actions.ended(connection, self.action.id, self.conductor.holder, state, message):
@@ -250,6 +281,18 @@ class Work:
         self.database.retried(once)
         self._left = values
         self.conductor.ended(self.action.action, state)
+
+    def revise(self, column: str, change: Callable[[list[Document]], list[Document]],
+               follows: Callable[[list[Document]], Mapping[str, Any]] | None = None) -> None:
+        """Change one of the server's lists (``volumes``, ``interfaces``), and the columns that follow from it."""
+        def once() -> None:
+            with self.database.write() as connection:
+                kept = servers.revise(connection, self.id, column, change)
+                if follows:
+                    servers.change(connection, self.id, **follows(kept))
+                self.database.ring(connection, servers.SERVERS_BELL)
+
+        self.database.retried(once)
 
     def put_back(self, seconds: float, **values: Any) -> None:
         """Put the action back into the queue, to be taken again after *seconds*."""

@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import difflib
 import ipaddress
-from collections.abc import Callable, Iterable
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
-from magnetar_control.settings import USUAL_FILTERS as USUAL
+import orjson
 
-from .expressions import matches, query
+from magnetar_control.settings import USUAL_FILTERS as USUAL
+from magnetar_core.hardware.image_properties import unsuited
+
 from .host_state import HostState
 from .request_spec import RequestSpec, hint
 
@@ -35,29 +39,76 @@ class Filter(NamedTuple):
 
 #: What ComputeCapabilitiesFilter and JsonFilter find in a host beside its profile's capabilities (spec row FIL-11).
 FIGURES: dict[str, Callable[[HostState], Any]] = {
-    "host": lambda host: host.name,
-    "hypervisor_hostname": lambda host: host.name,
-    "host_ip": lambda host: host.host_ip,
-    "id": lambda host: host.id,
-    "uuid": lambda host: host.id,
-    "vcpus": lambda host: host.totals.vcpus,
-    "vcpus_total": lambda host: host.totals.vcpus,
-    "vcpus_used": lambda host: host.used.vcpus,
-    "memory_mb": lambda host: host.totals.memory_mb,
-    "total_usable_ram_mb": lambda host: host.totals.memory_mb,
-    "memory_mb_used": lambda host: host.used.memory_mb,
+    **dict.fromkeys(("host", "hypervisor_hostname"), attrgetter("name")),
+    "host_ip": attrgetter("host_ip"),
+    **dict.fromkeys(("id", "uuid"), attrgetter("id")),
+    **dict.fromkeys(("vcpus", "vcpus_total"), attrgetter("totals.vcpus")),
+    "vcpus_used": attrgetter("used.vcpus"),
+    **dict.fromkeys(("memory_mb", "total_usable_ram_mb"), attrgetter("totals.memory_mb")),
+    "memory_mb_used": attrgetter("used.memory_mb"),
     "free_ram_mb": lambda host: host.totals.memory_mb - host.used.memory_mb,
-    "local_gb": lambda host: host.totals.disk_gb,
-    "total_usable_disk_gb": lambda host: host.totals.disk_gb,
-    "local_gb_used": lambda host: host.used.disk_gb,
+    **dict.fromkeys(("local_gb", "total_usable_disk_gb"), attrgetter("totals.disk_gb")),
+    "local_gb_used": attrgetter("used.disk_gb"),
     "disk_mb_used": lambda host: host.used.disk_gb * 1024,
     "free_disk_gb": lambda host: host.totals.disk_gb - host.used.disk_gb,
     "free_disk_mb": lambda host: (host.totals.disk_gb - host.used.disk_gb) * 1024,
-    "num_instances": lambda host: host.servers,
-    "running_vms": lambda host: host.servers,
-    "num_io_ops": lambda host: host.io_ops,
-    "failed_builds": lambda host: host.failed_builds,
-}
+    **dict.fromkeys(("num_instances", "running_vms"), attrgetter("servers")),
+    "num_io_ops": attrgetter("io_ops"), "failed_builds": attrgetter("failed_builds")}
+#: Compared as numbers; "=" means at least (spec row DIS-05).
+NUMBERS: dict[str, Callable[[float, float], bool]] = {
+    "=": operator.ge, "==": operator.eq, "!=": operator.ne, ">=": operator.ge, "<=": operator.le}
+#: Compared as text.
+TEXTS: dict[str, Callable[[str, str], bool]] = {
+    "s==": operator.eq, "s!=": operator.ne, "s>=": operator.ge, "s>": operator.gt, "s<=": operator.le,
+    "s<": operator.lt}
+QUERY: dict[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq, "<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge}
+
+
+def matches(value: Any, text: str) -> bool:
+    """Whether a host's *value* (text, number, list of texts) is as *text* of an extra spec asks (spec row FIL-10)."""
+    first, _space, rest = text.strip().partition(" ")
+    rest = rest.strip()
+    if first in NUMBERS:
+        try:
+            return NUMBERS[first](float(value), float(rest))
+        except (TypeError, ValueError):
+            return False
+    if first in TEXTS:
+        return TEXTS[first](str(value), rest)
+    held = value if isinstance(value, (list, tuple, dict)) else str(value)
+    if first == "<in>":
+        return rest in held
+    if first == "<all-in>":
+        return all(word in held for word in rest.split())
+    if first == "<or>":
+        return str(value) in [word.strip() for word in rest.split("<or>")]
+    return str(value) == text.strip()
+
+
+def query(texts: Sequence[str], figure: Callable[[str], Any]) -> bool:
+    """Whether all JSON expressions hold, such as ``[">=", "$free_ram_mb", 1024]`` or ``["and", [...], [...]]``;
+    ``figure`` returns the value of ``$name``. Malformed ones do not hold."""
+    try:
+        return all(_holds(orjson.loads(text), figure) for text in texts)
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError):
+        return False
+
+
+def _holds(expression: Any, figure: Callable[[str], Any]) -> bool:
+    verb, *terms = expression
+    if verb == "and":
+        return all(_holds(term, figure) for term in terms)
+    if verb == "or":
+        return any(_holds(term, figure) for term in terms)
+    if verb == "not":
+        return not any(_holds(term, figure) for term in terms)
+    first, *others = [figure(term[1:]) if isinstance(term, str) and term.startswith("$") else term for term in terms]
+    if first is None or not others:
+        return False
+    if verb == "in":
+        return first in others
+    return all(QUERY[verb](first, other) for other in others)
 
 
 def compute(host: HostState, _spec: RequestSpec) -> bool:
@@ -119,8 +170,7 @@ def together(host: HostState, spec: RequestSpec) -> bool:
 
 
 def wanted_capabilities(spec: RequestSpec) -> Iterable[tuple[list[str], str]]:
-    """Paths of capabilities and their required values: extra specs with the scope capabilities, or with none (row
-    FIL-09)."""
+    """Paths of capabilities and values they must have: extra specs of the scope capabilities, or of none (FIL-09)."""
     for key, text in spec.extra_specs.items():
         scope, *path = key.split(":")
         if not path:
@@ -147,24 +197,12 @@ def capabilities(host: HostState, spec: RequestSpec) -> bool:
 
 def figures(host: HostState, spec: RequestSpec) -> bool:
     """The numbers of the host are as the flavor's extra specs ask."""
-    return all(matches(FIGURES[path[0]](host), text) for path, text in wanted_capabilities(spec)
-               if path[0] in FIGURES)
+    return all(matches(FIGURES[path[0]](host), text) for path, text in wanted_capabilities(spec) if path[0] in FIGURES)
 
 
 def image(host: HostState, spec: RequestSpec) -> bool:
-    """The host can run the image: architecture, hypervisor type and vm_mode (spec row FIL-14). A host whose agent does
-    not tell its architecture passes."""
-    has = host.profile.capabilities
-    kinds = {str(one).lower() for one in (has.get("hypervisor_type", "qemu"), *has.get("virt_types", ()))}
-    if "kvm" in kinds:
-        kinds.add("qemu")
-    architecture = has.get("architecture")
-    for names, allowed in ((("hw_architecture", "architecture"), {architecture} if architecture else None),
-                           (("img_hv_type", "hypervisor_type"), kinds), (("hw_vm_mode", "vm_mode"), {"hvm"})):
-        wish = next((spec.image[name] for name in names if spec.image.get(name)), None)
-        if wish is not None and allowed is not None and str(wish).lower() not in allowed:
-            return False
-    return True
+    """The host can run the image: architecture, hypervisor type and vm_mode (spec row FIL-14)."""
+    return next(unsuited(spec.image, host.profile.capabilities), None) is None
 
 
 def aggregate_specs(host: HostState, spec: RequestSpec) -> bool:
@@ -198,8 +236,8 @@ def near(host: HostState, spec: RequestSpec) -> bool:
 
 def queried(host: HostState, spec: RequestSpec) -> bool:
     """The host matches the hint query, a JSON expression over properties of hosts (spec row FIL-17)."""
-    return query(hint(spec.hints, "query"), lambda name: FIGURES[name](host) if name in FIGURES
-                 else host.profile.capabilities.get(name))
+    return query(hint(spec.hints, "query"),
+                 lambda name: FIGURES[name](host) if name in FIGURES else host.profile.capabilities.get(name))
 
 
 FILTERS: tuple[Filter, ...] = (
@@ -220,8 +258,7 @@ FILTERS: tuple[Filter, ...] = (
     Filter("SameHostFilter", NAME, same, lambda spec: spec.same_host is not None),
     Filter("ServerGroupAntiAffinityFilter", NAME, apart,
            lambda spec: spec.group and spec.group.policy == "anti-affinity"),
-    Filter("ServerGroupAffinityFilter", NAME, together,
-           lambda spec: spec.group and spec.group.policy == "affinity"),
+    Filter("ServerGroupAffinityFilter", NAME, together, lambda spec: spec.group and spec.group.policy == "affinity"),
     Filter("ComputeCapabilitiesFilter", HOST, figures,
            lambda spec: any(path[0] in FIGURES for path, _text in wanted_capabilities(spec))),
     Filter("SimpleCIDRAffinityFilter", HOST, near, lambda spec: spec.hints.get("build_near_host_ip")),

@@ -23,8 +23,7 @@ class Profile:
     enabled: bool
     up: bool
     capabilities: Mapping[str, Any]
-    #: The metadata of each aggregate that the hosts are in.
-    aggregates: tuple[Mapping[str, str], ...]
+    aggregates: tuple[Mapping[str, str], ...]  # the metadata of each aggregate that the hosts are in
 
 
 class HostState:
@@ -41,16 +40,11 @@ class HostState:
         self.block: Block | None = None
         self.numbers = self.counted()
 
-    @property
-    def free(self) -> Amounts:
-        """What is left of the limits; negative after ratios were lowered."""
-        (v, m, d), (a, b, c) = self.limits, self.used
-        return Amounts(v - a, m - b, d - c)
-
     def counted(self) -> Row:
-        """The value of ``numbers``. One server never gets more than the host really has, whatever the ratio
-        (Placement's max_unit), so what fits is the lesser of free and total."""
-        (v, m, d), (x, y, z) = self.free, self.totals
+        """The value of ``numbers``; what is free is negative after ratios were lowered. One server never gets more than
+        the host really has, whatever the ratio (Placement's max_unit), so what fits is the lesser of free and total."""
+        (v, m, d), (a, b, c), (x, y, z) = self.limits, self.used, self.totals
+        v, m, d = v - a, m - b, d - c
         return (min(v, x), min(m, y), min(d, z), v, m, d, self.io_ops, self.failed_builds, 0)
 
     def row(self, mates: int = 0) -> Row:
@@ -60,7 +54,7 @@ class HostState:
 
 @dataclass(eq=False)
 class Block:
-    """Up to ``hosts.BLOCK`` hosts of one profile, their rows, and the bounds of each number."""
+    """Up to ``hosts.BLOCK`` hosts of one profile, or those that pass, their rows, and the bounds of each number."""
 
     profile: Profile
     hosts: list[HostState]

@@ -20,15 +20,13 @@ from magnetar_control.store.aggregates import Aggregate
 from magnetar_control.store.allocations import Amounts
 
 from .host_state import Block, HostState, Profile, Row
-from .rules import Rules
+from .rules import DEFAULT_RULES, Rules
 
 #: Most hosts of a block: of 32, 64 and 128 the fastest for 10,000 hosts.
 BLOCK = 128
 #: Changes after which blocks are rearranged, plus one for every two hosts. For 10,000 hosts that takes 0.1 s, in which
 #: nothing is chosen.
 PATIENCE = 256
-#: The zone of a host that is in no aggregate with one (Nova's default_availability_zone).
-DEFAULT_ZONE = "nova"
 #: Properties of an agent's ``host`` resource that flavors and images may ask for.
 CAPABILITIES = ("architecture", "cpu_info", "cpu_model", "hypervisor_type", "hypervisor_version", "libvirt_version",
                 "virt_types")
@@ -37,17 +35,17 @@ PROFILED = ("cell_id", "disabled", "cell_disabled", "forced_down", "info")
 
 
 class HostStates:
-    """All hosts. Hold ``lock`` while reading more than one thing. A host is down until ``up`` says otherwise. *rules*:
-    those of choices; Nova's when left out."""
+    """All hosts; ``rows``: of ``store.hosts``, by name. Hold ``lock`` while reading more than one thing. A host is down
+    until ``up`` says otherwise. *default_zone*: of hosts in no aggregate with a zone. *rules*: those of choices."""
 
-    def __init__(self, default_zone: str = DEFAULT_ZONE, rules: Rules | None = None) -> None:
+    def __init__(self, default_zone: str = "nova", rules: Rules = DEFAULT_RULES) -> None:
         self.lock, self.default_zone, self.rules = threading.RLock(), default_zone, rules
         self.hosts: dict[str, HostState] = {}
         self._blocks: list[Block] = []
         self._open: dict[Profile, Block] = {}  # by profile, the block for new hosts
         self._profiles: dict[bytes, Profile] = {}
         self._up: dict[str, bool] = {}
-        self._rows: dict[str, Mapping[Any, Any]] = {}
+        self.rows: dict[str, Mapping[Any, Any]] = {}
         self._aggregates: dict[str, list[Aggregate]] = {}
         self._changes = 0
 
@@ -68,7 +66,7 @@ class HostStates:
         with self.lock:
             if host := self.hosts.pop(name, None):
                 self._leave(host)
-                self._rows.pop(name)
+                self.rows.pop(name)
 
     def changed(self, row: Mapping[Any, Any]) -> None:
         """Update a host from a row of ``store.hosts``."""
@@ -79,7 +77,7 @@ class HostStates:
                 if host is not None:
                     self._leave(host)
                 host = self.hosts[name] = HostState(row["id"], name)
-            before, self._rows[name] = self._rows.get(name), row
+            before, self.rows[name] = self.rows.get(name), row
             host.host_ip = urlsplit(row["endpoint"]).hostname or ""
             host.totals = Amounts(row["vcpus"], row["memory_mb"], row["disk_gb"])
             host.limits = Amounts(row["vcpus_limit"], row["memory_mb_limit"], row["disk_gb_limit"])
@@ -142,7 +140,7 @@ class HostStates:
             host.block.stale = True
 
     def _profiled(self, host: HostState) -> None:
-        profile = self._profile(self._rows[host.name])
+        profile = self._profile(self.rows[host.name])
         if host.block is None or host.profile is not profile:
             self._leave(host)
             host.profile = profile
@@ -163,8 +161,7 @@ class HostStates:
     def _profile(self, row: Mapping[Any, Any]) -> Profile:
         name, info = row["name"], orjson.loads(row["info"])
         aggregates = tuple(one.metadata for one in self._aggregates.get(name, ()))
-        zone = next((one["availability_zone"] for one in aggregates if "availability_zone" in one),
-                    self.default_zone)
+        zone = next((one["availability_zone"] for one in aggregates if "availability_zone" in one), self.default_zone)
         enabled = not (row["disabled"] or row["cell_disabled"])
         up = self._up.get(name, False) and not row["forced_down"]
         capabilities = {key: info[key] for key in CAPABILITIES if info.get(key) is not None}

@@ -14,7 +14,6 @@ from magnetar_control.store.database import Database
 from .choose import Candidate, NoValidHost, choose
 from .hosts import HostStates
 from .request_spec import RequestSpec
-from .rules import Rules
 
 #: Candidates of one choice. When a claim is refused, the next is tried before choosing again.
 CANDIDATES = 3
@@ -22,31 +21,28 @@ CANDIDATES = 3
 PATIENCE = 5
 
 
-def place(database: Database, states: HostStates, spec: RequestSpec, *, consumer_id: str | None = None,
-          map_cell: bool = True, rules: Rules | None = None, random: Random | None = None) -> Candidate:
-    """Choose a host and claim it for the spec's server (or for *consumer_id*); with *map_cell*, map the server to the
-    host's cell. Raises ``NoValidHost``, with nothing claimed.
-
-    A host whose claim is refused is read again from the database and weighed again. Before ``NoValidHost`` is raised,
-    all hosts are read again: one may have been enabled, or put into a zone, a moment ago. Call ``allocations.held``
-    first when an earlier attempt may have claimed.
-    """
+def place(database: Database, states: HostStates, spec: RequestSpec, *, map_cell: bool = True,
+          random: Random | None = None) -> Candidate:
+    """Choose a host and claim it for the spec's server; with *map_cell*, map the server to the host's cell. Raises
+    ``NoValidHost``, with nothing claimed. A host whose claim is refused is read and weighed again. Before
+    ``NoValidHost``, all hosts are read again: one may have been enabled, or put into a zone, a moment ago. Call
+    ``allocations.held`` first when an earlier attempt may have claimed."""
     refused: Counter[str] = Counter()
     looked = False
     while True:
         try:
-            candidates = choose(states, spec, CANDIDATES, rules=rules, random=random)
+            candidates = choose(states, spec, CANDIDATES, random=random)
         except NoValidHost:
             if looked:
                 raise
             looked = True
-            _look_at_all(database, states)
+            read_hosts(database, states)
             continue
         for found in candidates:
-            if _claimed(database, spec, found, consumer_id or spec.server_id, map_cell):
+            if _claimed(database, spec, found, map_cell):
                 states.used(found.host, spec.amounts)
                 return found
-            _look_again(database, states, found.host)
+            read_host(database, states, found.host)
             refused[found.host] += 1
             if refused[found.host] == PATIENCE:
                 spec = replace(spec, ignored=spec.ignored | {found.host})
@@ -68,9 +64,17 @@ def place_all(database: Database, states: HostStates, requests: Sequence[Request
             continue
         states.used(one.host, spec.amounts)
         found.append((spec, one))
-    if found and not _all_claimed(database, found):
+    if not found:
+        return {}
+    claims = [allocations.Claim(spec.server_id, spec.project_id, one.host_id, one.cell_id, spec.amounts)
+              for spec, one in found]
+    try:
+        with database.write() as connection:
+            if not allocations.claim_all(connection, claims):
+                raise _Refused
+    except _Refused:
         for name in {one.host for _spec, one in found}:
-            _look_again(database, states, name)
+            read_host(database, states, name)
         return {}
     return {spec.server_id: one for spec, one in found}
 
@@ -79,29 +83,17 @@ class _Refused(Exception):
     """Another conductor was faster; nothing is claimed."""
 
 
-def _all_claimed(database: Database, found: Sequence[tuple[RequestSpec, Candidate]]) -> bool:
-    try:
-        with database.write() as connection:
-            if not allocations.claim_all(connection, [
-                    allocations.Claim(spec.server_id, spec.project_id, one.host_id, one.cell_id, spec.amounts)
-                    for spec, one in found]):
-                raise _Refused
-    except _Refused:
-        return False
-    return True
-
-
-def _claimed(database: Database, spec: RequestSpec, found: Candidate, consumer_id: str, map_cell: bool) -> bool:
+def _claimed(database: Database, spec: RequestSpec, found: Candidate, map_cell: bool) -> bool:
     def once() -> bool:
         with database.write() as connection:
             return allocations.claim(
-                connection, consumer_id, spec.server_id, found.host_id, spec.amounts,
-                project_id=spec.project_id, cell_id=found.cell_id if map_cell else None, group=spec.group,
-                anyway=False)
+                connection, spec.server_id, spec.server_id, found.host_id, spec.amounts, project_id=spec.project_id,
+                cell_id=found.cell_id if map_cell else None, group=spec.group, anyway=False)
     return database.retried(once)
 
 
-def _look_again(database: Database, states: HostStates, name: str) -> None:
+def read_host(database: Database, states: HostStates, name: str) -> None:
+    """Read one host again."""
     with database.read() as connection:
         row = hosts.show(connection, name)
     if row is not None:
@@ -110,10 +102,8 @@ def _look_again(database: Database, states: HostStates, name: str) -> None:
         states.gone(name)
 
 
-def _look_at_all(database: Database, states: HostStates) -> None:
+def read_hosts(database: Database, states: HostStates) -> None:
+    """Read all hosts and aggregates again."""
     with database.read() as connection:
         rows, groups = hosts.every(connection), aggregates.every(connection)
     states.refresh(rows, groups)
-
-
-__all__ = ["NoValidHost", "place", "place_all"]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
@@ -20,8 +20,7 @@ MIB_PER_GIB = 1024
 
 
 def amounts_of(flavor: Mapping[str, Any], volume_backed: bool = False) -> Amounts:
-    """What a server of *flavor* (vcpus, ram, disk, ephemeral, swap) claims of a host; a root disk that is a volume
-    claims nothing."""
+    """What a server of *flavor* claims of a host; a root disk that is a volume claims nothing."""
     swap, had = -(-int(flavor.get("swap") or 0) // MIB_PER_GIB), sizes(flavor)
     root = 0 if volume_backed else had["disk"]
     return Amounts(int(flavor["vcpus"]), int(flavor["ram"]), root + had["ephemeral"] + swap)
@@ -43,20 +42,13 @@ class RequestSpec:
     amounts: Amounts
     flavor_name: str = ""
     extra_specs: Mapping[str, str] = field(default_factory=dict)
-    #: Properties of the image, as Glance has them.
-    image: Mapping[str, Any] = field(default_factory=dict)
-    #: One zone, or several with commas.
-    availability_zone: str | None = None
-    #: Only a host of this cell: a move stays in its cell.
-    cell_id: str | None = None
-    #: Only this host (``host``, ``hypervisor_hostname``, the target of a move).
-    host: str | None = None
-    #: Not these: tried before, or the source of a move.
-    ignored: frozenset[str] = frozenset()
-    #: Only these, since the root volume lies there; ``None`` for any.
-    volume_hosts: frozenset[str] | None = None
-    #: The scheduler hints as they came.
-    hints: Mapping[str, Any] = field(default_factory=dict)
+    image: Mapping[str, Any] = field(default_factory=dict)  # properties of the image, as Glance has them
+    availability_zone: str | None = None  # one zone, or several with commas
+    cell_id: str | None = None  # only a host of this cell: a move stays in its cell
+    host: str | None = None  # only this host (``host``, ``hypervisor_hostname``, the target of a move)
+    ignored: frozenset[str] = frozenset()  # not these: tried before, or the source of a move
+    volume_hosts: frozenset[str] | None = None  # only these, since the root volume lies there; ``None`` for any
+    hints: Mapping[str, Any] = field(default_factory=dict)  # the scheduler hints as they came
     #: Hosts of the servers that the hints different_host and same_host name; ``of_server`` looks them up.
     different_host: frozenset[str] = frozenset()
     same_host: frozenset[str] | None = None
@@ -65,21 +57,17 @@ class RequestSpec:
     @cached_property
     def only(self) -> frozenset[str] | None:
         """Names of the only hosts that can pass, ``None`` for any: what the filters by name say, in one set."""
-        sets = [names for names in (
-            None if self.host is None else frozenset([self.host]), self.volume_hosts, self.same_host,
-            frozenset(self.group.hosts) if self.group and self.group.policy == "affinity" and self.group.hosts
-            else None,
-        ) if names is not None]
+        group = self.group.hosts if self.group and self.group.policy == "affinity" else ()
+        sets = [names for names in (None if self.host is None else frozenset([self.host]), self.volume_hosts,
+                                    self.same_host, frozenset(group) or None) if names is not None]
         return frozenset.intersection(*sets) if sets else None
 
     @cached_property
     def never(self) -> frozenset[str]:
         """Names of hosts that cannot pass."""
-        crowded: frozenset[str] = frozenset()
-        if self.group and self.group.policy == "anti-affinity":
-            most = self.group.max_per_host
-            crowded = frozenset(host for host, n in self.group.hosts.items() if n >= most)
-        return self.ignored | self.different_host | crowded
+        group = self.group if self.group and self.group.policy == "anti-affinity" else None
+        crowded = {host for host, n in group.hosts.items() if n >= group.max_per_host} if group else ()
+        return self.ignored.union(self.different_host, crowded)
 
     @cached_property
     def mates(self) -> Mapping[str, int]:
@@ -94,29 +82,18 @@ def hint(hints: Mapping[str, Any], name: str) -> list[str]:
 
 
 def hinted(hints: Mapping[str, Any], where: Mapping[str, list[str]]) -> dict[str, Any]:
-    """``different_host`` and ``same_host`` of the hints. *where*: hosts of the servers that they name
-    (``store.hosts.of_servers``). A server without a host excludes no host for different_host, and every host for
-    same_host."""
+    """``different_host`` and ``same_host`` of the hints. *where*: ``store.hosts.of_servers`` that they name. A server
+    without a host excludes no host for different_host, and every host for same_host."""
     def of(name: str) -> frozenset[str]:
         return frozenset(host for server in hint(hints, name) for host in where.get(server, ()))
     return {"different_host": of("different_host"), "same_host": of("same_host") if hint(hints, "same_host") else None}
 
 
-class Volumes(Protocol):
-    """What the volume service knows of places (``services.Volumes``)."""
-
-    def where(self, id: str) -> str:
-        """Name of the host that the volume lies on."""
-
-    def snapshot(self, context: Any, id: str) -> Mapping[str, Any] | None:
-        """The snapshot."""
-
-
-def of_server(api: Database, volumes: Volumes, context: Any, row: Mapping[Any, Any],
+def of_server(api: Database, volumes: Any, context: Any, row: Mapping[Any, Any],
               flavor: Mapping[str, Any] | None = None, **over: Any) -> RequestSpec:
     """The spec of a server by its row, which may be one to be. *api*: the API database, read only where hints need it.
-    *context*: the user, for the volume service. *flavor*: the one that a resize gives it. *over*: fields that the
-    caller decides, such as ``host`` and ``ignored`` of a move."""
+    *volumes*: the volume service, and *context*: the user, for it. *flavor*: the one that a resize gives the server.
+    *over*: fields that the caller decides, such as ``host`` and ``ignored`` of a move."""
     request, hints = orjson.loads(row["request"]), orjson.loads(row["hints"])
     flavor = orjson.loads(row["flavor"]) if flavor is None else flavor
     blocks = request.get("blocks") or ()
@@ -125,21 +102,20 @@ def of_server(api: Database, volumes: Volumes, context: Any, row: Mapping[Any, A
     group, where = None, {}
     if hints.get("group") or names:
         with api.read() as connection:
-            group = hosts.group(connection, hints["group"], row["id"]) if hints.get("group") else None
+            group = hosts.group_of(connection, row["id"], hints["group"]) if hints.get("group") else None
             where = hosts.of_servers(connection, names) if names else {}
     if "volume_hosts" not in over:
         over["volume_hosts"] = root_disk_hosts(volumes, context, root)
-    values = {
-        "server_id": row["id"], "project_id": row["project_id"],
-        "amounts": amounts_of(flavor, volume_backed=root is not None), "flavor_name": flavor["name"],
-        "extra_specs": flavor.get("extra_specs") or {}, "image": orjson.loads(row["image"]).get("properties") or {},
+    return RequestSpec(**{
+        "server_id": row["id"], "project_id": row["project_id"], "amounts": amounts_of(flavor, root is not None),
+        "flavor_name": flavor["name"], "extra_specs": flavor.get("extra_specs") or {},
+        "image": orjson.loads(row["image"]).get("properties") or {},
         "availability_zone": row["pinned_availability_zone"] or row["availability_zone"],
         "host": request.get("host") or request.get("hypervisor_hostname"), "hints": hints, "group": group,
-        **hinted(hints, where)}
-    return RequestSpec(**{**values, **over})
+        **hinted(hints, where), **over})
 
 
-def root_disk_hosts(volumes: Volumes, context: Any, root: Mapping[str, Any] | None) -> frozenset[str] | None:
+def root_disk_hosts(volumes: Any, context: Any, root: Mapping[str, Any] | None) -> frozenset[str] | None:
     """Hosts on which the server can be since its root disk, the block device *root*, is a volume that lies there or
     comes from a snapshot there; ``None`` for any. Other volumes are attached from any host."""
     if root is None or root["source_type"] not in ("volume", "snapshot"):

@@ -19,8 +19,7 @@ class Rules:
 
     multipliers: Multipliers = USUAL
     filters: tuple[Filter, ...] = USUAL_FILTERS
-    #: The first host is drawn among so many of the best (Nova's host_subset_size).
-    subset: int = 1
+    subset: int = 1  # the first host is drawn among so many of the best (Nova's host_subset_size)
 
     def asked(self, spec: RequestSpec) -> list[Filter]:
         """The filters that may refuse a host for *spec*."""

@@ -39,19 +39,12 @@ class Weigher(NamedTuple):
     name: str
     at: int
     sign: int = 1
-    #: The policy of the server's group for which it counts; ``None`` for always.
-    policy: str | None = None
+    policy: str | None = None  # the policy of the server's group for which it counts; ``None`` for always
 
 
 WEIGHERS: tuple[Weigher, ...] = (
-    Weigher("build_failure", 7, -1),
-    Weigher("ram", 4),
-    Weigher("cpu", 3),
-    Weigher("disk", 5),
-    Weigher("io_ops", 6),
-    Weigher("soft_affinity", 8, 1, "soft-affinity"),
-    Weigher("soft_anti_affinity", 8, -1, "soft-anti-affinity"),
-)
+    Weigher("build_failure", 7, -1), Weigher("ram", 4), Weigher("cpu", 3), Weigher("disk", 5), Weigher("io_ops", 6),
+    Weigher("soft_affinity", 8, 1, "soft-affinity"), Weigher("soft_anti_affinity", 8, -1, "soft-anti-affinity"))
 
 
 class Term(NamedTuple):
@@ -88,8 +81,7 @@ def weight(row: Row, sum_of: Sequence[Term]) -> float:
 
 
 def bound(low: Row, high: Row, sum_of: Sequence[Term]) -> float:
-    """An upper bound of the weights of rows between *low* and *high*: ``weight`` is monotone in each number, also after
-    rounding."""
+    """No row between *low* and *high* weighs more: ``weight`` is monotone in each number, also after rounding."""
     total = 0.0
     for at, least, span, worth in sum_of:
         total += worth * (((high[at] if worth > 0 else low[at]) - least) / span)

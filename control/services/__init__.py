@@ -32,7 +32,6 @@ class Context:
 
     @property
     def is_admin(self) -> bool:
-        """Whether the role admin is among the roles."""
         return "admin" in self.roles
 
     @property
@@ -95,22 +94,13 @@ class Images(Protocol):
 
 
 class NetworkResources(Protocol):
-    """The resources of one kind, for callers."""
+    """The resources of one kind, for callers, who get those that they may see. *create* makes all or none."""
 
-    def list(self, context: Context, page: Page = Page()) -> Documents:
-        """Those of a page that the caller may see."""
-
-    def show(self, context: Context, id: str) -> Document:
-        """One. Raises ``NotFound``."""
-
-    def create(self, context: Context, *wanted: Document) -> Documents:
-        """New ones, all or none."""
-
-    def update(self, context: Context, id: str, values: Document) -> Document:
-        """Change what is given."""
-
-    def delete(self, context: Context, id: str) -> None:
-        """Remove it."""
+    def list(self, context: Context, page: Page = Page()) -> Documents: ...
+    def show(self, context: Context, id: str) -> Document: ...
+    def create(self, context: Context, *wanted: Document) -> Documents: ...
+    def update(self, context: Context, id: str, values: Document) -> Document: ...
+    def delete(self, context: Context, id: str) -> None: ...
 
 
 class Networks(Protocol):
@@ -131,7 +121,7 @@ class Networks(Protocol):
         """NICs for the answer of ``check``; ports that are not there are made, with the security groups *groups*. Asked
         twice, the same NICs."""
 
-    def bind(self, server_id: str, host: str, active: bool = True) -> None:
+    def bind(self, server_id: str, host: str) -> None:
         """The server's ports are on *host* now."""
 
     def release(self, server_id: str, port_id: str | None = None) -> None:
@@ -161,7 +151,7 @@ class Volumes(Protocol):
     #: For callers: ``services.volume.volumes.VolumeStore`` and ``services.volume.snapshots.SnapshotStore``.
     volumes: Any
     snapshots: Any
-    #: The volume types: ``services.volume.types.Types``.
+    #: The volume types: ``services.volume.volumes.Types``.
     types: Any
 
     def act(self, context: Context, id: str, action: Callable[..., Document | None], **given: Any) -> Document | None:
@@ -218,8 +208,6 @@ class Volumes(Protocol):
 
 @dataclass(frozen=True)
 class Services:
-    """The four."""
-
     identity: Identity
     image: Images
     network: Networks

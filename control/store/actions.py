@@ -14,27 +14,10 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import (
-    BigInteger,
-    BindParameter,
-    Connection,
-    Insert,
-    Integer,
-    Select,
-    String,
-    and_,
-    bindparam,
-    exists,
-    func,
-    insert,
-    literal,
-    null,
-    or_,
-    select,
-    tuple_,
-    update,
-)
+from sqlalchemy import Connection, and_, bindparam, exists, func, insert, literal, null, or_, select, tuple_, update
 from sqlalchemy.sql.dml import ReturningUpdate
+from sqlalchemy.sql.expression import BindParameter, Insert, Select
+from sqlalchemy.types import BigInteger, Integer, String
 
 from .database import Database, now, utc, written
 from .tables import action_events, actions
@@ -263,13 +246,10 @@ def let_go(database: Database, holder: str) -> None:
         database.ring(connection, "actions")
 
 
-def cancel(connection: Connection, server_id: str, but: int | None = None) -> None:
+def cancel(connection: Connection, server_id: str) -> None:
     """Cancel the actions of a server that is to be deleted: those that run are told, queued ones are dropped except
     ``OWING``."""
-    mine = [actions.c.server_id == server_id]
-    if but is not None:
-        mine.append(actions.c.id != but)
-    _stop(connection, mine, OWING, DELETED)
+    _stop(connection, [actions.c.server_id == server_id], OWING, DELETED)
 
 
 def reset(connection: Connection, server_id: str) -> bool:

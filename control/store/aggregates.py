@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 from sqlalchemy import Connection, delete, insert, select, update
 
-from .database import added, now
+from .database import added_row, now
 from .servers import text
 from .tables import aggregate_hosts, aggregates
 
@@ -64,10 +64,9 @@ def named(connection: Connection, name: str) -> int | None:
 
 def make(connection: Connection, name: str, metadata: Mapping[str, str]) -> int | None:
     """Insert an aggregate; ``None`` when there is one of that name."""
-    id = str(uuid.uuid4())
-    if not added(connection, aggregates, uuid=id, name=name, metadata=text(metadata), created_at=now()):
-        return None
-    return int(connection.execute(select(aggregates.c.id).where(aggregates.c.uuid == id)).scalar_one())
+    row = added_row(connection, aggregates, uuid=str(uuid.uuid4()), name=name, metadata=text(metadata),
+                    created_at=now())
+    return None if row is None else int(row.id)
 
 
 def change(connection: Connection, id: int, **values: Any) -> None:

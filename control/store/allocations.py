@@ -13,13 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from sqlalchemy import Boolean, Connection, RowMapping, and_, bindparam, delete, func, or_, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
-from .database import now
+from .database import INSERT, now
 from .tables import allocations, hosts, server_group_members, server_groups, server_mappings
-
-#: INSERT with ON CONFLICT, by engine.
-INSERT: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
 
 class Amounts(NamedTuple):
@@ -119,7 +115,8 @@ def claim(connection: Connection, consumer_id: str, server_id: str, host_id: str
     if held is not None and any(more):
         connection.execute(_CHANGE, me | {**amounts._asdict(), "updated_at": now()})
     if cell_id is not None:
-        map_server(connection, server_id, cell_id, project_id)
+        connection.execute(_MAP[kind], {"server_id": server_id, "cell_id": cell_id, "project_id": project_id,
+                                        "created_at": now()})
     return True
 
 
@@ -152,12 +149,6 @@ def claim_all(connection: Connection, claims: Sequence[Claim]) -> bool:
     connection.execute(_MAP[kind], [{"server_id": one.server_id, "cell_id": one.cell_id, "project_id": one.project_id,
                                      "created_at": moment} for one in claims])
     return True
-
-
-def map_server(connection: Connection, server_id: str, cell_id: str, project_id: str) -> None:
-    """Map a server to its cell."""
-    connection.execute(_MAP[connection.dialect.name],
-                       {"server_id": server_id, "cell_id": cell_id, "project_id": project_id, "created_at": now()})
 
 
 def held(connection: Connection, server_id: str) -> list[RowMapping]:

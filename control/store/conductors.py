@@ -8,8 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, func, select
 
-from .allocations import INSERT
-from .database import Database
+from .database import INSERT, Database
 from .tables import conductors
 
 #: Seconds after which the row of a dead conductor is removed when another of its name is up: it was restarted.

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import sqlite3
 import threading
@@ -15,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cache, cached_property, partial
 from typing import Any, TypeVar
 
-from sqlalchemy import Column, Connection, Insert, Row, Table, bindparam, func, make_url, select
+from sqlalchemy import BigInteger, Column, Connection, Insert, Row, Table, Update, bindparam, func, make_url, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -40,11 +41,14 @@ NOTICED = {"connect_timeout": "5", "keepalives_idle": "10", "keepalives_interval
 RETRY_FOR = 10.0
 #: Seconds that a statement may take on PostgreSQL.
 LIMIT = 60.0
+#: INSERT with ON CONFLICT, by engine.
+INSERT: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+_LOCK = select(func.pg_advisory_xact_lock(bindparam("number", type_=BigInteger)))
 
 
-def now() -> str:
-    """This moment as the tables keep it: UTC, microseconds, sortable as text."""
-    return datetime.now(UTC).replace(tzinfo=None).isoformat(timespec="microseconds")
+def now(plus: float = 0.0) -> str:
+    """The moment *plus* seconds from now as the tables keep it: UTC, microseconds, sortable as text."""
+    return (datetime.now(UTC).replace(tzinfo=None) + timedelta(seconds=plus)).isoformat(timespec="microseconds")
 
 
 def utc(plus: float = 0.0) -> Any:
@@ -53,20 +57,23 @@ def utc(plus: float = 0.0) -> Any:
     return func.to_char(moment, 'YYYY-MM-DD"T"HH24:MI:SS.US')
 
 
-class _Turns:
+def advisory_lock(connection: Connection, *words: str) -> None:
+    """Wait for everybody else who holds the lock of these *words*, and hold it until the transaction ends: what is
+    counted under it stays true. SQLite needs none: only one transaction writes."""
+    if connection.dialect.name == "postgresql":
+        number = int.from_bytes(hashlib.sha256("\0".join(words).encode()).digest()[:8], "big", signed=True)
+        connection.execute(_LOCK, {"number": number})
+
+
+@contextlib.contextmanager
+def _turn(free: threading.Semaphore, patience: float) -> Iterator[None]:
     """Lets a few threads in at a time; see ``TURNS``."""
-
-    def __init__(self, count: int, patience: float) -> None:
-        self._free, self._patience = threading.Semaphore(count), patience
-
-    @contextlib.contextmanager
-    def taken(self) -> Iterator[None]:
-        mine = self._free.acquire(timeout=self._patience)
-        try:
-            yield
-        finally:
-            if mine:
-                self._free.release()
+    mine = free.acquire(timeout=patience)
+    try:
+        yield
+    finally:
+        if mine:
+            free.release()
 
 
 class Database:
@@ -87,7 +94,8 @@ class Database:
         #: and back takes longer than a small query.
         self.engine = make(self.url, pool)
         self.reading = make(self.url, pool, isolation_level="AUTOCOMMIT", skip_autocommit_rollback=True)
-        self._to_read, self._to_write = (_Turns(*one) for one in TURNS[self.kind])
+        self._to_read, self._to_write = (
+            partial(_turn, threading.Semaphore(count), patience) for count, patience in TURNS[self.kind])
         self.bell = Bell(LOOK_AGAIN[self.kind])
         #: Marks our own notifications: what is rung here wakes waiters here at once.
         self.origin = uuid.uuid4().hex[:12]
@@ -103,16 +111,16 @@ class Database:
         return self._asked(self._to_write)
 
     @contextlib.contextmanager
-    def _asked(self, turns: _Turns) -> Iterator[Connection]:
+    def _asked(self, turn: Callable[[], contextlib.AbstractContextManager[None]]) -> Iterator[Connection]:
         self._refuse()
-        with self.breaker.observed(), turns.taken(), self.reading.connect() as connection:
+        with self.breaker.observed(), turn(), self.reading.connect() as connection:
             yield connection
 
     @contextlib.contextmanager
     def write(self) -> Iterator[Connection]:
         """One transaction (``BEGIN IMMEDIATE`` on SQLite); ``ring`` in it takes effect after the commit."""
         self._refuse()
-        with self.breaker.observed(), self._to_write.taken(), self.engine.connect() as connection:
+        with self.breaker.observed(), self._to_write(), self.engine.connect() as connection:
             rung: set[str] = set()
             connection.info["rung"] = rung
             with connection.begin():
@@ -134,9 +142,7 @@ class Database:
 
     def clock(self, plus: float = 0.0) -> Any:
         """The moment *plus* seconds from now by the database's clock, for leases: clocks of machines may differ."""
-        if self.kind == "sqlite":
-            return (datetime.now(UTC).replace(tzinfo=None) + timedelta(seconds=plus)).isoformat(timespec="microseconds")
-        return utc(plus)
+        return now(plus) if self.kind == "sqlite" else utc(plus)
 
     def ring(self, connection: Connection, name: str) -> None:
         """Have *name* rung when the transaction of *connection* (from ``write``) is committed."""
@@ -181,7 +187,7 @@ def added(connection: Connection, table: Table, **row: Any) -> bool:
 
 def added_row(connection: Connection, table: Table, **row: Any) -> Row[Any] | None:
     """As ``added``; returns the row as it is then, ``None`` when there was one."""
-    return connection.execute(_adding_whole(connection.dialect.name, table), row).one_or_none()
+    return connection.execute(returning(_adding(connection.dialect.name, table)), row).one_or_none()
 
 
 def written(connection: Connection, statement: Insert, key: Column[Any],
@@ -189,13 +195,14 @@ def written(connection: Connection, statement: Insert, key: Column[Any],
     """Add rows, and return all that there are then of the same *key*. Of several SQLAlchemy would make a RETURNING
     anew each time, which takes longer than to ask for them."""
     if len(rows) == 1:
-        return connection.execute(_returning(statement), rows[0]).all()
+        return connection.execute(returning(statement), rows[0]).all()
     connection.execute(statement, rows)
     return connection.execute(_of_keys(key), {"keys": [row[key.name] for row in rows]}).all()
 
 
 @cache
-def _returning(statement: Insert) -> Any:
+def returning(statement: Insert | Update) -> Any:
+    """*statement*, made once, which returns the rows as they are then."""
     return statement.returning(statement.table)
 
 
@@ -208,13 +215,7 @@ def _of_keys(key: Column[Any]) -> Any:
 def _adding(kind: str, table: Table) -> Any:
     """The statement of ``added``, made once. Without the option SQLAlchemy does not keep psycopg's count of an INSERT:
     it would be -1."""
-    insert = postgresql.insert if kind == "postgresql" else sqlite.insert
-    return insert(table).on_conflict_do_nothing().execution_options(preserve_rowcount=True)
-
-
-@cache
-def _adding_whole(kind: str, table: Table) -> Any:
-    return _adding(kind, table).returning(table)
+    return INSERT[kind](table).on_conflict_do_nothing().execution_options(preserve_rowcount=True)
 
 
 def passing(error: DBAPIError) -> bool:

@@ -4,27 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import (
-    BindParameter,
-    ColumnElement,
-    Connection,
-    Integer,
-    Row,
-    Select,
-    and_,
-    bindparam,
-    delete,
-    insert,
-    or_,
-    select,
-    update,
-)
+from sqlalchemy import ColumnElement, Connection, Integer, Row, Select, bindparam, delete, insert, or_, select, update
 
 from .database import added, now
+from .paging import beyond
 from .tables import flavor_projects, flavors
 
 #: Nova's sort keys to columns; equal rows are sorted by creation.
@@ -35,45 +21,44 @@ SORTS = {"created_at": "created_at", "description": "description", "ephemeral_gb
          "disabled": "number", "vcpu_weight": "number"}
 
 
-@dataclass(frozen=True)
-class FlavorQuery:
-    """*project*: whose private flavors are seen beside the public ones. *public*: only public ones (True), only private
-    ones (False), or all (``None``)."""
-
-    limit: int
-    sort: str = "flavorid"
-    descending: bool = False
-    project: str | None = None
-    public: bool | None = True
-    least_ram: int | None = None
-    least_disk: int | None = None
-    name: str | None = None
-    marker: str | None = None
-
-
-def visible(project: str | BindParameter[Any] | None) -> ColumnElement[bool]:
+def visible(project: Any) -> ColumnElement[bool]:
     """Public flavors, and those that *project* has access to."""
     mine = select(flavor_projects.c.flavor_number).where(flavor_projects.c.project_id == project)
     return or_(flavors.c.is_public, flavors.c.number.in_(mine))
 
 
+#: One flavor, and one that a project sees: each new server asks, and making the statement takes longer.
+_ONE = select(flavors).where(flavors.c.id == bindparam("id"))
+_SEEN = _ONE.where(visible(bindparam("project")))
+
+
 def find(connection: Connection, id: str, project: str | None = None, *, everything: bool = False) -> Row[Any] | None:
     """The flavor, if *project* may see it or *everything* is seen."""
-    where = [flavors.c.id == id] if everything else [flavors.c.id == id, visible(project)]
-    return connection.execute(select(flavors).where(*where)).one_or_none()
+    if everything:
+        return connection.execute(_ONE, {"id": id}).one_or_none()
+    return connection.execute(_SEEN, {"id": id, "project": project}).one_or_none()
 
 
-def page(connection: Connection, wanted: FlavorQuery) -> Sequence[Row[Any]] | None:
-    """The rows; ``None`` when there is no such marker."""
-    given = {"project": wanted.project, "most": wanted.limit}
-    question, seen = _question(wanted.sort, wanted.descending, wanted.public)
-    if wanted.marker is not None:
-        at = connection.execute(select(flavors).where(flavors.c.id == wanted.marker, seen), given).one_or_none()
+def page(connection: Connection, limit: int, sort: str, *, descending: bool, project: str, public: bool | None,
+         least_ram: int | None, least_disk: int | None, name: str | None,
+         marker: str | None) -> Sequence[Row[Any]] | None:
+    """The rows; ``None`` when there is no such marker. *project*: whose private flavors are seen beside the public
+    ones. *public*: only public ones (True), only private ones (False), or all (``None``)."""
+    given = {"project": project, "most": limit}
+    question, seen = _question(sort, descending, public)
+    if marker is not None:
+        at = connection.execute(select(flavors).where(flavors.c.id == marker, seen), given).one_or_none()
         if at is None:
             return None
-        question = question.where(_beyond(flavors.c[SORTS[wanted.sort]], wanted.descending, at))
-    where = _conditions(wanted)
-    return connection.execute(question.where(*where) if where else question, given).all()
+        order = [(column, descending) for column in (flavors.c[SORTS[sort]], flavors.c.number)]
+        question = question.where(beyond(order, [getattr(at, column.name) for column, _down in order], nulls=True))
+    if least_ram is not None:
+        question = question.where(flavors.c.ram >= least_ram)
+    if least_disk is not None:
+        question = question.where(flavors.c.disk >= least_disk)
+    if name is not None:
+        question = question.where(flavors.c.name.regexp_match(name))
+    return connection.execute(question, given).all()
 
 
 @lru_cache(maxsize=100)
@@ -89,28 +74,6 @@ def _question(sort: str, descending: bool, public: bool | None) -> tuple[Select[
     return question, seen
 
 
-def _conditions(wanted: FlavorQuery) -> list[ColumnElement[bool]]:
-    """The conditions of filters."""
-    where: list[ColumnElement[bool]] = []
-    if wanted.least_ram is not None:
-        where.append(flavors.c.ram >= wanted.least_ram)
-    if wanted.least_disk is not None:
-        where.append(flavors.c.disk >= wanted.least_disk)
-    if wanted.name is not None:
-        where.append(flavors.c.name.regexp_match(wanted.name))
-    return where
-
-
-def _beyond(column: Any, descending: bool, at: Row[Any]) -> ColumnElement[bool]:
-    """The condition of rows after the marker; null sorts first."""
-    value, number = getattr(at, column.name), flavors.c.number
-    later = number < at.number if descending else number > at.number
-    if value is None:
-        return and_(column.is_(None), later) if descending else or_(and_(column.is_(None), later), column.is_not(None))
-    further = or_(column < value, column.is_(None)) if descending else column > value
-    return or_(further, and_(column == value, later))
-
-
 def taken(connection: Connection, id: str, name: str) -> str | None:
     """``id`` or ``name``, whichever another flavor has already."""
     row = connection.execute(select(flavors.c.id).where(or_(flavors.c.id == id, flavors.c.name == name))).first()
@@ -119,11 +82,10 @@ def taken(connection: Connection, id: str, name: str) -> str | None:
 
 def make(connection: Connection, **values: Any) -> Row[Any]:
     """Insert a flavor. No project has access to a private one yet, not even the caller's, as in Nova."""
-    connection.execute(insert(flavors).values(created_at=now(), **values))
-    return connection.execute(select(flavors).where(flavors.c.id == values["id"])).one()
+    return connection.execute(insert(flavors).values(created_at=now(), **values).returning(flavors)).one()
 
 
-def change(connection: Connection, number: int, **values: Any) -> None:
+def change(connection: Connection, /, number: int, **values: Any) -> None:
     """Set columns."""
     connection.execute(update(flavors).where(flavors.c.number == number).values(updated_at=now(), **values))
 

@@ -14,8 +14,8 @@ import orjson
 from sqlalchemy import Connection, RowMapping, Select, func, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
-from .allocations import INSERT, RESOURCES, USUAL, Group, Ratios, limits
-from .database import now
+from .allocations import RESOURCES, USUAL, Group, Ratios, limits
+from .database import INSERT, now
 from .tables import allocations, cells, hosts, server_group_members, server_groups
 
 #: Columns that operators may set; limits follow from these.
@@ -63,7 +63,7 @@ def inventory(connection: Connection, name: str, info: Mapping[str, Any], ratios
     return changed
 
 
-def set_host(connection: Connection, name: str, ratios: Ratios = USUAL, **values: Any) -> bool:
+def set_host(connection: Connection, /, name: str, ratios: Ratios = USUAL, **values: Any) -> bool:
     """Set columns of ``SETTABLE``, and the limits that follow; ``False`` when there is no such host."""
     if wrong := set(values) - SETTABLE:
         raise ValueError(f"a host has no {', '.join(sorted(wrong))} to set; there are {', '.join(sorted(SETTABLE))}")
@@ -86,18 +86,11 @@ def of_servers(connection: Connection, server_ids: Iterable[str]) -> dict[str, l
     return found
 
 
-def group_of(connection: Connection, server_id: str) -> Group | None:
-    """The server group that a server is in, with the hosts of its other members; ``None`` when it is in none."""
-    member = select(server_group_members.c.group_id).where(server_group_members.c.server_id == server_id)
-    return _group(connection, server_groups.c.id.in_(member), server_id)
-
-
-def group(connection: Connection, id: str, server_id: str) -> Group | None:
-    """A server group, with the hosts of its members other than a server; ``None`` when there is none."""
-    return _group(connection, server_groups.c.id == id, server_id)
-
-
-def _group(connection: Connection, which: ColumnElement[bool], server_id: str) -> Group | None:
+def group_of(connection: Connection, server_id: str, id: str | None = None) -> Group | None:
+    """The server group *id*, or the one that a server is in, with the hosts of its members other than the server;
+    ``None`` when there is none."""
+    which = server_groups.c.id == id if id is not None else server_groups.c.id.in_(
+        select(server_group_members.c.group_id).where(server_group_members.c.server_id == server_id))
     row = connection.execute(select(server_groups).where(which)).mappings().first()
     if row is None:
         return None

@@ -6,15 +6,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, func, select
+from sqlalchemy import Connection, Row, bindparam, delete, func, select
 
 from .database import added, now
 from .tables import keypairs
 
+#: Made once: that takes longer than to ask it.
+_ONE = select(keypairs).where(keypairs.c.user_id == bindparam("user"), keypairs.c.name == bindparam("name"))
+
 
 def find(connection: Connection, user: str, name: str) -> Row[Any] | None:
     """The key pair of that name."""
-    return connection.execute(select(keypairs).where(keypairs.c.user_id == user, keypairs.c.name == name)).one_or_none()
+    return connection.execute(_ONE, {"user": user, "name": name}).one_or_none()
 
 
 def page(connection: Connection, user: str, limit: int | None = None, marker: str | None = None) -> \

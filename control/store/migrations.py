@@ -4,20 +4,19 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from sqlalchemy import Connection, Row, insert, or_, select, update
 
-from .database import Database, now
-from .scatter_gather import scatter_gather
+from .database import now
+from .paging import beyond
+from .scatter_gather import rows_of_cells
 from .servers import text
 from .store import Store
 from .tables import actions, migrations, servers
 from .timeouts import hangs
 
-T = TypeVar("T")
 Found = Row[Any]
 RESIZE, MIGRATION, LIVE = "resize", "migration", "live-migration"
 #: Final statuses.
@@ -69,24 +68,10 @@ def of_server(connection: Connection, server_id: str, number: int) -> Found | No
         migrations.c.id == number, migrations.c.server_id == server_id)).one_or_none()
 
 
-def change(connection: Connection, id: str, **values: Any) -> None:
-    """Set columns."""
-    connection.execute(update(migrations).where(migrations.c.uuid == id).values(updated_at=now(), **values))
-
-
-def became(connection: Connection, found: Found, before: str, status: str) -> bool:
-    """Change the status *before* to *status*; ``False`` when it is another status by now."""
-    return connection.execute(update(migrations).where(
-        migrations.c.uuid == found.uuid, migrations.c.status == before).values(
-        status=status, updated_at=now())).rowcount == 1
-
-
-def ask(connection: Connection, found: Found, wish: str) -> bool:
-    """Note what is asked of a live migration (``ABORT``, ``FORCE``); ``False`` when its status has changed since it was
-    *found*."""
-    return connection.execute(update(migrations).where(
-        migrations.c.uuid == found.uuid, migrations.c.status == found.status).values(
-        asked=wish, updated_at=now())).rowcount == 1
+def change(connection: Connection, id: str, was: str | None = None, **values: Any) -> bool:
+    """Set columns; ``False``, and nothing changed, when the status is not *was*, where that is given, any more."""
+    where = [migrations.c.uuid == id] if was is None else [migrations.c.uuid == id, migrations.c.status == was]
+    return connection.execute(update(migrations).where(*where).values(updated_at=now(), **values)).rowcount == 1
 
 
 def asked(connection: Connection, id: str) -> str | None:
@@ -118,70 +103,40 @@ def late(connection: Connection, before: str) -> Sequence[Found]:
         servers.c.deleted_at.is_(None))).all()
 
 
-@dataclass
-class MigrationQuery:
-    """*equal*: values of columns. *host*: source or target. *newest*: newest first, else oldest first. *marker*: a
-    uuid."""
-
-    equal: Mapping[str, Any] = field(default_factory=dict)
-    host: str | None = None
-    since: str | None = None
-    before: str | None = None
-    newest: bool = True
-    limit: int = 1000
-    marker: str | None = None
-
-
-def listed(store: Store, wanted: MigrationQuery) -> tuple[Sequence[Found], bool]:
-    """Migrations of all cells in order, and whether there are more. Raises ``KeyError`` for an unknown marker. Cells
-    that do not answer are left out."""
+def listed(store: Store, equal: Mapping[str, Any], host: str | None, since: str | None, before: str | None, *,
+           newest: bool, limit: int, marker: str | None) -> tuple[Sequence[Found], bool]:
+    """Migrations of all cells, *newest* or oldest first, and whether there are more. *equal*: values of columns.
+    *host*: source or target. Raises ``KeyError`` for an unknown *marker*, a uuid. Cells that do not answer are left
+    out."""
     after = None
-    if wanted.marker is not None:
-        marked = scatter_gather(store, _read(lambda connection: [find(connection, str(wanted.marker))]), cell0=True)
-        after = next((row for found in marked.values() for row in found or () if row is not None), None)
-        if after is None and None in marked.values():
+    if marker is not None:
+        marked = rows_of_cells(store, select(migrations).where(migrations.c.uuid == marker), cell0=True)
+        after = next((row for part in marked for row in part or ()), None)
+        if after is None and None in marked:
             raise hangs("of a cell")  # which may have it
         if after is None:
-            raise KeyError(wanted.marker)
-    rows: list[Found] = []
-    for part in scatter_gather(
-            store, _read(lambda connection: _rows(connection, wanted, after)), cell0=True).values():
-        rows += part or ()
-    rows.sort(key=_place, reverse=wanted.newest)
-    return rows[:wanted.limit], len(rows) > wanted.limit
-
-
-def _read(question: Callable[[Connection], T]) -> Callable[[Database], T]:
-    """A function of a connection as a function of a database."""
-    def asked(database: Database) -> T:
-        with database.read() as connection:
-            return question(connection)
-    return asked
+            raise KeyError(marker)
+    where = _conditions(equal, host, since, before)
+    order = [(column, newest) for column in (migrations.c.created_at, migrations.c.id, migrations.c.uuid)]
+    if after is not None:
+        where.append(beyond(order, _place(after)))
+    question = select(migrations).where(*where).order_by(
+        *(column.desc() if newest else column.asc() for column, _down in order)).limit(limit + 1)
+    rows = [row for part in rows_of_cells(store, question, cell0=True) for row in part or ()]
+    rows.sort(key=_place, reverse=newest)
+    return rows[:limit], len(rows) > limit
 
 
 def _place(row: Found) -> tuple[Any, ...]:
     return row.created_at, row.id, row.uuid
 
 
-def _rows(connection: Connection, wanted: MigrationQuery, after: Found | None) -> Sequence[Found]:
-    table, where = migrations.c, [migrations.c[name] == value for name, value in wanted.equal.items()]
-    changed = [or_(table.updated_at >= wanted.since, table.created_at >= wanted.since)] if wanted.since else []
-    if wanted.before:
-        changed.append(or_(table.updated_at <= wanted.before,
-                           table.updated_at.is_(None) & (table.created_at <= wanted.before)))
-    if wanted.host:
-        where.append(or_(table.source == wanted.host, table.target == wanted.host))
-    order = (table.created_at, table.id, table.uuid)
-    if after is not None:
-        beyond = [(table.created_at, after.created_at), (table.id, after.id), (table.uuid, after.uuid)]
-        where.append(or_(*(_past(beyond[:at], *beyond[at], wanted.newest) for at in range(len(beyond)))))
-    question = select(migrations).where(*where, *changed).order_by(
-        *(column.desc() if wanted.newest else column.asc() for column in order)).limit(wanted.limit + 1)
-    return connection.execute(question).all()
-
-
-def _past(same: Sequence[tuple[Any, Any]], column: Any, value: Any, newest: bool) -> Any:
-    found = column < value if newest else column > value
-    for one, equal in same:
-        found &= one == equal
-    return found
+def _conditions(equal: Mapping[str, Any], host: str | None, since: str | None, before: str | None) -> list[Any]:
+    table, where = migrations.c, [migrations.c[name] == value for name, value in equal.items()]
+    if since:
+        where.append(or_(table.updated_at >= since, table.created_at >= since))
+    if before:
+        where.append(or_(table.updated_at <= before, table.updated_at.is_(None) & (table.created_at <= before)))
+    if host:
+        where.append(or_(table.source == host, table.target == host))
+    return where

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from sqlalchemy import Connection, bindparam, delete, or_, select
 
-from .allocations import INSERT
-from .locks import advisory_lock
+from .database import INSERT, advisory_lock
 from .tables import quotas
 
 #: The class, and holder, of the defaults.
@@ -50,8 +49,6 @@ def put(connection: Connection, holder: str, limits: Mapping[str, int]) -> None:
 
 def reset(connection: Connection, project: str, user: str | None = None) -> None:
     """Remove the limits of a user in the project, or of the project with all of its users."""
-    if user is not None:
-        connection.execute(delete(quotas).where(quotas.c.project_id == of_user(project, user)))
-        return
-    connection.execute(delete(quotas).where(or_(
-        quotas.c.project_id == project, quotas.c.project_id.startswith(project + "/", autoescape=True))))
+    whose = quotas.c.project_id == of_user(project, user) if user is not None else or_(
+        quotas.c.project_id == project, quotas.c.project_id.startswith(project + "/", autoescape=True))
+    connection.execute(delete(quotas).where(whose))

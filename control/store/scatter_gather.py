@@ -13,8 +13,9 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as Late
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from sqlalchemy import Row, Select
 from sqlalchemy.exc import SQLAlchemyError
 
 from .database import Database, away
@@ -45,6 +46,15 @@ def scatter_gather_cells(cells: Sequence[tuple[Cell, Database]], question: Calla
     deadline = time.monotonic() + seconds
     found = [(cell, _ask(database, question, seconds)) for cell, database in cells]
     return {cell.id: _answer(cell, lambda wait=wait: wait(deadline)) for cell, wait in found}  # type: ignore[misc]
+
+
+def rows_of_cells(store: Store, question: Select[Any], *, cell0: bool = False) -> list[Sequence[Row[Any]] | None]:
+    """The rows of each enabled cell; ``None`` for a cell that does not answer."""
+    def rows(database: Database) -> Sequence[Row[Any]]:
+        with database.read() as connection:
+            return connection.execute(question).all()
+
+    return list(scatter_gather(store, rows, cell0=cell0).values())
 
 
 def _ask(database: Database, question: Callable[[Database], T], seconds: float) -> Callable[[float], T]:

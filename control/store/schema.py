@@ -7,6 +7,7 @@ any time: one does it, the others wait and find nothing to do.
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 from pathlib import Path
@@ -49,6 +50,11 @@ def upgrade(database: Database, metadata: MetaData) -> bool:
         command.upgrade(config(connection, metadata), "head")
         log.info("database %s: tables of %s went from version %s to %s", database.name, kind, found, newest(kind))
     return True
+
+
+def create_tables(connection: Connection, metadata: MetaData) -> None:
+    """Make all tables of *metadata*: by a copy, since SQLAlchemy's tables keep what it works out for that."""
+    copy.deepcopy(metadata).create_all(connection, checkfirst=False)
 
 
 def kind_of(metadata: MetaData) -> str:

@@ -4,54 +4,56 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Integer,
-    Select,
-    String,
-    and_,
-    bindparam,
-    cast,
-    exists,
-    func,
-    literal,
-    literal_column,
-    or_,
-    select,
-    true,
-)
+from sqlalchemy import ColumnElement, Select, and_, bindparam, cast, exists, func, literal_column, or_, select, true
 from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.types import Integer, String
 
 from magnetar_core.power import states_of, with_word
 
 from .database import Database
+from .paging import beyond
 from .scatter_gather import scatter_gather
 from .store import Cell, Store
 from .tables import server_mappings, servers
 
 Condition = ColumnElement[bool]
+Rows = Sequence[Any]
 #: Text columns that every locale sorts by code points, since all values have one form.
 SAME = frozenset(("id", "created_at", "updated_at", "launched_at", "terminated_at"))
+NEWEST_FIRST = (("created_at", True), ("id", True))
 
 
-@dataclass
-class ServerQuery:
-    """*filters*: functions that make a condition for an engine. *sort*: (column, descending). *after*: values of the
-    marker's sort columns."""
+@dataclass(kw_only=True)
+class ServerListRequest:
+    """A page of servers. *limit*: how many. *sort*: (column, descending). *marker*: the uuid of the last server of the
+    page before. *project*: whose servers; only who may list *all_projects* may ask for those of others. Filters:
+    *equal*: column to value; *matching*: (column, regular expression, see ``regex``); *addresses*: IP version to a
+    regular expression; *tags*: (tags, whether all of them, whether none of that); *statuses*: Nova's words, of which
+    one fits, or none at all when it is empty; *zone*, whose hosts are *zone_hosts*; *since* and *before*: when the
+    server last changed."""
 
-    columns: Sequence[Any]
     limit: int
-    sort: Sequence[tuple[str, bool]]
-    filters: list[Callable[[str], Condition]] = field(default_factory=list)
-    after: tuple[Any, ...] | None = None
+    sort: Sequence[tuple[str, bool]] = NEWEST_FIRST
+    marker: str | None = None
+    all_projects: bool = False
     project: str | None = None
-    timeout: float = 60.0
-    needs: list[str] = field(default_factory=list)
+    equal: dict[str, Any] = field(default_factory=dict)
+    matching: list[tuple[str, str]] = field(default_factory=list)
+    addresses: dict[int, str] = field(default_factory=dict)
+    tags: list[tuple[Sequence[str], bool, bool]] = field(default_factory=list)
+    statuses: Sequence[str] | None = None
+    locked: bool | None = None
+    metadata: Mapping[str, Any] | None = None
+    zone: str | None = None
+    zone_hosts: Sequence[str] = ()
+    since: str | None = None
+    before: str | None = None
+    deleted: bool = False
 
 
 @dataclass(frozen=True)
@@ -59,14 +61,17 @@ class Page:
     """The rows in order, whether there may be more, and mappings (id, project, created) of servers in cells that do not
     answer."""
 
-    rows: Sequence[Any]
+    rows: Rows
     more: bool
-    missing: Sequence[Any] = ()
+    missing: Rows = ()
 
 
-def page(store: Store, wanted: ServerQuery) -> Page:
-    """A page of servers. A server that moves from cell0 to its cell appears once."""
-    answers = scatter_gather(store, partial(_rows, wanted=wanted), wanted.timeout, cell0=True)
+def page(store: Store, wanted: ServerListRequest, columns: Rows, timeout: float,
+         after: tuple[Any, ...] | None = None) -> Page:
+    """A page of servers with these *columns*; *after*: what the marker sorts by. A server that moves from cell0 to its
+    cell appears once."""
+    asked = partial(_rows, wanted=wanted, columns=tuple(columns), after=after)
+    answers = scatter_gather(store, asked, timeout, cell0=True)
     results = [(cell, answers[cell.id]) for cell, _database in store.databases() if cell.id in answers]
     rows, seen, merged = [], set(), len([1 for _cell, found in results if found]) > 1
     for _cell, found in reversed(results):  # cell0 last: its row of a server that has moved is older
@@ -82,12 +87,13 @@ def page(store: Store, wanted: ServerQuery) -> Page:
                 _unknown(store, missing, wanted, wanted.limit - len(rows)) if missing else ())
 
 
-def _rows(database: Database, wanted: ServerQuery) -> Sequence[Any]:
-    conditions = [make(database.kind) for make in wanted.filters]
-    if wanted.after is not None:
+def _rows(database: Database, wanted: ServerListRequest, columns: tuple[Any, ...],
+          after: tuple[Any, ...] | None) -> Rows:
+    conditions = _conditions(wanted, database.kind)
+    if after is not None:
         order = [(_sorts(name, database.kind), descending) for name, descending in wanted.sort]
-        conditions.append(_beyond(order, wanted.after))
-    question = _question(tuple(wanted.columns), tuple(wanted.sort), database.kind).where(*conditions)
+        conditions.append(beyond(order, after, nulls=True))
+    question = _question(columns, tuple(wanted.sort), database.kind).where(*conditions)
     with database.read() as connection:
         return connection.execute(question, {"most": wanted.limit}).all()
 
@@ -111,31 +117,13 @@ def _sorts(name: str, kind: str) -> Any:
     return column
 
 
-def _beyond(order: Sequence[tuple[Any, bool]], values: Sequence[Any]) -> Condition:
-    """The condition of rows after the marker; null sorts first."""
-    found: list[Condition] = []
-    for at, (column, descending) in enumerate(order):
-        same = [_same(before, value) for (before, _d), value in zip(order[:at], values, strict=False)]
-        value = values[at]
-        if value is None:
-            further: Condition = literal(False).is_(True) if descending else column.is_not(None)
-        else:
-            further = or_(column < value, column.is_(None)) if descending else column > value
-        found.append(and_(*same, further))
-    return or_(*found)
-
-
-def _same(column: Any, value: Any) -> Condition:
-    return column.is_(None) if value is None else column == value  # type: ignore[no-any-return]
-
-
 def _null(value: Any) -> tuple[bool, Any]:
     return (value is not None, value if value is not None else 0)
 
 
-def _unknown(store: Store, cells: Sequence[Cell], wanted: ServerQuery, room: int) -> Sequence[Any]:
+def _unknown(store: Store, cells: Sequence[Cell], wanted: ServerListRequest, room: int) -> Rows:
     """Mappings of servers in cells that do not answer."""
-    mine = server_mappings.c.project_id == wanted.project if wanted.project else true()
+    mine = server_mappings.c.project_id == wanted.project if wanted.project and not wanted.all_projects else true()
     with store.api.read() as connection:
         return connection.execute(select(server_mappings).where(
             server_mappings.c.cell_id.in_([cell.id for cell in cells]), ~server_mappings.c.deleted, mine,
@@ -143,101 +131,71 @@ def _unknown(store: Store, cells: Sequence[Cell], wanted: ServerQuery, room: int
 
 
 # Conditions of filters ------------------------------------------------------------------------------------------
-def plain(column: str, value: Any) -> Callable[[str], Condition]:
-    """The column has this value."""
-    return lambda _kind: servers.c[column] == value
-
-
-def among(column: str, values: Sequence[Any]) -> Callable[[str], Condition]:
-    """The column has one of these values."""
-    return lambda _kind: servers.c[column].in_(values)
-
-
-def matching(column: str, pattern: str) -> Callable[[str], Condition]:
-    """The column matches a regular expression (``regex``)."""
-    return lambda _kind: servers.c[column].regexp_match(pattern)
-
-
-def with_address(version: int, pattern: str) -> Callable[[str], Condition]:
-    """An IP address of this version matches a regular expression; an empty one does not filter, as in Nova."""
-    def condition(kind: str) -> Condition:
-        if not pattern:
-            return true()
-        if kind == "postgresql":
-            each = func.jsonb_path_query(cast(servers.c.addresses, JSONB), literal_column(
-                "'$.*[*].addr'::jsonpath")).table_valued("address", name="address")
-            address: Any = each.c.address.op("#>>", return_type=String())(literal_column("'{}'::text[]"))
-            known: Condition = true()
-        else:
-            each = func.json_tree(servers.c.addresses).table_valued("key", "value", name="address")
-            address, known = cast(each.c.value, String), each.c.key == "addr"
-        six = address.contains(":")
-        return exists(select(literal(1)).select_from(each).where(
-            known, six if version == 6 else ~six, address.regexp_match(pattern)))
-
-    return condition
-
-
-def word(status: str) -> Callable[[str], Condition] | None:
-    """The server has a status word; ``None`` when there is no such word."""
-    states = states_of(status.upper())
-    if not states:
-        return None
-    found: list[Condition] = []
-    for vm_state, tasks in states:
-        if tasks is not None:
-            found.append(and_(servers.c.vm_state == vm_state, servers.c.task_state.in_(tasks)))
-        elif with_word(vm_state):
-            found.append(and_(servers.c.vm_state == vm_state, or_(
-                servers.c.task_state.is_(None), servers.c.task_state.not_in(with_word(vm_state)))))
-        else:
-            found.append(servers.c.vm_state == vm_state)
-    return lambda _kind: or_(*found)
-
-
-def tagged(tags: Sequence[str], every: bool, negated: bool) -> Callable[[str], Condition]:
-    """The server has all (*every*) or one of the tags; *negated*: it has not."""
-    def condition(kind: str) -> Condition:
+def _conditions(wanted: ServerListRequest, kind: str) -> list[Condition]:
+    """What the rows must fit, for an engine."""
+    found = [servers.c.project_id == wanted.project] if wanted.project else []
+    found += [servers.c[column] == value for column, value in wanted.equal.items()]
+    found += [servers.c[column].regexp_match(pattern) for column, pattern in wanted.matching]
+    found += [_with_address(kind, version, pattern) for version, pattern in wanted.addresses.items() if pattern]
+    for tags, every, negated in wanted.tags:
         each = [_has_tag(kind, tag, at) for at, tag in enumerate(tags)]
-        found = and_(*each) if every else or_(*each)
-        return ~found if negated else found
+        fits = and_(*each) if every else or_(*each)
+        found.append(~fits if negated else fits)
+    if wanted.statuses:
+        found.append(or_(*(one for status in wanted.statuses for one in _with_status(status))))
+    if wanted.locked is not None:
+        found.append(servers.c.locked_by.is_not(None) if wanted.locked else servers.c.locked_by.is_(None))
+    found += [_metadata(kind, key) == str(value) for key, value in (wanted.metadata or {}).items()]
+    if wanted.zone is not None:  # without a host: who asked for the zone
+        found.append(or_(servers.c.host.in_(wanted.zone_hosts),
+                         and_(servers.c.host.is_(None), servers.c.availability_zone == wanted.zone)))
+    changed = func.coalesce(servers.c.updated_at, servers.c.created_at)
+    if wanted.since:
+        found.append(changed >= wanted.since)
+    if wanted.before:
+        found.append(changed <= wanted.before)
+    if wanted.deleted or not (wanted.since or wanted.before):
+        found.append(servers.c.deleted_at.is_not(None) if wanted.deleted else servers.c.deleted_at.is_(None))
+    return found
 
-    return condition
+
+def _with_address(kind: str, version: int, pattern: str) -> Condition:
+    """An IP address of this version matches a regular expression."""
+    if kind == "postgresql":
+        each = func.jsonb_path_query(cast(servers.c.addresses, JSONB), literal_column(
+            "'$.*[*].addr'::jsonpath")).table_valued("address", name="address")
+        address: Any = each.c.address.op("#>>", return_type=String())(literal_column("'{}'::text[]"))
+        known: Condition = true()
+    else:
+        each = func.json_tree(servers.c.addresses).table_valued("key", "value", name="address")
+        address, known = cast(each.c.value, String), each.c.key == "addr"
+    six = address.contains(":")
+    return exists(select(literal_column("1")).select_from(each).where(
+        known, six if version == 6 else ~six, address.regexp_match(pattern)))
+
+
+def _with_status(word: str) -> list[Condition]:
+    """The states of which a server with this status word has one."""
+    found: list[Condition] = []
+    for vm_state, tasks in states_of(word.upper()):
+        fits: Condition = servers.c.vm_state == vm_state
+        if tasks is not None:
+            fits &= servers.c.task_state.in_(tasks)
+        elif with_word(vm_state):
+            fits &= servers.c.task_state.is_(None) | servers.c.task_state.not_in(with_word(vm_state))
+        found.append(fits)
+    return found
 
 
 def _has_tag(kind: str, tag: str, at: int) -> Condition:
     if kind == "postgresql":
         return func.jsonb_exists(cast(servers.c.tags, JSONB), tag)
     each = func.json_each(servers.c.tags).table_valued("value", name=f"tag{at}")
-    return exists(select(literal(1)).select_from(each).where(each.c.value == tag))
+    return exists(select(literal_column("1")).select_from(each).where(each.c.value == tag))
 
 
-def with_metadata(wanted: dict[str, Any]) -> Callable[[str], Condition]:
-    """The server has these metadata."""
-    def condition(kind: str) -> Condition:
-        if kind == "postgresql":
-            return and_(*(cast(servers.c.metadata, JSONB)[key].astext == str(value) for key, value in wanted.items()))
-        return and_(*(cast(func.json_extract(servers.c.metadata, "$." + json.dumps(key)), String) == str(value)
-                      for key, value in wanted.items()))
-
-    return condition
-
-
-def changed(since: str | None, before: str | None) -> Callable[[str], Condition]:
-    """The server changed in a span of time."""
-    moment = func.coalesce(servers.c.updated_at, servers.c.created_at)
-
-    def condition(_kind: str) -> Condition:
-        found = []
-        if since:
-            found.append(moment >= since)
-        if before:
-            found.append(moment <= before)
-        return and_(*found)
-
-    return condition
-
-
-def deleted(value: bool) -> Callable[[str], Condition]:
-    """The server is deleted, or is not."""
-    return lambda _kind: servers.c.deleted_at.is_not(None) if value else servers.c.deleted_at.is_(None)
+def _metadata(kind: str, key: str) -> Any:
+    """The value of a metadata key."""
+    if kind == "postgresql":
+        return cast(servers.c.metadata, JSONB)[key].astext
+    return cast(func.json_extract(servers.c.metadata, "$." + json.dumps(key)), String)

@@ -4,49 +4,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import cache
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 import orjson
-from sqlalchemy import (
-    BindParameter,
-    Connection,
-    Row,
-    RowMapping,
-    Update,
-    bindparam,
-    case,
-    delete,
-    insert,
-    select,
-    update,
-)
-from sqlalchemy.sql.dml import ReturningUpdate
+from sqlalchemy import Connection, Row, RowMapping, Update, bindparam, case, delete, insert, select, update
+from sqlalchemy.sql.expression import BindParameter
 
 from magnetar_core.actions import ACTIONS, ANY
 
-from .database import Database, added, added_row, now, written
+from .database import Database, added, added_row, now, returning, written
 from .store import Store
 from .tables import actions, server_mappings, servers
 
 Found = Row[Any]
 #: The task_state of a server that is to be deleted, and of one that its host builds.
 DELETING, SPAWNING = "deleting", "spawning"
-BY_ID = select(servers)
-_MAPPING = select(server_mappings.c.cell_id)
 #: Statements that are made once: making one takes longer than executing it.
 _ID: BindParameter[str] = bindparam("id")
 _AT: BindParameter[str] = bindparam("at")  # in updates, where no parameter may have a column's name
-_WHOLE = BY_ID.where(servers.c.id == _ID)
+_WHOLE = select(servers).where(servers.c.id == _ID)
 _LOCKED = _WHOLE.with_for_update()
 _ALIVE = _WHOLE.where(servers.c.deleted_at.is_(None))
-_MAPPED = _MAPPING.where(server_mappings.c.server_id == _ID)
+_MAPPED = select(server_mappings.c.cell_id).where(server_mappings.c.server_id == _ID)
 _NEW, _ASKED = insert(servers), insert(actions)
 _CHANGED = update(servers).where(servers.c.id == _AT)
 _PROGRESSED = _CHANGED.values(task_state=case((servers.c.task_state == DELETING, DELETING), else_=bindparam("task")))
 _IDS: BindParameter[Any] = bindparam("ids", expanding=True)
-_EACH = BY_ID.where(servers.c.id.in_(_IDS))
+_EACH = select(servers).where(servers.c.id.in_(_IDS))
 #: Events go with their actions.
 _FORGET_ACTIONS = delete(actions).where(actions.c.server_id.in_(_IDS)).returning(actions)
 _FORGET_SERVERS = delete(servers).where(servers.c.id.in_(_IDS)).returning(servers)
@@ -66,14 +51,15 @@ def text(document: Any) -> str:
     return orjson.dumps(document).decode()
 
 
-def find(store: Store, id: str) -> tuple[Database, Found] | None:
-    """The server, unless it is deleted, and its database; ``None`` when there is none. One query where it was found in
-    its cell before, else two."""
+def find(store: Store, id: str, *, deleted: bool = False) -> tuple[Database, Found] | None:
+    """The server (a deleted one only with *deleted*) and its database; ``None`` when there is none. One query where it
+    was found in its cell before, else two."""
     for database in places(store, id):
         with database.read() as connection:
-            row = connection.execute(_ALIVE, {"id": id}).one_or_none()
+            row = connection.execute(_WHOLE if deleted else _ALIVE, {"id": id}).one_or_none()
         if row is not None:
-            store.found(id, database)
+            if not deleted:
+                store.found(id, database)
             return database, row
     return None
 
@@ -99,7 +85,7 @@ def by_name(store: Store, project_id: str, name: str) -> list[tuple[Database, Fo
     found: dict[str, tuple[Database, Found]] = {}
     for _cell, database in store.databases():
         with database.read() as connection:
-            rows = connection.execute(BY_ID.where(
+            rows = connection.execute(select(servers).where(
                 servers.c.project_id == project_id, servers.c.name == name, servers.c.deleted_at.is_(None)).order_by(
                 servers.c.created_at, servers.c.id)).all()
         found.update((row.id, (database, row)) for row in rows)
@@ -155,7 +141,7 @@ def progress(connection: Connection, id: str, **values: Any) -> None:
 def progressed(connection: Connection, id: str, **values: Any) -> Found | None:
     """As ``progress``; returns the new row."""
     statement, parameters = _progress(id, values)
-    return connection.execute(_returning(statement), parameters).one_or_none()
+    return connection.execute(returning(statement), parameters).one_or_none()
 
 
 def _progress(id: str, values: Mapping[str, Any]) -> tuple[Update, dict[str, Any]]:
@@ -164,11 +150,6 @@ def _progress(id: str, values: Mapping[str, Any]) -> tuple[Update, dict[str, Any
         return _CHANGED, parameters
     parameters["task"] = parameters.pop("task_state")
     return _PROGRESSED, parameters
-
-
-@cache
-def _returning(statement: Update) -> ReturningUpdate[Any]:
-    return statement.returning(servers)
 
 
 def ask(connection: Connection, server: Found, key: str, request_id: str, user_id: str, project_id: str,

@@ -8,19 +8,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import RowMapping, Select, func, select
+from sqlalchemy import RowMapping, func, select
 
 from . import aggregates, conductors, hosts
 from .database import Database
-from .scatter_gather import scatter_gather
+from .migrations import ENDED
+from .scatter_gather import rows_of_cells, scatter_gather
 from .store import Store
 from .tables import host_states, migrations, servers
 
 COMPUTE, CONDUCTOR = "nova-compute", "nova-conductor"
 #: The zone of conductors.
 INTERNAL = "internal"
-#: Statuses of migrations that have ended.
-ENDED = ("completed", "confirmed", "reverted", "error", "cancelled", "failed", "done")
 
 
 @dataclass(frozen=True)
@@ -51,13 +50,8 @@ class Service:
     row: RowMapping | None = field(default=None, compare=False)
 
 
-def last_seen(store: Store, silence: float) -> dict[str, LastSeen | None]:
-    """By cell; ``None`` for a cell that does not answer in time. *silence*: seconds without a heartbeat after which a
-    service is down."""
-    return scatter_gather(store, lambda database: _last_seen(database, silence))
-
-
 def _last_seen(database: Database, silence: float) -> LastSeen:
+    """*silence*: seconds without a heartbeat after which a service is down."""
     with database.read() as connection:
         late = connection.execute(select(database.clock(-silence))).scalar_one() \
             if database.kind == "postgresql" else database.clock(-silence)
@@ -72,7 +66,7 @@ def every(store: Store, default_zone: str, silence: float) -> list[Service]:
     with store.api.read() as connection:
         rows = hosts.every(connection)
         zones = aggregates.zones(connection)
-    told = last_seen(store, silence)
+    told = scatter_gather(store, lambda database: _last_seen(database, silence))
     found = [_compute(row, zones.get(row["name"], default_zone), told.get(row["cell_id"])) for row in rows]
     found.sort(key=lambda service: service.number)
     for cell_id, cell in told.items():
@@ -100,7 +94,7 @@ def on_hosts(store: Store, names: Iterable[str]) -> dict[str, list[Any]]:
     question = select(servers.c.host, servers.c.id, servers.c.name, servers.c.task_state).where(
         servers.c.host.in_(wanted), servers.c.deleted_at.is_(None)).order_by(servers.c.created_at, servers.c.id)
     found: dict[str, list[Any]] = {name: [] for name in wanted}
-    for row in _rows(_over_cells(store, question)):
+    for row in _rows(rows_of_cells(store, question)):
         found[row.host].append(row)
     return found
 
@@ -110,7 +104,7 @@ def workloads(store: Store, names: Iterable[str]) -> dict[str, tuple[int, int]]:
     question = select(servers.c.host, func.count().label("all"), func.count(servers.c.task_state).label("busy")).where(
         servers.c.host.in_(list(names)), servers.c.deleted_at.is_(None)).group_by(servers.c.host)
     found: dict[str, tuple[int, int]] = {}
-    for row in _rows(_over_cells(store, question)):
+    for row in _rows(rows_of_cells(store, question)):
         count, busy = found.get(row.host, (0, 0))
         found[row.host] = count + row.all, busy + row.busy
     return found
@@ -120,19 +114,10 @@ def occupied(store: Store, names: Iterable[str]) -> set[str]:
     """Which of these hosts have servers. While a cell does not answer: all of them, to be safe."""
     wanted = list(names)
     question = select(servers.c.host).distinct().where(servers.c.host.in_(wanted), servers.c.deleted_at.is_(None))
-    answers = _over_cells(store, question)
+    answers = rows_of_cells(store, question)
     if None in answers:
         return set(wanted)
     return {row.host for row in _rows(answers)}
-
-
-def _over_cells(store: Store, question: Select[Any]) -> list[Sequence[Any] | None]:
-    """Rows of each cell; ``None`` for a cell that does not answer."""
-    def rows(database: Database) -> Sequence[Any]:
-        with database.read() as connection:
-            return connection.execute(question).all()
-
-    return list(scatter_gather(store, rows).values())
 
 
 def _rows(answers: Iterable[Sequence[Any] | None]) -> list[Any]:

@@ -86,10 +86,6 @@ class Store:
                         extra={"cell": moved[id].name})
         self._moved = set(moved)
 
-    def real(self, fresh: bool = False) -> Sequence[Cell]:
-        """The cells other than cell0."""
-        return [cell for cell in self.cells(fresh) if cell.id != CELL0]
-
     def cell(self, id: str) -> Database:
         """The database of a cell. Raises ``NotFound``."""
         opened = self._open.get(id)

@@ -9,20 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Column,
-    Float,
-    ForeignKey,
-    Index,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    Text,
-    UniqueConstraint,
-)
+from sqlalchemy import BigInteger, Boolean, Column, Float, Integer, MetaData, String, Table, Text
+from sqlalchemy.schema import ForeignKey, Index, UniqueConstraint
 
 API = MetaData()
 CELL = MetaData()
@@ -56,19 +44,12 @@ hosts = Table(
     Column("cell_id", UUID, ForeignKey("cells.id"), nullable=False), Column("endpoint", Text, nullable=False),
     Column("disabled", Boolean, nullable=False, default=False), Column("disabled_reason", NAME),
     Column("forced_down", Boolean, nullable=False, default=False),
-    Column("vcpus", Integer, nullable=False, default=0), Column("memory_mb", Integer, nullable=False, default=0),
-    Column("disk_gb", Integer, nullable=False, default=0),
+    # What there is, what is kept from servers, and what is claimed; what may be claimed, of these and the ratio: kept
+    # beside them so that a claim is one comparison.
+    *(Column(name + what, Integer, nullable=False, default=0)
+      for what in ("", "_reserved", "_used", "_limit") for name in ("vcpus", "memory_mb", "disk_gb")),
     Column("vcpus_ratio", Float), Column("memory_mb_ratio", Float), Column("disk_gb_ratio", Float),
-    Column("vcpus_reserved", Integer, nullable=False, default=0),
-    Column("memory_mb_reserved", Integer, nullable=False, default=0),
-    Column("disk_gb_reserved", Integer, nullable=False, default=0),
-    # What may be claimed, of total, ratio and reserved: kept beside them so that a claim is one comparison.
-    Column("vcpus_limit", Integer, nullable=False, default=0),
-    Column("memory_mb_limit", Integer, nullable=False, default=0),
-    Column("disk_gb_limit", Integer, nullable=False, default=0),
-    Column("vcpus_used", Integer, nullable=False, default=0),
-    Column("memory_mb_used", Integer, nullable=False, default=0),
-    Column("disk_gb_used", Integer, nullable=False, default=0), Column("servers", Integer, nullable=False, default=0),
+    Column("servers", Integer, nullable=False, default=0),
     Column("info", DOCUMENT, nullable=False, default="{}"),  # the agent's host resource
     *stamped())
 

@@ -11,6 +11,7 @@ from typing import Any
 from magnetar_core.errors import MagnetarError
 
 from .answer import Answer, Fault, fault_of
+from .quick import Way
 from .request import Request
 from .routing import Route, Router
 
@@ -19,12 +20,41 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Guarded(Route):
-    """*who* may come in: ``anyone``, ``token`` (who bears a valid token) or ``admin``."""
+    """*who* may come in: ``anyone``, ``token`` (who bears a valid token) or ``admin``. *status*: of the answer, where
+    the handler gives a document, or nothing."""
 
     who: str = "token"
+    status: int = 200
 
 
-class Routed:
+def route(where: str, handler: Callable[[Request], Any], status: int = 200, who: str = "token",
+          stream: bool = False) -> Guarded:
+    """A route; *where*: method and path, such as ``GET /images/{id}``."""
+    method, _space, path = where.partition(" ")
+    return Guarded(method=method, path=path, handler=handler, status=status, who=who, stream=stream)
+
+
+class Application:
+    """What is mounted below a prefix."""
+
+    def handle(self, request: Request) -> Answer:
+        """Answer; never raises."""
+        raise NotImplementedError
+
+    def streams(self, method: str, path: str) -> bool:
+        """Whether the content of this request is read by its handler, piece by piece."""
+        return False
+
+    def way(self, request: Request) -> Way:
+        """Where it is answered."""
+        return Way.THREAD
+
+    def refused(self, request: Request, fault: Fault) -> Answer:
+        """Its form of *fault*, also of one that comes before ``handle``."""
+        return Answer({"error": {"code": fault.status, "message": fault.message}}, fault.status, fault.headers)
+
+
+class Routed(Application):
     """*authenticate* sets ``request.context`` or raises ``Fault`` 401; *render* makes the service's form of a fault."""
 
     def __init__(self, routes: Iterable[Guarded], authenticate: Callable[[Request], None],
@@ -33,7 +63,6 @@ class Routed:
         self.authenticate, self.render = authenticate, render
 
     def handle(self, request: Request) -> Answer:
-        """Answer; never raises."""
         try:
             return self._answer(request)
         except Fault as fault:
@@ -48,8 +77,7 @@ class Routed:
                                                     "why."))
 
     def streams(self, method: str, path: str) -> bool:
-        """Whether the route at *path* reads its content itself."""
-        return any(route.stream for route, _params in self.router.find(path).get(method, ()))
+        return any(one.stream for one, _params in self.router.find(path).get(method, ()))
 
     def _answer(self, request: Request) -> Answer:
         if "%00" in request.path or "%00" in request.query_string:
@@ -61,17 +89,16 @@ class Routed:
         if not routes:
             raise Fault(405, f"{request.method} is not possible at {request.path}.",
                         {"Allow": ", ".join(sorted(found))})
-        route, request.params = routes[0]
-        request.extra["route"] = route.path
-        if route.who != "anyone":
+        asked, request.params = routes[0]
+        request.extra["route"] = asked.path
+        if asked.who != "anyone":
             self.authenticate(request)
-        if route.who == "admin" and not request.context.is_admin:
+        if asked.who == "admin" and not request.context.is_admin:
             raise Fault(403, "You are not authorized to perform the requested action: it needs the role admin.")
-        answer: Answer = route.handler(request)
-        return answer
+        answer = asked.handler(request)
+        return answer if isinstance(answer, Answer) else Answer(answer, asked.status)
 
-    def refused(self, _request: Request, fault: Fault) -> Answer:
-        """The service's form of *fault*."""
+    def refused(self, request: Request, fault: Fault) -> Answer:
         answer = self.render(fault)
         answer.headers.update(fault.headers)
         return answer

@@ -10,13 +10,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
 from .answer import Answer, Fault
+from .application import Application
 from .quick import Together, Way
-from .request import NO_HOST, Request
+from .request import Request
 
 log = logging.getLogger(__name__)
 access = logging.getLogger("magnetar.access")
@@ -28,16 +29,6 @@ STREAMS = 32
 Observe = Callable[[str, str, str, int, float], None]
 
 
-class Application(Protocol):
-    """What is mounted below a prefix."""
-
-    def handle(self, request: Request) -> Answer:
-        """Answer; never raises."""
-
-    def streams(self, method: str, path: str) -> bool:
-        """Whether the content of this request is read by its handler, piece by piece."""
-
-
 class Server:
     """Mounts by prefix, longest first. *trusted*: believe X-Forwarded-Proto and -Host; a proxy sets them. *observe* is
     told of each request: prefix, method, pattern of the route (empty for none), status, seconds."""
@@ -45,10 +36,6 @@ class Server:
     def __init__(self, mounts: Mapping[str, Application], threads: int = 16, trusted: bool = False,
                  lifespan: Callable[[bool], None] | None = None, observe: Observe | None = None) -> None:
         self.mounts = sorted(mounts.items(), key=lambda mount: -len(mount[0]))
-        #: Applications that know of quick requests say so by their method ``way``.
-        self.ways = {prefix: getattr(application, "way", _thread) for prefix, application in mounts.items()}
-        #: Their own form of a fault that comes before ``handle``, by their method ``refused``.
-        self.refusals = {prefix: getattr(application, "refused", _refused) for prefix, application in mounts.items()}
         self.threads = ThreadPoolExecutor(threads, thread_name_prefix="api")
         # Of their own, so that slow uploads and downloads keep nobody else waiting.
         self.streams = ThreadPoolExecutor(STREAMS, thread_name_prefix="stream")
@@ -89,13 +76,13 @@ class Server:
                 request._chunks = _incoming(receive, loop)  # noqa: SLF001 - the other half of Request
             elif "content-length" in headers or "transfer-encoding" in headers:
                 request.content = await _body(receive, headers)
-            way = self.ways[prefix](request)
+            way = application.way(request)
             if way is Way.THREAD:
                 answer = await loop.run_in_executor(threads, application.handle, request)
             else:
                 answer = await self.quick.answer(way, application.handle, request)
         except Fault as fault:  # the body is too large
-            answer = self.refusals[prefix](request, fault)
+            answer = application.refused(request, fault)
         await self._send(answer, request, send, loop)
         if self.observe:
             self.observe(prefix, request.method, request.extra.get("route", ""), answer.status,
@@ -114,7 +101,7 @@ class Server:
         raise LookupError("something must be mounted at the empty prefix")
 
     def _root(self, scope: dict[str, Any], headers: Mapping[str, str]) -> str:
-        scheme, host = scope["scheme"], headers.get("host", NO_HOST)
+        scheme, host = scope["scheme"], headers.get("host", "localhost")
         if self.trusted:
             scheme = headers.get("x-forwarded-proto", scheme)
             host = headers.get("x-forwarded-host", host)
@@ -135,14 +122,6 @@ class Server:
             return
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await _pieces(body, send, loop, self.streams)
-
-
-def _thread(_request: Request) -> Way:
-    return Way.THREAD
-
-
-def _refused(_request: Request, fault: Fault) -> Answer:
-    return Answer({"error": {"code": fault.status, "message": fault.message}}, fault.status)
 
 
 async def _pieces(body: Iterable[bytes], send: Any, loop: asyncio.AbstractEventLoop,

@@ -92,8 +92,7 @@ class Together:
         del self._waits[alike]
         return handle(request)
 
-    async def _turn(self, turnstile: Turnstile, alike: Alike, first: Asked, handle: Handle,
-                    request: Request) -> Answer:
+    async def _turn(self, turnstile: Turnstile, alike: Alike, first: Asked, handle: Handle, request: Request) -> Answer:
         if before := self._begun.get(alike):  # while it takes its time, more of the kind may come
             await asyncio.wait((before,), timeout=PATIENCE)
         async with turnstile.passed():

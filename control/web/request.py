@@ -6,14 +6,11 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlencode
 
 import orjson
 
 from .answer import Fault
-
-#: What a client that names no host is told.
-NO_HOST = "localhost"
 
 
 class Request:
@@ -42,6 +39,15 @@ class Request:
         if self._query is None:
             self._query = parse_qsl(self.query_string, keep_blank_values=True) if self.query_string else []
         return self._query
+
+    def named(self, *more: Any) -> tuple[Any, ...]:
+        """Who asks, what the path names, and *more*: what most functions of services take."""
+        return self.context, *self.params.values(), *more
+
+    def next_page(self, last: str) -> list[dict[str, str]]:
+        """The link to the page after the one that ends with the id *last*."""
+        query = [(name, value) for name, value in self.query if name not in ("marker", "offset")]
+        return [{"rel": "next", "href": f"{self.base}{self.path}?{urlencode([*query, ('marker', last)])}"}]
 
     def json(self) -> Any:
         """The content as JSON. Raises ``Fault`` 400 that says where it is wrong, 415 for another media type."""

@@ -54,6 +54,7 @@ hosts:
       hypervisor_version: 7.2.22
       libvirt_version: 9.0.0
       agent_version: 0.1.0
+      architecture: x86_64
       virt_types:
         - kvm
         - qemu

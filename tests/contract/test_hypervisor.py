@@ -25,7 +25,7 @@ def test_host(place: Place) -> None:
     assert place.hypervisor.connected()
     facts = place.hypervisor.host()
     assert {"id", "name", "hypervisor_type", "hypervisor_version", "libvirt_version", "cpu_model", "vcpus", "memory_mb",
-            "virt_types", "kvm"} <= set(facts)
+            "architecture", "virt_types", "kvm"} <= set(facts)
     assert facts["vcpus"] > 0 and facts["memory_mb"] > 0 and "qemu" in facts["virt_types"]
     kvm = place.hypervisor.kvm()
     assert set(kvm) == {"usable", "reason", "checked_at"} and kvm["checked_at"]

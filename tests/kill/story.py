@@ -96,7 +96,7 @@ def calm(world: World) -> None:
         time.sleep(0.1)
     print(f"calm after {time.monotonic() - began:.1f} s")
     time.sleep(2.5)  # guests that changed by themselves are followed
-    found = audit.run(world.parts.store, world.parts.agents, world.parts.services())
+    found, _state = audit.run_with_state(world.parts.store, world.parts.agents, world.parts.services())
     assert found == [], "\n".join(one.text for one in found)
 
 

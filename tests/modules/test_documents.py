@@ -25,6 +25,8 @@ from magnetar_core.options import CONNECTION
 from .conftest import ROOT, Running, specification
 from .sshd import Sshd
 
+pytestmark = pytest.mark.slow
+
 BIN = Path(sys.executable).parent
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIO0VvMS9bZk0jSAlPS4gCcVmXkGQhWeS3VUN0Zz5bBNJ me@example\n"
 OTHER_KEY = KEY.replace("5BBNJ me", "5BBNK new")

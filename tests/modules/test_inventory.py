@@ -27,6 +27,8 @@ from magnetar_agent.networks import Lease
 from .conftest import ROOT, Running
 from .sshd import Sshd
 
+pytestmark = pytest.mark.slow
+
 BIN = Path(sys.executable).parent
 
 

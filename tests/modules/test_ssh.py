@@ -22,6 +22,8 @@ from tests.contract.place import eventually
 from .conftest import ROOT
 from .sshd import Sshd, children_of, keygen
 
+pytestmark = pytest.mark.slow
+
 ELSEWHERE = {**os.environ, "PYTHONPATH": str(ROOT / ".cache")}
 
 

@@ -4,20 +4,16 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import Any
 
+from magnetar_control.services import Document
 from magnetar_control.services.identity import Embedded
 from magnetar_control.services.identity.resources import RESOURCES
 from magnetar_control.services.identity.role_assignments import RoleAssignments
 from magnetar_control.services.identity.store import IdentityStore
 from magnetar_control.web import Answer, Fault, Request
-from magnetar_control.web.application import Guarded, Routed, unknown
+from magnetar_control.web.application import Application, Routed, route, unknown
 
-from .groups import GroupRoutes
-from .resources import IdentityRoutes
-from .role_assignments import RoleAssignmentRoutes
-from .tokens import TokenRoutes
-from .users import UserRoutes
+from . import resources, role_assignments, tokens, users
 
 #: The version of the Identity API whose documents these are.
 VERSION = "v3.14"
@@ -25,22 +21,19 @@ VERSION = "v3.14"
 
 def application(service: Embedded) -> Routed:
     """What is mounted at ``/identity``."""
-    tokens = service.tokens
-    routes = [
-        Guarded(method="GET", path="/", handler=versions, who="anyone"),
-        Guarded(method="GET", path="/v3", handler=version, who="anyone"),
-        *TokenRoutes(service).routes(), *RoleAssignmentRoutes(RoleAssignments(tokens)).routes(),
-        *UserRoutes(tokens).routes(), *GroupRoutes(tokens).routes(),
-        *(route for resource in RESOURCES for route in IdentityRoutes(IdentityStore(resource, tokens)).routes()),
-    ]
-
     def authenticate(request: Request) -> None:
-        token = tokens.find(request.headers.get("x-auth-token", ""))
+        token = service.tokens.find(request.headers.get("x-auth-token", ""))
         if token is None:
             raise unknown(request.base)
         request.context, request.extra["token"] = token.context, token
 
-    return Routed(routes, authenticate, rendered)
+    return Routed([
+        route("GET /", versions, who="anyone"),
+        route("GET /v3", lambda request: {"version": _document(request)}, who="anyone"),
+        *tokens.TokenRoutes(service).routes(), *role_assignments.routes(RoleAssignments(service.tokens)),
+        *users.routes(service.tokens), *resources.members(service.tokens),
+        *(one for resource in RESOURCES for one in resources.routes(IdentityStore(resource, service.tokens))),
+    ], authenticate, rendered)
 
 
 def rendered(fault: Fault) -> Answer:
@@ -50,7 +43,7 @@ def rendered(fault: Fault) -> Answer:
                   fault.status, headers)
 
 
-def _document(request: Request) -> dict[str, Any]:
+def _document(request: Request) -> Document:
     return {"id": VERSION, "status": "stable", "updated": "2020-04-07T00:00:00Z",
             "links": [{"rel": "self", "href": f"{request.base}/v3/"}],
             "media-types": [{"base": "application/json", "type": "application/vnd.openstack.identity-v3+json"}]}
@@ -61,6 +54,13 @@ def versions(request: Request) -> Answer:
     return Answer({"versions": {"values": [_document(request)]}}, 300, {"Location": f"{request.base}/v3/"})
 
 
-def version(request: Request) -> Answer:
-    """The version."""
-    return Answer({"version": _document(request)})
+class Elsewhere(Application):
+    """The application in place of the embedded identity service, where a Keystone is used: whoever asks it is told
+    where Keystone is."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def handle(self, request: Request) -> Answer:
+        """404, in Keystone's form."""
+        return rendered(Fault(404, f"This cloud has no identity service of its own; ask Keystone at {self.url}."))

@@ -1,106 +1,93 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Routes that give and take roles, on projects, domains and the system, to users and groups; and the list of all."""
+"""Routes that give and take roles, on projects, domains and the system, to users and groups; and the list of all. For
+administrators only."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import product
 
+from magnetar_control.services import Document
 from magnetar_control.services.identity.assignments import ALL
+from magnetar_control.services.identity.resources import Row
 from magnetar_control.services.identity.role_assignments import ACTORS, RoleAssignments
-from magnetar_control.web import Answer, Request
-from magnetar_control.web.application import Guarded
+from magnetar_control.web import Request
+from magnetar_control.web.application import Guarded, route
 from magnetar_core.errors import InvalidRequest
 
-from . import views
-from .query import is_on
+from .views import is_on, listed, resource, resources
 
 #: Query parameter to the column that it is about.
 FILTERS = {"user.id": ("actor", "user"), "group.id": ("actor", "group"), "scope.project.id": ("target", "project"),
            "scope.domain.id": ("target", "domain"), "scope.system": ("target", "system")}
+#: On what roles are given, and where that is in the path.
+TARGETS = {"project": "projects/{target}", "domain": "domains/{target}", "system": "system"}
 
 
-class RoleAssignmentRoutes:
-    """The routes; for administrators only."""
+def routes(roles: RoleAssignments) -> list[Guarded]:
+    """All of them."""
+    def given(request: Request, **where: str) -> Document:
+        return resources(request, "roles", roles.roles(**_named(request, where)))
 
-    def __init__(self, assignments: RoleAssignments) -> None:
-        self.assignments = assignments
+    def done(request: Request, do: Callable[..., None], **where: str) -> None:
+        do(**_named(request, where))
 
-    def routes(self) -> list[Guarded]:
-        """All of them."""
-        implied = "/v3/roles/{prior}/implies"
-        found = [Guarded(method="GET", path="/v3/role_assignments", handler=self.list, who="admin"),
-                 Guarded(method="GET", path="/v3/role_inferences", handler=self.inferences, who="admin"),
-                 Guarded(method="GET", path=implied, handler=self.implied, who="admin"),
-                 Guarded(method="PUT", path=implied + "/{implied}", handler=self.imply, who="admin"),
-                 Guarded(method="DELETE", path=implied + "/{implied}", handler=self.remove_implied, who="admin")]
-        for target, where in (("project", "/v3/projects/{target}"), ("domain", "/v3/domains/{target}"),
-                              ("system", "/v3/system")):
-            for actor in ACTORS:
-                path = f"{where}/{actor}s/{{actor}}/roles"
-                for method, end, handler in (("GET", "", self.roles), ("GET", "/{role}", self.show),
-                                             ("PUT", "/{role}", self.give), ("DELETE", "/{role}", self.take)):
-                    found.append(Guarded(method=method, path=path + end, who="admin",
-                                         handler=partial(handler, target=target, actor=actor)))
-        return found
+    def imply(request: Request) -> Document:
+        prior, implied = roles.imply(request.params["prior"], request.params["implied"])
+        return {"role_inference": {"prior_role": _role(request, prior), "implies": _role(request, implied)}}
 
-    def roles(self, request: Request, target: str, actor: str) -> Answer:
-        """The roles that are assigned themselves."""
-        return views.resources(request, "roles", self.assignments.roles(**_named(request, target, actor)))
-
-    def show(self, request: Request, target: str, actor: str) -> Answer:
-        """204 when the role is assigned, else 404."""
-        self.assignments.check_given(**_named(request, target, actor))
-        return Answer(status=204)
-
-    def give(self, request: Request, target: str, actor: str) -> Answer:
-        """Assign it; nothing when it is."""
-        self.assignments.give(**_named(request, target, actor))
-        return Answer(status=204)
-
-    def take(self, request: Request, target: str, actor: str) -> Answer:
-        """Take it away; 404 when it is not assigned."""
-        self.assignments.take(**_named(request, target, actor))
-        return Answer(status=204)
-
-    def list(self, request: Request) -> Answer:
-        """Assignments under the filters; ``effective`` ones have groups and implied roles spread out."""
-        query, effective = dict(request.query), is_on(request, "effective")
-        if effective and "group.id" in query:
-            raise InvalidRequest("effective and group.id exclude each other: effective assignments are those of users.")
-        equal = {"role_id": query["role.id"]} if "role.id" in query else {}
-        for name, (column, kind) in FILTERS.items():
-            if name in query:
-                equal |= {column: kind, f"{column}_id": ALL if kind == "system" else query[name]}
-        rows, names = self.assignments.list(equal, effective, is_on(request, "include_names"))
-        return views.listed("role_assignments", (views.assignment(request, row, names) for row in rows),
-                            f"{request.base}/v3/role_assignments")
-
-    def inferences(self, request: Request) -> Answer:
-        """All implications."""
-        return Answer({"role_inferences": [
-            {"prior_role": views.role(request, prior), "implies": [views.role(request, one) for one in implied]}
-            for prior, implied in self.assignments.inferences()]})
-
-    def implied(self, request: Request) -> Answer:
-        """What one role implies itself."""
-        prior, rows = self.assignments.implied(request.params["prior"])
-        return Answer({"role_inference": {"prior_role": views.role(request, prior),
-                                          "implies": [views.role(request, row) for row in rows]}})
-
-    def imply(self, request: Request) -> Answer:
-        """Let a role imply another."""
-        prior, implied = self.assignments.imply(request.params["prior"], request.params["implied"])
-        return Answer({"role_inference": {"prior_role": views.role(request, prior),
-                                          "implies": views.role(request, implied)}}, 201)
-
-    def remove_implied(self, request: Request) -> Answer:
-        """Let it imply the other no more."""
-        self.assignments.remove_implied(request.params["prior"], request.params["implied"])
-        return Answer(status=204)
+    implies = "/v3/roles/{prior}/implies"
+    found = [
+        route("GET /v3/role_assignments", lambda request: assigned(request, roles), who="admin"),
+        route("GET /v3/role_inferences", lambda request: {"role_inferences": [
+            _inference(request, *one) for one in roles.inferences()]}, who="admin"),
+        route(f"GET {implies}", lambda request: {"role_inference": _inference(
+            request, *roles.implied(request.params["prior"]))}, who="admin"),
+        route(f"PUT {implies}/{{implied}}", imply, 201, "admin"),
+        route(f"DELETE {implies}/{{implied}}", lambda request: roles.remove_implied(
+            request.params["prior"], request.params["implied"]), 204, "admin")]
+    for target, actor in product(TARGETS, ACTORS):
+        path = f"/v3/{TARGETS[target]}/{actor}s/{{actor}}/roles"
+        found.append(route(f"GET {path}", partial(given, target=target, actor=actor), who="admin"))
+        for method, do in (("GET", roles.check_given), ("PUT", roles.give), ("DELETE", roles.take)):
+            found.append(route(f"{method} {path}/{{role}}", partial(done, do=do, target=target, actor=actor), 204,
+                               "admin"))
+    return found
 
 
-def _named(request: Request, target: str, actor: str) -> dict[str, str]:
+def _named(request: Request, where: Mapping[str, str]) -> dict[str, str]:
     """The assignment that the URL names."""
-    params = request.params
-    ids = {"target_id": "target", "actor_id": "actor", "role_id": "role"}
-    return {"target": target, "actor": actor, **{id: params[name] for id, name in ids.items() if name in params}}
+    return {**where, **{f"{name}_id": id for name, id in request.params.items()}}
+
+
+def assigned(request: Request, roles: RoleAssignments) -> Document:
+    """Assignments under the filters; ``effective`` ones have groups and implied roles spread out."""
+    query, effective = dict(request.query), is_on(request, "effective")
+    if effective and "group.id" in query:
+        raise InvalidRequest("effective and group.id exclude each other: effective assignments are those of users.")
+    equal = {"role_id": query["role.id"]} if "role.id" in query else {}
+    for name, (column, kind) in FILTERS.items():
+        if name in query:
+            equal |= {column: kind, f"{column}_id": ALL if kind == "system" else query[name]}
+    rows, names = roles.list(equal, effective, is_on(request, "include_names"))
+
+    def named(id: str) -> Document:
+        return {"id": id, **names.get(id, {})}
+
+    def shown(row: Row) -> Document:
+        target, actor = row["target"], f"{row['actor']}s/{row['actor_id']}"
+        where = "system" if target == "system" else f"{target}s/{row['target_id']}"
+        return {"role": named(row["role_id"]), row["actor"]: named(row["actor_id"]),
+                "scope": {target: {"all": True} if target == "system" else named(row["target_id"])},
+                "links": {"assignment": f"{request.base}/v3/{where}/{actor}/roles/{row['role_id']}"}}
+
+    return listed(request, "role_assignments", map(shown, rows))
+
+
+def _role(request: Request, row: Row) -> Document:
+    return resource(request, "roles", {"id": row["id"], "name": row["name"]})
+
+
+def _inference(request: Request, prior: Row, implied: Sequence[Row]) -> Document:
+    return {"prior_role": _role(request, prior), "implies": [_role(request, row) for row in implied]}

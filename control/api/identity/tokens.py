@@ -3,17 +3,18 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from magnetar_control.services import Document
 from magnetar_control.services.identity import Embedded, users
 from magnetar_control.services.identity.login import Login
-from magnetar_control.services.identity.resources import DOMAINS, PROJECTS, IdentityResource
+from magnetar_control.services.identity.resources import DOMAINS, PROJECTS, IdentityResource, Row
 from magnetar_control.services.identity.tokens import Token
 from magnetar_control.web import Answer, Request
-from magnetar_control.web.application import Guarded
+from magnetar_control.web.application import Guarded, route
 from magnetar_core.errors import InvalidRequest, NotFound
 
-from . import views
-from .query import filters
+from .views import filters, listed, resources
 
 
 class TokenRoutes:
@@ -24,15 +25,16 @@ class TokenRoutes:
 
     def routes(self) -> list[Guarded]:
         """All of them."""
-        tokens = "/v3/auth/tokens"
         return [
-            Guarded(method="POST", path=tokens, handler=self.create, who="anyone"),
-            Guarded(method="GET", path=tokens, handler=self.show),
-            Guarded(method="DELETE", path=tokens, handler=self.revoke),
-            Guarded(method="GET", path="/v3/auth/catalog", handler=self.catalog),
-            Guarded(method="GET", path="/v3/auth/projects", handler=lambda request: self.targets(request, PROJECTS)),
-            Guarded(method="GET", path="/v3/auth/domains", handler=lambda request: self.targets(request, DOMAINS)),
-            Guarded(method="GET", path="/v3/auth/system", handler=self.system),
+            route("POST /v3/auth/tokens", self.create, who="anyone"),
+            route("GET /v3/auth/tokens", lambda request: self._answer(request, *self._subject(request))),
+            route("DELETE /v3/auth/tokens", lambda request: self.tokens.revoke(self._subject(request)[1]), 204),
+            route("GET /v3/auth/catalog", lambda request: listed(request, "catalog", self.service.catalog(
+                request.context.project_id, request.root))),
+            route("GET /v3/auth/projects", lambda request: self.targets(request, PROJECTS)),
+            route("GET /v3/auth/domains", lambda request: self.targets(request, DOMAINS)),
+            route("GET /v3/auth/system", lambda request: listed(request, "system", [{"all": True}] if (
+                users.has_system_role(self.tokens, request.context.user_id)) else [])),
         ]
 
     def create(self, request: Request) -> Answer:
@@ -42,31 +44,13 @@ class TokenRoutes:
         token, found = self.tokens.create(claims)
         return self._answer(request, token, found, 201)
 
-    def show(self, request: Request) -> Answer:
-        """The token in X-Subject-Token: one's own, or any for admins and services; 404 when it is worth nothing."""
-        return self._answer(request, *self._subject(request))
-
-    def revoke(self, request: Request) -> Answer:
-        """Give the token in X-Subject-Token back, before its time."""
-        self.tokens.revoke(self._subject(request)[1])
-        return Answer(status=204)
-
-    def catalog(self, request: Request) -> Answer:
-        """The catalogue for the token that asks."""
-        return views.listed("catalog", self._catalog(request, request.context.project_id),
-                            f"{request.base}/v3/auth/catalog")
-
-    def targets(self, request: Request, resource: IdentityResource) -> Answer:
+    def targets(self, request: Request, resource: IdentityResource) -> Document:
         """Projects or domains for which the user may have a token."""
         found = users.targets(self.tokens, request.context.user_id, resource, filters(request, resource))
-        return views.resources(request, resource.plural, found)
-
-    def system(self, request: Request) -> Answer:
-        """Whether the user has a role on the system."""
-        has = users.has_system_role(self.tokens, request.context.user_id)
-        return views.listed("system", [{"all": True}] if has else [], f"{request.base}/v3/auth/system")
+        return resources(request, resource.plural, found)
 
     def _subject(self, request: Request) -> tuple[str, Token]:
+        """The token in X-Subject-Token: one's own, or any for admins and services; 404 when it is worth nothing."""
         token = request.headers.get("x-subject-token", "")
         if not token:
             raise InvalidRequest("The header X-Subject-Token is missing; it names the token that is meant.")
@@ -78,10 +62,35 @@ class TokenRoutes:
         return token, found
 
     def _answer(self, request: Request, token: str, found: Token, status: int = 200) -> Answer:
-        shown = views.token(found)
+        shown = document(found)
         if found.claims.scope and not any(name == "nocatalog" for name, _value in request.query):
-            shown["catalog"] = self._catalog(request, found.context.project_id)
+            shown["catalog"] = self.service.catalog(found.context.project_id, request.root)
         return Answer({"token": shown}, status, {"X-Subject-Token": token, "Vary": "X-Auth-Token"})
 
-    def _catalog(self, request: Request, project_id: str | None) -> list[Document]:
-        return self.service.catalog(project_id, request.root)
+
+def document(found: Token) -> Document:
+    """A token as Keystone shows it, without the catalogue."""
+    claims, target = found.claims, found.target
+    shown: Document = {
+        "methods": list(claims.methods), "expires_at": _time(claims.expires), "issued_at": _time(claims.issued),
+        "audit_ids": [claims.id, *claims.ancestors[:1]],
+        "user": {**_with_domain(found.user), "password_expires_at": None}}
+    if target is not None:
+        shown["roles"] = list(found.roles)
+    if claims.scope == "project" and target:
+        shown |= {"is_domain": False, "project": _with_domain(target)}
+    elif claims.scope == "domain" and target:
+        shown["domain"] = {"id": target["id"], "name": target["name"]}
+    elif claims.scope == "system":
+        shown["system"] = {"all": True}
+    if found.credential:
+        shown["application_credential"] = found.credential
+    return shown
+
+
+def _with_domain(row: Row) -> Document:
+    return {"id": row["id"], "name": row["name"], "domain": {"id": row["domain_id"], "name": row["domain_name"]}}
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

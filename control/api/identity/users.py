@@ -1,85 +1,66 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What belongs to a user: projects, password, groups, application credentials."""
+"""What belongs to a user, below ``/v3/users/{user}``: projects, password, groups, application credentials. Users reach
+their own only."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+from magnetar_control.services import Document
 from magnetar_control.services.identity import application_credentials, users
 from magnetar_control.services.identity.resources import GROUPS, PROJECTS
 from magnetar_control.services.identity.tokens import Tokens
-from magnetar_control.web import Answer, Request
-from magnetar_control.web.application import Guarded
+from magnetar_control.web import Request
+from magnetar_control.web.application import Guarded, route
 from magnetar_core.errors import InvalidRequest, NotFound
 
-from . import views
-from .query import body, filters
+from .views import body, filters, listed, resource, resources
 
 
-class UserRoutes:
-    """The routes below ``/v3/users/{user}``. Users reach their own only."""
+def routes(tokens: Tokens) -> list[Guarded]:
+    """All of them."""
+    def projects(request: Request, user: str) -> Document:
+        found = users.targets(tokens, user, PROJECTS, filters(request, PROJECTS), check=True)
+        return resources(request, "projects", found)
 
-    def __init__(self, tokens: Tokens) -> None:
-        self.tokens = tokens
-
-    def routes(self) -> list[Guarded]:
-        """All of them."""
-        own = "/v3/users/{user}"
-        credentials = f"{own}/application_credentials"
-        return [
-            Guarded(method="GET", path=f"{own}/projects", handler=self._own(self.projects)),
-            Guarded(method="POST", path=f"{own}/password", handler=self._own(self.password)),
-            Guarded(method="GET", path=f"{own}/groups", handler=self._own(self.groups)),
-            Guarded(method="GET", path=credentials, handler=self._own(self.credentials)),
-            Guarded(method="POST", path=credentials, handler=self._own(self.create_credential)),
-            Guarded(method="GET", path=credentials + "/{id}", handler=self._own(self.credential)),
-            Guarded(method="DELETE", path=credentials + "/{id}", handler=self._own(self.delete_credential)),
-        ]
-
-    def _own(self, handler: Callable[[Request, str], Answer]) -> Callable[[Request], Answer]:
-        def guarded(request: Request) -> Answer:
-            user_id = request.params["user"]
-            if user_id != request.context.user_id and not request.context.is_admin:
-                raise NotFound(f"Could not find user: {user_id}.")
-            return handler(request, user_id)
-
-        return guarded
-
-    def projects(self, request: Request, user_id: str) -> Answer:
-        """Projects on which the user has a role."""
-        found = users.targets(self.tokens, user_id, PROJECTS, filters(request, PROJECTS), check=True)
-        return views.resources(request, "projects", found)
-
-    def password(self, request: Request, user_id: str) -> Answer:
-        """Change it, knowing the old one."""
+    def password(request: Request, user: str) -> None:
         given = body(request, "user")
         if not isinstance(given.get("original_password"), str):
             raise InvalidRequest('The body must be {"user": {"original_password": text, "password": text}}.')
-        users.change_password(self.tokens, user_id, given["original_password"], given.get("password"))
-        return Answer(status=204)
+        users.change_password(tokens, user, given["original_password"], given.get("password"))
 
-    def groups(self, request: Request, user_id: str) -> Answer:
-        """Groups of which the user is a member."""
-        return views.resources(request, "groups", users.groups(self.tokens, user_id, filters(request, GROUPS)))
+    def credentials(request: Request, user: str) -> Document:
+        found = application_credentials.list_all(tokens, user, dict(request.query).get("name"))
+        return listed(request, "application_credentials", (_credential(request, one) for one in found))
 
-    def credentials(self, request: Request, user_id: str) -> Answer:
-        """Application credentials of the user."""
-        found = application_credentials.list_all(self.tokens, user_id, dict(request.query).get("name"))
-        return views.listed("application_credentials", (views.credential(request, one) for one in found),
-                            request.base + request.path)
-
-    def credential(self, request: Request, user_id: str) -> Answer:
-        """One of them."""
-        found = application_credentials.show(self.tokens, user_id, request.params["id"])
-        return Answer({"application_credential": views.credential(request, found)})
-
-    def create_credential(self, request: Request, user_id: str) -> Answer:
-        """A new one."""
-        made = application_credentials.create(self.tokens, request.extra["token"], user_id,
+    def create(request: Request, user: str) -> Document:
+        made = application_credentials.create(tokens, request.extra["token"], user,
                                               body(request, "application_credential"))
-        return Answer({"application_credential": views.credential(request, made)}, 201)
+        return {"application_credential": _credential(request, made)}
 
-    def delete_credential(self, request: Request, user_id: str) -> Answer:
-        """Remove it; its tokens end."""
-        application_credentials.remove(self.tokens, request.extra["token"], user_id, request.params["id"])
-        return Answer(status=204)
+    own, every = "/v3/users/{user}", "/v3/users/{user}/application_credentials"
+    return [
+        route(f"GET {own}/projects", _own(projects)), route(f"POST {own}/password", _own(password), 204),
+        route(f"GET {own}/groups", _own(lambda request, user: resources(
+            request, "groups", users.groups(tokens, user, filters(request, GROUPS))))),
+        route(f"GET {every}", _own(credentials)), route(f"POST {every}", _own(create), 201),
+        route(f"GET {every}/{{id}}", _own(lambda request, user: {"application_credential": _credential(
+            request, application_credentials.show(tokens, user, request.params["id"]))})),
+        route(f"DELETE {every}/{{id}}", _own(lambda request, user: application_credentials.remove(
+            tokens, request.extra["token"], user, request.params["id"])), 204),
+    ]
+
+
+def _own(handler: Callable[[Request, str], Any]) -> Callable[[Request], Any]:
+    def guarded(request: Request) -> Any:
+        user_id = request.params["user"]
+        if user_id != request.context.user_id and not request.context.is_admin:
+            raise NotFound(f"Could not find user: {user_id}.")
+        return handler(request, user_id)
+
+    return guarded
+
+
+def _credential(request: Request, found: Document) -> Document:
+    return resource(request, f"users/{found['user_id']}/application_credentials", found)

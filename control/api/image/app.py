@@ -1,45 +1,73 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The routes of image v2: versions, images, content, tags, actions, schemas."""
+"""The routes of image v2: versions, images, members, JSON schemas."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from http import HTTPStatus
 
+from magnetar_control.services import Document
 from magnetar_control.services.image import Embedded
+from magnetar_control.services.image.fields import LONGEST, READ_ONLY, VISIBILITIES
+from magnetar_control.services.image.formats import BOOT, DISKS
 from magnetar_control.web import Answer, Fault, Request
-from magnetar_control.web.application import Guarded, Routed
+from magnetar_control.web.application import Routed, route
+from magnetar_core.errors import NotFound
 
-from . import members, schemas
+from . import members
 from .images import METHODS, ImageRoutes
 
 #: The minor versions that are told; the newest is the current one.
 VERSIONS = tuple(f"v2.{minor}" for minor in range(9, -1, -1) if minor != 8)
 
+TEXT: Document = {"type": ["null", "string"], "maxLength": 255}
+NUMBER: Document = {"type": "integer", "minimum": 0}
+TIME: Document = {"type": "string"}
+FLAG: Document = {"type": "boolean"}
+STATES = ("queued", "saving", "uploading", "active", "killed", "deactivated")
+
+IMAGE: Document = {
+    "name": "image",
+    "properties": {
+        "id": {"type": "string", "description": "A UUID."}, "name": TEXT, "owner": TEXT,
+        "status": {"type": "string", "enum": list(STATES)},
+        "visibility": {"type": "string", "enum": list(VISIBILITIES)},
+        "disk_format": {"type": ["null", "string"], "enum": [None, *DISKS, *BOOT]},
+        "container_format": {"type": ["null", "string"], "enum": [None, "bare", *BOOT]},
+        "min_disk": NUMBER, "min_ram": NUMBER, "protected": FLAG, "os_hidden": FLAG,
+        "size": {"type": ["null", "integer"]},
+        "virtual_size": {"type": ["null", "integer"]}, "checksum": TEXT, "os_hash_algo": TEXT, "os_hash_value": TEXT,
+        "tags": {"type": "array", "items": {"type": "string", "maxLength": 255}},
+        "created_at": TIME, "updated_at": TIME, "self": TIME, "file": TIME, "schema": TIME},
+    "additionalProperties": {"type": "string", "maxLength": LONGEST},
+    "links": [{"rel": "self", "href": "{self}"}, {"rel": "enclosure", "href": "{file}"},
+              {"rel": "describedby", "href": "{schema}"}]}
+for _name in READ_ONLY & set(IMAGE["properties"]):
+    IMAGE["properties"][_name] = {**IMAGE["properties"][_name], "readOnly": True}
+
+MEMBER: Document = {
+    "name": "member",
+    "properties": {"image_id": TIME, "member_id": TIME, "created_at": TIME, "updated_at": TIME, "schema": TIME,
+                   "status": {"type": "string", "enum": ["pending", "accepted", "rejected"]}}}
+
+
+def _many(name: str, item: Document) -> Document:
+    own = {name: {"type": "array", "items": item}, "schema": TIME, "first": TIME, "next": TIME}
+    return {"name": name, "properties": own,
+            "links": [{"rel": "first", "href": "{first}"}, {"rel": "next", "href": "{next}"}]}
+
+
+SCHEMAS = {"image": IMAGE, "images": _many("images", IMAGE), "member": MEMBER, "members": _many("members", MEMBER)}
+
 
 def application(service: Embedded, authenticate: Callable[[Request], None]) -> Routed:
     """What is mounted at ``/image``. *authenticate* sets ``request.context`` or raises ``Fault`` 401."""
-    one = "/v2/images/{id}"
-    images = ImageRoutes(service)
     return Routed([
-        Guarded(method="GET", path="/", handler=versions, who="anyone"),
-        Guarded(method="GET", path="/versions", handler=versions, who="anyone"),
-        Guarded(method="GET", path="/v2/schemas/{name}", handler=schemas.show),
-        Guarded(method="GET", path="/v2/images", handler=images.list),
-        Guarded(method="POST", path="/v2/images", handler=images.create),
-        Guarded(method="GET", path=one, handler=images.show),
-        Guarded(method="PATCH", path=one, handler=images.update),
-        Guarded(method="DELETE", path=one, handler=images.delete),
-        Guarded(method="PUT", path=f"{one}/file", handler=images.upload, stream=True),
-        Guarded(method="GET", path=f"{one}/file", handler=images.download),
-        Guarded(method="GET", path="/v2/info/import", handler=methods),
-        Guarded(method="PUT", path=f"{one}/stage", handler=images.stage, stream=True),
-        Guarded(method="POST", path=f"{one}/import", handler=images.bring),
-        Guarded(method="PUT", path=f"{one}/tags/{{tag}}", handler=images.tag),
-        Guarded(method="DELETE", path=f"{one}/tags/{{tag}}", handler=images.untag),
-        Guarded(method="POST", path=f"{one}/actions/deactivate", handler=images.deactivate, who="admin"),
-        Guarded(method="POST", path=f"{one}/actions/reactivate", handler=images.reactivate, who="admin"),
-        *members.MemberRoutes(service.members).routes(),
+        route("GET /", versions, who="anyone"), route("GET /versions", versions, who="anyone"),
+        route("GET /v2/schemas/{name}", schema),
+        route("GET /v2/info/import", lambda _request: {"import-methods": {
+            "description": "Import methods available.", "type": "array", "value": list(METHODS)}}),
+        *ImageRoutes(service).routes(), *members.routes(service.members),
     ], authenticate, rendered)
 
 
@@ -56,7 +84,9 @@ def versions(request: Request) -> Answer:
     return Answer({"versions": found}, 200 if request.path.startswith("/versions") else 300)
 
 
-def methods(request: Request) -> Answer:  # noqa: ARG001 - the same for all
-    """How images are imported."""
-    return Answer({"import-methods": {"description": "Import methods available.", "type": "array",
-                                      "value": list(METHODS)}})
+def schema(request: Request) -> Document:
+    """One of the schemas, for clients that look at them (python-glanceclient)."""
+    name = request.params["name"]
+    if name not in SCHEMAS:
+        raise NotFound(f"There is no schema {name}; there are {', '.join(SCHEMAS)}.")
+    return SCHEMAS[name]

@@ -1,29 +1,32 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The routes of images: list, create, show, update, delete; content, tags, actions."""
+"""The routes of images: list, create, show, update by JSON patches, delete; content, tags, actions."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
 import orjson
 
+from magnetar_control.api.values import to_second
 from magnetar_control.services import Document
 from magnetar_control.services.image import Embedded
 from magnetar_control.services.image.embedded import STAGED
-from magnetar_control.services.image.fields import FIELDS
-from magnetar_control.services.image.permissions import check_fields, check_owner, check_readable, check_writer
+from magnetar_control.services.image.fields import FIELDS, PROPERTY, is_read_only
+from magnetar_control.services.image.images import check_fields, check_owner, check_readable, check_writer
 from magnetar_control.web import Answer, Fault, Request
-from magnetar_core.errors import InvalidRequest, NotFound
+from magnetar_control.web.application import Guarded, route
+from magnetar_core.errors import Conflict, Forbidden, InvalidRequest, NotFound
 
-from . import views
-from .patch import patched
 from .query import listing
 
 PATCHES = ("application/openstack-images-v2.1-json-patch", "application/openstack-images-v2.0-json-patch")
 OCTETS = "application/octet-stream"
-#: How images are imported.
+#: How images are imported ("Interoperable image import").
 METHODS = ("glance-direct",)
+#: What a removed field becomes.
+REMOVED: Document = {"name": None, "disk_format": None, "container_format": None, "tags": []}
 
 
 class ImageRoutes:
@@ -32,15 +35,32 @@ class ImageRoutes:
     def __init__(self, service: Embedded) -> None:
         self.service = service
 
-    def list(self, request: Request) -> Answer:
+    def routes(self) -> list[Guarded]:
+        """Where they are."""
+        service, every, one = self.service, "/v2/images", "/v2/images/{id}"
+        return [
+            route(f"GET {every}", self.list), route(f"POST {every}", self.create),
+            route(f"GET {one}", lambda request: document(self._seen(request))), route(f"PATCH {one}", self.update),
+            route(f"DELETE {one}", lambda request: service.delete(request.context, self._seen(request)["id"]), 204),
+            route(f"PUT {one}/file", lambda request: self.take(request, "active"), 204, stream=True),
+            route(f"GET {one}/file", self.download),
+            route(f"PUT {one}/stage", lambda request: self.take(request, STAGED), 204, stream=True),
+            route(f"POST {one}/import", self.bring, 202),
+            route(f"PUT {one}/tags/{{tag}}", lambda request: service.tag(*request.named()), 204),
+            route(f"DELETE {one}/tags/{{tag}}", lambda request: service.tag(*request.named(False)), 204),
+            route(f"POST {one}/actions/deactivate", partial(self.activate, "deactivated"), 204, "admin"),
+            route(f"POST {one}/actions/reactivate", partial(self.activate, "active"), 204, "admin"),
+        ]
+
+    def list(self, request: Request) -> Document:
         """A page of images."""
         found, more = self.service.page(request.context, listing(request.query))
         rest = [(name, value) for name, value in request.query if name != "marker"]
-        answer: Document = {"images": [views.image(image) for image in found], "schema": "/v2/schemas/images",
+        answer: Document = {"images": [document(image) for image in found], "schema": "/v2/schemas/images",
                             "first": _link(rest)}
         if more:
             answer["next"] = _link([*rest, ("marker", found[-1]["id"])])
-        return Answer(answer)
+        return answer
 
     def create(self, request: Request) -> Answer:
         """A queued image."""
@@ -53,14 +73,10 @@ class ImageRoutes:
         properties = {key: value for key, value in wanted.items() if key not in FIELDS and key != "id"}
         known = {key: value for key, value in wanted.items() if key not in properties}
         image = self.service.create(request.context, **known, properties=properties)
-        return Answer(views.image(image), 201, {"Location": f"{request.base}/v2/images/{image['id']}",
-                                                "OpenStack-image-import-methods": ",".join(METHODS)})
+        return Answer(document(image), 201, {"Location": f"{request.base}/v2/images/{image['id']}",
+                                             "OpenStack-image-import-methods": ",".join(METHODS)})
 
-    def show(self, request: Request) -> Answer:
-        """One image."""
-        return Answer(views.image(self._seen(request)))
-
-    def update(self, request: Request) -> Answer:
+    def update(self, request: Request) -> Document:
         """Change it by a JSON patch."""
         if _media_type(request) not in PATCHES:
             raise Fault(415, f"An image is changed by a JSON patch; its Content-Type must be {PATCHES[0]}.")
@@ -68,38 +84,23 @@ class ImageRoutes:
             operations = orjson.loads(request.content)
         except orjson.JSONDecodeError as error:
             raise InvalidRequest(f"The body is not valid JSON: {error}.") from None
-        return Answer(views.image(self.service.update(
-            request.context, request.params["id"], lambda image: patched(views.image(image), operations))))
+        return document(self.service.update(*request.named(lambda image: patched(document(image), operations))))
 
-    def delete(self, request: Request) -> Answer:
-        """Remove image and content."""
-        self.service.delete(request.context, self._seen(request)["id"])
-        return Answer(status=204)
-
-    def upload(self, request: Request) -> Answer:
-        """Take the content in, piece by piece."""
-        return self._take(request, "active")
-
-    def stage(self, request: Request) -> Answer:
-        """Take the content in, to be imported ("Interoperable image import", glance-direct)."""
-        return self._take(request, STAGED)
-
-    def bring(self, request: Request) -> Answer:
-        """Import what was staged."""
-        body = request.json()
-        method = body.get("method") if isinstance(body, dict) else None
-        if not isinstance(method, dict) or method.get("name") not in METHODS:
-            raise InvalidRequest(f'The body must be {{"method": {{"name": one of {", ".join(METHODS)}}}}}.')
-        self.service.bring(request.context, request.params["id"])
-        return Answer(status=202)
-
-    def _take(self, request: Request, then: str) -> Answer:
+    def take(self, request: Request, then: str) -> None:
+        """Take the content in, piece by piece; the image becomes active, or waits to be imported (*then*)."""
         if _media_type(request) != OCTETS:
             raise Fault(415, f"Content comes with Content-Type {OCTETS}.")
         image = self._seen(request)
         check_owner(request.context, image)
         self.service.upload(image["id"], request.chunks(), then)
-        return Answer(status=204)
+
+    def bring(self, request: Request) -> None:
+        """Import what was staged."""
+        body = request.json()
+        method = body.get("method") if isinstance(body, dict) else None
+        if not isinstance(method, dict) or method.get("name") not in METHODS:
+            raise InvalidRequest(f'The body must be {{"method": {{"name": one of {", ".join(METHODS)}}}}}.')
+        self.service.bring(*request.named())
 
     def download(self, request: Request) -> Answer:
         """The content, piece by piece; 204 when there is none yet."""
@@ -113,32 +114,25 @@ class ImageRoutes:
             return Answer(b"", 200, {"Content-MD5": image["checksum"]}, OCTETS)
         return Answer(pieces, 200, headers, OCTETS)
 
-    def tag(self, request: Request) -> Answer:
-        """Put a tag on it; nothing when it is there."""
-        self.service.tag(request.context, request.params["id"], request.params["tag"])
-        return Answer(status=204)
-
-    def untag(self, request: Request) -> Answer:
-        """Take a tag off it; 404 when it is not there."""
-        self.service.untag(request.context, request.params["id"], request.params["tag"])
-        return Answer(status=204)
-
-    def deactivate(self, request: Request) -> Answer:
-        """Nobody but administrators gets the content any more."""
-        self.service.deactivate(request.context, request.params["id"])
-        return Answer(status=204)
-
-    def reactivate(self, request: Request) -> Answer:
-        """Everybody who may see it gets the content again."""
-        self.service.reactivate(request.context, request.params["id"])
-        return Answer(status=204)
+    def activate(self, status: str, request: Request) -> None:
+        """Nobody but administrators gets the content any more (*deactivated*), or everybody again (*active*)."""
+        self.service.activate(*request.named(status))
 
     def _seen(self, request: Request) -> Document:
         """The image that the URL names. Raises ``NotFound`` when it is not there for this user."""
-        image = self.service.show(request.context, request.params["id"])
+        image = self.service.show(*request.named())
         if image is None:
             raise NotFound(f"No image found with ID {request.params['id']}.")
         return image
+
+
+def document(found: Document) -> Document:
+    """An image as Glance shows it, its properties beside its fields."""
+    path = f"/v2/images/{found['id']}"
+    own = {key: value for key, value in found.items() if key not in ("properties", "why")}
+    return {**found["properties"], **own, "created_at": to_second(found["created_at"]),
+            "updated_at": to_second(found["updated_at"] or found["created_at"]),
+            "self": path, "file": f"{path}/file", "schema": "/v2/schemas/image"}
 
 
 def _media_type(request: Request) -> str:
@@ -147,3 +141,45 @@ def _media_type(request: Request) -> str:
 
 def _link(query: Any) -> str:
     return "/v2/images" + (f"?{urlencode(query)}" if query else "")
+
+
+def patched(image: Document, operations: Any) -> Document:
+    """What a JSON patch (RFC 6902, with the operations that Glance has) makes of an image, as clients see it: the keys
+    that change, ``None`` for a property that goes."""
+    if not isinstance(operations, list):
+        raise InvalidRequest("The body must be a list of operations {op, path, value}.")
+    now: Document = dict(image)
+    changes: Document = {}
+    for operation in operations:
+        name = _path(operation)
+        if is_read_only(name) or name in ("id", "owner_specified"):
+            raise Forbidden(f"Attribute '{name}' is set by the image service itself and cannot be changed.")
+        _change(operation, name, now, changes)
+    return changes
+
+
+def _change(operation: Document, name: str, now: Document, changes: Document) -> None:
+    """Note in *changes* what one operation makes of an image that is *now* as it is."""
+    kind = operation.get("op")
+    if kind in ("replace", "remove") and name not in now:
+        raise Conflict(f"There is no {name} to {kind}; add it.")
+    if kind == "remove":
+        if name in FIELDS and name not in REMOVED:
+            raise Forbidden(f"{name} cannot be removed; replace it.")
+        now.pop(name)
+        changes[name] = REMOVED.get(name)
+    elif kind in ("add", "replace"):
+        if "value" not in operation:
+            raise InvalidRequest(f"The operation {kind} of {name} needs a value.")
+        now[name] = changes[name] = operation["value"]
+        if name not in FIELDS:
+            PROPERTY.check(operation["value"], name)
+    else:
+        raise InvalidRequest("op must be add, replace or remove.")
+
+
+def _path(operation: Any) -> str:
+    path = operation.get("path") if isinstance(operation, dict) else None
+    if not isinstance(path, str) or not path.startswith("/") or "/" in (name := path[1:]) or not name:
+        raise InvalidRequest('Each operation must be an object with a path such as "/name": one slash and the name.')
+    return name.replace("~1", "/").replace("~0", "~")

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from magnetar_control.api.values import Number, Truth
 from magnetar_control.services.image.fields import VISIBILITIES
@@ -14,18 +14,21 @@ from magnetar_core.values import Choices, Nullable
 PAGE, LARGEST_PAGE = 25, 1000
 #: Parameters that are no filters.
 CONTROLS = frozenset({"limit", "marker", "sort", "sort_key", "sort_dir", "visibility", "member_status"})
+TEXTS = frozenset({"name", "status", "owner", "id", "disk_format", "container_format", "checksum", "os_hash_value"})
+#: Parameter to the field and operator that it stands for.
+NUMBERS = {"size": ("size", "eq"), "size_min": ("size", "gte"), "size_max": ("size", "lte"),
+           "min_disk": ("min_disk", "eq"), "min_ram": ("min_ram", "eq")}
 TRUTH = Truth(("true", "1"), ("false", "0"), any_case=True)
 NUMBER, LIMIT = Number(0, 10**18 - 1), Number(0, 10**9 - 1)
 VISIBILITY = Nullable(Choices("all", *VISIBILITIES))
 MEMBER_STATUS = Nullable(Choices("accepted", "pending", "rejected", "all"))
 Query = Sequence[tuple[str, str]]
-Filter = tuple[str, str, object]
 
 
 def listing(query: Query) -> ImageListing:
     """What the list is asked for. Raises ``InvalidField`` or ``InvalidRequest`` naming the parameter."""
     given = dict(query)
-    filters = [FILTERS.get(name, _equal)(name, value) for name, value in query if name not in CONTROLS]
+    filters = [_filter(name, value) for name, value in query if name not in CONTROLS]
     if not any(name == "os_hidden" for name, _value in query):
         filters.append(("os_hidden", "eq", False))
     limit = given.get("limit")
@@ -36,40 +39,19 @@ def listing(query: Query) -> ImageListing:
         marker=given.get("marker"))
 
 
-def _equal(name: str, value: str) -> Filter:
-    return name, "eq", value
-
-
-def _text(name: str, value: str) -> Filter:
-    if value.startswith("in:"):
-        return name, "in", [one.strip('"') for one in value[3:].split(",")]
-    return name, "eq", value
-
-
-def _number(name: str, value: str) -> Filter:
-    field, operator = name, "eq"
-    for end, compared in (("_min", "gte"), ("_max", "lte")):
-        if name.endswith(end):
-            field, operator = name.removesuffix(end), compared
-    return field, operator, NUMBER.check(value, name)
-
-
-def _flag(name: str, value: str) -> Filter:
-    return name, "eq", TRUTH.check(value, name)
-
-
-def _time(name: str, value: str) -> Filter:
+def _filter(name: str, value: str) -> tuple[str, str, object]:
+    """Field, operator and value of a parameter; what is no field is a property."""
     operator, colon, text = value.partition(":")
-    if operator not in OPERATORS or not colon:
-        operator, text = "eq", value
-    return name, operator, text.rstrip("Z")[:19]
-
-
-FILTERS: dict[str, Callable[[str, str], Filter]] = {
-    **dict.fromkeys(("name", "status", "owner", "id", "disk_format", "container_format", "checksum", "os_hash_value"),
-                    _text),
-    **dict.fromkeys(("size", "size_min", "size_max", "min_disk", "min_ram"), _number),
-    **dict.fromkeys(("protected", "os_hidden"), _flag), **dict.fromkeys(("created_at", "updated_at"), _time)}
+    if name in TEXTS and value.startswith("in:"):
+        return name, "in", [one.strip('"') for one in text.split(",")]
+    if name in NUMBERS:
+        return *NUMBERS[name], NUMBER.check(value, name)
+    if name in ("protected", "os_hidden"):
+        return name, "eq", TRUTH.check(value, name)
+    if name in ("created_at", "updated_at"):
+        known = colon and operator in OPERATORS
+        return name, operator if known else "eq", (text if known else value).rstrip("Z")[:19]
+    return name, "eq", value
 
 
 def _sort(query: Query) -> list[tuple[str, bool]]:

@@ -1,8 +1,2 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Neutron's API v2.0 over the network service."""
-
-from __future__ import annotations
-
-from .app import Application
-
-__all__ = ["Application"]

@@ -5,28 +5,86 @@ reference, Networking v2.0)."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from ipaddress import IPv4Network, ip_network
 from typing import Any
 
-from magnetar_control.api.values import Anything, Id, Null, Number, record
+from magnetar_control.api.values import Address, Anything, Id, Null, Number, OrEmpty, Parsed, Truth, record
+from magnetar_core.errors import InvalidField
 from magnetar_core.fields import Field, Record
 from magnetar_core.values import Choices, ListOf, Mac, MapOf, Nullable, Text, Value
+from magnetar_core.versions import Version
 
-from .values import ADDRESS, TEXT, TRUTH, Cidr, FixedIp, Prefix, Protocol, Version4, Word, items
-
+TRUTH = Truth(("true", "1", "yes", "on"), ("false", "0", "no", "off"), any_case=True)
+TEXT = OrEmpty(Text(0, 255), "")
+#: The agents' networks have no other addresses.
+ADDRESS = Address(4)
+#: Names of IP protocols that Neutron knows, besides numbers up to 255.
+PROTOCOLS = frozenset({"ah", "dccp", "egp", "esp", "gre", "icmp", "icmpv6", "igmp", "ipip", "ipv6-encap", "ipv6-frag",
+                       "ipv6-icmp", "ipv6-nonxt", "ipv6-opts", "ipv6-route", "ospf", "pgm", "rsvp", "sctp", "tcp",
+                       "udp", "udplite", "vrrp"})
 #: Neutron's name of an attribute to the service's.
 NAMES = {"tenant_id": "project_id", "provider:network_type": "type", "provider:physical_network": "bridge",
          "router:external": "external", "binding:host_id": "host", "binding:vnic_type": "vnic_type",
          "binding:profile": "profile"}
 
 
+class Cidr(Value):
+    """An IPv4 subnet with a prefix of 8 to 30 bits, as text; normal form has no bits of hosts."""
+
+    def check(self, value: Any, path: str, version: Version | None = None) -> Any:
+        try:
+            found = IPv4Network(str(value), strict=False)
+        except ValueError:
+            raise InvalidField(path, "must be an IPv4 subnet such as 10.1.0.0/24", value) from None
+        if "/" not in str(value) or not 8 <= found.prefixlen <= 30:
+            raise InvalidField(path, "must have a prefix length between 8 and 30", value)
+        return str(found)
+
+
+class FixedIp(Value):
+    """An address that a port asks for: {subnet_id, ip_address}, or one of the two."""
+
+    def check(self, value: Any, path: str, version: Version | None = None) -> Any:
+        found = FIXED_IP.check(value, path, version)
+        if not found:
+            raise InvalidField(path, "must have subnet_id, ip_address or both")
+        return found
+
+
+FIXED_IP = record({"subnet_id": Id(), "ip_address": ADDRESS})
+#: An IPv4 or IPv6 network; normal form has no bits of hosts.
+PREFIX = Parsed(lambda value: str(ip_network(str(value), strict=False)), "must be an IP network such as 10.1.0.0/24")
+VERSION = Parsed(lambda value: {"4": 4}[str(value)], "must be 4: embedded networking has IPv4 only")
+
+
+def _protocol(value: Any) -> str | None:
+    """The name or number of an IP protocol, in lower case; ``None`` for any."""
+    word = str(value).lower()
+    if value is None or word in ("any", "0"):
+        return None
+    if word not in PROTOCOLS and not (word.isdecimal() and int(word) <= 255):
+        raise ValueError
+    return word
+
+
+def word(*words: str) -> Value:
+    """One of *words*, in any case; normal form is as it is here."""
+    known = {one.lower(): one for one in words}
+    return Parsed(lambda value: known[str(value).lower()], f"must be one of {', '.join(words)}")
+
+
+def items(item: Value) -> Value:
+    """A list; null is the empty one."""
+    return OrEmpty(ListOf(item, 10_000), [])
+
+
 def attributes(fixed: Mapping[str, Value], changing: Mapping[str, Value], required: str = "",
                description: Value = TEXT) -> Record:
     """Those of a resource. *fixed*: set when it is made; *changing*: set then and later; *required* of a new one."""
-    made = {name: Field(value, "", required=name in required.split(), on="create") for name, value in fixed.items()}
-    both = {name: Field(value, "", required=name in required.split(), on="create update")
-            for name, value in changing.items()}
-    owner: Any = {"project_id": Field(TEXT, "", on="create"), "tenant_id": Field(TEXT, "", on="create")}
-    return Record(**made, **both, description=Field(description, "", on="create update"), **owner)
+    rows = (("create", fixed), ("create update", {**changing, "description": description}),
+            ("create", {"project_id": TEXT, "tenant_id": TEXT}))
+    return Record(**{name: Field(value, "", required=name in required.split(), on=on)
+                     for on, values in rows for name, value in values.items()})
 
 
 NETWORK = attributes(
@@ -36,18 +94,18 @@ NETWORK = attributes(
      "router:external": TRUTH})
 
 SUBNET = attributes(
-    {"network_id": Id(), "cidr": Cidr(), "ip_version": Version4(), "subnetpool_id": Null(), "ipv6_ra_mode": Null(),
+    {"network_id": Id(), "cidr": Cidr(), "ip_version": VERSION, "subnetpool_id": Null(), "ipv6_ra_mode": Null(),
      "ipv6_address_mode": Null()},
     {"name": TEXT, "gateway_ip": Nullable(ADDRESS), "enable_dhcp": TRUTH, "dns_nameservers": items(ADDRESS),
      "allocation_pools": items(record({"start": ADDRESS, "end": ADDRESS}, "start", "end")),
-     "host_routes": items(record({"destination": Prefix(), "nexthop": ADDRESS}, "destination", "nexthop"))},
+     "host_routes": items(record({"destination": PREFIX, "nexthop": ADDRESS}, "destination", "nexthop"))},
     required="network_id cidr")
 
 PORT = attributes(
     {"network_id": Id()},
     {"name": TEXT, "admin_state_up": TRUTH, "mac_address": Mac(), "device_id": TEXT, "device_owner": TEXT,
      # Null is as left out: an address is chosen.
-     "fixed_ips": Nullable(ListOf(FixedIp(Id(), ADDRESS), 10_000)), "security_groups": items(Id()),
+     "fixed_ips": Nullable(ListOf(FixedIp(), 10_000)), "security_groups": items(Id()),
      "port_security_enabled": TRUTH, "binding:host_id": TEXT, "binding:profile": MapOf(Text(), Anything()),
      "binding:vnic_type": Choices("normal")}, required="network_id")
 
@@ -55,7 +113,8 @@ SECURITY_GROUP = attributes({}, {"name": TEXT, "stateful": TRUTH}, required="nam
 
 _PORT = Nullable(Number(0, 65535))
 SECURITY_GROUP_RULE = attributes(
-    {"security_group_id": Id(), "direction": Word("ingress", "egress"), "ethertype": Word("IPv4", "IPv6"),
-     "protocol": Protocol(), "port_range_min": _PORT, "port_range_max": _PORT, "remote_ip_prefix": Nullable(Prefix()),
+    {"security_group_id": Id(), "direction": word("ingress", "egress"), "ethertype": word("IPv4", "IPv6"),
+     "protocol": Parsed(_protocol, "must be the name of an IP protocol, or a number from 0 to 255"),
+     "port_range_min": _PORT, "port_range_max": _PORT, "remote_ip_prefix": Nullable(PREFIX),
      "remote_group_id": Nullable(Id())},
     {}, required="security_group_id direction", description=Nullable(Text(0, 255)))

@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The routes that all of Neutron's resources have: list, show, create (one or many), update, delete."""
+"""The routes that all of Neutron's resources have: list, show, create (one or many), update, delete; and how they are
+shown (API reference, Networking v2.0)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlencode
 
-from magnetar_control.api.values import Number, Truth
+from magnetar_control.api.values import Number, Truth, to_second
 from magnetar_control.services import Document, Page
 from magnetar_control.services.network.resources import Resources
-from magnetar_control.web import Answer, Request
-from magnetar_control.web.application import Guarded
+from magnetar_control.web import Request
+from magnetar_control.web.application import Guarded, route
 from magnetar_core.errors import InvalidField, InvalidRequest
 from magnetar_core.fields import Record
 
-from . import attributes, views
+from . import attributes
 from .attributes import NAMES
 
 #: Parameters of a list that are no filters.
@@ -24,6 +24,7 @@ CONTROLS = frozenset({"fields", "limit", "marker", "page_reverse", "sort_dir", "
 #: Attributes by which lists are filtered and sorted besides those that a body has.
 READ_ONLY = frozenset({"id", "status", "created_at"})
 COUNT = Number(0, 999_999_999)
+Row = Mapping[Any, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,19 +35,66 @@ class Form:
     plural: str
     path: str
     body: Record
-    view: Callable[[Mapping[str, Any], bool], Document]
+    view: Callable[[Row, bool], Document]
 
     def attribute(self, name: str) -> Any:
         """The value type of an attribute; ``None`` for another name."""
         return next((field.value for field in self.body.fields if field.name == name), None)
 
 
+def _shown(row: Row, *names: str) -> Document:
+    """What all show, and the columns *names* as they are."""
+    return {"id": row["id"], "project_id": row["project_id"], "tenant_id": row["project_id"],
+            "description": row["description"], "created_at": to_second(row["created_at"]), "tags": [],
+            "updated_at": to_second(row["updated_at"] or row["created_at"]), **{name: row[name] for name in names}}
+
+
+def network(row: Row, admin: bool) -> Document:
+    """A network; the provider part for admins."""
+    provider = {"provider:network_type": row["type"], "provider:physical_network": row["bridge"],
+                "provider:segmentation_id": None}
+    plain = ("name", "admin_state_up", "shared", "is_default", "mtu", "port_security_enabled", "subnets")
+    return {**_shown(row, *plain), "status": "ACTIVE", "router:external": False, "availability_zones": ["nova"],
+            "availability_zone_hints": [], "ipv4_address_scope": None, "ipv6_address_scope": None,
+            **(provider if admin else {})}
+
+
+def subnet(row: Row, _admin: bool) -> Document:
+    """A subnet."""
+    plain = ("name", "network_id", "cidr", "gateway_ip", "enable_dhcp", "allocation_pools", "dns_nameservers",
+             "host_routes")
+    return {**_shown(row, *plain), "ip_version": 4, "subnetpool_id": None, "ipv6_ra_mode": None,
+            "ipv6_address_mode": None}
+
+
+def port(row: Row, admin: bool) -> Document:
+    """A port; the binding for admins."""
+    plain = ("name", "network_id", "mac_address", "admin_state_up", "status", "device_id", "device_owner",
+             "port_security_enabled", "fixed_ips", "security_groups")
+    binding = {"binding:host_id": row["host"], "binding:profile": row["profile"], "binding:vif_details": {},
+               "binding:vif_type": "bridge" if row["host"] else "unbound"}
+    return {**_shown(row, *plain), "allowed_address_pairs": [], "extra_dhcp_opts": [],
+            "binding:vnic_type": row["vnic_type"], **(binding if admin else {})}
+
+
+def security_group(row: Row, admin: bool) -> Document:
+    """A security group, with its rules."""
+    return {**_shown(row, "name", "stateful"), "shared": False,
+            "security_group_rules": [security_group_rule(rule, admin) for rule in row["rules"]]}
+
+
+def security_group_rule(row: Row, _admin: bool) -> Document:
+    """A rule of a security group."""
+    return _shown(row, "security_group_id", "direction", "ethertype", "protocol", "port_range_min", "port_range_max",
+                  "remote_ip_prefix", "remote_group_id")
+
+
 FORMS = tuple(Form(name=name, plural=f"{name}s", path=f"{name}s".replace("_", "-"), body=body, view=view)
               for name, body, view in (
-                  ("network", attributes.NETWORK, views.network), ("subnet", attributes.SUBNET, views.subnet),
-                  ("port", attributes.PORT, views.port),
-                  ("security_group", attributes.SECURITY_GROUP, views.security_group),
-                  ("security_group_rule", attributes.SECURITY_GROUP_RULE, views.security_group_rule)))
+                  ("network", attributes.NETWORK, network), ("subnet", attributes.SUBNET, subnet),
+                  ("port", attributes.PORT, port),
+                  ("security_group", attributes.SECURITY_GROUP, security_group),
+                  ("security_group_rule", attributes.SECURITY_GROUP_RULE, security_group_rule)))
 
 
 class ResourceRoutes:
@@ -57,50 +105,40 @@ class ResourceRoutes:
 
     def routes(self) -> list[Guarded]:
         """Where they are."""
-        path = f"/v2.0/{self.form.path}"
-        routes = [Guarded(method="GET", path=path, handler=self.list),
-                  Guarded(method="POST", path=path, handler=self.create),
-                  Guarded(method="GET", path=path + "/{id}", handler=self.show),
-                  Guarded(method="DELETE", path=path + "/{id}", handler=self.delete)]
-        if self.resources.resource.update:
-            routes.append(Guarded(method="PUT", path=path + "/{id}", handler=self.update))
-        return routes
+        every, one = f"/v2.0/{self.form.path}", f"/v2.0/{self.form.path}/{{id}}"
+        routes = [route(f"GET {every}", self.list), route(f"POST {every}", self.create, 201),
+                  route(f"GET {one}", self.show),
+                  route(f"DELETE {one}", lambda request: self.resources.delete(*request.named()), 204)]
+        return [*routes, route(f"PUT {one}", self.update)] if self.resources.resource.update else routes
 
-    def list(self, request: Request) -> Answer:
+    def list(self, request: Request) -> Document:
         """Those that fit the query, sorted and in pages."""
         query = Query(self.form, self.resources, request)
         page = query.page()
         found = self.resources.list(request.context, page)
         answer: Document = {self.form.plural: [query.picked(self._view(request, one)) for one in found]}
         if page.limit and len(found) == page.limit:
-            answer[f"{self.form.plural}_links"] = [{"rel": "next", "href": query.next(found[-1]["id"])}]
-        return Answer(answer)
+            answer[f"{self.form.plural}_links"] = request.next_page(found[-1]["id"])
+        return answer
 
-    def show(self, request: Request) -> Answer:
+    def show(self, request: Request) -> Document:
         """One."""
-        found = self.resources.show(request.context, request.params["id"])
-        return Answer({self.form.name: Query(self.form, self.resources, request).picked(self._view(request, found))})
+        found = self._view(request, self.resources.show(*request.named()))
+        return {self.form.name: Query(self.form, self.resources, request).picked(found)}
 
-    def create(self, request: Request) -> Answer:
+    def create(self, request: Request) -> Document:
         """One, or many in one transaction."""
         name, plural, body = self.form.name, self.form.plural, request.json()
         many = isinstance(body, dict) and isinstance(body.get(plural), list)
         wanted = body[plural] if many else [self._inner(body)]
-        made = self.resources.create(request.context, *(
-            _named(self.form.body.check(one, name)) for one in wanted))
+        made = self.resources.create(request.context, *(_named(self.form.body.check(one, name)) for one in wanted))
         shown = [self._view(request, one) for one in made]
-        return Answer({plural: shown} if many else {name: shown[0]}, 201)
+        return {plural: shown} if many else {name: shown[0]}
 
-    def update(self, request: Request) -> Answer:
+    def update(self, request: Request) -> Document:
         """Change what is given."""
         values = _named(self.form.body.changes(self._inner(request.json()), self.form.name))
-        found = self.resources.update(request.context, request.params["id"], values)
-        return Answer({self.form.name: self._view(request, found)})
-
-    def delete(self, request: Request) -> Answer:
-        """Remove it."""
-        self.resources.delete(request.context, request.params["id"])
-        return Answer(None, 204)
+        return {self.form.name: self._view(request, self.resources.update(*request.named(values)))}
 
     def _inner(self, body: Any) -> Any:
         if not isinstance(body, dict) or self.form.name not in body:
@@ -157,11 +195,6 @@ class Query:
         if hidden or (name not in READ_ONLY and self.form.attribute(name) is None):
             raise InvalidRequest(f"['{name}'] is invalid attribute for {what}")
         return known
-
-    def next(self, last: str) -> str:
-        """URL of the next page."""
-        query = [(name, value) for name, value in self.request.query if name != "marker"]
-        return f"{self.request.base}{self.request.path}?{urlencode([*query, ('marker', last)])}"
 
     def picked(self, document: Document) -> Document:
         """Only the ``fields`` asked for."""

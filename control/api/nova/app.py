@@ -18,7 +18,7 @@ from magnetar_control.store import servers
 from magnetar_control.store.database import away
 from magnetar_control.store.timeouts import statement_timeout
 from magnetar_control.web import Answer, Fault, Request, Router
-from magnetar_control.web.application import by_token
+from magnetar_control.web.application import Application, by_token
 from magnetar_control.web.quick import Way
 from magnetar_core.errors import InvalidRequest, MagnetarError, NotFound
 
@@ -26,7 +26,7 @@ _PROJECT = re.compile(r"[0-9a-f-]{1,64}|[A-Za-z0-9_-]*[0-9][A-Za-z0-9_-]*")
 ROOTS = {"v2": "v2.0", "v2.1": "v2.1"}
 
 
-class ComputeApplication:
+class ComputeApplication(Application):
     """Mounted at the root: ``/``, ``/v2.1`` and ``/v2``."""
 
     def __init__(self, cloud: Cloud, operations: Sequence[Operation], v1: Any = None) -> None:
@@ -61,8 +61,6 @@ class ComputeApplication:
         if head == "v1" and self.v1:
             answer: Answer = self.v1.handle(request)
             return answer
-        if head == "healthz":
-            return self._health()
         if head not in ROOTS:
             return Answer(versions.listed(request.root)) if not head else Answer(
                 versions.choices(request.root, request.path), 300)
@@ -74,7 +72,6 @@ class ComputeApplication:
         return self._stamped(request, answer, stamp)
 
     def refused(self, request: Request, fault: Fault) -> Answer:
-        """The answer to what is refused before ``handle`` is asked: a body that is too large."""
         head = request.path[1:].partition("/")[0]
         if head == "v1" and self.v1:
             answer: Answer = self.v1.refused(request, fault)
@@ -89,11 +86,6 @@ class ComputeApplication:
         answer.headers.update(stamp)
         answer.headers.setdefault("x-compute-request-id", request.id)
         return answer
-
-    def _health(self) -> Answer:
-        with self.cloud.store.api.read() as connection:
-            connection.exec_driver_sql("SELECT 1")
-        return Answer({"status": "ok"})
 
     def _versioned(self, request: Request, head: str, rest: str, stamp: dict[str, str]) -> Answer:
         if not rest and request.method in ("GET", "HEAD"):

@@ -3,43 +3,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from magnetar_control.api.nova.operation import Call, Operation
+from magnetar_control.api.nova.operation import noun
 from magnetar_control.compute import availability_zones
 from magnetar_control.compute.availability_zones import Zone
-from magnetar_control.store.services import Service
 
-PATH = "/os-availability-zone"
-
-
-def _shown(zone: Zone, hosts: Any) -> dict[str, Any]:
-    return {"zoneName": zone.name, "zoneState": {"available": zone.available}, "hosts": hosts}
+_row = noun("os-availability-zone", "/os-availability-zone", strict=102)
 
 
-def index(call: Call) -> dict[str, Any]:
-    """GET /os-availability-zone."""
-    return {"availabilityZoneInfo": [_shown(zone, None) for zone in availability_zones.every(call)]}
+def _shown(zones: Sequence[Zone], hosts: Callable[[Zone], Any]) -> dict[str, Any]:
+    return {"availabilityZoneInfo": [{"zoneName": zone.name, "zoneState": {"available": zone.available},
+                                      "hosts": hosts(zone)} for zone in zones]}
 
 
-def detail(call: Call) -> dict[str, Any]:
-    """GET /os-availability-zone/detail: with the services of each zone."""
-    return {"availabilityZoneInfo": [_shown(zone, _services(zone.services) if zone.available else None)
-                                     for zone in availability_zones.detail(call)]}
-
-
-def _services(found: Sequence[Service]) -> dict[str, Any]:
+def _services(zone: Zone) -> dict[str, Any] | None:
     shown: dict[str, Any] = {}
-    for one in found:
+    for one in zone.services:
         shown.setdefault(one.host, {})[one.binary] = {
             "active": not one.disabled, "available": one.up, "updated_at": one.seen_at}
-    return shown
+    return shown if zone.available else None
 
 
 OPERATIONS = (
-    Operation(method="GET", path=PATH, handler=index, use=availability_zones.every,
-              name="os-availability-zone.list", strict=102),
-    Operation(method="GET", path=PATH + "/detail", handler=detail, use=availability_zones.detail,
-              name="os-availability-zone.detail.list", strict=102),
+    _row("GET", "", "list", availability_zones.every, shown=lambda _call, zones: _shown(zones, lambda _zone: None)),
+    _row("GET", "/detail", "detail.list", availability_zones.detail,
+         shown=lambda _call, zones: _shown(zones, _services)),
 )

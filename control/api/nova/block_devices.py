@@ -6,12 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from magnetar_control.api.nova.values import (
-    TRUTH,
-    device_tag,
-    record,
-    since,
-)
+from magnetar_control.api.nova.values import TRUTH, device_tag, record, since
 from magnetar_control.api.values import Anything, Id, Number
 from magnetar_control.compute.block_devices import DESTINATIONS, DEVICE, SOURCES
 from magnetar_core.errors import InvalidRequest

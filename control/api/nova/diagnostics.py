@@ -8,10 +8,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from magnetar_control.api.nova.history import Gate
-from magnetar_control.api.nova.operation import Call, Operation
-from magnetar_control.compute import diagnostics
+from magnetar_control.api.nova.operation import Operation
+from magnetar_control.compute.server_actions import diagnostics
 
-PATH = "/servers/{server_id}/diagnostics"
 #: Counters in the words of the new form and of the agent; ``None``: nobody counts it.
 NIC = {word: word for word in ("rx_octets", "rx_errors", "rx_drop", "rx_packets", "tx_octets", "tx_errors", "tx_drop",
                                "tx_packets")} | {"mac_address": "mac", "rx_rate": None, "tx_rate": None}
@@ -25,12 +24,6 @@ OLD_DISK = {"read": "read_bytes", "read_req": "read_requests", "write": "write_b
 UNCOUNTED = -1
 KIB = 1024
 Told = Mapping[str, Any]
-
-
-def show(call: Call) -> dict[str, Any]:
-    """GET …/diagnostics of a server that runs."""
-    told = diagnostics.show(call, call.target)
-    return _new(told) if call.at(Gate.DIAGNOSTICS_FORM) else dict(_old(told))
 
 
 def _new(told: Told) -> dict[str, Any]:
@@ -55,11 +48,8 @@ def _memory(told: Told) -> dict[str, int | None]:
     free = told.get("usable", told.get("unused"))
     if given is not None and free is not None:
         used = given - free
-    return {"maximum": _mib(told.get("maximum")), "used": _mib(used)}
-
-
-def _mib(kib: int | None) -> int | None:
-    return None if kib is None else kib // KIB
+    return {name: None if kib is None else kib // KIB
+            for name, kib in (("maximum", told.get("maximum")), ("used", used))}
 
 
 def _old(told: Told) -> Iterator[tuple[str, int]]:
@@ -80,6 +70,7 @@ def _known(counters: Mapping[str, int | None]) -> Iterator[tuple[str, int]]:
 
 
 OPERATIONS = (
-    Operation(method="GET", path=PATH, handler=show, name="servers.diagnostics.list",
-              use=diagnostics.show, target="server", strict=102),
+    Operation(method="GET", path="/servers/{server_id}/diagnostics", name="servers.diagnostics.list", strict=102,
+              use=diagnostics, target="server",
+              shown=lambda call, told: _new(told) if call.at(Gate.DIAGNOSTICS_FORM) else dict(_old(told))),
 )

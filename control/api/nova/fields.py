@@ -186,6 +186,14 @@ class Fields:
                 row for row in rows if row.rule is None or row.rule in allowed])
         return found
 
+    def one(self, key: str, answer: str = "show") -> Callable[[Call, Any], dict[str, Any]]:
+        """An operation's answer: a row's document under *key*."""
+        return lambda call, row: {key: View(call, self, answer).document(row)}
+
+    def many(self, key: str, answer: str = "show") -> Callable[[Call, Any], dict[str, Any]]:
+        """An operation's answer: the documents of rows under *key*."""
+        return lambda call, rows: {key: [*map(View(call, self, answer).document, rows)]}
+
     def _shape(self, rows: Sequence[ApiField]) -> Shape:
         plain = [row for row in rows if row.show is None and row.when is None]
         columns = [row.column for row in plain]

@@ -1,24 +1,22 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""flavors: sizes of servers."""
+"""flavors: sizes of servers, who may use them (os-flavor-access), and what they ask for besides (os-extra_specs)."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
 
 from magnetar_control.api.nova.fields import ApiField, Fields, View
-from magnetar_control.api.nova.operation import Call, Operation, Query
-from magnetar_control.api.nova.paging import PAGE, next_link, size
-from magnetar_control.api.nova.values import (
-    FALSE,
-    TRUE,
-    TRUTH,
-)
-from magnetar_control.api.values import Anything, Decimal, Number, Pattern, Wrapped
-from magnetar_control.compute import flavors
+from magnetar_control.api.nova.history import Gate
+from magnetar_control.api.nova.operation import Call, Operation, Query, noun
+from magnetar_control.api.nova.paging import next_link, pages, size
+from magnetar_control.api.nova.values import FALSE, TRUE, TRUTH, record
+from magnetar_control.api.values import Anything, Decimal, Number, OneKey, Pattern, Wrapped
+from magnetar_control.compute import flavor_access, flavor_extra_specs, flavors
+from magnetar_control.compute.caller import UseCase
 from magnetar_control.store.flavors import SORTS
 from magnetar_core.errors import InvalidRequest
 from magnetar_core.kinds.common import NAME
@@ -27,6 +25,7 @@ from magnetar_core.values import Choice, Choices, Integer, Nullable, OneOf, Text
 SPECS = "os_compute_api:os-flavor-extra-specs:index"
 TEXT = Nullable(Text(0, 65535, r"[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*", "must be printable text"))
 ID = Text(1, 255, r"(?! )[a-zA-Z0-9. _-]+(?<! )", "may have letters, digits, blanks inside, and . _ - only")
+PROJECT = Text(1, 255, r"[a-zA-Z0-9-]+", "must be a project's id")
 SIZE, SOME = Number(0), Number(1)
 #: list: GET /flavors; show: all other answers.
 FIELDS = Fields(
@@ -48,19 +47,22 @@ FIELDS = Fields(
         row.extra_specs)))
 _SORTS = [word for word in sorted(SORTS) if word != "rxtx_factor"]
 LIST_QUERY: Mapping[str, Query] = {
-    **PAGE, "is_public": Query(value=Anything()), "minRam": Query(value=Anything()), "minDisk": Query(value=Anything()),
+    **pages(), **dict.fromkeys(("is_public", "minRam", "minDisk"), Query(value=Anything())),
     "sort_key": Query(value=Choices(*_SORTS, Choice("rxtx_factor", until="2.101"))),
     "sort_dir": Query(value=Choices("asc", "desc")), "name": Query(value=Pattern(), since=102)}
 
 
-def _listed(call: Call, path: str, answer: str) -> dict[str, Any]:
-    query, limit = call.query, size(call)
-    rows = flavors.page(
-        call, limit, sort=query.get("sort_key", "flavorid"), descending=query.get("sort_dir") == "desc",
-        public=_public(query.get("is_public")) if call.context.is_admin else True, name=query.get("name"),
-        least_ram=_least(query, "minRam"), least_disk=_least(query, "minDisk"), marker=query.get("marker"))
+def _page(call: Call) -> dict[str, Any]:
+    query = call.query
+    return {"limit": size(call), "sort": query.get("sort_key", "flavorid"),
+            "descending": query.get("sort_dir") == "desc", "name": query.get("name"), "marker": query.get("marker"),
+            "public": _public(query.get("is_public")) if call.context.is_admin else True,
+            "least_ram": _least(query, "minRam"), "least_disk": _least(query, "minDisk")}
+
+
+def _listed(call: Call, rows: Sequence[Any], path: str, answer: str) -> dict[str, Any]:
     shown: dict[str, Any] = {"flavors": [*map(View(call, FIELDS, answer).document, rows)]}
-    if len(rows) >= limit > 0:
+    if len(rows) >= size(call) > 0:
         shown["flavors_links"] = next_link(call, path, rows[-1].id)
     return shown
 
@@ -85,50 +87,60 @@ def _least(query: Mapping[str, Any], name: str) -> int | None:
     return int(text)
 
 
-def list_brief(call: Call) -> dict[str, Any]:
-    """GET /flavors."""
-    return _listed(call, "/flavors", "list")
+def _arguments(call: Call) -> dict[str, Any]:
+    return FIELDS.arguments(call.body)
 
 
-def list_full(call: Call) -> dict[str, Any]:
-    """GET /flavors/detail."""
-    return _listed(call, "/flavors/detail", "show")
+# os-flavor-access: which projects may use a flavor that is not public ---------------------------------------------
+def _access(_call: Call, found: flavor_access.Access) -> dict[str, Any]:
+    return {"flavor_access": [{"flavor_id": found.flavor, "tenant_id": project} for project in found.projects]}
 
 
-def _shown(call: Call, row: Any) -> dict[str, Any]:
-    return {"flavor": View(call, FIELDS).document(row)}
+def _action(name: str, use: UseCase[..., Any], given: Callable[[Call], dict[str, Any]]) -> Operation:
+    return _row("POST", "/{id}/action", f"action.{name}", use, action=name, given=given, shown=_access,
+                body=Wrapped(name, record({"tenant": PROJECT}, "tenant")))
 
 
-def show(call: Call) -> dict[str, Any]:
-    """GET /flavors/{id}."""
-    return _shown(call, flavors.show(call, call.params["id"]))
+# os-extra_specs: what flavors ask of hosts and give to guests besides sizes ---------------------------------------
+def _specs(call: Call) -> dict[str, Any]:
+    return {"specs": call.body, "checked": call.at(Gate.EXTRA_SPECS_CHECKED)}
 
 
-def create(call: Call) -> dict[str, Any]:
-    """POST /flavors."""
-    return _shown(call, flavors.create(call, **FIELDS.arguments(call.body)))
+def update_spec(call: Call) -> Any:
+    """PUT …/os-extra_specs/{id}."""
+    flavor_extra_specs.update.check(call)  # who may not change it reads that, whatever the body says
+    if call.params["id"] not in call.body:
+        raise InvalidRequest("Request body and URI mismatch: the body's key must be the extra spec of the path.")
+    flavor_extra_specs.update(call, call.params["flavor_id"], **_specs(call))
+    return call.body
 
 
-def update(call: Call) -> dict[str, Any]:
-    """PUT /flavors/{id}: the description."""
-    return _shown(call, flavors.update(call, call.params["id"], **FIELDS.arguments(call.body)))
-
-
-def delete(call: Call) -> None:
-    """DELETE /flavors/{id}."""
-    flavors.delete(call, call.params["id"])
-
-
+_row = noun("flavors", "/flavors")
+_extra = noun("flavors.os-extra_specs", "/flavors/{flavor_id}/os-extra_specs")
+ONE = FIELDS.one("flavor")
 OPERATIONS = (
-    Operation(method="GET", path="/flavors", handler=list_brief, name="flavors.list", query=LIST_QUERY, strict=75,
-              quick=True),
-    Operation(method="GET", path="/flavors/detail", handler=list_full, name="flavors.detail.list", query=LIST_QUERY,
-              strict=75, quick=True),
-    Operation(method="POST", path="/flavors", handler=create, use=flavors.create,
-              name="flavors.create", body=Wrapped("flavor", FIELDS.body("create"))),
-    Operation(method="GET", path="/flavors/{id}", handler=show, name="flavors.show", strict=102, quick=True),
-    Operation(method="PUT", path="/flavors/{id}", handler=update, use=flavors.update,
-              name="flavors.update", since=55, body=Wrapped("flavor", FIELDS.body("update"))),
-    Operation(method="DELETE", path="/flavors/{id}", handler=delete, use=flavors.delete,
-              name="flavors.delete", status=202),
+    _row("GET", "", "list", flavors.page, given=_page, query=LIST_QUERY, strict=75, quick=True,
+         shown=lambda call, rows: _listed(call, rows, "/flavors", "list")),
+    _row("GET", "/detail", "detail.list", flavors.page, given=_page, query=LIST_QUERY, strict=75, quick=True,
+         shown=lambda call, rows: _listed(call, rows, "/flavors/detail", "show")),
+    _row("POST", "", "create", flavors.create, body=Wrapped("flavor", FIELDS.body("create")), given=_arguments,
+         shown=ONE),
+    _row("GET", "/{id}", "show", flavors.show, shown=ONE, strict=102, quick=True),
+    _row("PUT", "/{id}", "update", flavors.update, since=55, body=Wrapped("flavor", FIELDS.body("update")),
+         given=_arguments, shown=ONE),
+    _row("DELETE", "/{id}", "delete", flavors.delete, status=202),
+    _row("GET", "/{flavor_id}/os-flavor-access", "os-flavor-access.list", flavor_access.show, shown=_access,
+         strict=102),
+    _action("addTenantAccess", flavor_access.add, lambda call: {
+        "project": call.body["tenant"], "public": not call.at(Gate.FLAVOR_ACCESS_PRIVATE_ONLY)}),
+    _action("removeTenantAccess", flavor_access.remove, lambda call: {"project": call.body["tenant"]}),
+    _extra("GET", "", "list", flavor_extra_specs.show, strict=102,
+           shown=lambda _call, text: {"extra_specs": orjson.Fragment(text)}),
+    _extra("POST", "", "create", flavor_extra_specs.create, body=Wrapped("extra_specs", flavor_extra_specs.SPECS),
+           given=_specs, shown=lambda call, _none: {"extra_specs": call.body}),
+    _extra("GET", "/{id}", "show", flavor_extra_specs.show_one, strict=102,
+           shown=lambda call, value: {call.params["id"]: value}),
+    _extra("PUT", "/{id}", "update", flavor_extra_specs.update, handler=update_spec,
+           body=OneKey(flavor_extra_specs.SPECS)),
+    _extra("DELETE", "/{id}", "delete", flavor_extra_specs.delete),
 )

@@ -10,20 +10,15 @@ import orjson
 
 from magnetar_control.api.nova.fields import ApiField, Fields, View
 from magnetar_control.api.nova.history import Gate
-from magnetar_control.api.nova.operation import Call, Operation, Query
-from magnetar_control.api.nova.paging import PAGE, next_link, size
-from magnetar_control.api.nova.values import (
-    TRUTH,
-)
-from magnetar_control.api.values import Anything, Id
+from magnetar_control.api.nova.operation import Call, Query, noun, shown_as
+from magnetar_control.api.nova.paging import next_link, pages, size
+from magnetar_control.api.nova.values import TRUTH
+from magnetar_control.api.values import Id
 from magnetar_control.compute import hypervisors
-from magnetar_control.compute.caller import UseCase
 from magnetar_control.compute.hypervisors import SUMMED
 from magnetar_control.store.services import Service
 from magnetar_core.errors import InvalidRequest
 from magnetar_core.values import Text
-
-PATH = "/os-hypervisors"
 
 
 def _service(id: str) -> Callable[[View, Mapping[str, Any]], dict[str, Any]]:
@@ -111,59 +106,34 @@ def _listed(call: Call, path: str, *, brief: bool) -> dict[str, Any]:
     return answer
 
 
-def list_brief(call: Call) -> dict[str, Any]:
-    """GET /os-hypervisors."""
-    return _listed(call, PATH, brief=True)
+def _by_uuid(call: Call) -> dict[str, bool]:
+    return {"by_uuid": call.at(Gate.HOST_UUIDS)}
 
 
-def list_full(call: Call) -> dict[str, Any]:
-    """GET /os-hypervisors/detail."""
-    return _listed(call, PATH + "/detail", brief=False)
+def _one(call: Call, found: Service) -> dict[str, Any]:
+    return {"hypervisor": _shown(call, [found], servers=call.query.get("with_servers", False))[0]}
 
 
-def show(call: Call) -> dict[str, Any]:
-    """GET /os-hypervisors/{id}."""
-    one = hypervisors.show(call, call.params["id"], by_uuid=call.at(Gate.HOST_UUIDS))
-    return {"hypervisor": _shown(call, [one], servers=call.query.get("with_servers", False))[0]}
+def _uptime(call: Call, found: tuple[Service, str]) -> dict[str, Any]:
+    return {"hypervisor": {**_shown(call, [found[0]], servers=False, brief=True)[0], "uptime": found[1]}}
 
 
-def uptime(call: Call) -> dict[str, Any]:
-    """GET …/uptime, until 2.87."""
-    one, told = hypervisors.uptime(call, call.params["id"], by_uuid=call.at(Gate.HOST_UUIDS))
-    return {"hypervisor": {**_shown(call, [one], servers=False, brief=True)[0], "uptime": told}}
-
-
-def statistics(call: Call) -> dict[str, Any]:
-    """GET …/statistics, until 2.87."""
-    return {"hypervisor_statistics": hypervisors.statistics(call)}
-
-
-def search(call: Call) -> dict[str, Any]:
-    """GET …/{id}/search, until 2.52; the id is a part of the host's name."""
-    return {"hypervisors": _shown(call, hypervisors.search(call, call.params["id"]), servers=False, brief=True)}
-
-
-def servers_of(call: Call) -> dict[str, Any]:
-    """GET …/{id}/servers, until 2.52; the id is a part of the host's name."""
-    return {"hypervisors": _shown(call, hypervisors.search_servers(call, call.params["id"]), servers=True, brief=True)}
-
-
-def _row(path: str, handler: Callable[[Call], Any], name: str, use: UseCase[..., Any], **more: Any) -> Operation:
-    return Operation(method="GET", path=PATH + path, handler=handler, name=f"os-hypervisors.{name}", use=use,
-                     **{"strict": 53, **more})
-
-
-_PAGED = Gate.HYPERVISOR_PAGES.version
 _WITH = {"with_servers": Query(value=TRUTH, since=53)}
-LIST_QUERY = {
-    **_WITH, "hypervisor_hostname_pattern": Query(value=Text(1, 255), since=53),
-    "limit": Query(value=PAGE["limit"].value, since=_PAGED), "marker": Query(value=Anything(), since=_PAGED)}
+LIST_QUERY = {**_WITH, "hypervisor_hostname_pattern": Query(value=Text(1, 255), since=53),
+              **pages(Gate.HYPERVISOR_PAGES.version)}
+_row = noun("os-hypervisors", "/os-hypervisors", strict=53)
+# The id of search and servers is a part of the host's name.
 OPERATIONS = (
-    _row("", list_brief, "list", hypervisors.page, query=LIST_QUERY),
-    _row("/detail", list_full, "detail.list", hypervisors.page_detail, query=LIST_QUERY),
-    _row("/statistics", statistics, "statistics.list", hypervisors.statistics, until=87),
-    _row("/{id}", show, "show", hypervisors.show, query=_WITH),
-    _row("/{id}/search", search, "search.list", hypervisors.search, until=52),
-    _row("/{id}/servers", servers_of, "servers.list", hypervisors.search_servers, until=52),
-    _row("/{id}/uptime", uptime, "uptime.list", hypervisors.uptime, until=87),
+    _row("GET", "", "list", hypervisors.page, query=LIST_QUERY,
+         handler=lambda call: _listed(call, "/os-hypervisors", brief=True)),
+    _row("GET", "/detail", "detail.list", hypervisors.page_detail, query=LIST_QUERY,
+         handler=lambda call: _listed(call, "/os-hypervisors/detail", brief=False)),
+    _row("GET", "/statistics", "statistics.list", hypervisors.statistics, until=87,
+         shown=shown_as("hypervisor_statistics")),
+    _row("GET", "/{id}", "show", hypervisors.show, given=_by_uuid, shown=_one, query=_WITH),
+    _row("GET", "/{id}/search", "search.list", hypervisors.search, until=52,
+         shown=lambda call, found: {"hypervisors": _shown(call, found, servers=False, brief=True)}),
+    _row("GET", "/{id}/servers", "servers.list", hypervisors.search_servers, until=52,
+         shown=lambda call, found: {"hypervisors": _shown(call, found, servers=True, brief=True)}),
+    _row("GET", "/{id}/uptime", "uptime.list", hypervisors.uptime, until=87, given=_by_uuid, shown=_uptime),
 )

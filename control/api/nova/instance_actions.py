@@ -6,12 +6,12 @@ from __future__ import annotations
 from typing import Any
 
 from magnetar_control.api.nova.history import Gate
-from magnetar_control.api.nova.operation import Call, Operation, Query
-from magnetar_control.api.nova.paging import PAGE, next_link, size
+from magnetar_control.api.nova.operation import Call, Query, noun
+from magnetar_control.api.nova.paging import next_link, pages, size
 from magnetar_control.api.nova.server_view import host_id
-from magnetar_control.api.values import Anything, Time
+from magnetar_control.api.values import Time
 from magnetar_control.compute import instance_actions
-from magnetar_control.compute.target import Target
+from magnetar_control.compute.target import Target, find
 from magnetar_core.actions import ACTIONS
 
 PATH = "/servers/{server_id}/os-instance-actions"
@@ -19,7 +19,7 @@ PATH = "/servers/{server_id}/os-instance-actions"
 
 def _target(call: Call) -> Target:
     """The server of the path, since 2.21 also when it is gone."""
-    return instance_actions.find_server(call, call.params["server_id"], deleted=call.at(Gate.DELETED_ACTIONS))
+    return find(call, call.params["server_id"], deleted=call.at(Gate.DELETED_ACTIONS))
 
 
 def _shown(call: Call, row: Any) -> dict[str, Any]:
@@ -66,12 +66,9 @@ def _event(call: Call, target: Target, row: Any, *, admin: bool) -> dict[str, An
     return shown
 
 
+_row = noun("servers.os-instance-actions", PATH)
 OPERATIONS = (
-    Operation(method="GET", path=PATH, handler=index, name="servers.os-instance-actions.list",
-              use=instance_actions.page, strict=58, query={
-                  "limit": Query(value=PAGE["limit"].value, since=58),
-                  "marker": Query(value=Anything(), since=58), "changes-since": Query(value=Time(), since=58),
-                  "changes-before": Query(value=Time(), since=66)}),
-    Operation(method="GET", path=PATH + "/{id}", handler=show, name="servers.os-instance-actions.show",
-              use=instance_actions.show, strict=102),
+    _row("GET", "", "list", instance_actions.page, handler=index, strict=58, query={
+        **pages(58), "changes-since": Query(value=Time(), since=58), "changes-before": Query(value=Time(), since=66)}),
+    _row("GET", "/{id}", "show", instance_actions.show, handler=show, strict=102),
 )

@@ -3,72 +3,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from magnetar_control.api.nova.history import Gate
-from magnetar_control.api.nova.operation import Call, Operation
-from magnetar_control.api.nova.values import (
-    TAG,
-    record,
-    since,
-)
+from magnetar_control.api.nova.fields import ApiField, Fields
+from magnetar_control.api.nova.operation import Call, noun
+from magnetar_control.api.nova.values import TAG, record, since
 from magnetar_control.api.values import Address, Id
 from magnetar_control.compute import interfaces
-from magnetar_control.web import Answer
 from magnetar_core.values import ListOf, Nullable
 
-PATH = "/servers/{server_id}/os-interface"
+FIELDS = Fields(
+    ApiField("port_id", shows="show"),
+    ApiField("net_id", name="network_id", shows="show"),
+    ApiField("mac_addr", name="mac", shows="show"),
+    ApiField("port_state", shows="show"),
+    ApiField("fixed_ips", shows="show", show=lambda _view, port: [
+        {"ip_address": one["ip_address"], "subnet_id": one["subnet_id"]} for one in port["fixed_ips"]]),
+    ApiField("tag", shows="show", since=70),
+    mapping=True)
+ONE = FIELDS.one("interfaceAttachment")
 
 
-def view(call: Call, port: Mapping[str, Any]) -> dict[str, Any]:
-    """A port of the server."""
-    shown = {"port_id": port["port_id"], "net_id": port["network_id"], "mac_addr": port["mac"],
-             "port_state": port["port_state"], "fixed_ips": [
-                 {"ip_address": one["ip_address"], "subnet_id": one["subnet_id"]} for one in port["fixed_ips"]]}
-    if call.at(Gate.DEVICE_TAGS_SHOWN):
-        shown["tag"] = port["tag"]
-    return shown
-
-
-def index(call: Call) -> dict[str, Any]:
-    """GET: all of them, as the network service has them."""
-    return {"interfaceAttachments": [view(call, one) for one in interfaces.index(call, call.target)]}
-
-
-def show(call: Call) -> dict[str, Any]:
-    """GET of one."""
-    return {"interfaceAttachment": view(call, interfaces.show(call, call.target, call.params["id"]))}
-
-
-def create(call: Call) -> Answer:
-    """POST: a port is made, or the given one taken; the answer comes when the server has the NIC."""
+def _wanted(call: Call) -> dict[str, Any]:
+    """Of the port that is made, or the given one that is taken."""
     want = (call.body or {}).get("interfaceAttachment") or {}
     addresses = want.get("fixed_ips") or [{"ip_address": None}]
-    port = interfaces.attach(call, call.target, want.get("net_id"), want.get("port_id"), addresses[0]["ip_address"],
-                             want.get("tag"))
-    return Answer({"interfaceAttachment": view(call, port)}, 200)
-
-
-def delete(call: Call) -> Answer:
-    """DELETE: 202; the guest lets go of it afterwards."""
-    interfaces.detach(call, call.target, call.params["id"])
-    return Answer(None, 202)
+    return {"network_id": want.get("net_id"), "port_id": want.get("port_id"), "address": addresses[0]["ip_address"],
+            "tag": want.get("tag")}
 
 
 BODY = record({"interfaceAttachment": record({
     "net_id": Nullable(Id()), "port_id": Nullable(Id()), "tag": since("2.49", TAG),
     "fixed_ips": ListOf(record({"ip_address": Address()}, "ip_address"), 1)})})
-
-
-def _row(method: str, handler: Any, verb: str, use: Any, path: str = PATH, **more: Any) -> Operation:
-    return Operation(method=method, path=path, handler=handler, name=f"servers.os-interface.{verb}", use=use,
-                     target="server", **more)
-
-
+_row = noun("servers.os-interface", "/servers/{server_id}/os-interface", target="server")
 OPERATIONS = (
-    _row("GET", index, "list", interfaces.index, strict=102),
-    _row("GET", show, "show", interfaces.show, PATH + "/{id}", strict=102),
-    _row("POST", create, "create", interfaces.attach, body=BODY),
-    _row("DELETE", delete, "delete", interfaces.detach, PATH + "/{id}", status=202),
+    _row("GET", "", "list", interfaces.index, shown=FIELDS.many("interfaceAttachments"), strict=102),
+    _row("GET", "/{id}", "show", interfaces.show, shown=ONE, strict=102),
+    _row("POST", "", "create", interfaces.attach, body=BODY, given=_wanted, shown=ONE),
+    _row("DELETE", "/{id}", "delete", interfaces.detach, status=202),
 )

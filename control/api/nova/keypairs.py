@@ -7,9 +7,9 @@ from typing import Any
 
 from magnetar_control.api.nova.fields import ApiField, Fields, View, below
 from magnetar_control.api.nova.history import Gate
-from magnetar_control.api.nova.operation import Call, Operation, Query
-from magnetar_control.api.nova.paging import PAGE, next_link, size
-from magnetar_control.api.values import Anything, Wrapped
+from magnetar_control.api.nova.operation import Call, Query, noun
+from magnetar_control.api.nova.paging import next_link, pages, size
+from magnetar_control.api.values import Wrapped
 from magnetar_control.compute import keypairs
 from magnetar_core.values import Choices, Text
 
@@ -35,8 +35,8 @@ FIELDS = Fields(
     ApiField("created_at", shows="show"),
     ApiField("updated_at", shows="show"),
     ApiField("deleted", shows="show", show=lambda _view, _row: False),
-    ApiField("deleted_at", shows="show", show=lambda _view, _row: None))
-USER = {"user_id": Query(value=Text(1, 255), since=10)}
+    ApiField("deleted_at", shows="show", show=lambda _view, _row: None),
+    ApiField("private_key", shows="create", when=lambda _shown, row: row.private_key is not None))
 
 
 def index(call: Call) -> dict[str, Any]:
@@ -50,35 +50,21 @@ def index(call: Call) -> dict[str, Any]:
     return answer
 
 
-def show(call: Call) -> dict[str, Any]:
-    """GET /os-keypairs/{id}; the id is the name."""
-    row = keypairs.show(call, call.params["id"], call.query.get("user_id"))
-    return {"keypair": View(call, FIELDS).document(row)}
-
-
 def create(call: Call) -> dict[str, Any]:
     """POST /os-keypairs: keep a public key, or (until 2.91, without one) make a pair."""
     with below("keypair"):
         made = keypairs.create(call, **FIELDS.arguments(call.body))
-    shown = View(call, FIELDS, "create").document(made)
-    if made.private_key is not None:
-        shown["private_key"] = made.private_key
-    return {"keypair": shown}
+    return {"keypair": View(call, FIELDS, "create").document(made)}
 
 
-def delete(call: Call) -> None:
-    """DELETE /os-keypairs/{id}."""
-    keypairs.delete(call, call.params["id"], call.query.get("user_id"))
-
-
-_PAGED = Gate.KEYPAIR_PAGES.version
+_row = noun("os-keypairs", PATH)
+_USER = {"user_id": Query(value=Text(1, 255), since=10)}
+_NAMED = {"given": lambda call: {"user": call.query.get("user_id")}, "query": _USER, "strict": 75}
 OPERATIONS = (
-    Operation(method="GET", path=PATH, handler=index, name="os-keypairs.list", strict=75, query={
-        **USER, "limit": Query(value=PAGE["limit"].value, since=_PAGED),
-        "marker": Query(value=Anything(), since=_PAGED)}),
-    Operation(method="POST", path=PATH, handler=create, name="os-keypairs.create",
-              body=Wrapped("keypair", FIELDS.body("create")), status=((1, 200), (2, 201))),
-    Operation(method="GET", path=PATH + "/{id}", handler=show, name="os-keypairs.show", query=USER, strict=75),
-    Operation(method="DELETE", path=PATH + "/{id}", handler=delete, name="os-keypairs.delete", query=USER, strict=75,
-              status=((1, 202), (2, 204))),
+    _row("GET", "", "list", keypairs.page, handler=index, strict=75,
+         query={**_USER, **pages(Gate.KEYPAIR_PAGES.version)}),
+    _row("POST", "", "create", keypairs.create, handler=create, body=Wrapped("keypair", FIELDS.body("create")),
+         status=((1, 200), (2, 201))),
+    _row("GET", "/{id}", "show", keypairs.show, shown=FIELDS.one("keypair"), **_NAMED),
+    _row("DELETE", "/{id}", "delete", keypairs.delete, status=((1, 202), (2, 204)), **_NAMED),
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 from magnetar_control.api.nova.fields import ApiField, Fields, View
 from magnetar_control.api.nova.operation import Call, Operation, Query
-from magnetar_control.compute import limits
+from magnetar_control.compute import quotas
 from magnetar_core.values import Text
 
 FIELDS = Fields(
@@ -29,14 +29,14 @@ FIELDS = Fields(
     mapping=True)
 
 
-def show(call: Call) -> dict[str, Any]:
-    """GET /limits; of another project for administrators."""
-    most, used = limits.show(call, call.query.get("tenant_id"))
+def _shown(call: Call, found: tuple[quotas.Limits, quotas.Limits]) -> dict[str, Any]:
+    most, used = found
     row = {**most, **{f"{name}_used": number for name, number in used.items()}}
     return {"limits": {"rate": [], "absolute": View(call, FIELDS).document(row)}}
 
 
 OPERATIONS = (
-    Operation(method="GET", path="/limits", handler=show, use=limits.show, name="limits.list", strict=75,
+    Operation(method="GET", path="/limits", use=quotas.show_limits, name="limits.list", strict=75, shown=_shown,
+              given=lambda call: {"project": call.query.get("tenant_id")},
               query={"tenant_id": Query(value=Text(1, 255))}),
 )

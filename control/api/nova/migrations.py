@@ -3,24 +3,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import orjson
 
+from magnetar_control.api.nova.fields import ApiField, Fields, View
 from magnetar_control.api.nova.history import Gate
-from magnetar_control.api.nova.operation import Call, Operation, Query
-from magnetar_control.api.nova.paging import PAGE, next_link, size
+from magnetar_control.api.nova.operation import Call, Operation, Query, noun
+from magnetar_control.api.nova.paging import next_link, pages, size
 from magnetar_control.api.values import Anything, Null, Time, Wrapped
 from magnetar_control.compute import migrations
 from magnetar_control.store.migrations import ENDED, LIVE
-from magnetar_control.web import Answer
 
-PATH = "/servers/{server_id}/migrations"
 #: Query name to the column.
 COLUMNS = {"status": "status", "instance_uuid": "server_id", "source_compute": "source", "migration_type": "type",
            "user_id": "user_id", "project_id": "project_id"}
 Row = migrations.Row
+
+
+class MigrationView(View):
+    """How one caller sees migrations. *hosts*: whether it may know from where to where. *numbers*: those of flavors, by
+    their ids."""
+
+    def __init__(self, call: Call, answer: str, *, hosts: bool, numbers: Mapping[str, int] | None = None) -> None:
+        super().__init__(call, FIELDS, answer)
+        self.hosts, self.numbers = hosts, numbers or {}
+
+    def number(self, flavor: str | None) -> int | None:
+        """That of a flavor's JSON text."""
+        return self.numbers.get(migrations.flavor_of(flavor))
+
+
+#: list: of all servers. show: of one server.
+FIELDS = Fields(
+    *(ApiField(name, shows="list show") for name in ("id", "status", "created_at", "updated_at")),
+    *(ApiField(name, shows="list show", show=lambda view, row: row.source if view.hosts else None)
+      for name in ("source_compute", "source_node")),
+    *(ApiField(name, shows="list show", show=lambda view, row: row.target if view.hosts else None)
+      for name in ("dest_compute", "dest_node")),
+    ApiField("dest_host", shows="list show",
+             show=lambda view, row: row.target if view.hosts and row.type != LIVE else None),
+    ApiField("uuid", shows="list show", since=59),
+    ApiField("user_id", shows="list show", since=80),
+    ApiField("project_id", shows="list show", since=80),
+    ApiField("server_uuid", name="server_id", shows="show"),
+    ApiField("instance_uuid", name="server_id", shows="list"),
+    ApiField("old_instance_type_id", shows="list", show=lambda view, row: view.number(row.old_flavor)),
+    ApiField("new_instance_type_id", shows="list", show=lambda view, row: view.number(row.new_flavor)),
+    ApiField("migration_type", name="type", shows="list", since=23),
+    ApiField("links", shows="list", since=23, when=lambda _shown, row: row.type == LIVE and row.status not in ENDED,
+             show=lambda view, row: view.links(f"servers/{row.server_id}/migrations", row.id)))
 
 
 def index(call: Call) -> dict[str, Any]:
@@ -30,90 +63,43 @@ def index(call: Call) -> dict[str, Any]:
         call, {column: query[name] for name, column in COLUMNS.items() if name in query}, query.get("host"),
         query.get("changes-since"), query.get("changes-before"), limit=size(call), newest=paged,
         marker=query.get("marker") if paged else None)
-    numbers = migrations.flavor_numbers(call, rows)
-    hosts = call.allows(migrations.HOSTS_OF_ALL)
-    answer: dict[str, Any] = {"migrations": [_listed(call, row, numbers, hosts=hosts) for row in rows]}
+    view = MigrationView(call, "list", hosts=call.allows(migrations.HOSTS_OF_ALL),
+                         numbers=migrations.flavor_numbers(call, rows))
+    answer: dict[str, Any] = {"migrations": [*map(view.document, rows)]}
     if more and paged and rows:
         answer["migrations_links"] = next_link(call, "/os-migrations", rows[-1].uuid)
     return answer
 
 
-def _common(call: Call, row: Row, *, hosts: bool) -> dict[str, Any]:
-    """Keys that both forms have."""
-    target, source = (row.target, row.source) if hosts else (None, None)
-    shown = {"id": row.id, "status": row.status, "created_at": row.created_at, "updated_at": row.updated_at,
-             "source_compute": source, "source_node": source, "dest_compute": target, "dest_node": target,
-             "dest_host": target if row.type != LIVE else None}
-    if call.at(Gate.MIGRATION_PAGES):
-        shown["uuid"] = row.uuid
-    if call.at(Gate.MIGRATION_OWNERS):
-        shown.update(user_id=row.user_id, project_id=row.project_id)
-    return shown
+def _running(call: Call, rows: Iterable[Row]) -> dict[str, Any]:
+    view = MigrationView(call, "show", hosts=call.allows(migrations.HOSTS_OF_ONE, call.target.row))
+    return {"migrations": [_progress(view, row) for row in rows]}
 
 
-def _listed(call: Call, row: Row, numbers: Mapping[str, int], *, hosts: bool) -> dict[str, Any]:
-    shown = {**_common(call, row, hosts=hosts), "instance_uuid": row.server_id,
-             "old_instance_type_id": numbers.get(migrations.flavor_of(row.old_flavor)),
-             "new_instance_type_id": numbers.get(migrations.flavor_of(row.new_flavor))}
-    if not call.at(Gate.MIGRATION_TYPES):
-        return shown
-    shown["migration_type"] = row.type
-    if row.type == LIVE and row.status not in ENDED:
-        path, project = f"/servers/{row.server_id}/migrations/{row.id}", call.request.extra.get("project")
-        root = call.request.root + (f"/{project}" if project else "")
-        shown["links"] = [{"rel": "self", "href": call.base + path}, {"rel": "bookmark", "href": root + path}]
-    return shown
-
-
-def of_server(call: Call) -> dict[str, Any]:
-    """GET /servers/{id}/migrations: live migrations that go on."""
-    rows, hosts = migrations.of_one(call, call.target), call.allows(migrations.HOSTS_OF_ONE, call.target.row)
-    return {"migrations": [_progress(call, row, hosts=hosts) for row in rows]}
-
-
-def show(call: Call) -> dict[str, Any]:
-    """GET /servers/{id}/migrations/{id}."""
-    return {"migration": _progress(call, migrations.show(call, call.target, call.params["id"]), hosts=True)}
-
-
-def _progress(call: Call, row: Row, *, hosts: bool) -> dict[str, Any]:
+def _progress(view: MigrationView, row: Row) -> dict[str, Any]:
     """With bytes. Agents count memory and disks together, so all of them are told as memory."""
     known = orjson.loads(row.progress) if row.progress else {}
     total, done = int(known.get("total") or 0), int(known.get("done") or 0)
     left = known.get("remaining")
-    return {**_common(call, row, hosts=hosts), "server_uuid": row.server_id, "memory_total_bytes": total,
-            "memory_processed_bytes": done, "memory_remaining_bytes": total - done if left is None else int(left),
+    return {**view.document(row), "memory_total_bytes": total, "memory_processed_bytes": done,
+            "memory_remaining_bytes": total - done if left is None else int(left),
             "disk_total_bytes": 0, "disk_processed_bytes": 0, "disk_remaining_bytes": 0}
-
-
-def abort(call: Call) -> Answer:
-    """DELETE /servers/{id}/migrations/{id}: the server stays where it is."""
-    migrations.abort(call, call.target, call.params["id"], queued=call.at(Gate.QUEUED_MIGRATIONS_ABORT))
-    return Answer(None, 202)
-
-
-def force_complete(call: Call) -> Answer:
-    """POST /servers/{id}/migrations/{id}/action: the guest stands still until it is there."""
-    migrations.force_complete(call, call.target, call.params["id"])
-    return Answer(None, 202)
 
 
 QUERY = {
     **dict.fromkeys(("hidden", "host", "instance_uuid", "migration_type", "source_compute", "status"),
                     Query(value=Anything())),
-    **{name: Query(value=one.value, since=59) for name, one in PAGE.items()},
-    "changes-since": Query(value=Time(), since=59), "changes-before": Query(value=Time(), since=66),
+    **pages(59), "changes-since": Query(value=Time(), since=59), "changes-before": Query(value=Time(), since=66),
     **dict.fromkeys(("user_id", "project_id"), Query(value=Anything(), since=80))}
+_row = noun("servers.migrations", "/servers/{server_id}/migrations", target="server")
 OPERATIONS = (
-    Operation(method="GET", path="/os-migrations", handler=index, name="os-migrations.list",
-              use=migrations.page, strict=59, query=QUERY),
-    Operation(method="GET", path=PATH, handler=of_server, name="servers.migrations.list", use=migrations.of_one,
-              target="server", since=23, strict=102),
-    Operation(method="GET", path=PATH + "/{id}", handler=show, name="servers.migrations.show", use=migrations.show,
-              target="server", since=23, strict=102),
-    Operation(method="DELETE", path=PATH + "/{id}", handler=abort, name="servers.migrations.delete",
-              use=migrations.abort, target="server", since=24, status=202),
-    Operation(method="POST", path=PATH + "/{id}/action", handler=force_complete,
-              name="servers.migrations.action.force_complete", use=migrations.force_complete, target="server", since=22,
-              action="force_complete", body=Wrapped("force_complete", Null()), status=202),
+    Operation(method="GET", path="/os-migrations", handler=index, name="os-migrations.list", use=migrations.page,
+              strict=59, query=QUERY),
+    _row("GET", "", "list", migrations.of_one, shown=_running, since=23, strict=102),
+    _row("GET", "/{id}", "show", migrations.show, since=23, strict=102,
+         shown=lambda call, row: {"migration": _progress(MigrationView(call, "show", hosts=True), row)}),
+    _row("DELETE", "/{id}", "delete", migrations.abort, since=24, status=202,
+         given=lambda call: {"queued": call.at(Gate.QUEUED_MIGRATIONS_ABORT)}),
+    _row("POST", "/{id}/action", "action.force_complete", migrations.force_complete, since=22, status=202,
+         action="force_complete", body=Wrapped("force_complete", Null())),
 )

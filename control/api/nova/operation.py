@@ -21,7 +21,7 @@ from magnetar_core.values import Value
 if TYPE_CHECKING:
     from magnetar_control.compute.cloud import Cloud
 
-#: The class of a route in the conformance table: what ``docs/reference/api-coverage.md`` lists.
+#: After all versions.
 NEVER = NEWEST + 1
 
 
@@ -34,16 +34,29 @@ class Query:
     many: bool = False
 
 
+def by_use_case(call: Call) -> Any:
+    """The handler of operations that have no other: the use case is called with the server, the other words of the path
+    and what is ``given``; what is ``shown`` of its result is the answer, or nothing."""
+    operation = call.operation
+    words = [call.target if name == "server_id" else word for name, word in call.params.items()]
+    found = operation.use(call, *words, **operation.given(call))
+    return operation.shown(call, found) if operation.shown else None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Operation(Route):
     """*name*: the operation's id in the conformance table. *use*: the use case that its handler calls, which checks
-    policy and states. *target*: ``server`` has the server of ``{server_id}`` looked up first. *strict*: the version
+    policy and states. *given*: what a use case without another handler is called with, by name. *shown* makes the
+    answer of its result. *target*: ``server`` has the server of ``{server_id}`` looked up first. *strict*: the version
     from which unknown query parameters are refused. *quick*: asks only databases, and little of them. *away*: since
     when, and what answers (of the call and the server's mapping) while the server's cell does not. *status*: of
     success, or (since, status) rows, newest last."""
 
     name: str
-    use: UseCase[..., Any] | ServerUseCase[Any, Any] | None = None
+    use: Callable[..., Any]
+    handler: Callable[[Call], Any] = by_use_case
+    given: Callable[[Call], Mapping[str, Any]] = lambda _call: {}
+    shown: Callable[[Call, Any], Any] | None = None
     since: int = 1
     until: int = NEWEST
     action: str | None = None
@@ -59,7 +72,7 @@ class Operation(Route):
     @property
     def policy(self) -> str | None:
         """The policy rule that decides who may."""
-        return self.use.rule if self.use else None
+        return self.use.rule if isinstance(self.use, UseCase | ServerUseCase) else None
 
     @property
     def key(self) -> str | None:
@@ -71,6 +84,26 @@ class Operation(Route):
         if isinstance(self.status, int):
             return self.status
         return next(status for since, status in reversed(self.status) if since <= version)
+
+
+def noun(name: str, path: str, **common: Any) -> Callable[..., Operation]:
+    """What makes the operations of a noun, all with what is *common*: their names begin with *name*, paths with
+    *path*."""
+
+    def row(method: str, below: str, word: str, use: Callable[..., Any], **more: Any) -> Operation:
+        return Operation(method=method, path=path + below, name=f"{name}.{word}", use=use, **{**common, **more})
+
+    return row
+
+
+def body_as(name: str) -> Callable[[Call], dict[str, Any]]:
+    """The use case is given the body as *name*."""
+    return lambda call: {name: call.body}
+
+
+def shown_as(key: str) -> Callable[[Call, Any], dict[str, Any]]:
+    """The answer is the use case's result under *key*."""
+    return lambda _call, found: {key: found}
 
 
 class Call(Caller):

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from magnetar_control.api.nova import (
-    addresses,
     aggregates,
     availability_zones,
     diagnostics,
-    flavor_access,
-    flavor_extra_specs,
     flavors,
     hypervisors,
     instance_actions,
@@ -25,12 +24,26 @@ from magnetar_control.api.nova import (
     servers,
     services,
     tags,
-    version_documents,
+    versions,
     volume_attachments,
 )
+from magnetar_control.api.nova.app import ROOTS
+from magnetar_control.api.nova.operation import Call, Operation
+from magnetar_core.errors import NotFound
 
-NOUNS = (servers, server_create, server_actions, flavors, flavor_access, flavor_extra_specs, keypairs,
-         volume_attachments, interfaces, metadata, tags, addresses, instance_actions, migrations, aggregates,
-         availability_zones, services, hypervisors, limits, quota_sets, server_groups, diagnostics,
-         version_documents)
-OPERATIONS = tuple(operation for noun in NOUNS for operation in noun.OPERATIONS)
+NOUNS = (servers, server_create, server_actions, flavors, keypairs, volume_attachments, interfaces, metadata, tags,
+         instance_actions, migrations, aggregates, availability_zones, services, hypervisors, limits, quota_sets,
+         server_groups, diagnostics)
+
+
+def _version(call: Call, id: str) -> dict[str, Any]:
+    """The version documents once more, below a version: v2.0 or v2.1."""
+    if id not in ROOTS.values():
+        raise NotFound(f"There is no version {id[:80]} of the Compute API; there are {', '.join(ROOTS.values())}.")
+    return versions.one(id, call.request.root)
+
+
+OPERATIONS = (
+    *(operation for noun in NOUNS for operation in noun.OPERATIONS),
+    Operation(method="GET", path="/versions/{id}", name="versions.show", use=_version, shown=lambda _call, one: one),
+)

@@ -25,7 +25,9 @@ class Limit(Value):
         return int(text)
 
 
-PAGE = {"limit": Query(value=Limit()), "marker": Query(value=Anything())}
+def pages(since: int = 1) -> dict[str, Query]:
+    """The parameters of a list that is paged *since* a version."""
+    return {"limit": Query(value=Limit(), since=since), "marker": Query(value=Anything(), since=since)}
 
 
 def size(call: Call) -> int:

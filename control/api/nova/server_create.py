@@ -11,6 +11,7 @@ from typing import Any
 from orjson import Fragment
 
 from magnetar_control.api.nova.block_devices import mapping
+from magnetar_control.api.nova.fields import View
 from magnetar_control.api.nova.history import Gate
 from magnetar_control.api.nova.operation import Call, Operation
 from magnetar_control.api.nova.server_fields import FIELDS
@@ -20,6 +21,9 @@ from magnetar_control.compute.server_create import NewServers
 from magnetar_control.web import Answer
 from magnetar_core.errors import InvalidField
 from magnetar_core.values import ListOf, OneOf, Text, Value
+
+#: Of passwords.
+CHARACTERS = "".join(sorted({*string.ascii_letters, *string.digits} - {*"0O1lI"}))
 
 
 class Hints(Value):
@@ -38,14 +42,7 @@ class Hints(Value):
                 for name, item in value.items()}
 
 
-BODY = Wrapped("server", FIELDS.body("create"),
-               {"os:scheduler_hints": Hints(), "OS-SCH-HNT:scheduler_hints": Hints()})
-
-
-def create(call: Call) -> Answer:
-    """POST /servers: 202 with a stub; the servers come into being afterwards."""
-    wanted = _wanted(call)
-    return _answer(call, server_create.create(call, wanted))
+BODY = Wrapped("server", FIELDS.body("create"), {"os:scheduler_hints": Hints(), "OS-SCH-HNT:scheduler_hints": Hints()})
 
 
 def _wanted(call: Call) -> NewServers:
@@ -72,24 +69,21 @@ def _answer(call: Call, rows: Sequence[Mapping[str, Any]]) -> Answer:
     want, first = call.body["server"], rows[0]
     if want.get("return_reservation_id"):
         return Answer({"reservation_id": first["reservation_id"]}, 202)
-    id = first["id"]
-    url = f"{call.base}/servers/{id}"
-    project = "/" + call.request.extra["project"] if "project" in call.request.extra else ""
-    stub = {"id": id, "links": [{"rel": "self", "href": url},
-                                {"rel": "bookmark", "href": f"{call.request.root}{project}/servers/{id}"}],
-            "OS-DCF:diskConfig": first["disk_config"], "security_groups": Fragment(first["security_groups"])}
+    links = View(call, FIELDS, "stub").links("servers", first["id"])
+    stub = {"id": first["id"], "links": links, "OS-DCF:diskConfig": first["disk_config"],
+            "security_groups": Fragment(first["security_groups"])}
     if call.settings.enable_instance_password:
         stub["adminPass"] = want.get("adminPass") or new_password()
-    return Answer({"server": stub}, 202, {"Location": url})
+    return Answer({"server": stub}, 202, {"Location": links[0]["href"]})
 
 
 def new_password() -> str:
     """Twelve characters that are not mistaken for others."""
-    alphabet = "".join(c for c in string.ascii_letters + string.digits if c not in "0O1lI")
-    return "".join(secrets.choice(alphabet) for _at in range(12))
+    drawn, base = secrets.randbelow(len(CHARACTERS) ** 12), len(CHARACTERS)  # one number: a draw is a system call
+    return "".join(CHARACTERS[drawn // base ** at % base] for at in range(12))
 
 
 OPERATIONS = (
-    Operation(method="POST", path="/servers", handler=create, name="servers.create", use=server_create.create,
-              body=BODY, status=202),
+    Operation(method="POST", path="/servers", name="servers.create", use=server_create.create, body=BODY, status=202,
+              given=lambda call: {"wanted": _wanted(call)}, shown=_answer),
 )

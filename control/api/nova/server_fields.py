@@ -8,36 +8,21 @@ rebuild (what rebuild shows besides).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 from orjson import Fragment
 
-from magnetar_control.api.nova import addresses
 from magnetar_control.api.nova.block_devices import BLOCK_DEVICES, OLD_BLOCK_DEVICES
 from magnetar_control.api.nova.fields import ApiField, Fields, Filter
-from magnetar_control.api.nova.server_view import FAULTY, PROGRESS, ServerView, moment
-from magnetar_control.api.nova.values import (
-    CERTIFICATES,
-    DESCRIPTION,
-    FQDN,
-    HOSTNAME,
-    METADATA,
-    PASSWORD,
-    PERSONALITY,
-    TAGS,
-    TRUTH,
-    USER_DATA,
-    device_tag,
-    record,
-)
+from magnetar_control.api.nova.operation import NEVER
+from magnetar_control.api.nova.server_view import FAULTY, PROGRESS, ServerView, addresses, host_id, moment
+from magnetar_control.api.nova.values import METADATA, PASSWORD, TAGS, TRUTH, device_tag, record
 from magnetar_control.api.nova.versions import FIRST
 from magnetar_control.api.values import Address, Anything, ByVersion, Id, Number, Pattern, Time
-from magnetar_control.compute.servers import ServerListRequest
 from magnetar_core.errors import InvalidField
 from magnetar_core.kinds.common import NAME
 from magnetar_core.power import status
-from magnetar_core.values import Choices, Const, Integer, ListOf, Nullable, OneOf, Text, Value
+from magnetar_core.values import Base64, Choices, Const, Integer, ListOf, Nullable, OneOf, Text, Value
 
 EXTENDED = "os_compute_api:os-extended-server-attributes"
 HOST_STATUS = "os_compute_api:servers:show:host_status"
@@ -48,9 +33,18 @@ ADDRESS_4, ADDRESS_6, COUNT, WORD = Address(4, empty=True), Address(6, empty=Tru
 
 
 # Values that only servers have ----------------------------------------------------------------------------------
+DESCRIPTION = Nullable(Text(0, 255, r"[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*", "must be printable text"))
+HOSTNAME = Text(2, 63, r"[a-zA-Z0-9]+[a-zA-Z0-9-]*[a-zA-Z0-9]+", "must be a host name of 2 to 63 letters, digits and -")
+FQDN = Text(1, 255, r"[a-zA-Z0-9._-]*", "must be a host name of letters, digits and . _ -")
+USER_DATA = Base64(65535)
+#: Injected files (until 2.56). A host takes as much of each as of user data; quotas are far below.
+PERSONALITY = ListOf(record({"path": Text(1, 4095, r"[^\x00]+", "must not contain a NUL"), "contents": USER_DATA},
+                            "path", "contents"), 255)
+CERTIFICATES = Nullable(ListOf(Text(1, 255), 50, unique=True))
+
+
 def _network(uuid_value: Value) -> Value:
-    return record({"fixed_ip": Address(), "port": Nullable(Id()), "uuid": uuid_value,
-                   "tag": device_tag("2.36")})
+    return record({"fixed_ip": Address(), "port": Nullable(Id()), "uuid": uuid_value, "tag": device_tag("2.36")})
 
 
 NETWORKS = ByVersion(
@@ -84,31 +78,26 @@ class _Metadata(Value):
 
 
 # Kinds of filters -----------------------------------------------------------------------------------------------
-def _equal(names: str, everyone: int | None = None, value: Value = _OrNull(Anything())) -> Filter:  # noqa: B008
-    return _filter(names, lambda query, column, given: query.equal.update({column: given}), value, everyone)
+def _equal(names: str, everyone: int = NEVER, value: Value = _OrNull(Anything())) -> Filter:  # noqa: B008
+    return Filter(names, lambda query, column, given: query.equal.update({column: given}), value, everyone)
 
 
-def _regex(names: str, everyone: int | None = None) -> Filter:
-    return _filter(names, lambda query, column, given: query.matching.append((column, given)), Pattern(), everyone)
+def _regex(names: str, everyone: int = NEVER) -> Filter:
+    return Filter(names, lambda query, column, given: query.matching.append((column, given)), Pattern(), everyone)
 
 
 def _address(name: str, family: int, everyone: int) -> Filter:
-    return _filter(name, lambda query, _column, given: query.addresses.update({family: given}), Pattern(), everyone)
+    return Filter(name, lambda query, _column, given: query.addresses.update({family: given}), Pattern(), everyone)
 
 
 def _tags(name: str, every: bool, negated: bool) -> Filter:
-    return _filter(name, lambda query, _column, given: query.tags.append((str(given).split(","), every, negated)),
-                   Anything(), FIRST)
+    return Filter(name, lambda query, _column, given: query.tags.append((str(given).split(","), every, negated)),
+                  Anything(), FIRST)
 
 
-def _of_list(name: str, attribute: str, value: Value, everyone: int | None = None) -> Filter:
+def _of_list(name: str, attribute: str, value: Value, everyone: int = NEVER) -> Filter:
     """One with an attribute of its own in ``ServerListRequest``."""
-    return _filter(name, lambda query, _column, given: setattr(query, attribute, given), value, everyone)
-
-
-def _filter(names: str, add: Callable[[ServerListRequest, str, Any], None], value: Value,
-            everyone: int | None) -> Filter:
-    return Filter(names, add, value) if everyone is None else Filter(names, add, value, everyone)
+    return Filter(name, lambda query, _column, given: setattr(query, attribute, given), value, everyone)
 
 
 INTEGER = _OrNull(Number(-2**31))
@@ -121,7 +110,7 @@ FIELDS = Fields(
     ApiField("user_id", shows=ALL, filters=(_equal("user_id", 83),), sorts="user_id"),
     ApiField("metadata", METADATA, takes="create rebuild", shows=ALL, show=lambda _view, row: Fragment(row.metadata),
              filters=(_of_list("metadata", "metadata", _Metadata()),)),
-    ApiField("hostId", shows=ALL, show=ServerView.host_id),
+    ApiField("hostId", shows=ALL, show=lambda _view, row: host_id(row.project_id, row.host)),
     ApiField("imageRef", OneOf(Const(""), Id()), name="image_id", takes="create",
              filters=(_equal("image", FIRST), _equal("image_ref")), sorts="image_ref"),
     ApiField("imageRef", Id(), name="image_id", takes="rebuild", required="rebuild"),
@@ -139,7 +128,7 @@ FIELDS = Fields(
     ApiField("updated_at", since=66, filters=(_of_list("changes-before", "before", Time(), FIRST),)),
     ApiField("addresses", shows=FULL, show=lambda _view, row: Fragment(row.addresses),
              filters=(_address("ip", 4, FIRST), _address("ip6", 6, 5))),
-    ApiField("addresses", shows="basic", show=lambda _view, row: addresses.view(row.addresses)),
+    ApiField("addresses", shows="basic", show=lambda _view, row: addresses(row.addresses)),
     ApiField("accessIPv4", ADDRESS_4, name="access_ip_v4", takes=EVERY_REQUEST, shows=ALL,
              show=lambda _view, row: row.access_ip_v4 or "", filters=(_equal("access_ip_v4"),), sorts="access_ip_v4"),
     ApiField("accessIPv6", ADDRESS_6, name="access_ip_v6", takes=EVERY_REQUEST, shows=ALL,

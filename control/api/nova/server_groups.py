@@ -7,19 +7,16 @@ from typing import Any
 
 import orjson
 
-from magnetar_control.api.nova.fields import ApiField, Fields, View
-from magnetar_control.api.nova.operation import Call, Operation, Query
+from magnetar_control.api.nova.fields import ApiField, Fields
+from magnetar_control.api.nova.operation import Call, Query, noun
 from magnetar_control.api.nova.paging import Limit, size
-from magnetar_control.api.nova.values import (
-    record,
-)
+from magnetar_control.api.nova.values import record
 from magnetar_control.api.values import Anything, Number, Wrapped
 from magnetar_control.compute import server_groups
 from magnetar_core.errors import InvalidField
 from magnetar_core.kinds.common import NAME
 from magnetar_core.values import Choice, Choices, ListOf
 
-PATH = "/os-server-groups"
 POLICY = Choices("anti-affinity", "affinity", Choice("soft-anti-affinity", since="2.15"),
                  Choice("soft-affinity", since="2.15"))
 FIELDS = Fields(
@@ -38,43 +35,25 @@ FIELDS = Fields(
     ApiField("rules", shows="show", since=64, show=lambda _view, group: orjson.Fragment(group.row.rules)))
 
 
-def _shown(call: Call, group: server_groups.ServerGroup) -> dict[str, Any]:
-    return {"server_group": View(call, FIELDS).document(group)}
+def _page(call: Call) -> dict[str, Any]:
+    """all_projects counts for administrators, and is ignored for others."""
+    return {"limit": size(call), "offset": call.query.get("offset", 0), "all_projects": "all_projects" in call.query}
 
 
-def index(call: Call) -> dict[str, Any]:
-    """GET /os-server-groups; all_projects counts for administrators, and is ignored for others."""
-    found = server_groups.page(call, size(call), call.query.get("offset", 0), all_projects="all_projects" in call.query)
-    return {"server_groups": [*map(View(call, FIELDS).document, found)]}
-
-
-def show(call: Call) -> dict[str, Any]:
-    """GET /os-server-groups/{id}."""
-    return _shown(call, server_groups.show(call, call.params["id"]))
-
-
-def create(call: Call) -> dict[str, Any]:
-    """POST /os-server-groups."""
+def _wanted(call: Call) -> dict[str, Any]:
     want = call.body
     if want.get("policies") == []:
         raise InvalidField("server_group.policies", "must have exactly one policy")
-    return _shown(call, server_groups.create(call, want["name"], want.get("policy") or want["policies"][0],
-                                             want.get("rules")))
+    return {"name": want["name"], "policy": want.get("policy") or want["policies"][0], "rules": want.get("rules")}
 
 
-def delete(call: Call) -> None:
-    """DELETE /os-server-groups/{id}."""
-    server_groups.delete(call, call.params["id"])
-
-
+ONE = FIELDS.one("server_group")
+_row = noun("os-server-groups", "/os-server-groups")
 OPERATIONS = (
-    Operation(method="GET", path=PATH, handler=index, use=server_groups.page, name="os-server-groups.list",
-              strict=75, query={"all_projects": Query(value=Anything()), "limit": Query(value=Limit()),
-                                "offset": Query(value=Limit())}),
-    Operation(method="POST", path=PATH, handler=create, use=server_groups.create,
-              name="os-server-groups.create", body=Wrapped("server_group", FIELDS.body("create"))),
-    Operation(method="GET", path=PATH + "/{id}", handler=show, use=server_groups.show,
-              name="os-server-groups.show", strict=102),
-    Operation(method="DELETE", path=PATH + "/{id}", handler=delete, use=server_groups.delete,
-              name="os-server-groups.delete", status=204),
+    _row("GET", "", "list", server_groups.page, given=_page, shown=FIELDS.many("server_groups"), strict=75, query={
+        "all_projects": Query(value=Anything()), "limit": Query(value=Limit()), "offset": Query(value=Limit())}),
+    _row("POST", "", "create", server_groups.create, body=Wrapped("server_group", FIELDS.body("create")), given=_wanted,
+         shown=ONE),
+    _row("GET", "/{id}", "show", server_groups.show, shown=ONE, strict=102),
+    _row("DELETE", "/{id}", "delete", server_groups.delete, status=204),
 )

@@ -68,10 +68,6 @@ class ServerView(View):
         return Fragment(f'[{{"rel":"self","href":"{self._self}{row.id}"}},'
                         f'{{"rel":"bookmark","href":"{self._bookmark}{row.id}"}}]')
 
-    def host_id(self, row: Row) -> str:
-        """``hostId``."""
-        return host_id(row.project_id, row.host)
-
     def flavor(self, row: Row) -> Fragment:
         """The flavor it was made with."""
         return _flavor(row.flavor, self.embeds_flavor, self.specs, self.root)
@@ -116,3 +112,9 @@ class ServerView(View):
 def moment(text: str | None) -> str | None:
     """A moment without fractions of a second."""
     return text[:19] + "Z" if text else None
+
+
+def addresses(text: str) -> dict[str, Any]:
+    """The addresses that a row keeps as JSON text, without their MAC addresses."""
+    return {name: [{"version": one["version"], "addr": one["addr"]} for one in found]
+            for name, found in orjson.loads(text).items()}

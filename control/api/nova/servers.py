@@ -7,17 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from magnetar_control.api.nova.history import Gate
-from magnetar_control.api.nova.operation import Call, Operation, Query
-from magnetar_control.api.nova.paging import PAGE, next_link, size
+from magnetar_control.api.nova.operation import Call, Query, noun
+from magnetar_control.api.nova.paging import next_link, pages, size
 from magnetar_control.api.nova.server_fields import FIELDS
-from magnetar_control.api.nova.server_view import ServerView
+from magnetar_control.api.nova.server_view import ServerView, addresses
 from magnetar_control.api.nova.values import TRUTH
 from magnetar_control.api.values import Anything, Wrapped
 from magnetar_control.compute import servers
-from magnetar_control.compute.servers import ServerListRequest
-from magnetar_control.store.server_list import Page
-from magnetar_control.web import Answer
-from magnetar_core.errors import InvalidField, InvalidRequest
+from magnetar_control.store.server_list import Page, ServerListRequest
+from magnetar_core.errors import InvalidField, InvalidRequest, NotFound
 from magnetar_core.power import states_of
 
 #: Sort keys that Nova takes before 2.75 and that order nothing here.
@@ -29,7 +27,7 @@ OLD_SORTS = frozenset((
 _WORD = Query(value=Anything())
 #: Parameters that are no fields of a server: those that everybody may use; those of administrators; those that Nova
 #: takes and that filter nothing here.
-OPEN: Mapping[str, Query] = {"all_tenants": _WORD, **PAGE, **dict.fromkeys(
+OPEN: Mapping[str, Query] = {"all_tenants": _WORD, **pages(), **dict.fromkeys(
     ("status", "sort_key", "sort_dir"), Query(value=Anything(), many=True))}
 LIST_QUERY: Mapping[str, Query] = {
     **FIELDS.query(), **OPEN, **dict.fromkeys(("deleted", "project_id", "tenant_id"), _WORD),
@@ -37,17 +35,7 @@ LIST_QUERY: Mapping[str, Query] = {
                      "pci_devices", "security_groups", "system_metadata", "locked_by"), _WORD)}
 
 
-def list_brief(call: Call) -> Answer:
-    """GET /servers."""
-    return _listed(call, servers.index(call, _query(call)), "list")
-
-
-def list_full(call: Call) -> Answer:
-    """GET /servers/detail."""
-    return _listed(call, servers.detail(call, _query(call)), "detail")
-
-
-def _listed(call: Call, found: Page, answer: str) -> Answer:
+def _listed(call: Call, found: Page, answer: str) -> dict[str, Any]:
     view, detail = ServerView(call, FIELDS, answer), answer == "detail"
     shown = [*map(view.document, found.rows)]
     if call.at(Gate.DOWN_CELLS):
@@ -55,7 +43,7 @@ def _listed(call: Call, found: Page, answer: str) -> Answer:
     document: dict[str, Any] = {"servers": shown}
     if found.more and shown:
         document["servers_links"] = next_link(call, "/servers/detail" if detail else "/servers", str(shown[-1]["id"]))
-    return Answer(document)
+    return document
 
 
 def _unknown(view: ServerView, row: Any, *, detail: bool = True) -> dict[str, Any]:
@@ -66,7 +54,7 @@ def _unknown(view: ServerView, row: Any, *, detail: bool = True) -> dict[str, An
     return shown
 
 
-def _query(call: Call) -> ServerListRequest:
+def _query(call: Call) -> dict[str, ServerListRequest]:
     """What the query asks for. Raises ``InvalidField``, ``InvalidRequest``."""
     given = call.query
     everywhere = "all_tenants" in given and _truth(given, "all_tenants")
@@ -82,7 +70,7 @@ def _query(call: Call) -> ServerListRequest:
             FIELDS.add_filter(query, name, value)
     if "status" in given:
         query.statuses = _statuses(call, given["status"])
-    return query
+    return {"query": query}
 
 
 def _truth(query: Mapping[str, Any], name: str) -> bool:
@@ -121,36 +109,32 @@ def changed(call: Call, row: Any, also: str = "") -> dict[str, Any]:
                                  ).document(row)}
 
 
-def show(call: Call) -> dict[str, Any]:
-    """GET /servers/{id}."""
-    return {"server": ServerView(call, FIELDS).document(servers.show(call, call.target))}
-
-
 def away(call: Call, mapping: Any) -> dict[str, Any]:
     """GET /servers/{id} while its cell does not answer: what the API database knows of it (Nova 2.69)."""
     return {"server": {**_unknown(ServerView(call, FIELDS), mapping), "OS-EXT-STS:power_state": 0}}
 
 
-def update(call: Call) -> dict[str, Any]:
-    """PUT /servers/{id}: what a server is called."""
-    return changed(call, servers.update(call, call.target, FIELDS.arguments(call.body, "update")))
+def show_network(call: Call) -> dict[str, Any]:
+    """GET /servers/{id}/ips/{id}; the last id is the network's name."""
+    found, name = addresses(servers.addresses_on(call, call.target)), call.params["id"]
+    if name not in found:
+        raise NotFound("Instance is not a member of specified network")
+    return {name: found[name]}
 
 
-def delete(call: Call) -> Answer:
-    """DELETE /servers/{id}."""
-    servers.delete(call, call.target)
-    return Answer(None, 204)
-
-
+_row = noun("servers", "/servers")
+_one = noun("servers", "/servers/{server_id}", target="server")
 OPERATIONS = (
-    Operation(method="GET", path="/servers", handler=list_brief, name="servers.list", use=servers.index,
-              query=LIST_QUERY, strict=75, quick=True),
-    Operation(method="GET", path="/servers/detail", handler=list_full, name="servers.detail.list", use=servers.detail,
-              query=LIST_QUERY, strict=75, quick=True),
-    Operation(method="GET", path="/servers/{server_id}", handler=show, name="servers.show", use=servers.show,
-              target="server", strict=102, quick=True, away=(69, away)),
-    Operation(method="PUT", path="/servers/{server_id}", handler=update, name="servers.update", use=servers.update,
-              target="server", body=Wrapped("server", FIELDS.body("update"))),
-    Operation(method="DELETE", path="/servers/{server_id}", handler=delete, name="servers.delete", use=servers.delete,
-              target="server", status=204),
+    _row("GET", "", "list", servers.index, given=_query, query=LIST_QUERY, strict=75, quick=True,
+         shown=lambda call, found: _listed(call, found, "list")),
+    _row("GET", "/detail", "detail.list", servers.detail, given=_query, query=LIST_QUERY, strict=75, quick=True,
+         shown=lambda call, found: _listed(call, found, "detail")),
+    _one("GET", "", "show", servers.show, strict=102, quick=True, away=(69, away),
+         shown=lambda call, row: {"server": ServerView(call, FIELDS).document(row)}),
+    _one("PUT", "", "update", servers.update, body=Wrapped("server", FIELDS.body("update")), shown=changed,
+         given=lambda call: {"columns": FIELDS.arguments(call.body, "update")}),
+    _one("DELETE", "", "delete", servers.delete, status=204),
+    _one("GET", "/ips", "ips.list", servers.addresses, strict=102,
+         shown=lambda _call, text: {"addresses": addresses(text)}),
+    _one("GET", "/ips/{id}", "ips.show", servers.addresses_on, handler=show_network, strict=102),
 )

@@ -13,8 +13,7 @@ from magnetar_control.api.values import Truth
 from magnetar_control.compute.metadata import KEY, METADATA
 from magnetar_control.compute.tags import TAG, TAGS
 from magnetar_core.errors import InvalidField
-from magnetar_core.kinds.common import NAME
-from magnetar_core.values import Base64, ListOf, Nullable, Text, Value
+from magnetar_core.values import Text, Value
 
 TRUE = ("True", "TRUE", "true", "1", "ON", "On", "on", "YES", "Yes", "yes")
 FALSE = ("False", "FALSE", "false", "0", "OFF", "Off", "off", "NO", "No", "no")
@@ -23,8 +22,8 @@ TRUTH = Truth(TRUE, FALSE)
 
 def record(fields: Mapping[str, ApiField | Value], *required: str) -> Body:
     """An object with these keys and no others; *required* ones must be there."""
-    made = [value if isinstance(value, ApiField) else ApiField(name, value) for name, value in fields.items()]
-    made = [replace(field, wire=name) for field, name in zip(made, fields, strict=True)]
+    made = [replace(value, wire=name) if isinstance(value, ApiField) else ApiField(name, value)
+            for name, value in fields.items()]
     return Body(made, [field for field in made if field.required or field.wire in required])
 
 
@@ -47,15 +46,8 @@ class Gapped(Value):
         return self.value.check(value, path, version)
 
 
-DESCRIPTION = Nullable(Text(0, 255, r"[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*", "must be printable text"))
-HOSTNAME = Text(2, 63, r"[a-zA-Z0-9]+[a-zA-Z0-9-]*[a-zA-Z0-9]+", "must be a host name of 2 to 63 letters, digits and -")
-FQDN = Text(1, 255, r"[a-zA-Z0-9._-]*", "must be a host name of letters, digits and . _ -")
-USER_DATA = Base64(65535)
-#: Injected files (until 2.56). A host takes as much of each as of user data; quotas are far below.
-PERSONALITY = ListOf(record({"path": Text(1, 4095, r"[^\x00]+", "must not contain a NUL"), "contents": USER_DATA},
-                            "path", "contents"), 255)
-CERTIFICATES = Nullable(ListOf(Text(1, 255), 50, unique=True))
 PASSWORD = Text(0, 255)
+HOST = Text(1, 255, r"[a-zA-Z0-9._-]+", "must be the name of a host")
 
 
 def device_tag(until: str) -> ApiField:
@@ -63,4 +55,4 @@ def device_tag(until: str) -> ApiField:
     return since("2.32", Gapped(TAG, until, "2.42"))
 
 
-__all__ = ["KEY", "METADATA", "NAME", "TAG", "TAGS"]
+__all__ = ["KEY", "METADATA", "TAG", "TAGS"]

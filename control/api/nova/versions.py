@@ -25,17 +25,12 @@ UPDATED = {"v2.0": "2011-01-21T11:33:21Z", "v2.1": "2013-07-23T11:33:21Z"}
 
 def negotiate(headers: Mapping[str, str]) -> int:
     """The minor version asked for. Raises ``InvalidRequest`` for a malformed one, 406 out of range."""
-    given = headers.get(HEADER)
-    if given is not None:
-        for part in given.split(","):
-            words = part.split()
-            if words and words[0].lower() in ("compute", "nova"):
-                if len(words) != 2:
-                    break
-                return _number(words[1])
-        else:
-            return _number(headers[OLD_HEADER]) if OLD_HEADER in headers else FIRST
-        raise _malformed(given)
+    for part in headers.get(HEADER, "").split(","):
+        words = part.split()
+        if words and words[0].lower() in ("compute", "nova"):
+            if len(words) != 2:
+                raise _malformed(headers[HEADER])
+            return _number(words[1])
     return _number(headers[OLD_HEADER]) if OLD_HEADER in headers else FIRST
 
 

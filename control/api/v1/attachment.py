@@ -3,38 +3,35 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 from typing import Any
 
 import orjson
 
-from magnetar_control.compute import volume_attachments
+from magnetar_control.compute import interfaces, servers, volume_attachments
 from magnetar_control.compute.caller import Caller
 from magnetar_control.compute.target import find
 from magnetar_core.errors import Conflict, InvalidField, NotFound
 from magnetar_core.kinds import InterfaceAttachment, VolumeAttachment
+from magnetar_core.operations import Operation
 from magnetar_core.plan import Step
 from magnetar_core.reconcile import Document, missing
 
 from .driver import Driver
-from .operations import Operation
-from .server import Servers
+from .server import SERVERS
 from .server_actions import ServerActions
 from .server_request import NETWORKS
 from .server_view import nic_id, stamp
 from .volume import VOLUMES
 
-SERVERS = Servers()
-
 
 class Attached(Driver):
-    """*other*: the field beside ``server``."""
+    """*other*: the field beside ``server``; *known_by*: fields that the second half of a key may be."""
 
     other = ""
+    known_by: tuple[str, ...] = ()
 
     def given(self, key: str, want: Document) -> Document:
-        """*want* with what the key says."""
         server, colon, what = key.partition(":")
         if not colon or not server or not what:
             raise InvalidField("key", f"must be SERVER:{self.other.upper()}, each a name or a uuid", key)
@@ -52,13 +49,8 @@ class Attached(Driver):
         """Those of servers."""
         raise NotImplementedError
 
-    def is_meant(self, caller: Caller, one: Document, what: str) -> bool:
-        """Whether *what* means this one."""
-        raise NotImplementedError
-
     def every(self, caller: Caller) -> list[Document]:
-        """Of all servers of the project."""
-        return self.of_servers(caller, SERVERS.rows(caller))
+        return self.of_servers(caller, servers.of_project(caller))
 
     def find(self, caller: Caller, key: str) -> Document | None:
         """By SERVER:WHAT, or by uuid."""
@@ -67,27 +59,24 @@ class Attached(Driver):
             return next((one for one in self.every(caller) if one["id"] == key), None)
         row = SERVERS.row(caller, server)
         found = [] if row is None else self.of_servers(caller, [row])
-        return next((one for one in found if self.is_meant(caller, one, what)), None)
+        return next((one for one in found if any(
+            one[name] == (what.lower() if name == "mac" else what) for name in self.known_by)), None)
 
     def server(self, caller: Caller, name: str) -> str:
         """The uuid of the server; its name where a dry run may assume it."""
         row = SERVERS.row(caller, name)
         if row is None:
-            error = InvalidField("server", f"there is no server {name!r} in your project")
-            missing(error, "server", name)
+            missing(InvalidField("server", f"there is no server {name!r} in your project"), "server", name)
         return str(row.id) if row is not None else name
 
 
 class VolumeAttachments(Attached):
-    """volume_attachment."""
-
-    kind, other = VolumeAttachment, "volume"
+    kind, other, known_by = VolumeAttachment, "volume", ("volume", "volume_name")
     host_only = {"bus": "virtio", "readonly": False, "boot_index": None, "origin": None}
     making = (Step("attach", "attach the volume"),)
     removing = (Step("detach", "detach the volume"),)
 
     def of_servers(self, caller: Caller, rows: Sequence[Any]) -> list[Document]:
-        """The rows' volumes."""
         held = [(row, one) for row in rows for one in orjson.loads(row.volumes)]
         names = VOLUMES.names(caller) if held else {}
         return [{
@@ -99,19 +88,11 @@ class VolumeAttachments(Attached):
             "fault": None, "created_at": stamp(row.created_at), "updated_at": stamp(row.updated_at)}
             for row, one in held]
 
-    def is_meant(self, caller: Caller, one: Document, what: str) -> bool:
-        """By uuid or name of the volume."""
-        return what in (one["volume"], one["volume_name"])
-
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Both by uuid."""
         if have:
             want = {**want, "server": have["server"], "volume": have["volume"]}
         else:
-            found = VOLUMES.find(caller, want["volume"])
-            if found is None:
-                missing(InvalidField("volume", f"no volume {want['volume']!r} that you may use"),
-                         "volume", want["volume"])
+            found = VOLUMES.referred(caller, want["volume"], "volume", f"no volume {want['volume']!r} that you may use")
             want = {**want, "server": self.server(caller, want["server"]),
                     "volume": found["id"] if found else want["volume"]}
         device = (want.get("device") or (have or {}).get("device") or "").rpartition("/")[2]
@@ -136,14 +117,11 @@ class VolumeAttachments(Attached):
             raise Conflict(f"Volume {volume['name']!r} is {volume['status']}, and must be available to be attached.")
 
     def make(self, caller: Caller, want: Document, operation: Operation) -> None:
-        """Attach it, and wait until the server has it."""
         self.check_make(caller, want, None)
-        request_id = f"req-{uuid.uuid4()}"
-        volume_attachments.attach(
-            caller.under(request_id), find(caller, want["server"]), want["volume"],
+        ServerActions(caller, want["server"], operation).run(
+            "attach_volume", volume_attachments.attach, want["volume"],
             f"/dev/{want['device']}" if want["device"] else None, want["tag"],
-            delete_on_termination=want["delete_on_termination"])
-        ServerActions(caller, want["server"], operation).ended(request_id, "attach_volume")
+            delete_on_termination=want["delete_on_termination"], anew=True)
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
         """Whether the volume goes with the server."""
@@ -151,43 +129,31 @@ class VolumeAttachments(Attached):
                                   delete_on_termination=want["delete_on_termination"])
 
     def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
-        """Detach it, and wait until the guest has let go."""
-        request_id = f"req-{uuid.uuid4()}"
-        volume_attachments.detach(caller.under(request_id), find(caller, have["server"]), have["volume"])
-        ServerActions(caller, have["server"], operation).ended(request_id, "detach_volume")
+        ServerActions(caller, have["server"], operation).run(
+            "detach_volume", volume_attachments.detach, have["volume"], anew=True)
 
 
 class InterfaceAttachments(Attached):
-    """interface_attachment."""
-
-    kind, other = InterfaceAttachment, "network"
+    kind, other, known_by = InterfaceAttachment, "network", ("mac", "network", "_network")
     host_only = {"bridge": None, "model": "virtio"}
     making = removing = (Step("plug", "change the NICs"), Step("define", "define the domain"))
 
     def from_key(self, what: str) -> Document:
-        """A MAC address or a network."""
         return {"mac": what.lower()} if what.count(":") == 5 else {"network": what}
 
     def of_servers(self, caller: Caller, rows: Sequence[Any]) -> list[Document]:
-        """The rows' NICs."""
-        return [self._nic(row, nic) for row in rows for nic in orjson.loads(row.interfaces)]
-
-    def _nic(self, row: Any, nic: Document) -> Document:
-        addresses = [ip["ip_address"] for ip in nic.get("fixed_ips") or ()]
-        return {
+        held = [(row, nic, [ip["ip_address"] for ip in nic.get("fixed_ips") or ()])
+                for row in rows for nic in orjson.loads(row.interfaces)]
+        return [{
             "id": nic_id(nic["port_id"]), "name": f"{row.id}:{nic['mac']}", "server": row.id,
             "network": nic["network"], "bridge": None, "mac": nic["mac"], "model": "virtio", "tag": nic.get("tag"),
             "address": addresses[0] if addresses else None, "server_name": row.name, "_port": nic["port_id"],
             "_network": nic["network_id"],
             "addresses": [{"addr": one, "version": 6 if ":" in one else 4, "mac": nic["mac"], "source": "network"}
                           for one in addresses]}
-
-    def is_meant(self, caller: Caller, one: Document, what: str) -> bool:
-        """By MAC address, or name or uuid of the network."""
-        return what.lower() == one["mac"] or what in (one["network"], one["_network"])
+            for row, nic, addresses in held]
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Names by what they mean."""
         if have:
             if want.get("address") not in (None, have["address"]):
                 raise Conflict("The address of a NIC of a cloud does not change; remove it and make another.",
@@ -199,19 +165,16 @@ class InterfaceAttachments(Attached):
                            "MAC addresses. Name a network.")
         if not want.get("network"):
             raise InvalidField("network", "is required")
-        network = NETWORKS.find(caller, want["network"])
-        if network is None:
-            missing(InvalidField("network", f"no network {want['network']!r} that you may use"),
-                     "network", want["network"])
+        network = NETWORKS.referred(caller, want["network"], "network",
+                                    f"no network {want['network']!r} that you may use")
         server = self.server(caller, want["server"])
         return {**want, "server": server, "_network": network["id"] if network else None,
                 "name": f"{server}:{want['network']}"}
 
     def make(self, caller: Caller, want: Document, operation: Operation) -> None:
-        """Attach a new port; the answer comes when the server has it."""
         ServerActions(caller, want["server"], operation).attach_interface(
             want["_network"], want.get("address"), want.get("tag"))
 
     def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
-        """Detach it."""
-        ServerActions(caller, have["server"], operation).detach_interface(have["_port"])
+        ServerActions(caller, have["server"], operation).run(
+            "detach_interface", interfaces.detach, have["_port"], anew=True)

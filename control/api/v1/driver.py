@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -16,29 +15,15 @@ from magnetar_control.compute.caller import Caller
 from magnetar_core import reconcile
 from magnetar_core.errors import Ambiguous, InvalidField, MagnetarError, NotFound
 from magnetar_core.fields import Kind
+from magnetar_core.operations import Operation
 from magnetar_core.plan import Result, Step
-from magnetar_core.reconcile import Document, check_mode, compared, difference, forgotten, given_by, is_uuid, recorded
-
-from .operations import Operation
+from magnetar_core.reconcile import Document, check_mode, compared, difference, is_uuid, recorded
 
 #: Namespace of uuids that follow from others.
 NAMESPACE = uuid.UUID("7d3f7c0e-6c1c-5a39-9d0e-3f0f6f0c7a11")
 #: One lock for each key that is being ensured, so that two requests at once do not make two resources of one name.
-_LOCKS: WeakValueDictionary[tuple[str, ...], _Lock] = WeakValueDictionary()
+_LOCKS: WeakValueDictionary[tuple[str, ...], threading.Lock] = WeakValueDictionary()
 _LOCK = threading.Lock()
-
-
-class _Lock:
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-
-
-@contextmanager
-def _alone(*words: str) -> Iterator[None]:
-    with _LOCK:
-        held = _LOCKS.setdefault(words, _Lock())
-    with held.lock:
-        yield
 
 
 class Driver:
@@ -71,11 +56,15 @@ class Driver:
         """The one that *key*, its uuid or name, means. Raises ``Ambiguous``."""
         found = self.every(caller)
         exact = [one for one in found if one.get("id") == (key.lower() if is_uuid(key) else key)]
-        named = exact or [one for one in found if one.get("name") == key]
-        if len(named) > 1:
-            raise Ambiguous(f"{len(named)} {self.kind.plural} have the name {key!r}; use a uuid.",
-                            uuids=[str(one["id"]) for one in named])
-        return named[0] if named else None
+        return exact[0] if exact else self.only(caller, [one for one in found if one.get("name") == key], key)
+
+    def only(self, caller: Caller, found: list[Document], name: str) -> Document | None:
+        """The one of *found*, which all have the *name*; the project's own go before others. Raises ``Ambiguous``."""
+        found = [one for one in found if one.get("_owner") == caller.project] or found
+        if len(found) > 1:
+            raise Ambiguous(f"{len(found)} {self.kind.plural} have the name {name!r}; use a uuid.",
+                            uuids=[str(one["id"]) for one in found])
+        return found[0] if found else None
 
     def one(self, caller: Caller, key: str) -> Document:
         """As ``find``. Raises ``NotFound``."""
@@ -96,10 +85,19 @@ class Driver:
     # What is wanted
     def given(self, key: str, want: Document) -> Document:
         """*want* checked, with what *key* says. Raises ``InvalidField``, also for what only a single host can have."""
-        found = given_by(self.kind, key, want)
+        found = reconcile.given_by(self.kind, key, want)
         for name, only in self.host_only.items():
             if name in found and found[name] != only:
                 raise InvalidField(name, f"is a matter of single hosts; in a cloud it is {only!r}", found[name])
+        return found
+
+    def referred(self, caller: Caller, key: str, field: str, rule: str = "") -> Document | None:
+        """The one that *field* of another resource names; ``None`` where a dry run may assume it. Raises
+        ``InvalidField``, with a *rule* of its own if given."""
+        found, noun = self.find(caller, key), self.kind.noun
+        if found is None:
+            rule = rule or f"there is no {noun} {key!r} in this cloud that you may use"
+            reconcile.missing(InvalidField(field, rule), noun, key)
         return found
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
@@ -149,7 +147,6 @@ class Driver:
         raise NotImplementedError
 
     def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
-        """Remove it."""
         raise NotImplementedError
 
     def recreate(self, caller: Caller, have: Document, want: Document, operation: Operation) -> str | None:
@@ -172,7 +169,9 @@ class Driver:
         """Have it be as *want*; ``None``: absent."""
         if not self.makeable:
             raise InvalidField("kind", f"{self.kind.noun} is only reported here, and not made or changed")
-        with _alone(self.kind.noun, caller.project, key):
+        with _LOCK:
+            lock = _LOCKS.setdefault((self.kind.noun, caller.project, key), threading.Lock())
+        with lock:
             if want is None:
                 return self.removal(caller, self.find(caller, key), dry_run, operation)
             change = Change(self, caller, self.given(key, want), permissions, dry_run, operation)
@@ -184,7 +183,7 @@ class Driver:
             return Result([], [], None)
         if not dry_run:
             self.remove(caller, have, operation)
-        steps = [*self.plan(None, have), forgotten(self.kind, have["name"])]
+        steps = [*self.plan(None, have), reconcile.forgotten(self.kind, have["name"])]
         return Result(steps, difference(self.kind, self.comparable(have), None), self.public(have))
 
 
@@ -258,7 +257,7 @@ class Change(reconcile.Change):
     def _recreate(self, have: Document, want: Document) -> Result:
         driver = self.driver
         driver.check_make(self.caller, want, have)
-        gone = list(driver.plan(None, have)) or [forgotten(self.kind, have["name"])]
+        gone = list(driver.plan(None, have)) or [reconcile.forgotten(self.kind, have["name"])]
         steps = [*gone, recorded(self.kind, str(want.get("name", have["name"]))), *driver.plan(want, None)]
         changes = self._difference(have, want)
         if self.dry_run:

@@ -3,27 +3,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import orjson
 
 from magnetar_control.compute import flavor_extra_specs, flavors
 from magnetar_control.compute.caller import Caller
 from magnetar_core.errors import Conflict
 from magnetar_core.kinds import Flavor
+from magnetar_core.operations import Operation
 from magnetar_core.reconcile import Document
 
 from .driver import Driver
-from .operations import Operation
 
 SIZES = ("vcpus", "ram", "disk", "ephemeral", "swap")
-
-
-def shown(row: Any, *, specs: bool) -> Document:
-    """A flavor's row as the kind has it. *specs*: whether the caller may see the extra specs."""
-    return {"id": row.id, "name": row.name, "description": row.description or "",
-            **{name: getattr(row, name) for name in SIZES},
-            "extra_specs": orjson.loads(row.extra_specs) if specs else {}}
 
 
 class Flavors(Driver):
@@ -35,7 +26,10 @@ class Flavors(Driver):
     def every(self, caller: Caller) -> list[Document]:
         """All that the caller may see; for administrators the private ones too."""
         specs = caller.allows(f"{flavor_extra_specs.RULE}index")
-        return [shown(row, specs=specs) for row in flavors.page(caller, public=None)]
+        return [{"id": row.id, "name": row.name, "description": row.description or "",
+                 **{name: getattr(row, name) for name in SIZES},
+                 "extra_specs": orjson.loads(row.extra_specs) if specs else {}}
+                for row in flavors.page(caller, public=None)]
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
         """Extra specs are set in a second step: what that would refuse is refused before the flavor is made."""
@@ -44,15 +38,12 @@ class Flavors(Driver):
         return want
 
     def make(self, caller: Caller, want: Document, operation: Operation) -> None:
-        """The flavor, and then its extra specs."""
-        sizes = {size: want[size] for size in ("ram", "vcpus", "disk", "ephemeral", "swap")}
         made = flavors.create(caller, want["name"], id=want.get("id") or None,
-                              description=want["description"] or None, **sizes)
+                              description=want["description"] or None, **{size: want[size] for size in SIZES})
         if want["extra_specs"]:
             flavor_extra_specs.create(caller, made.id, want["extra_specs"])
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
-        """Description and extra specs; nothing else of a flavor changes."""
         if "name" in names:
             raise Conflict("A flavor of a cloud cannot be renamed: make another one.", fields=["name"])
         if "description" in names:

@@ -4,20 +4,21 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-from magnetar_control.api.times import to_second
+from magnetar_control.api.values import to_second
 from magnetar_control.compute.caller import Caller
-from magnetar_control.services.image.permissions import check_owner, check_readable, check_writer
+from magnetar_control.services.image.images import check_owner, check_readable, check_writer
 from magnetar_control.web import Answer, Request
-from magnetar_core.errors import Ambiguous, Conflict, ImageRefused, InvalidField, InvalidRequest
+from magnetar_core.errors import Conflict, ImageRefused, InvalidField, InvalidRequest
 from magnetar_core.kinds import Image
+from magnetar_core.operations import Operation
 from magnetar_core.plan import Result, Step
 from magnetar_core.reconcile import Document, is_uuid
 
 from .driver import Driver
-from .operations import Operation
 
 #: The properties in which fields of the kind are kept.
 DESCRIPTION, CHECKSUM = "description", "magnetar_checksum"
@@ -51,26 +52,17 @@ class Images(Driver):
         self.more: Mapping[str, Mapping[str, Callable[..., Answer]]] = {
             "data": {"PUT": self.upload, "GET": self.download}}
 
-    def every(self, caller: Caller) -> list[Document]:
+    def every(self, caller: Caller, name: str | None = None) -> list[Document]:
         """Those that can be meant by their name."""
-        return self._listed(caller)
-
-    def _listed(self, caller: Caller, name: str | None = None) -> list[Document]:
         found = map(shown, caller.cloud.services.image.list(caller.context, name))
         return [one for one in found if _mine(caller, one, ("public",))]
 
     def find(self, caller: Caller, key: str) -> Document | None:
-        """By uuid, or by name."""
         image = caller.cloud.services.image.show(caller.context, key.lower()) if is_uuid(key) else None
         if image is not None:
             one = shown(image)
             return one if _mine(caller, one, ("public", "community")) else None
-        named = self._listed(caller, key)
-        found = [one for one in named if one["_owner"] == caller.project] or named
-        if len(found) > 1:
-            raise Ambiguous(f"{len(found)} images have the name {key!r}; use a uuid.",
-                            uuids=[one["id"] for one in found])
-        return found[0] if found else None
+        return self.only(caller, self.every(caller, key), key)
 
     def plan(self, want: Document | None, have: Document | None) -> Iterator[Step]:
         """An image comes without content; what it has goes with it."""
@@ -89,7 +81,6 @@ class Images(Driver):
         return want
 
     def make(self, caller: Caller, want: Document, operation: Operation) -> None:
-        """A queued image."""
         check_writer(caller.context)
         fixed = {name: want[name] for name in ("id", "disk_format", "min_disk", "min_ram") if want.get(name)}
         kept = {DESCRIPTION: want["description"], CHECKSUM: want.get("checksum")}
@@ -110,7 +101,6 @@ class Images(Driver):
                                **{name: value for name, value in new.items() if old.get(name) != value}})
 
     def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
-        """With its content."""
         caller.cloud.services.image.delete(caller.context, have["id"])
 
     # Content
@@ -130,9 +120,8 @@ class Images(Driver):
             raise ImageRefused(error.message) from None
         if not have["checksum"]:
             self._set(caller, have, {CHECKSUM: digest["found"]})
-        result = Result([Step("receive", "take in the uploaded content")],
-                        [{"path": "status", "old": "queued", "new": "active"}],
-                        self.public(self.one(caller, have["id"])))
+        result = Result([Step("receive", "take in the uploaded content")], [
+            {"path": "status", "old": "queued", "new": "active"}], self.public(self.one(caller, have["id"])))
         return Answer({**result.as_dict(), "request_id": request.id})
 
     def _set(self, caller: Caller, have: Document, values: Document) -> None:
@@ -141,7 +130,7 @@ class Images(Driver):
     def _checked(self, have: Document, first: bytes, rest: Iterator[bytes], digest: dict[str, str]) -> Iterator[bytes]:
         algorithm, _colon, claimed = (have["checksum"] or "sha256:").partition(":")
         found = hashlib.new(algorithm)
-        for piece in _all(first, rest):
+        for piece in itertools.chain((first,) if first else (), rest):
             found.update(piece)
             yield piece
         digest["found"] = f"{algorithm}:{found.hexdigest()}"
@@ -150,7 +139,6 @@ class Images(Driver):
                                  "kept.")
 
     def download(self, request: Request, caller: Caller, _driver: Driver, key: str) -> Answer:
-        """The content."""
         have = self.one(caller, key)
         check_readable(caller.context, have)
         if have["status"] not in ("active", "deactivated"):
@@ -163,12 +151,6 @@ def _mine(caller: Caller, one: Document, open: Collection[str]) -> bool:
     """Whether the image can be meant: the project's own, and those of a visibility in *open*. Administrators see those
     of all projects elsewhere, and not here. Anybody may give a community image any name: its uuid is to mean it."""
     return one["_owner"] == caller.project or one["_visibility"] in open or not caller.context.is_admin
-
-
-def _all(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
-    if first:
-        yield first
-    yield from rest
 
 
 def sniffed(first: bytes) -> str:

@@ -7,16 +7,15 @@ import base64
 import binascii
 import hashlib
 import uuid
-from typing import Any
 
 from magnetar_control.compute import keypairs
 from magnetar_control.compute.caller import Caller
 from magnetar_core.errors import Conflict
 from magnetar_core.kinds import Keypair
+from magnetar_core.operations import Operation
 from magnetar_core.reconcile import Document
 
 from .driver import NAMESPACE, Driver
-from .operations import Operation
 
 
 def _sha256(public: str) -> str:
@@ -27,13 +26,6 @@ def _sha256(public: str) -> str:
     return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
 
 
-def shown(row: Any) -> Document:
-    """A key pair's row as the kind has it."""
-    return {"id": str(uuid.uuid5(NAMESPACE, f"{row.user_id} {row.name}")), "name": row.name, "description": "",
-            "public_key": row.public_key, "type": "ssh", "fingerprint": _sha256(row.public_key),
-            "fingerprint_md5": row.fingerprint}
-
-
 class Keypairs(Driver):
     """Nova's have no uuid: the one that is shown follows from user and name."""
 
@@ -42,8 +34,9 @@ class Keypairs(Driver):
     host_only = {"description": ""}
 
     def every(self, caller: Caller) -> list[Document]:
-        """All of the user."""
-        return [shown(row) for row in keypairs.page(caller) if row.type == "ssh"]
+        return [{"id": str(uuid.uuid5(NAMESPACE, f"{row.user_id} {row.name}")), "name": row.name, "description": "",
+                 "public_key": row.public_key, "type": "ssh", "fingerprint": _sha256(row.public_key),
+                 "fingerprint_md5": row.fingerprint} for row in keypairs.page(caller) if row.type == "ssh"]
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
         """A key that is none is refused before anything is changed."""
@@ -52,11 +45,9 @@ class Keypairs(Driver):
         return want
 
     def make(self, caller: Caller, want: Document, operation: Operation) -> None:
-        """Keep the public key."""
         keypairs.create(caller, want["name"], want["public_key"])
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
-        """Nothing of a key pair changes."""
         raise Conflict("A key pair of a cloud cannot be renamed: make another one.", fields=names)
 
     def remove(self, caller: Caller, have: Document, operation: Operation) -> None:

@@ -7,17 +7,17 @@ from collections.abc import Mapping
 from ipaddress import IPv4Network
 from typing import Any
 
-from magnetar_control.api.times import to_second
+from magnetar_control.api.values import to_second
 from magnetar_control.compute.caller import Caller
 from magnetar_control.services import Page
 from magnetar_core import addresses
-from magnetar_core.errors import Ambiguous, Conflict, Forbidden, InvalidField, MagnetarError
+from magnetar_core.errors import Conflict, Forbidden, InvalidField, MagnetarError
 from magnetar_core.kinds import Network
+from magnetar_core.operations import Operation
 from magnetar_core.plan import Step
 from magnetar_core.reconcile import Document
 
 from .driver import Driver
-from .operations import Operation
 
 #: The kind's mode to the network service's type.
 TYPES = {"nat": "nat", "isolated": "isolated", "bridge": "flat"}
@@ -42,7 +42,7 @@ def shown(network: Mapping[str, Any], subnet: Mapping[str, Any] | None, admin: b
 
 
 class Networks(Driver):
-    """The project's, and shared ones."""
+    """The project's, and shared ones; own ones are meant before shared ones of the same name."""
 
     kind = Network
     takes_id, only_a_document = False, True
@@ -51,22 +51,11 @@ class Networks(Driver):
     removing = (Step("remove", "have hosts remove it"),)
 
     def every(self, caller: Caller) -> list[Document]:
-        """Networks with their first subnets."""
         subnets: dict[str, Document] = {}
         for one in _listed(caller, "subnets"):
             subnets.setdefault(one["network_id"], one)
         return [shown(one, subnets.get(one["id"]), caller.context.is_admin) for one in _listed(caller, "networks")
                 if one["shared"] or one["project_id"] == caller.project]
-
-    def find(self, caller: Caller, key: str) -> Document | None:
-        """Own ones are meant before shared ones of the same name."""
-        try:
-            return super().find(caller, key)
-        except Ambiguous:
-            own = [one for one in self.every(caller) if one["name"] == key and one["_owner"] == caller.project]
-            if len(own) == 1:
-                return own[0]
-            raise
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
         """What is left out is what the network service gives, and what follows from the addresses."""
@@ -109,13 +98,9 @@ class Networks(Driver):
 
     def make(self, caller: Caller, want: Document, operation: Operation) -> None:
         """A network and a subnet; without the subnet no network is left."""
-        values = {"name": want["name"], "description": want["description"]}
-        if want["mtu"]:
-            values["mtu"] = want["mtu"]
-        if want["mode"] != "nat":
-            values["type"] = TYPES[want["mode"]]
-        if want.get("bridge"):
-            values["bridge"] = want["bridge"]
+        values = {"name": want["name"], "description": want["description"],
+                  **{name: want[name] for name in ("mtu", "bridge") if want.get(name)},
+                  **({"type": TYPES[want["mode"]]} if want["mode"] != "nat" else {})}
         resources = caller.cloud.services.network.resources
         (made,) = resources["networks"].create(caller.context, values)
         try:
@@ -135,7 +120,6 @@ class Networks(Driver):
         caller.cloud.services.network.resources["networks"].update(caller.context, have["id"], values)
 
     def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
-        """With its subnets."""
         caller.cloud.services.network.resources["networks"].delete(caller.context, have["id"])
 
 

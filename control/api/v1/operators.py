@@ -3,36 +3,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import orjson
 from sqlalchemy.engine import make_url
 
-from magnetar_control.compute import availability_zones, cells, hypervisors, instance_actions, limits, services
+from magnetar_control.compute import availability_zones, cells, hypervisors, instance_actions, quotas, services
 from magnetar_control.compute.caller import Caller
-from magnetar_control.compute.target import Target
+from magnetar_control.compute.target import Target, find
 from magnetar_control.store.services import COMPUTE, Service
 from magnetar_control.store.store import RESTART
 from magnetar_core.actions import ACTIONS
 from magnetar_core.errors import InvalidField, NotFound
-from magnetar_core.kinds import (
-    AvailabilityZone,
-    Cell,
-    ComputeService,
-    Host,
-    Hypervisor,
-    InstanceAction,
-    Limits,
-)
+from magnetar_core.fields import Kind
+from magnetar_core.kinds import AvailabilityZone, Cell, ComputeService, Host, Hypervisor, InstanceAction, Limits
+from magnetar_core.operations import Operation
 from magnetar_core.reconcile import Document, warn
 
 from .driver import Driver
-from .operations import Operation
-from .server import Servers
+from .server import SERVERS
 from .server_view import stamp
 
-SERVERS = Servers()
+#: The limits that are told, and those of what is counted.
+MOST = ("instances", "cores", "ram", "metadata_items", "key_pairs", "server_groups", "server_group_members")
+USED = ("instances", "cores", "ram", "server_groups")
 
 
 class ComputeServices(Driver):
@@ -41,7 +36,6 @@ class ComputeServices(Driver):
     kind = ComputeService
 
     def every(self, caller: Caller) -> list[Document]:
-        """All compute services; for administrators."""
         return [_service(one) for one in services.every(caller, binary=COMPUTE)]
 
     def given(self, key: str, want: Document) -> Document:
@@ -60,7 +54,6 @@ class ComputeServices(Driver):
         return {**want, "name": have["name"]}
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
-        """Status, reason and whether it is forced down."""
         told = {name: want[name] for name in names if name in ("status", "forced_down")}
         if "disabled_reason" in names or told.get("status") == "disabled":
             told["status"] = want["status"]
@@ -75,46 +68,61 @@ class ComputeServices(Driver):
 
 def _service(one: Service) -> Document:
     """The service; of one whose cell does not answer, its name."""
-    shown: Document = {"id": None, "name": one.host, "binary": one.binary, "status": "UNKNOWN", "disabled_reason": None,
-                       "forced_down": None, "state": None, "zone": None, "updated_at": None}
-    if one.reachable:
-        shown.update(id=one.id, status="disabled" if one.disabled else "enabled", disabled_reason=one.disabled_reason,
-                     forced_down=one.forced_down, state="up" if one.up else "down", zone=one.zone,
-                     updated_at=stamp(one.seen_at))
-    return shown
+    shown = {"id": one.id, "status": "disabled" if one.disabled else "enabled", "disabled_reason": one.disabled_reason,
+             "forced_down": one.forced_down, "state": "up" if one.up else "down", "zone": one.zone,
+             "updated_at": stamp(one.seen_at)}
+    return {**(shown if one.reachable else {**dict.fromkeys(shown), "status": "UNKNOWN"}),
+            "name": one.host, "binary": one.binary}
 
 
-class Hypervisors(Driver):
-    """Hosts as the scheduler sees them."""
+class Reported(Driver):
+    """What is only reported, as *found* says for a caller."""
 
-    kind, makeable = Hypervisor, False
+    makeable = False
 
-    def every(self, caller: Caller) -> list[Document]:
-        """All; for administrators."""
-        rows, views = hypervisors.rows(caller), caller.cloud.hosts.all(fresh=True)
-        names = {cell.id: cell.name for cell in caller.cloud.store.cells()}
-        found = []
-        for row in rows:
-            info, view = orjson.loads(row["info"]), views.get(row["name"])
-            found.append({
-                **{name: row[name] for name in (
-                    "id", "name", "disabled", "disabled_reason", "forced_down", "servers", *(
-                        f"{resource}{what}" for resource in ("vcpus", "memory_mb", "disk_gb")
-                        for what in ("", "_used", "_limit")))},
-                "cell": names.get(row["cell_id"], ""), "zone": view.zone if view else "", "up": bool(view and view.up),
-                "type": info.get("hypervisor_type"), "version": info.get("hypervisor_version"),
-                "virt_types": info.get("virt_types") or []})
-        return found
-
-
-class Hosts(Driver):
-    """What the agents say of their hosts."""
-
-    kind, makeable = Host, False
+    def __init__(self, kind: type[Kind], found: Callable[[Caller], list[Document]]) -> None:
+        self.kind, self.found = kind, found
 
     def every(self, caller: Caller) -> list[Document]:
-        """All; for administrators."""
-        return [{**orjson.loads(row["info"]), "name": row["name"]} for row in hypervisors.rows(caller)]
+        return self.found(caller)
+
+
+def _hypervisors(caller: Caller) -> list[Document]:
+    """Hosts as the scheduler sees them; for administrators."""
+    rows, views = hypervisors.rows(caller), caller.cloud.hosts.all(fresh=True)
+    cell_names = {cell.id: cell.name for cell in caller.cloud.store.cells()}
+    found = []
+    names = ("id", "name", "disabled", "disabled_reason", "forced_down", "servers", *(
+        f"{resource}{what}" for resource in ("vcpus", "memory_mb", "disk_gb") for what in ("", "_used", "_limit")))
+    for row in rows:
+        info, view = orjson.loads(row["info"]), views.get(row["name"])
+        found.append({
+            **{name: row[name] for name in names}, "cell": cell_names.get(row["cell_id"], ""),
+            "zone": view.zone if view else "", "up": bool(view and view.up), "type": info.get("hypervisor_type"),
+            "version": info.get("hypervisor_version"), "virt_types": info.get("virt_types") or []})
+    return found
+
+
+def _hosts(caller: Caller) -> list[Document]:
+    """What the agents say of their hosts; for administrators."""
+    return [{**orjson.loads(row["info"]), "name": row["name"]} for row in hypervisors.rows(caller)]
+
+
+def _limits(caller: Caller) -> list[Document]:
+    """Of the caller's project."""
+    most, used = quotas.show_limits(caller)
+    return [{"name": caller.context.project_name or caller.project, **{name: most[name] for name in MOST},
+             **{f"{name}_used": used[name] for name in USED}}]
+
+
+def _availability_zones(caller: Caller) -> list[Document]:
+    """Zones that servers may ask for; with their hosts for administrators."""
+    where: dict[str, list[str]] = {}
+    if caller.context.is_admin:
+        for host in caller.cloud.hosts.all().values():
+            where.setdefault(host.zone, []).append(host.name)
+    return [{"name": zone.name, "available": zone.available, "hosts": sorted(where.get(zone.name, ()))}
+            for zone in availability_zones.every(caller)]
 
 
 class Cells(Driver):
@@ -129,9 +137,7 @@ class Cells(Driver):
                  "hosts": count, "_url": cell.database_url} for cell, count in cells.every(caller)]
 
     def given(self, key: str, want: Document) -> Document:
-        """The key is the name."""
-        found: Document = self.kind.check({"name": key, **want}, partial=True)
-        return found
+        return self.kind.check({"name": key, **want}, partial=True)
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
         """The URL of the database counts where it is another one."""
@@ -143,13 +149,10 @@ class Cells(Driver):
         return want
 
     def make(self, caller: Caller, want: Document, operation: Operation) -> None:
-        """Its tables, and then its row."""
         cells.create(caller, want["name"], want["database_url"], disabled=want["disabled"])
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
-        """Disabled or not; another database."""
-        cells.update(caller, have["name"], **{
-            name: want[name] for name in ("database_url", "disabled") if name in names})
+        cells.update(caller, have["name"], **{n: want[n] for n in ("database_url", "disabled") if n in names})
 
     def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
         """Its row; the database stays."""
@@ -172,7 +175,7 @@ class InstanceActions(Driver):
         if not server:
             raise InvalidField("server", "is required: the server, by name or uuid, whose actions are wanted")
         row = SERVERS.row(caller, server)
-        target = instance_actions.find_server(caller, server if row is None else row.id)
+        target = find(caller, server if row is None else row.id, deleted=True)
         request_id = filters.pop("id", None)
         if request_id:
             return [_action(caller, target, *instance_actions.show(caller, target, request_id))]
@@ -194,30 +197,6 @@ def _event(caller: Caller, target: Target, row: Any) -> Document:
     return shown
 
 
-class LimitsOf(Driver):
-    """Of the caller's project."""
-
-    kind, makeable = Limits, False
-    MOST = ("instances", "cores", "ram", "metadata_items", "key_pairs", "server_groups", "server_group_members")
-    USED = ("instances", "cores", "ram", "server_groups")
-
-    def every(self, caller: Caller) -> list[Document]:
-        """The one."""
-        most, used = limits.show(caller)
-        return [{"name": caller.context.project_name or caller.project, **{name: most[name] for name in self.MOST},
-                 **{f"{name}_used": used[name] for name in self.USED}}]
-
-
-class AvailabilityZones(Driver):
-    """Zones that servers may ask for."""
-
-    kind, makeable = AvailabilityZone, False
-
-    def every(self, caller: Caller) -> list[Document]:
-        """With their hosts for administrators."""
-        where: dict[str, list[str]] = {}
-        if caller.context.is_admin:
-            for host in caller.cloud.hosts.all().values():
-                where.setdefault(host.zone, []).append(host.name)
-        return [{"name": zone.name, "available": zone.available, "hosts": sorted(where.get(zone.name, ()))}
-                for zone in availability_zones.every(caller)]
+CLOUD_ONLY: Sequence[Driver] = (
+    Reported(Host, _hosts), ComputeServices(), Reported(Hypervisor, _hypervisors), Cells(), InstanceActions(),
+    Reported(Limits, _limits), Reported(AvailabilityZone, _availability_zones))

@@ -8,13 +8,13 @@ that writes a new server, so the same request never makes two.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from magnetar_control.compute import quotas, server_actions, server_create, volume_attachments
 from magnetar_control.compute import servers as compute
 from magnetar_control.compute.caller import Caller
-from magnetar_control.compute.hardware import warning_of
 from magnetar_control.compute.scheduling import predicted_host
 from magnetar_control.compute.server_create import NewServers
 from magnetar_control.compute.target import find
@@ -23,14 +23,15 @@ from magnetar_control.web import Answer
 from magnetar_core import power
 from magnetar_core.errors import Ambiguous, Conflict, Failed, InvalidField, MagnetarError, NotFound
 from magnetar_core.kinds import Server
+from magnetar_core.operations import Operation
 from magnetar_core.plan import Result, Step
 from magnetar_core.reconcile import Document, is_uuid, recorded, warn
 from magnetar_core.values import Text
 
 from . import server_dry_run, server_plan, server_view
 from .driver import Change, Driver
-from .operations import Operation
 from .server_actions import ServerActions, found, removed, settled, why_failed
+from .server_plan import PlannedAction
 from .server_request import complete, network_of, new_server, rebuild_of
 
 
@@ -48,14 +49,10 @@ class Servers(Driver):
         self.more = {"console": {"GET": self.console}}
 
     # What there is
-    def rows(self, caller: Caller) -> Sequence[Any]:
-        """All of the project; one query for each cell."""
-        return compute.of_project(caller)
-
     def every(self, caller: Caller) -> list[Document]:
-        """All of the project."""
-        names = _ImageNames(caller)
-        return [server_view.shown(row, names) for row in self.rows(caller)]
+        """All of the project; one query for each cell."""
+        names = _image_names(caller)
+        return [server_view.shown(row, names) for row in compute.of_project(caller)]
 
     def row(self, caller: Caller, key: str) -> Any:
         """The row; ``None`` when there is none. Raises ``Ambiguous``."""
@@ -69,12 +66,10 @@ class Servers(Driver):
         return named[0][1] if named else None
 
     def find(self, caller: Caller, key: str) -> Document | None:
-        """By uuid, or by name."""
         row = self.row(caller, key)
         return None if row is None else self.seen(caller, row)
 
     def one(self, caller: Caller, key: str) -> Document:
-        """As ``find``. Raises ``NotFound``, ``Forbidden``."""
         row = self.existing(caller, key)
         return self.seen(caller, compute.show(caller, find(caller, row.id)))
 
@@ -87,19 +82,22 @@ class Servers(Driver):
 
     def seen(self, caller: Caller, row: Any) -> Document:
         """The row as the plan sees it, names of volumes too."""
-        seen = server_view.shown(row, _ImageNames(caller))
+        seen = server_view.shown(row, _image_names(caller))
         for one in seen["volumes_attached"]:
             volume = caller.cloud.services.volume.show(caller.context, one["id"])
             one["name"] = volume["name"] if volume else ""
         return seen
 
     def public(self, resource: Document) -> Document:
-        """Without what is for the plan, inside of NICs too."""
-        return server_view.public(resource)
+        """Without what is for the plan, inside of NICs too. What it was made with is not told."""
+        return {**{name: value for name, value in resource.items() if name in server_view.SHOWN},
+                "networks": [*map(super().public, resource["networks"])], "block_device_mapping": []}
 
     def comparable(self, resource: Document) -> Document:
         """Without what is for the plan; the image by its uuid."""
-        return server_view.comparable(resource)
+        image = resource.get("image")
+        return {**resource, "networks": [*map(super().public, resource.get("networks") or ())],
+                "image": (image["id"] or image["name"]) if isinstance(image, dict) else image}
 
     def console(self, request: Any, caller: Caller, _driver: Driver, key: str) -> Answer:
         """The end of the console log."""
@@ -120,11 +118,9 @@ class Servers(Driver):
         return given if host is None else {**given, "host": Text(1, 255).check(host, "host")}
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """References become what they refer to, as ``server_view`` shows it."""
         return complete(caller, want, have)
 
     def plan(self, want: Document | None, have: Document | None) -> Iterator[Step]:
-        """What the host does for each of the actions; see ``server_plan``."""
         if want is None:
             yield from server_plan.removing(have or {})
         elif have is None:
@@ -133,7 +129,6 @@ class Servers(Driver):
             yield from server_plan.steps(list(server_plan.plan(want, have)))
 
     def predicted_plan(self, caller: Caller, want: Document, have: Document) -> list[Step]:
-        """The host's agent is asked; see ``server_dry_run``."""
         return server_dry_run.predicted(caller, list(server_plan.plan(want, have)), want, have)
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
@@ -141,7 +136,7 @@ class Servers(Driver):
         if have is not None and not want["_assumed"]:
             freed = {nic["address"] for nic in have["networks"]}
             wanted = new_server({**_recreated(want, have), "id": None}, freed)
-            row = _row_to_be(caller, wanted, find(caller, have["id"]).row)
+            row, _warning = _row_to_be(caller, wanted, find(caller, have["id"]).row)
             predicted_host(caller, row, have["flavor"])
 
     def check_change(self, caller: Caller, want: Document, have: Document) -> None:
@@ -169,7 +164,7 @@ class Servers(Driver):
             if want.get("id"):
                 server_create.check_unused(caller, want["id"])
             return {**shown, "host": None if want["_assumed"] else predicted_host(
-                caller, _row_to_be(caller, new_server(want)))}
+                caller, _row_to_be(caller, new_server(want))[0])}
         if (shown["power"], shown["rescue"]) != (have["power"], have["rescue"]):
             state = power.RESCUED if shown["rescue"] is not None else power.POWERS[shown["power"]].vm_state
             shown.update(power_state=shown["power"], status=power.status(str(state)))
@@ -178,7 +173,6 @@ class Servers(Driver):
     # What is done
     def ensure(self, caller: Caller, key: str, want: Document | None, permissions: Mapping[str, Any], dry_run: bool,
                operation: Operation) -> Result:
-        """See the module."""
         while True:
             row = self.row(caller, key)
             if row is not None and not dry_run:
@@ -195,8 +189,8 @@ class Servers(Driver):
         """Write it down, and wait until it is as wanted. Raises ``Taken``; one that could not be made is removed."""
         if want.get("id"):
             server_create.check_unused(caller, want["id"])
-        new = _row_to_be(caller, new_server(want))
-        if not server_create.create_named(caller, new):
+        new, warning = _row_to_be(caller, new_server(want))
+        if not server_create.create_named(caller, new, warning):
             raise Taken
         row = settled(caller, new["id"], operation)
         if row is None:
@@ -216,7 +210,6 @@ class Servers(Driver):
         return Failed(f"Server {row.name!r} could not be made: {why}", server=row.id)
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
-        """One action after the other, each to its end."""
         server = ServerActions(caller, have["id"], operation)
         rebuild = rebuild_of(want, have) if have.get("rebuild") else None
         for action in server_plan.plan(want, have):
@@ -225,24 +218,25 @@ class Servers(Driver):
             raise NotFound(f"Server {have['name']!r} was removed in the meantime.", kind="server", key=have["id"])
 
     def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
-        """Delete it, and wait until it is gone."""
         removed(caller, have["id"], operation)
 
     def recreate(self, caller: Caller, have: Document, want: Document, operation: Operation) -> str:
         """Volumes that the new one is to have too do not go with the old one."""
         new = _recreated(want, have)
-        for volume in _kept_volumes(have, new):
-            volume_attachments.update(caller, find(caller, have["id"]), volume, delete_on_termination=False)
+        named = {one.get("uuid") for one in new["block_device_mapping"] if one["source_type"] == "volume"}
+        for one in have["volumes_attached"]:
+            if one["delete_on_termination"] and not named.isdisjoint((one["id"], one["name"])):
+                volume_attachments.update(caller, find(caller, have["id"]), one["id"], delete_on_termination=False)
         removed(caller, have["id"], operation)
         return self.make(caller, new, operation)
 
 
-def _row_to_be(caller: Caller, wanted: NewServers, instead_of: Any = None) -> dict[str, Any]:
-    """The row that ``server_create`` would write; warns of specs without effect."""
-    row = server_create.row_to_be(caller, wanted, instead_of)
-    if warning := warning_of(caller, row):
+def _row_to_be(caller: Caller, wanted: NewServers, instead_of: Any = None) -> tuple[dict[str, Any], str | None]:
+    """The row that ``server_create`` would write, and a warning of specs without effect, which is told."""
+    row, warning = server_create.row_to_be(caller, wanted, instead_of)
+    if warning:
         warn(warning)
-    return row
+    return row, warning
 
 
 class _ServerChange(Change):
@@ -264,7 +258,8 @@ class _ServerChange(Change):
             wanted = self.wanted(None)
             steps = [recorded(self.kind, have["name"]), *server_plan.making(wanted)]
             return self.result(steps, self._difference(None, wanted), result.resource)
-        return Result(server_plan.asked(keys, have["name"]), [], result.resource, result.warnings)
+        steps = [recorded(self.kind, have["name"]), *server_plan.steps([PlannedAction(key) for key in keys])]
+        return Result(steps, [], result.resource, result.warnings)
 
     def _asked(self, id: str) -> list[str]:
         """What this very request has asked of the server before it was sent again."""
@@ -283,21 +278,14 @@ def _recreated(want: Document, have: Document) -> Document:
                                  for nic in want["networks"]]}
 
 
-def _kept_volumes(have: Document, want: Document) -> list[str]:
-    """Volumes that are deleted with the server, but that the one in its place is to have too."""
-    named = {one.get("uuid") for one in want["block_device_mapping"] if one["source_type"] == "volume"}
-    return [one["id"] for one in have["volumes_attached"]
-            if one["delete_on_termination"] and not named.isdisjoint((one["id"], one["name"]))]
+def _image_names(caller: Caller) -> Callable[[str], str]:
+    """Names of images by their uuids, each looked up once."""
+    @functools.cache
+    def name(id: str) -> str:
+        image = caller.cloud.services.image.show(caller.context, id)
+        return (image and image["name"]) or ""
+
+    return name
 
 
-class _ImageNames:
-    """Names of images, each looked up once."""
-
-    def __init__(self, caller: Caller) -> None:
-        self.caller, self.known = caller, dict[str, str]()
-
-    def __call__(self, id: str) -> str:
-        if id not in self.known:
-            image = self.caller.cloud.services.image.show(self.caller.context, id)
-            self.known[id] = (image and image["name"]) or ""
-        return self.known[id]
+SERVERS = Servers()

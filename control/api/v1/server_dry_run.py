@@ -28,10 +28,9 @@ def predicted(caller: Caller, actions: Sequence[PlannedAction], want: Document, 
     host = caller.cloud.hosts.get(have["_host"])
     if host is None or not any(_wish(action, want, have) for action in actions):
         return steps(actions)
-    if not host.up:
-        warn(f"{plain(Unreachable())} {LAST_KNOWN}")
-        return steps(actions)
     try:
+        if not host.up:
+            raise Unreachable
         with caller.cloud.agents.client(host.endpoint) as client:
             client.get("server", have["id"])
             return list(_planned(client, actions, want, have))
@@ -46,6 +45,7 @@ def _planned(client: Client, actions: Sequence[PlannedAction], want: Document, h
     """The agent is asked for the documents of the actions one after the other. Nothing of them is done, so each
     document says what those before it say too, and the agent's plan begins with the steps that are known already.
     Where it does not, the agent has a shorter way than the server actions, and is not asked further."""
+    rebuild: Mapping[str, Any] = have.get("rebuild") or {}
     document: Document = {}
     known: list[Step] = []
     asking = True
@@ -55,19 +55,14 @@ def _planned(client: Client, actions: Sequence[PlannedAction], want: Document, h
             yield from steps([action])
             continue
         document.update(wish)
-        found = _dry_run(client, have, document)
+        answer = client.ensure("server", have["id"], document, "rebuild" if rebuild else "fail", dry_run=True,
+                               timeout=LIMIT, allow_reboot=True,
+                               preserve_ephemeral=bool(rebuild.get("preserve_ephemeral")))
+        found = [Step(one["verb"], one["text"]) for one in answer["steps"] if one["verb"] != "record"]
         asking = found[:len(known)] == known and (action.key != "rebuild" or found != known)
         yield from found[len(known):] if asking else steps([action])
         known = found
         asking = asking and set(document) == {"power"}
-
-
-def _dry_run(client: Client, have: Document, document: Document) -> list[Step]:
-    rebuild: Mapping[str, Any] = have.get("rebuild") or {}
-    answer = client.ensure("server", have["id"], document, "rebuild" if rebuild else "fail", dry_run=True,
-                           timeout=LIMIT, allow_reboot=True,
-                           preserve_ephemeral=bool(rebuild.get("preserve_ephemeral")))
-    return [Step(one["verb"], one["text"]) for one in answer["steps"] if one["verb"] != "record"]
 
 
 def _wish(action: PlannedAction, want: Document, have: Document) -> Document | None:
@@ -77,9 +72,7 @@ def _wish(action: PlannedAction, want: Document, have: Document) -> Document | N
     if row is not None and row.want:
         return dict(row.want)
     running = {"power": "running"}
-    if action.key == "resize" and want["_assumed"]:  # nobody knows the sizes of the flavor yet
-        return None
-    if action.key == "resize":
+    if action.key == "resize" and not want["_assumed"]:  # else nobody knows the sizes of the flavor yet
         sizes = {name: want["flavor"][name] for name in ("vcpus", "ram", "swap")}
         disks = {name: max(size, want["flavor"][name]) for name, size in have["_disks"].items()}
         return {"flavor": {**sizes, **disks}}

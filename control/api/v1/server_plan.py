@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Which server actions are asked for, and in which order, so that a server is as wanted. Pure.
 
-Each action leads to steps of the agent (``verbs``), which an answer shows. In a dry run the agent is asked for them;
-those here are of actions whose turn comes after another has changed the server, and of a host that does not answer. See
-``server_dry_run``.
+Each action leads to steps of the agent, which an answer shows. In a dry run the agent is asked for them, where it can
+be (``server_dry_run``).
 """
 
 from __future__ import annotations
@@ -12,33 +11,32 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from magnetar_core.errors import Conflict
-from magnetar_core.kinds import Server
 from magnetar_core.plan import Step
 from magnetar_core.power import LIVE, OFF, PAUSED, RUNNING, STEPS, SUSPENDED, actions_between
-from magnetar_core.reconcile import Document, recorded
+from magnetar_core.reconcile import Document
 from magnetar_core.server_steps import TEXT, step
+
+#: The verbs of the agent that an action of a server that runs leads to, as far as its key says them.
+VERBS: Mapping[str, Sequence[str]] = {
+    "update": ("define",), "confirmResize": ("confirm",), "resize": ("stop", "define", "start"),
+    "rebuild": ("stop", "wipe", "disks", "drive", "define", "rebuilt", "start"),
+    "rescue": ("stop", "rescue", "define", "start"), "unrescue": ("stop", "define", "unrescue", "start"),
+    "migrate": ("migrate",), "os-migrateLive": ("migrate",), "reboot": ("start",), "reboot-hard": ("start",),
+    **{key: (verb,) for key, verb in STEPS.values()}}
 
 
 class PlannedAction(NamedTuple):
-    """One call of a use case: a key of ``server_actions.DO``, the verbs of the agent that it leads to, and *args*."""
+    """One call of a use case: a key of ``server_actions.DO`` or ``PLAIN``, its *args*, and the verbs of the agent that
+    it leads to where these are not those of ``VERBS``."""
 
     key: str
-    verbs: tuple[str, ...] = ()
     args: Mapping[str, Any] = {}
+    verbs: Sequence[str] | None = None
 
 
 def steps(actions: Sequence[PlannedAction]) -> list[Step]:
-    """The steps of *actions*."""
-    return [step(verb) for action in actions for verb in action.verbs]
-
-
-def asked(keys: list[str], name: str) -> list[Step]:
-    """The steps of what a request has asked before of the server *name*: it is sent again, and everything is done."""
-    power = {key: (verb,) for key, verb in STEPS.values()}
-    verbs = {"resize": ("stop", "define", "start"), "rebuild": ("wipe", "disks", "define", "rebuilt"),
-             "rescue": ("rescue", "define", "start"), "os-migrateLive": ("migrate",), "migrate": ("migrate",),
-             "unrescue": ("define", "unrescue", "start"), "reboot-hard": ("start",), **power}
-    return [recorded(Server, name), *(step(verb) for key in keys for verb in verbs.get(key, ()))] if keys else []
+    return [step(verb) for action in actions
+            for verb in (VERBS.get(action.key, ()) if action.verbs is None else action.verbs)]
 
 
 def making(want: Document) -> Iterator[Step]:
@@ -66,7 +64,7 @@ def plan(want: Document, have: Document) -> Iterator[PlannedAction]:
     yield from _told(want, have)
     power, rescued = have["power"], have["rescue"] is not None
     if rescued and want["rescue"] is None:
-        yield PlannedAction("unrescue", ("stop", "define", "unrescue", "start"))
+        yield PlannedAction("unrescue")
         power, rescued = RUNNING, False
     resize = resizes(want, have)
     if rescued and (resize or rebuild or plugs or power != want["power"]):
@@ -75,36 +73,37 @@ def plan(want: Document, have: Document) -> Iterator[PlannedAction]:
         power = yield from _resize(want, have, power)
     if rebuild:
         power = yield from _started(power)
-        yield PlannedAction("rebuild", _rebuilding(want, power))
+        yield PlannedAction("rebuild", verbs=[verb for verb in VERBS["rebuild"] if (
+            want["config_drive"] if verb == "drive" else power != OFF or verb not in ("stop", "start"))])
     if plugs and power == SUSPENDED:
         raise Conflict(f"networks: cannot change while server {want['name']!r} is suspended. Start or stop it first.",
                        fields=["networks"])
     yield from plugs
     if want["rescue"] is not None and not rescued:
         power = yield from _started(power)
-        yield PlannedAction("rescue", (*(("stop",) if power == RUNNING else ()), "rescue", "define", "start"),
-                  {"image": (want["rescue"] or {}).get("image")})
+        yield PlannedAction("rescue", {"image": (want["rescue"] or {}).get("image")},
+                            VERBS["rescue"][0 if power == RUNNING else 1:])
         power = RUNNING
     yield from powers(want, have, power)
     if want.get("host") and want["host"] != have["_host"]:
-        yield PlannedAction("migrate", ("migrate",), {"host": want["host"], "power": want["power"]})
+        yield PlannedAction("migrate", {"host": want["host"], "power": want["power"]})
 
 
 def _told(want: Document, have: Document) -> Iterator[PlannedAction]:
     """What needs no change of the guest, and a resize that waits for a word."""
     told = {name: want[name] for name in ("name", "description") if want[name] != have[name]}
     if told:
-        yield PlannedAction("update", ("define",), told)
+        yield PlannedAction("update", told)
     for name in ("metadata", "tags"):
         if want[name] != have[name] and not (have.get("rebuild") and name == "metadata"):
-            yield PlannedAction(name, (), {"value": want[name]})
+            yield PlannedAction(name, {"value": want[name]})
     if have["_vm_state"] == "resized":
-        yield PlannedAction("confirmResize", ("confirm",))
+        yield PlannedAction("confirmResize")
 
 
 def _to(power: str, target: str) -> Iterator[PlannedAction]:
     """The actions from one power state to another."""
-    yield from (PlannedAction(key, (verb,)) for key, verb in actions_between(power, target))
+    yield from (PlannedAction(key) for key, _verb in actions_between(power, target))
 
 
 def _started(power: str) -> Generator[PlannedAction, None, str]:
@@ -123,14 +122,14 @@ def _resize(want: Document, have: Document, power: str) -> Generator[PlannedActi
                        "and started again.", fields=["flavor"])
     target = OFF if OFF in (want["power"], power) else RUNNING
     yield from _to(power, target)
-    yield PlannedAction("resize", _resizing(want, have, target), {"flavor": want["_flavor"]})
+    yield PlannedAction("resize", {"flavor": want["_flavor"]}, _resizing(want, have, target))
     return target
 
 
 def powers(want: Document, have: Document, power: str) -> Iterator[PlannedAction]:
     """The actions from *power* to the power state that is wanted; a server in error is rebooted."""
     if have["_vm_state"] == "error" and want["power"] == RUNNING and power != RUNNING:
-        yield PlannedAction("reboot", ("start",), {"type": "HARD"})
+        yield PlannedAction("reboot", {"type": "hard"})
     else:
         yield from _to(power, want["power"])
 
@@ -162,11 +161,6 @@ def _resizing(want: Document, have: Document, power: str) -> tuple[str, ...]:
     return (*verbs, "define", *(("start",) if power != OFF else ()))
 
 
-def _rebuilding(want: Document, power: str) -> tuple[str, ...]:
-    return (*(("stop",) if power != OFF else ()), "wipe", "disks", *(("drive",) if want["config_drive"] else ()),
-            "define", "rebuilt", *(("start",) if power != OFF else ()))
-
-
 def nics_fit(wishes: list[Document], nics: list[Document]) -> tuple[list[Document], list[Document]]:
     """The *nics* that no wish wants, and the *wishes* that no NIC fits. Networks are compared by which and how often,
     and by addresses that are asked for."""
@@ -184,6 +178,6 @@ def nics_fit(wishes: list[Document], nics: list[Document]) -> tuple[list[Documen
 
 def _plugs(want: Document, have: Document) -> list[PlannedAction]:
     left, more = nics_fit(want["networks"], have["networks"])
-    found = [PlannedAction("detach_interface", (), {"port": nic["_port"]}) for nic in left]
-    found += [PlannedAction("attach_interface", (), {"wish": wish, "at": at}) for at, wish in enumerate(more)]
-    return [action._replace(verbs=("plug",)) if not at else action for at, action in enumerate(found)]
+    found = [*(("detach_interface", {"port": nic["_port"]}) for nic in left),
+             *(("attach_interface", {"wish": wish, "at": at}) for at, wish in enumerate(more))]
+    return [PlannedAction(key, args, () if at else ("plug",)) for at, (key, args) in enumerate(found)]

@@ -12,17 +12,19 @@ from magnetar_control.compute.server_actions import Rebuild
 from magnetar_control.compute.server_create import NewServers
 from magnetar_core.errors import InvalidField
 from magnetar_core.kinds.flavor import completed
-from magnetar_core.reconcile import Document, is_uuid, missing
+from magnetar_core.reconcile import Document, is_uuid
 
 from .driver import Driver
 from .flavor import Flavors
-from .image import Images
 from .keypair import Keypairs
 from .network import Networks
 from .server_plan import nics_fit
 from .server_view import BLOCK, SIZES
+from .volume import IMAGES, SNAPSHOTS, VOLUMES
 
-FLAVORS, IMAGES, KEYPAIRS, NETWORKS = Flavors(), Images(), Keypairs(), Networks()
+FLAVORS, KEYPAIRS, NETWORKS = Flavors(), Keypairs(), Networks()
+#: What an item of the block device mapping is made from, by its source_type; others name nothing.
+SOURCES: Mapping[str, Driver] = {"image": IMAGES, "volume": VOLUMES, "snapshot": SNAPSHOTS}
 
 
 def complete(caller: Caller, want: Document, have: Document | None) -> Document:
@@ -48,11 +50,8 @@ class _References:
 
     def resolve(self, driver: Driver, name: str, field: str) -> Document | None:
         """The resource, or ``None`` where a dry run may assume it. Raises ``InvalidField``."""
-        found = driver.find(self.caller, name)
-        if found is None:
-            self.assumed = True
-            noun = driver.kind.noun
-            missing(InvalidField(field, f"there is no {noun} {name!r} in this cloud that you may use"), noun, name)
+        found = driver.referred(self.caller, name, field)
+        self.assumed |= found is None
         return found
 
     def flavor(self, given: Any) -> tuple[Document, str]:
@@ -108,11 +107,9 @@ class _References:
 
     def blocks(self, given: list[Document]) -> list[Document]:
         """With uuids in place of names. What a server was made with is compared by what is said now."""
-        from .drivers import DRIVERS
-
         blocks = []
         for at, one in enumerate(given):
-            driver = DRIVERS.get("volume_snapshot" if one["source_type"] == "snapshot" else str(one["source_type"]))
+            driver = SOURCES.get(one["source_type"])
             block = {key: value for key, value in one.items() if key in BLOCK and value is not None}
             name = block.get("uuid")
             if name and driver and not is_uuid(name):

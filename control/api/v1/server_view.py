@@ -36,12 +36,15 @@ def stamp(text: str | None) -> str | None:
 
 
 def shown(row: Any, image_name: Callable[[str], str]) -> Document:
-    """The server of a *row*; see ``public`` for what answers show of it. *image_name*: an image's name by its uuid."""
+    """The server of a *row*; ``Servers.public`` is what answers show. *image_name*: an image's name by its uuid."""
     flavor, fault = orjson.loads(row.flavor), orjson.loads(row.fault) if row.fault else None
     nics = orjson.loads(row.interfaces)
     volumes, blocks = orjson.loads(row.volumes), orjson.loads(row.request).get("blocks") or []
     of_image = (orjson.loads(row.image).get("properties") or {}).get("block_device_mapping") or ""
-    found = {
+    addresses = {network: [{"addr": one["addr"], "version": one["version"], "mac": one["OS-EXT-IPS-MAC:mac_addr"],
+                            "source": "network"} for one in some]
+                 for network, some in orjson.loads(row.addresses).items()}
+    return {
         "id": row.id, "name": row.name, "description": row.description or "",
         "flavor": {name: flavor.get(name) for name in SIZES},
         "image": {"id": row.image_id, "name": image_name(row.image_id)} if row.image_id else None,
@@ -58,43 +61,19 @@ def shown(row: Any, image_name: Callable[[str], str]) -> Document:
         "status": power.status(row.vm_state, row.task_state), "power_state": power.of_number(row.power_state),
         "status_reason": "", "fault": fault and {"code": fault["code"], "message": fault["message"],
                                                  "created": stamp(fault["created"])},
-        "host": row.host, "addresses": _addresses(row), "instance_name": row.instance_name, "console_log": "",
-        "created_at": stamp(row.created_at), "updated_at": stamp(row.updated_at)}
-    return {**found, "_vm_state": row.vm_state, "_host": row.host, "_launched": bool(row.launched_at),
-            "_flavor": flavor["id"], "_disks": sizes(flavor)}
+        "host": row.host, "addresses": addresses, "instance_name": row.instance_name, "console_log": "",
+        "created_at": stamp(row.created_at), "updated_at": stamp(row.updated_at),
+        "_vm_state": row.vm_state, "_host": row.host, "_launched": bool(row.launched_at), "_flavor": flavor["id"],
+        "_disks": sizes(flavor)}
 
 
 def _nic(nic: Mapping[str, Any]) -> Document:
     addresses = [ip["ip_address"] for ip in nic.get("fixed_ips") or ()]
     return {"network": nic["network"], "mac": nic["mac"], "model": "virtio",
             "address": addresses[0] if addresses else None,
-            **({"tag": nic["tag"]} if nic.get("tag") else {}), "_id": nic["network_id"], "_port": nic["port_id"],
-            "_attachment": nic_id(nic["port_id"])}
+            **({"tag": nic["tag"]} if nic.get("tag") else {}), "_id": nic["network_id"], "_port": nic["port_id"]}
 
 
 def nic_id(port: str) -> str:
     """The uuid of an interface attachment, which follows from its port."""
     return str(uuid.uuid5(NAMESPACE, f"interface {port}"))
-
-
-def _addresses(row: Any) -> Document:
-    return {network: [{"addr": one["addr"], "version": one["version"], "mac": one["OS-EXT-IPS-MAC:mac_addr"],
-                       "source": "network"} for one in found]
-            for network, found in orjson.loads(row.addresses).items()}
-
-
-def comparable(server: Document) -> Document:
-    """The server as differences show it."""
-    image = server.get("image")
-    return {**server, "networks": [_without_own(nic) for nic in server.get("networks") or ()],
-            "image": (image["id"] or image["name"]) if isinstance(image, dict) else image}
-
-
-def public(server: Document) -> Document:
-    """The server as answers show it. What it was made with is not told."""
-    return {**{name: value for name, value in server.items() if name in SHOWN},
-            "networks": [_without_own(nic) for nic in server["networks"]], "block_device_mapping": []}
-
-
-def _without_own(found: Document) -> Document:
-    return {name: value for name, value in found.items() if not name.startswith("_")}

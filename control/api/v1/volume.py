@@ -10,50 +10,37 @@ from typing import Any
 
 from magnetar_control.compute.caller import Caller
 from magnetar_control.services.volume import actions
-from magnetar_control.services.volume.listing import VolumeListing
-from magnetar_control.services.volume.rows import check_writer
-from magnetar_core.errors import Ambiguous, Conflict, InvalidField, MagnetarError, NotFound, TimedOut
+from magnetar_control.services.volume.rows import VolumeListing, check_writer
+from magnetar_core.errors import Conflict, InvalidField, MagnetarError, NotFound, TimedOut
 from magnetar_core.kinds import Volume, VolumeSnapshot
+from magnetar_core.operations import Operation
 from magnetar_core.plan import Step
-from magnetar_core.reconcile import Document, is_uuid, missing
+from magnetar_core.reconcile import Document, is_uuid
 
 from .driver import Driver
 from .image import Images
-from .operations import Operation
 
 STATUS = {"available": "available", "in-use": "in-use", "creating": "creating", "downloading": "creating"}
 #: Seconds between looks at something that is being made, and for how long.
 LOOK, LIMIT = 0.1, 1800.0
-#: Statuses of what is being made.
-MAKING = ("creating", "downloading")
 #: What a volume can be made from: field, and the statuses in which it can be copied.
 SOURCES = (("image", ("active",)), ("source_volume", ("available", "in-use")), ("snapshot", ("available",)))
 GIB = 2**30
 
 
-def shown(volume: Mapping[str, Any], admin: bool) -> Document:
-    """The service's volume as the kind has it; its host is told to admins."""
-    copied = volume["source_volid"] or volume["snapshot_id"]  # and has the image of what it is a copy of
-    held = [one for one in volume["attachments"] if one["status"] in ("attached", "detaching")]
-    return {"id": volume["id"], "name": volume["name"] or "", "description": volume["description"] or "",
-            "size": volume["size"], "pool": volume["volume_type"], "format": None,
-            "image": None if copied else volume["volume_image_metadata"].get("image_id"),
-            "source_volume": volume["source_volid"], "snapshot": volume["snapshot_id"],
-            "metadata": {name: value for name, value in volume["metadata"].items() if name != "readonly"},
-            "multiattach": volume["multiattach"], "bootable": volume["bootable"],
-            "status": STATUS.get(volume["status"], "in-use" if held else "error" if "error" in volume["status"]
-                                 else "creating"),
-            "attachments": [{"id": one["id"], "server": one["server_id"], "server_name": "",
-                             "device": (one["device"] or "").rpartition("/")[2]} for one in held],
-            "shared": False, "host": (volume["host"] or "") if admin else "", "fault": None,
-            "created_at": volume["created_at"], "updated_at": volume["updated_at"], "_status": volume["status"]}
+def _alike(one: Mapping[str, Any]) -> Document:
+    """What the kinds have alike of what the service has."""
+    return {**{name: one[name] for name in ("id", "size", "created_at", "updated_at")}, "name": one["name"] or "",
+            "description": one["description"] or "", "format": None, "fault": None, "_status": one["status"]}
 
 
 class Stored(Driver):
-    """What the two have in common. *counted*: its quota, and what Cinder calls the limit."""
+    """What the two have in common. *counted*: its quota, called as its store is, and what Cinder calls the limit."""
 
     counted = ("", "")
     takes_id = False
+    making = (Step("make", "make the content"),)
+    removing = (Step("drop", "remove the content"),)
 
     def shown(self, caller: Caller, one: Mapping[str, Any]) -> Document:
         """As the kind has it."""
@@ -61,29 +48,20 @@ class Stored(Driver):
 
     def store(self, caller: Caller) -> Any:
         """Where the volume service has them."""
-        raise NotImplementedError
+        return getattr(caller.cloud.services.volume, self.counted[0])
 
-    def every(self, caller: Caller) -> list[Document]:
-        """Of the project."""
-        return self._listed(caller)
-
-    def _listed(self, caller: Caller, **filters: str) -> list[Document]:
+    def every(self, caller: Caller, **filters: str) -> list[Document]:
         found, _count = self.store(caller).list(caller.context, VolumeListing(filters=filters))
         return [self.shown(caller, one) for one in found]
 
     def find(self, caller: Caller, key: str) -> Document | None:
-        """By uuid, or by name."""
-        found = self._listed(caller, id=key.lower()) if is_uuid(key) else []
-        found = found or self._listed(caller, name=key)
-        if len(found) > 1:
-            raise Ambiguous(f"{len(found)} {self.kind.plural} have the name {key!r}; use a uuid.",
-                            uuids=[str(one["id"]) for one in found])
-        return found[0] if found else None
+        found = self.every(caller, id=key.lower()) if is_uuid(key) else []
+        return self.only(caller, found or self.every(caller, name=key), key)
 
     def wait_until_usable(self, caller: Caller, have: Document, operation: Operation | None) -> Document:
         """What somebody else makes is waited for. What is in error, or being removed, is no answer to a wish."""
         word, name, id = have["_status"], f"{self.kind.noun} {have['name']!r}", str(have["id"])
-        if word in MAKING and operation:
+        if word in ("creating", "downloading") and operation:
             self.wait_until_ready(caller, id, operation)
             return self.one(caller, id)
         if word == "deleting":
@@ -115,25 +93,37 @@ class Stored(Driver):
             raise InvalidField(field, f"must be {' or '.join(statuses)}, and is {found['status']}", id)
         return found
 
-    def wait_until_ready(self, caller: Caller, id: str, operation: Operation) -> None:
-        """Wait until nothing is done to it any more. Raises ``Conflict`` when it is in error then."""
+    def _statuses(self, caller: Caller, id: str, late: str = "") -> Iterator[str | None]:
+        """Its status, look after look; ``None`` when it is gone. Raises ``TimedOut`` with what is *late*."""
         deadline = time.monotonic() + LIMIT
-        while (status := self._status(caller, id)) not in ("available", "in-use"):
-            operation.check()
-            if status is None or "error" in status:
-                raise Conflict(f"The {self.kind.noun} became {status or 'nothing'}: {self.why(caller, id)}")
+        while True:
+            try:
+                status: str | None = str(self.store(caller).show(caller.context, id)["status"])
+            except NotFound:
+                status = None
+            yield status
             if time.monotonic() > deadline:
-                raise TimedOut(f"The {self.kind.noun} {id} is still {status}.")
+                raise TimedOut(f"The {self.kind.noun} {late or f'{id} is still {status}'}.")
             time.sleep(LOOK)
 
-    def wait_until_made(self, caller: Caller, id: str, operation: Operation) -> None:
-        """Wait until it is made; nothing is left of one that could not be."""
+    def wait_until_ready(self, caller: Caller, id: str, operation: Operation) -> None:
+        """Wait until nothing is done to it any more. Raises ``Conflict`` when it is in error then."""
+        for status in self._statuses(caller, id):
+            if status in ("available", "in-use"):
+                return
+            operation.raise_if_cancelled()
+            if status is None or "error" in status:
+                raise Conflict(f"The {self.kind.noun} became {status or 'nothing'}: {self.why(caller, id)}")
+
+    def made(self, caller: Caller, id: str, operation: Operation) -> str:
+        """Its uuid, when it is made; nothing is left of one that could not be."""
         try:
             self.wait_until_ready(caller, id, operation)
         except Conflict:
             with contextlib.suppress(MagnetarError):
                 self.store(caller).delete(caller.context, id)
             raise
+        return id
 
     def why(self, caller: Caller, id: str) -> str:
         """What the volume service says of its last failure."""
@@ -141,48 +131,41 @@ class Stored(Driver):
         found = [row["fault"] for _kind, row in messages if row["id"] == id]
         return str(found[0]) if found else "it does not say why; its log does."
 
-    def _status(self, caller: Caller, id: str) -> str | None:
-        try:
-            return str(self.store(caller).show(caller.context, id)["status"])
-        except NotFound:
-            return None
-
-    def update(self, caller: Caller, have: Document, want: Document, names: list[str]) -> None:
-        """Name, description, metadata."""
+    def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
         values = {name: want[name] for name in names if name in ("name", "description", "metadata")}
         if values:
             self.store(caller).update(caller.context, have["id"], **values)
 
     def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
-        """Delete it, and wait until it is gone."""
         self.store(caller).delete(caller.context, have["id"])
-        deadline = time.monotonic() + LIMIT
-        while (status := self._status(caller, str(have["id"]))) is not None:
+        for status in self._statuses(caller, str(have["id"]), f"{have['name']!r} is still being removed"):
+            if status is None:
+                return
             if "error" in status:
                 raise Conflict(f"The {self.kind.noun} {have['name']!r} could not be removed; it is {status}.")
-            if time.monotonic() > deadline:
-                raise TimedOut(f"The {self.kind.noun} {have['name']!r} is still being removed.")
-            time.sleep(LOOK)
 
 
 class Volumes(Stored):
-    """volume."""
-
     kind = Volume
     counted = ("volumes", "maxTotalVolumes")
-    making = (Step("make", "make the content"),)
-    removing = (Step("drop", "remove the content"),)
 
     def shown(self, caller: Caller, one: Mapping[str, Any]) -> Document:
-        """As the kind has it."""
-        return shown(one, caller.context.is_admin)
-
-    def store(self, caller: Caller) -> Any:
-        """Where the volume service has them."""
-        return caller.cloud.services.volume.volumes
+        """Its host is told to admins."""
+        copied = one["source_volid"] or one["snapshot_id"]  # and has the image of what it is a copy of
+        held = [user for user in one["attachments"] if user["status"] in ("attached", "detaching")]
+        return {
+            **_alike(one), "pool": one["volume_type"],
+            "image": None if copied else one["volume_image_metadata"].get("image_id"),
+            "source_volume": one["source_volid"], "snapshot": one["snapshot_id"],
+            "metadata": {name: value for name, value in one["metadata"].items() if name != "readonly"},
+            "multiattach": one["multiattach"], "bootable": one["bootable"],
+            "status": STATUS.get(one["status"], "in-use" if held else "error" if "error" in one["status"]
+                                 else "creating"),
+            "attachments": [{"id": user["id"], "server": user["server_id"], "server_name": "",
+                             "device": (user["device"] or "").rpartition("/")[2]} for user in held],
+            "shared": False, "host": (one["host"] or "") if caller.context.is_admin else ""}
 
     def names(self, caller: Caller) -> dict[str, str]:
-        """Their names by uuid."""
         found, _count = self.store(caller).list(caller.context, VolumeListing(), attached=False)
         return {str(one["id"]): one["name"] or "" for one in found}
 
@@ -195,10 +178,7 @@ class Volumes(Stored):
         for name, driver in (("image", IMAGES), ("source_volume", self), ("snapshot", SNAPSHOTS)):
             given = want.get(name)
             if given and not is_uuid(given):
-                found, noun = driver.find(caller, given), driver.kind.noun
-                if found is None:
-                    missing(InvalidField(name, f"there is no {noun} {given!r} in this cloud that you may use"), noun,
-                            given)
+                found = driver.referred(caller, given, name)
                 want[name] = found["id"] if found else given
             elif given:
                 want[name] = given.lower()
@@ -221,7 +201,9 @@ class Volumes(Stored):
             if have and given == have["id"]:
                 raise InvalidField(field, "must be another volume: this one is gone when it is made anew", given)
             found = self.source(caller, field, given, statuses)
-            least = _gib(found) if field == "image" else found["size"]
+            least = found["size"]
+            if field == "image":
+                least = max(found.get("min_disk") or 0, -(-(found.get("virtual_size") or least or 0) // GIB))
             size = size or (0 if field == "image" else least)
             if size < least:
                 raise InvalidField("size", f"must be at least {least} GiB, which its {field} needs", size)
@@ -243,12 +225,11 @@ class Volumes(Stored):
         if have["_status"] != "available" and "error" not in have["_status"]:
             raise Conflict(f"Volume {have['name']!r} is {have['_status']}. Wait until it is available, then repeat the "
                            "call.")
-        if SNAPSHOTS.of_volume(caller, have["id"]):
+        if SNAPSHOTS.every(caller, volume_id=have["id"]):
             raise Conflict(f"Volume {have['name']!r} has snapshots, and cannot go before them. Remove them first, then "
                            "make it anew.")
 
     def make(self, caller: Caller, want: Document, operation: Operation) -> str:
-        """Make it, and wait for the content."""
         check_writer(caller.context)
         wanted = {"name": want["name"], "description": want["description"], "metadata": want["metadata"],
                   "multiattach": want["multiattach"], "image_id": want["image"],
@@ -256,18 +237,15 @@ class Volumes(Stored):
                   "volume_type": None if want["pool"] == "default" else want["pool"]}
         made = caller.cloud.services.volume.create(caller.context, want.get("size") or 0, **{
             name: value for name, value in wanted.items() if value})
-        self.wait_until_made(caller, made["id"], operation)
-        return str(made["id"])
+        return self.made(caller, str(made["id"]), operation)
 
     def plan(self, want: Document | None, have: Document | None) -> Iterator[Step]:
-        """More room has to be made."""
         yield from super().plan(want, have)
         if want and have and want.get("size") != have["size"]:
             yield Step("grow", f"grow it to {want['size']} GiB")
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
-        """What it is called, and more room."""
-        self.update(caller, have, want, names)
+        super().change(caller, have, want, names, operation)
         if "size" in names:
             caller.cloud.services.volume.act(caller.context, have["id"], actions.extend, new_size=want["size"],
                                              in_use=True)
@@ -277,35 +255,17 @@ class Volumes(Stored):
 
 
 class Snapshots(Stored):
-    """volume_snapshot."""
-
     kind = VolumeSnapshot
     counted = ("snapshots", "maxTotalSnapshots")
-    making = (Step("make", "make the content"),)
-    removing = (Step("drop", "remove the content"),)
-
-    def store(self, caller: Caller) -> Any:
-        """Where the volume service has them."""
-        return caller.cloud.services.volume.snapshots
 
     def shown(self, caller: Caller, one: Mapping[str, Any]) -> Document:
-        """As the kind has it."""
-        return {**{name: one[name] for name in ("id", "size", "created_at", "updated_at", "metadata")},
-                "name": one["name"] or "", "description": one["description"] or "", "volume": one["volume_id"],
-                "pool": None, "format": None, "bootable": False, "host": "", "fault": None,
-                "status": one["status"] if one["status"] in ("creating", "available") else "error",
-                "_status": one["status"]}
-
-    def of_volume(self, caller: Caller, volume: str) -> list[Document]:
-        """Those of a volume."""
-        return self._listed(caller, volume_id=volume)
+        return {**_alike(one), "metadata": one["metadata"], "volume": one["volume_id"], "pool": None, "bootable": False,
+                "host": "", "status": one["status"] if one["status"] in ("creating", "available") else "error"}
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """The volume by uuid."""
         given = str(want["volume"])
-        found = None if is_uuid(given) else VOLUMES.find(caller, given)
-        if not is_uuid(given) and found is None:
-            missing(InvalidField("volume", f"there is no volume {given!r} that you may use"), "volume", given)
+        rule = f"there is no volume {given!r} that you may use"
+        found = None if is_uuid(given) else VOLUMES.referred(caller, given, "volume", rule)
         return {**want, "volume": found["id"] if found else given}
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
@@ -320,17 +280,7 @@ class Snapshots(Stored):
         made = caller.cloud.services.volume.create_snapshot(
             caller.context, want["volume"], name=want["name"], description=want["description"],
             metadata=want["metadata"])
-        self.wait_until_made(caller, made["id"], operation)
-        return str(made["id"])
-
-    def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
-        """What it is called."""
-        self.update(caller, have, want, names)
-
-
-def _gib(image: Mapping[str, Any]) -> int:
-    """GiB that an image needs."""
-    return max(image.get("min_disk") or 0, -(-(image.get("virtual_size") or image.get("size") or 0) // GIB))
+        return self.made(caller, str(made["id"]), operation)
 
 
 IMAGES, VOLUMES, SNAPSHOTS = Images(), Volumes(), Snapshots()

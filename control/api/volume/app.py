@@ -5,17 +5,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
 from magnetar_control.services import Document
 from magnetar_control.services.volume import Embedded
 from magnetar_control.web import Answer, Fault, Request
-from magnetar_control.web.application import Guarded, Routed
+from magnetar_control.web.application import Routed, route
 from magnetar_core.errors import InvalidRequest
 
-from .actions import ActionRoute
+from . import metadata
 from .attachments import AttachmentRoutes
 from .limits import LimitRoutes
-from .metadata import MetadataRoutes
 from .snapshots import SnapshotRoutes
 from .volumes import VolumeRoutes
 
@@ -30,7 +31,6 @@ NONE_OF = {"backups": "backups", "backups/detail": "backups", "groups": "groups"
            "volume-transfers": "transfers", "volume-transfers/detail": "transfers",
            "os-volume-transfer": "transfers", "os-volume-transfer/detail": "transfers", "qos-specs": "qos_specs",
            "clusters": "clusters", "extensions": "extensions", "group_types": "group_types"}
-Handler = Callable[[Request], Answer]
 
 
 def refused(fault: Fault) -> Answer:
@@ -70,18 +70,21 @@ class Application(Routed):
         def scoped(request: Request) -> None:
             """The project of the URL is the token's."""
             authenticate(request)
-            project = request.params.get("project_id")
-            if project is not None and project != request.context.project_id:
+            project = request.extra["project"] = request.params.pop("project_id", None)
+            if project not in (None, request.context.project_id):
                 raise InvalidRequest("Malformed request url: its project is not that of the token.")
 
-        routes = [Guarded(method="GET", path="/", handler=self.versions, who="anyone"),
-                  Guarded(method="GET", path="/v3", handler=self.version, who="anyone")]
-        for method, path, handler in (*_things(service), *LimitRoutes(service).routes(), *(
-                ("GET", path, _nothing(key)) for path, key in NONE_OF.items())):
+        routes = [
+            *(one for routes in (VolumeRoutes, SnapshotRoutes, AttachmentRoutes, LimitRoutes)
+              for one in routes(service).routes()),
+            *metadata.routes("volumes/{id}", service.volumes), *metadata.routes("snapshots/{id}", service.snapshots),
+            *(route(f"GET {path}", partial(_nothing, key)) for path, key in NONE_OF.items())]
+        super().__init__([
+            route("GET /", _versions, 300, who="anyone"),
+            route("GET /v3", _versions, who="anyone"),
             # 3.67 and later leave the project out; taking both at each version lets one endpoint serve all clients.
-            routes += [Guarded(method=method, path=f"/v3/{{project_id}}/{path}", handler=handler),
-                       Guarded(method=method, path=f"/v3/{path}", handler=handler)]
-        super().__init__(routes, scoped, refused)
+            *(replace(one, path=f"/v3/{project}{one.path}") for one in routes for project in ("{project_id}/", "")),
+        ], scoped, refused)
 
     def handle(self, request: Request) -> Answer:
         """Answer at the microversion that is asked for, and say which that was."""
@@ -93,38 +96,14 @@ class Application(Routed):
         answer.headers |= {HEADER: f"volume {_text(request.extra['version'])}", "Vary": HEADER}
         return answer
 
-    def _document(self, request: Request) -> Document:
-        return {"id": "v3.0", "status": "CURRENT", "version": _text(MOST), "min_version": _text(LEAST),
-                "updated": "2026-11-21T00:00:00Z", "links": [{"rel": "self", "href": request.base + "/v3/"}],
-                "media-types": [{"base": "application/json",
-                                 "type": "application/vnd.openstack.volume+json;version=3"}]}
 
-    def versions(self, request: Request) -> Answer:
-        """All versions; the status is 300, as Cinder's."""
-        return Answer({"versions": [self._document(request)]}, 300)
-
-    def version(self, request: Request) -> Answer:
-        """The one."""
-        return Answer({"versions": [self._document(request)]})
+def _versions(request: Request) -> Document:
+    """The one version. At ``/`` the status is 300, as Cinder's."""
+    return {"versions": [{
+        "id": "v3.0", "status": "CURRENT", "version": _text(MOST), "min_version": _text(LEAST),
+        "updated": "2026-11-21T00:00:00Z", "links": [{"rel": "self", "href": request.base + "/v3/"}],
+        "media-types": [{"base": "application/json", "type": "application/vnd.openstack.volume+json;version=3"}]}]}
 
 
-def _nothing(key: str) -> Handler:
-    return lambda _request: Answer({key: []})
-
-
-def _things(service: Embedded) -> list[tuple[str, str, Handler]]:
-    """Volumes, snapshots and attachments, with their metadata and actions."""
-    v, s, a = VolumeRoutes(service), SnapshotRoutes(service), AttachmentRoutes(service)
-    routes: list[tuple[str, str, Handler]] = [
-        ("GET", "volumes/summary", v.summary), ("POST", "volumes/{id}/action", ActionRoute(service).act),
-        ("POST", "snapshots/{id}/action", s.act), ("POST", "attachments/{id}/action", a.act)]
-    for path, noun in (("volumes", v), ("snapshots", s), ("attachments", a)):
-        routes += [("GET", path, noun.list), ("GET", f"{path}/detail", noun.detail), ("POST", path, noun.create),
-                   ("GET", f"{path}/{{id}}", noun.show), ("PUT", f"{path}/{{id}}", noun.update),
-                   ("DELETE", f"{path}/{{id}}", noun.delete)]
-    for path, store in (("volumes", service.volumes), ("snapshots", service.snapshots)):
-        data, url = MetadataRoutes(store), f"{path}/{{id}}/metadata"
-        routes += [("GET", url, data.show), ("POST", url, data.add), ("PUT", url, data.replace),
-                   ("GET", url + "/{key}", data.show_one), ("PUT", url + "/{key}", data.put),
-                   ("DELETE", url + "/{key}", data.delete)]
-    return routes
+def _nothing(key: str, _request: Request) -> Document:
+    return {key: []}

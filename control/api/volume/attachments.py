@@ -3,80 +3,69 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
 from magnetar_control.api.values import Id, record
-from magnetar_control.services.volume import Embedded
-from magnetar_control.web import Answer, Request
+from magnetar_control.services import Document, Documents
+from magnetar_control.services.volume.rows import VolumeListing
+from magnetar_control.web import Request
+from magnetar_control.web.application import Guarded, route
 from magnetar_core.errors import InvalidRequest, NotFound
-from magnetar_core.values import Choices, Nullable
+from magnetar_core.values import Nullable
 
 from . import views
-from .query import listing, page
-from .values import CONNECTOR, ID, body
+from .nouns import NounRoutes
+from .values import CONNECTOR, ID, MODE, body
 
-MODE = Nullable(Choices("rw", "ro", ""))
 CREATE = record({"instance_uuid": ID, "volume_uuid": Id(), "connector": Nullable(CONNECTOR), "mode": MODE},
                 "volume_uuid")
 UPDATE = record({"connector": CONNECTOR}, "connector")
-FILTERS = ("volume_id", "status", "id", "server_id")
 
 
-class AttachmentRoutes:
-    """What the routes do."""
+class AttachmentRoutes(NounRoutes):
+    name, accepted = "attachment", 200
+    filters = ("volume_id", "status", "id", "server_id")
+    view = staticmethod(views.attachment)
 
-    def __init__(self, service: Embedded) -> None:
-        self.attachments = service.attachments
+    def routes(self) -> list[Guarded]:
+        return [*(replace(one, handler=_since(27, one.handler)) for one in super().routes()),
+                route("POST attachments/{id}/action", _since(44, self.act), 204)]
 
-    def list(self, request: Request, detailed: bool = False) -> Answer:
-        """A page of attachments."""
-        check_since(request, 27)
-        server = dict(request.query).get("instance_id")
-        asked = listing(request, FILTERS, **({} if server is None else {"server_id": server}))
-        shown = [views.attachment(one, detailed) for one in self.attachments.list(request.context, asked)]
-        return Answer(page(request, "attachments", shown, asked.limit))
+    def page(self, request: Request, asked: VolumeListing, detailed: bool) -> tuple[Documents, int | None]:
+        return self.store.list(request.context, asked)[0], None
 
-    def detail(self, request: Request) -> Answer:
-        """The same in full."""
-        return self.list(request, detailed=True)
-
-    def show(self, request: Request) -> Answer:
-        """One."""
-        check_since(request, 27)
-        return Answer({"attachment": views.attachment(self.attachments.show(request.context, request.params["id"]))})
-
-    def create(self, request: Request) -> Answer:
+    def create(self, request: Request) -> Document:
         """Keep the volume for a server."""
-        check_since(request, 27)
         given = body(request, "attachment", CREATE)
-        request.params["id"] = self.attachments.create(
+        request.params["id"] = self.store.create(
             request.context, given["volume_uuid"], given.get("instance_uuid"), given.get("mode") or "rw",
             given.get("connector"))
         return self.show(request)
 
-    def update(self, request: Request) -> Answer:
-        """A host is about to attach it."""
-        check_since(request, 27)
-        given = body(request, "attachment", UPDATE)
-        self.attachments.update(request.context, request.params["id"], given["connector"])
+    def update(self, request: Request) -> Document:
+        self.store.update(*request.named(body(request, "attachment", UPDATE)["connector"]))
         return self.show(request)
 
-    def act(self, request: Request) -> Answer:
+    def act(self, request: Request) -> None:
         """``os-complete`` (3.44): the server has it now."""
-        check_since(request, 44)
         given = request.json()
         if not isinstance(given, dict) or list(given) != ["os-complete"]:
             raise InvalidRequest("The one action of an attachment is {\"os-complete\": {}}.")
-        self.attachments.complete(request.context, request.params["id"])
-        return Answer(None, 204)
+        self.store.complete(*request.named())
 
-    def delete(self, request: Request) -> Answer:
+    def delete(self, request: Request) -> Document:
         """The server has it no more; what others have is answered."""
-        check_since(request, 27)
-        left = self.attachments.delete(request.context, request.params["id"])
-        return Answer({"attachments": [views.attachment(one, detailed=False) for one in left]})
+        return {"attachments": [self.view(request, one, detailed=False) for one in self.store.delete(*request.named())]}
 
 
-def check_since(request: Request, minor: int) -> None:
-    """Raises ``NotFound`` before microversion 3.*minor*, as of a route that is not there."""
-    if request.extra["version"] < (3, minor):
-        raise NotFound(f"This is there from microversion 3.{minor} on; the request asked for "
-                       f"3.{request.extra['version'][1]}.")
+def _since(minor: int, handler: Callable[[Request], Any]) -> Callable[[Request], Any]:
+    """*handler*; ``NotFound`` before microversion 3.*minor*, as of a route that is not there."""
+    def checked(request: Request) -> Any:
+        if request.extra["version"] < (3, minor):
+            raise NotFound(f"This is there from microversion 3.{minor} on; the request asked for "
+                           f"3.{request.extra['version'][1]}.")
+        return handler(request)
+
+    return checked

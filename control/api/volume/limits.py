@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from magnetar_control.api.values import record
+from magnetar_control.services import Document
 from magnetar_control.services.volume import Embedded
 from magnetar_control.services.volume.quotas import LIMITS
 from magnetar_control.services.volume.rows import check_admin
 from magnetar_control.store.database import now
-from magnetar_control.web import Answer, Request
+from magnetar_control.web import Request
+from magnetar_control.web.application import Guarded, route
 from magnetar_core.errors import Forbidden
 
 from . import views
@@ -24,48 +25,49 @@ QUOTA_SET = record({**dict.fromkeys(LIMITS, LIMIT), **dict.fromkeys(
 
 
 class LimitRoutes:
-    """What the routes do."""
-
     def __init__(self, service: Embedded) -> None:
         self.service = service
 
-    def routes(self) -> list[tuple[str, str, Callable[[Request], Answer]]]:
-        """Method, path, handler."""
-        return [("GET", "types", self.types), ("GET", "types/{id}", self.type),
-                ("GET", "types/{id}/extra_specs", self.extra_specs), ("GET", "limits", self.limits),
-                ("GET", "os-quota-sets/{id}", self.quota), ("GET", "os-quota-sets/{id}/defaults", self.quota_defaults),
-                ("PUT", "os-quota-sets/{id}", self.set_quota), ("DELETE", "os-quota-sets/{id}", self.drop_quota),
-                ("GET", "os-availability-zone", self.zones), ("GET", "os-services", self.services),
-                ("GET", "messages", self.messages)]
+    def routes(self) -> list[Guarded]:
+        """Where they are, below ``/v3``."""
+        quotas, service = "os-quota-sets/{id}", self.service
+        return [route("GET types", self.types), route("GET types/{id}", self.type),
+                route("GET types/{id}/extra_specs", self.extra_specs), route("GET limits", self.limits),
+                route(f"GET {quotas}", self.quota), route(f"PUT {quotas}", self.set_quota),
+                route(f"DELETE {quotas}", self.drop_quota),
+                route(f"GET {quotas}/defaults", lambda request: {"quota_set": {
+                    "id": request.params["id"], **service.quotas("default")[0]}}),
+                route("GET os-availability-zone", lambda _request: {"availabilityZoneInfo": [
+                    {"zoneName": service.zone, "zoneState": {"available": True}}]}),
+                route("GET os-services", self.services), route("GET messages", self.messages)]
 
-    def types(self, request: Request) -> Answer:
+    def types(self, request: Request) -> Document:
         """One for each pool."""
         known = self.service.types
         wanted = dict(request.query).get("name")
-        return Answer({"volume_types": [views.type(known, name) for name in known.pools if wanted in (None, name)]})
+        return {"volume_types": [views.type(known, name) for name in known.pools if wanted in (None, name)]}
 
-    def type(self, request: Request) -> Answer:
+    def type(self, request: Request) -> Document:
         """One, also by its name; ``default`` is the first where none has that name."""
         known, id = self.service.types, request.params["id"]
         name = known.pools[0] if id == "default" and "default" not in known.pools else known.named(id)
-        return Answer({"volume_type": views.type(known, name)})
+        return {"volume_type": views.type(known, name)}
 
-    def extra_specs(self, request: Request) -> Answer:
-        """None."""
+    def extra_specs(self, request: Request) -> Document:
         self.service.types.named(request.params["id"])
-        return Answer({"extra_specs": {}})
+        return {"extra_specs": {}}
 
-    def limits(self, request: Request) -> Answer:
+    def limits(self, request: Request) -> Document:
         """What the project may have, and has."""
         most, have = self.service.quotas(request.context.project_id or "")
-        return Answer({"limits": {"rate": [], "absolute": {
+        return {"limits": {"rate": [], "absolute": {
             "maxTotalVolumes": most["volumes"], "totalVolumesUsed": have["volumes"],
             "maxTotalVolumeGigabytes": most["gigabytes"], "totalGigabytesUsed": have["gigabytes"],
             "maxTotalSnapshots": most["snapshots"], "totalSnapshotsUsed": have["snapshots"],
             "maxTotalBackups": 0, "totalBackupsUsed": 0, "maxTotalBackupGigabytes": 0,
-            "totalBackupGigabytesUsed": 0}}})
+            "totalBackupGigabytesUsed": 0}}}
 
-    def quota(self, request: Request) -> Answer:
+    def quota(self, request: Request) -> Document:
         """Limits of a project, with ``usage=True`` what it has of them."""
         id = request.params["id"]
         if id != request.context.project_id and not request.context.is_admin:
@@ -75,41 +77,32 @@ class LimitRoutes:
         full = dict(request.query).get("usage", "").lower() == "true"
         found: dict[str, Any] = {name: {"limit": limit, "in_use": have.get(name, 0), "reserved": 0} if full else limit
                                  for name, limit in {**most, **NO_QUOTA}.items()}
-        return Answer({"quota_set": {"id": id, **found}})
+        return {"quota_set": {"id": id, **found}}
 
-    def set_quota(self, request: Request) -> Answer:
+    def set_quota(self, request: Request) -> Document:
         """Limits of a project, -1 for none; for admins."""
         check_admin(request.context)
         given = body(request, "quota_set", QUOTA_SET)
-        return Answer({"quota_set": self.service.set_quotas(
-            request.params["id"], {name: given[name] for name in LIMITS if name in given})})
+        return {"quota_set": self.service.set_quotas(
+            request.params["id"], {name: given[name] for name in LIMITS if name in given})}
 
-    def drop_quota(self, request: Request) -> Answer:
+    def drop_quota(self, request: Request) -> None:
         """The project has those of all others again; for admins."""
         check_admin(request.context)
         self.service.set_quotas(request.params["id"], dict.fromkeys(LIMITS))
-        return Answer(None, 200)
 
-    def quota_defaults(self, request: Request) -> Answer:
-        """Limits of a project without its own."""
-        return Answer({"quota_set": {"id": request.params["id"], **self.service.quotas("default")[0]}})
-
-    def zones(self, _request: Request) -> Answer:
-        """The one zone."""
-        return Answer({"availabilityZoneInfo": [{"zoneName": self.service.zone, "zoneState": {"available": True}}]})
-
-    def services(self, request: Request) -> Answer:
+    def services(self, request: Request) -> Document:
         """The hosts that hold volumes; for admins."""
         check_admin(request.context)
-        return Answer({"services": [
+        return {"services": [
             {"binary": "cinder-volume", "host": f"{host['name']}@magnetar", "zone": self.service.zone,
              "status": "enabled", "state": "up" if host["up"] else "down", "updated_at": now()}
-            for host in self.service.reach.hosts()]})
+            for host in self.service.reach.hosts()]}
 
-    def messages(self, request: Request) -> Answer:
+    def messages(self, request: Request) -> Document:
         """Why something failed (3.3)."""
-        return Answer({"messages": [
+        return {"messages": [
             {"id": row["id"], "event_id": f"{noun}_001", "resource_type": noun, "resource_uuid": row["id"],
              "user_message": row["fault"], "message_level": "ERROR", "guaranteed_until": None, "links": [],
              "created_at": row["updated_at"] or row["created_at"]}
-            for noun, row in self.service.messages(request.context)]})
+            for noun, row in self.service.messages(request.context)]}

@@ -9,7 +9,7 @@ from magnetar_control.api.values import Anything, Id, Number, OrEmpty, Truth
 from magnetar_control.services import Document
 from magnetar_control.web import Request
 from magnetar_core.errors import InvalidRequest
-from magnetar_core.values import MapOf, Nullable, Text, Value
+from magnetar_core.values import Choices, MapOf, Nullable, Text, Value
 from magnetar_core.versions import Version
 
 TRUTH = Truth(("true", "1", "yes", "on", "t", "y"), ("false", "0", "no", "off", "f", "n"), any_case=True)
@@ -19,7 +19,6 @@ class Stripped(Text):
     """Text without the blanks around it."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
-        """The text."""
         return super().check(value, path, version).strip()
 
 
@@ -27,7 +26,6 @@ class IdOrNone(Id):
     """A uuid; null and the empty text are none."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
-        """The uuid, or ``None``."""
         return None if value in (None, "") else super().check(value, path, version)
 
 
@@ -36,6 +34,7 @@ ID = IdOrNone()
 #: GiB of a volume; and a limit of a project, of which -1 is none.
 SIZE, LIMIT = Number(1, 2**20), Number(-1)
 METADATA = OrEmpty(MapOf(Text(1, 255), Text(0, 255), 10_000), {})
+MODE = Nullable(Choices("rw", "ro", ""))
 CONNECTOR = MapOf(Text(), Anything(), 10_000)
 #: A field whose value changes nothing here.
 IGNORED = Anything()
@@ -53,8 +52,7 @@ def body(request: Request, name: str, value: Value) -> Any:
 def named(given: Document) -> Document:
     """Name and description, also by their old names."""
     old = {"name": given.get("display_name"), "description": given.get("display_description")}
-    return {name: given.get(name, value) for name, value in old.items()
-            if name in given or f"display_{name}" in given}
+    return {name: given.get(name, value) for name, value in old.items() if name in given or f"display_{name}" in given}
 
 
 def is_set(request: Request, name: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from magnetar_control.services import Document
-from magnetar_control.services.volume.types import Types
+from magnetar_control.services.volume.volumes import Types
 from magnetar_control.web import Request
 
 Row = Mapping[Any, Any]
@@ -15,12 +15,11 @@ Row = Mapping[Any, Any]
 
 def href(request: Request, noun: str, id: str) -> str:
     """URL of a thing, as the client wrote the beginning."""
-    project = request.params.get("project_id")
+    project = request.extra.get("project")
     return f"{request.base}/v3/{project + '/' if project else ''}{noun}/{id}"
 
 
 def links(request: Request, noun: str, id: str) -> list[Document]:
-    """``self`` and ``bookmark``."""
     url = href(request, noun, id)
     return [{"rel": "self", "href": url}, {"rel": "bookmark", "href": url.replace("/v3/", "/", 1)}]
 
@@ -42,20 +41,20 @@ def volume(request: Request, row: Row, types: Types) -> Document:
         "consistencygroup_id": None, "replication_status": None, "os-vol-tenant-attr:tenant_id": row["project_id"]}
     if row["volume_image_metadata"]:
         found["volume_image_metadata"] = row["volume_image_metadata"]
-    if request.context.is_admin:
+    admin, shared = request.context.is_admin, None if request.extra["version"] >= (3, 69) else False
+    if admin:
         host = f"{row['host']}@magnetar#{row['volume_type']}" if row["host"] else None
         found |= {"migration_status": None, "os-vol-host-attr:host": host, "os-vol-mig-status-attr:migstat": None,
                   "os-vol-mig-status-attr:name_id": None}
-    return found | _since(request, row, types)
+    return found | _since(
+        request, (13, True, "group_id", None), (21, admin, "provider_id", None), (48, True, "service_uuid", None),
+        (48, True, "shared_targets", shared), (61, admin, "cluster_name", None),
+        (63, True, "volume_type_id", types.id(row["volume_type"])), (65, True, "consumes_quota", True))
 
 
-def _since(request: Request, row: Row, types: Types) -> Document:
-    """What came with microversions."""
-    version, admin = request.extra["version"], request.context.is_admin
-    rows = ((13, True, "group_id", None), (21, admin, "provider_id", None), (48, True, "service_uuid", None),
-            (48, True, "shared_targets", None if version >= (3, 69) else False), (61, admin, "cluster_name", None),
-            (63, True, "volume_type_id", types.id(row["volume_type"])), (65, True, "consumes_quota", True))
-    return {name: value for since, holds, name, value in rows if holds and version >= (3, since)}
+def _since(request: Request, *rows: tuple[int, bool, str, Any]) -> Document:
+    """What came with microversions: since 3.x, and where it holds, a name and its value."""
+    return {name: value for since, holds, name, value in rows if holds and request.extra["version"] >= (3, since)}
 
 
 def _held(row: Row) -> Document:
@@ -65,23 +64,16 @@ def _held(row: Row) -> Document:
 
 
 def snapshot(request: Request, row: Row, detailed: bool = True) -> Document:
-    """A volume snapshot."""
     names = ("id", "name", "description", "volume_id", "status", "size", "created_at", "updated_at")
     found = {**{name: row[name] for name in names}, "metadata": row["metadata"]}
-    version = request.extra["version"]
     if detailed:
         found |= {"os-extended-snapshot-attributes:project_id": row["project_id"],
                   "os-extended-snapshot-attributes:progress": "100%" if row["status"] == "available" else "0%"}
-        if version >= (3, 14):
-            found["group_snapshot_id"] = None
-    if version >= (3, 41):
-        found["user_id"] = row["user_id"]
-    if version >= (3, 65):
-        found["consumes_quota"] = True
-    return found
+    return found | _since(request, (14, detailed, "group_snapshot_id", None), (41, True, "user_id", row["user_id"]),
+                          (65, True, "consumes_quota", True))
 
 
-def attachment(row: Row, detailed: bool = True) -> Document:
+def attachment(_request: Request, row: Row, detailed: bool = True) -> Document:
     """An attachment. ``connection_info`` says where the volume is; the agents connect it."""
     found: Document = {"id": row["id"], "volume_id": row["volume_id"], "instance": row["server_id"],
                        "status": row["status"]}
@@ -95,6 +87,5 @@ def attachment(row: Row, detailed: bool = True) -> Document:
 
 
 def type(types: Types, name: str) -> Document:
-    """A volume type."""
     return {"id": types.id(name), "name": name, "is_public": True, "os-volume-type-access:is_public": True,
             "description": f"Volumes in the pool {name} of a compute host.", "extra_specs": {}, "qos_specs_id": None}

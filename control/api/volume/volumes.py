@@ -1,18 +1,25 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The routes of volumes."""
+"""The routes of volumes, and their actions: ``POST /volumes/{id}/action`` with one key, the action."""
 
 from __future__ import annotations
 
-from magnetar_control.api.values import record
-from magnetar_control.services.volume import Embedded
-from magnetar_control.services.volume.rows import check_writer
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from magnetar_control.api.values import Id, record
+from magnetar_control.services import Document, Documents
+from magnetar_control.services.volume import actions
+from magnetar_control.services.volume.rows import VolumeListing, check_writer
 from magnetar_control.web import Answer, Request
+from magnetar_control.web.application import Guarded, route
 from magnetar_core.errors import InvalidField, InvalidRequest
-from magnetar_core.values import Nullable
+from magnetar_core.fields import Record
+from magnetar_core.values import Choices, Nullable
 
 from . import views
-from .query import listing, page
-from .values import ID, IGNORED, METADATA, NAME, NAMES, SIZE, TRUTH, body, is_set, named
+from .nouns import NounRoutes, listing
+from .values import ID, IGNORED, METADATA, MODE, NAME, NAMES, SIZE, TRUTH, Stripped, body, is_set, named
 
 #: What volumes can be made from elsewhere, and not here.
 NOT_HERE = ("consistencygroup_id", "group_id", "backup_id", "source_replica")
@@ -20,43 +27,78 @@ CREATE = record({
     **NAMES, "size": Nullable(SIZE), "availability_zone": NAME, "volume_type": NAME, "snapshot_id": ID,
     "source_volid": ID, "imageRef": ID, "image_id": ID, "metadata": METADATA, "multiattach": TRUTH,
     **dict.fromkeys((*NOT_HERE, "user_id", "project_id", "status", "attach_status"), IGNORED)})
-UPDATE = record({**NAMES, "metadata": METADATA})
 HINTS = frozenset({"OS-SCH-HNT:scheduler_hints", "scheduler_hints"})
-FILTERS = ("name", "status", "bootable", "multiattach", "availability_zone", "size", "user_id", "id", "snapshot_id",
-           "source_volid")
+#: What an admin may set a status to.
+STATUSES = ("creating", "available", "deleting", "error", "error_deleting", "error_extending", "attaching", "detaching",
+            "in-use", "reserved", "maintenance")
+#: Actions of Cinder that hosts' own disks do not offer, and why.
+NO_ACTIONS = {
+    "os-volume_upload_image": "the agents do not read volumes out; copy it to a volume, or make an image of a server",
+    "os-retype": "content stays in its pool; make a new volume of the other type with source_volid",
+    "os-migrate_volume": "content stays on its host; servers of other hosts reach it there",
+    "os-reimage": "its content is not replaced; make a new volume from the image",
+    "revert": "its content is not replaced; make a new volume from the snapshot"}
 
 
-class VolumeRoutes:
-    """What the routes do."""
+class Status(Choices):
+    """A status, in any case; the empty text is none."""
 
-    def __init__(self, service: Embedded) -> None:
-        self.service, self.volumes = service, service.volumes
+    def check(self, value: object, path: str, version: object = None) -> str | None:
+        """In lower case."""
+        word = str(value or "").lower()
+        return super().check(word, path) if word else None
 
-    def list(self, request: Request, detailed: bool = False) -> Answer:
-        """A page of volumes."""
-        asked = listing(request, FILTERS)
-        found, count = self.volumes.list(request.context, asked, attached=detailed)
-        shown = [views.volume(request, one, self.service.types) if detailed else views.brief(request, one)
-                 for one in found]
-        return Answer(page(request, "volumes", shown, asked.limit, count))
 
-    def detail(self, request: Request) -> Answer:
-        """The same in full."""
-        return self.list(request, detailed=True)
+@dataclass(frozen=True)
+class Action:
+    """What is done, the fields of the action, and the status of the answer."""
 
-    def summary(self, request: Request) -> Answer:
+    act: Callable[..., Document | None]
+    body: Record
+    status: int = 202
+
+
+ACTIONS = {
+    "os-extend": Action(actions.extend, record({"new_size": SIZE}, "new_size")),
+    "os-set_bootable": Action(actions.set_bootable, record({"bootable": TRUTH}, "bootable"), 200),
+    "os-reset_status": Action(actions.reset_status, record({
+        "status": Status(*STATUSES), "attach_status": NAME, "migration_status": IGNORED})),
+    "os-force_delete": Action(actions.force_delete, record({})),
+    "os-reserve": Action(actions.reserve, record({})), "os-unreserve": Action(actions.unreserve, record({})),
+    "os-attach": Action(actions.attach, record({
+        "instance_uuid": Id(), "mountpoint": NAME, "mode": MODE, "host_name": NAME}, "instance_uuid")),
+    "os-begin_detaching": Action(actions.begin_detaching, record({})),
+    "os-roll_detaching": Action(actions.roll_detaching, record({})),
+    "os-detach": Action(actions.detach, record({"attachment_id": ID})),
+    "os-update_readonly_flag": Action(actions.set_readonly, record({"readonly": TRUTH})),
+    "os-show_image_metadata": Action(actions.show_image_metadata, record({}), 200),
+    "os-set_image_metadata": Action(actions.set_image_metadata, record({"metadata": METADATA}), 200),
+    "os-unset_image_metadata": Action(actions.unset_image_metadata, record({"key": Stripped()}), 200)}
+
+
+class VolumeRoutes(NounRoutes):
+    name = "volume"
+    filters = ("name", "status", "bootable", "multiattach", "availability_zone", "size", "user_id", "id", "snapshot_id",
+               "source_volid")
+
+    def routes(self) -> list[Guarded]:
+        return [*super().routes(), route("GET volumes/summary", self.summary),
+                route("POST volumes/{id}/action", self.act)]
+
+    def page(self, request: Request, asked: VolumeListing, detailed: bool) -> tuple[Documents, int | None]:
+        return self.service.volumes.list(request.context, asked, attached=detailed)
+
+    def view(self, request: Request, row: Any, detailed: bool = True) -> Document:
+        return views.volume(request, row, self.service.types) if detailed else views.brief(request, row)
+
+    def summary(self, request: Request) -> Document:
         """How many, and how large together (3.12); their metadata (3.36)."""
-        count, size, values = self.volumes.summary(request.context, listing(request, ()))
+        count, size, values = self.service.volumes.summary(request.context, listing(request, ()))
         more = {"metadata": {key: sorted(each) for key, each in values.items()}}
-        return Answer({"volume-summary": {"total_count": count, "total_size": size,
-                                          **(more if request.extra["version"] >= (3, 36) else {})}})
+        return {"volume-summary": {"total_count": count, "total_size": size,
+                                   **(more if request.extra["version"] >= (3, 36) else {})}}
 
-    def show(self, request: Request, status: int = 200) -> Answer:
-        """One."""
-        found = self.volumes.show(request.context, request.params["id"])
-        return Answer({"volume": views.volume(request, found, self.service.types)}, status)
-
-    def create(self, request: Request) -> Answer:
+    def create(self, request: Request) -> Document:
         """Note what is to be made; the worker makes it."""
         check_writer(request.context)
         outer = request.json()
@@ -75,16 +117,29 @@ class VolumeRoutes:
             request.context, given.get("size") or 0, image_id=given.get("imageRef") or given.get("image_id"),
             source_volume_id=given.get("source_volid"), **wanted)
         request.params["id"] = made["id"]
-        return self.show(request, 202)
-
-    def update(self, request: Request) -> Answer:
-        """Name, description, metadata."""
-        given = body(request, "volume", UPDATE)
-        values = {**named(given), **{name: given[name] for name in ("metadata",) if name in given}}
-        self.volumes.update(request.context, request.params["id"], **values)
         return self.show(request)
 
-    def delete(self, request: Request) -> Answer:
-        """Note that it is to go."""
-        self.volumes.delete(request.context, request.params["id"], is_set(request, "cascade"), is_set(request, "force"))
-        return Answer(None, 202)
+    def delete(self, request: Request) -> None:
+        self.store.delete(*request.named(is_set(request, "cascade"), is_set(request, "force")))
+
+    def act(self, request: Request) -> Answer:
+        """Do the action that the body names."""
+        outer = request.json()
+        if not isinstance(outer, dict) or len(outer) != 1:
+            raise InvalidRequest("The body must hold one action, such as {\"os-extend\": {\"new_size\": 2}}.")
+        (name, given), = outer.items()
+        if name in NO_ACTIONS:
+            raise InvalidRequest(f"Embedded volumes have no {name}: {NO_ACTIONS[name]}.")
+        if name not in ACTIONS:
+            raise InvalidRequest(f"There is no such action: {name[:80]}.")
+        action = ACTIONS[name]
+        values = action.body.check({} if given is None else given, name)
+        if name == "os-extend":
+            values["in_use"] = request.extra["version"] >= (3, 42)
+        elif name == "os-attach":
+            values["mode"] = values.get("mode") or "rw"
+        elif name == "os-reset_status":
+            values.pop("migration_status", None)
+            if not any(values.values()):
+                raise InvalidField("status", "or attach_status is required")
+        return Answer(self.service.act(*request.named(action.act), **values), action.status)

@@ -12,11 +12,10 @@ from typing import Any
 import yaml
 from sqlalchemy import Connection, Table, insert, select, update
 
-from magnetar_control.store.database import now
+from magnetar_control.store.database import added, now
 
 from . import assignments, tables, tokens
-from .changes import DEFAULT
-from .resources import new_row
+from .resources import DEFAULT, new_row, one
 
 REGION = "RegionOne"
 ROLES = ("admin", "manager", "member", "reader")
@@ -30,61 +29,51 @@ INTERFACES = ("public", "internal", "admin")
 
 def first(connection: Connection, url: str, password_hash: str) -> bool:
     """Make what is missing; whether the user admin was missing. *url* is the root of the cloud's services."""
-    if connection.execute(select(tables.keys.c.id)).first() is None:
+    if one(connection, tables.keys) is None:
         tokens.new_key(connection)
-    _there(connection, tables.domains, DEFAULT, name="Default", description="The default domain", epoch=0, enabled=True)
-    common = {"domain_id": DEFAULT, "parent_id": DEFAULT, "enabled": True, "epoch": 0}
+    added(connection, tables.domains, **new_row({"name": "Default", "description": "The default domain"}, DEFAULT))
+    common = {"domain_id": DEFAULT, "parent_id": DEFAULT}
     project = named(connection, tables.projects, "admin", description="Projects of the administrators", **common)
     named(connection, tables.projects, "service", description="Users of services", **common)
     roles = [named(connection, tables.roles, name) for name in ROLES]
     for prior, implied in itertools.pairwise(roles):
-        assignments.imply(connection, prior, implied)
-    known = connection.execute(select(tables.users.c.id).where(
-        tables.users.c.name == "admin", tables.users.c.domain_id == DEFAULT)).scalar()
-    user = known or named(connection, tables.users, "admin", domain_id=DEFAULT, enabled=True, epoch=0,
-                          password=password_hash, default_project_id=project)
-    for target, target_id in (("project", project), ("system", assignments.ALL)):
-        if not known:
-            assignments.give(connection, target=target, target_id=target_id, actor="user", actor_id=user,
-                             role_id=roles[0])
+        added(connection, tables.implications, prior_id=prior, implied_id=implied)
+    known = one(connection, tables.users, name="admin", domain_id=DEFAULT)
+    if known is None:
+        user = named(connection, tables.users, "admin", domain_id=DEFAULT, password=password_hash,
+                     default_project_id=project)
+        for target, target_id in (("project", project), ("system", assignments.ALL)):
+            added(connection, tables.assignments, target=target, target_id=target_id, actor="user", actor_id=user,
+                  role_id=roles[0])
     _catalogue(connection, url.rstrip("/"))
     return known is None
 
 
 def _catalogue(connection: Connection, url: str) -> None:
     """Endpoints at *url*. Those that an administrator changed (they follow nothing) are left alone."""
-    _there(connection, tables.regions, REGION, description="")
+    added(connection, tables.regions, **new_row({"description": ""}, REGION))
     for name, type_, path in SERVICES:
-        service = named(connection, tables.services, name, type=type_, enabled=True, description="")
+        service = named(connection, tables.services, name, type=type_, description="")
         known = {row.interface: row for row in connection.execute(
             select(tables.endpoints).where(tables.endpoints.c.service_id == service))}
         for interface in INTERFACES:
             values = {"url": url + path, "follows": url}
             if interface not in known:
                 connection.execute(insert(tables.endpoints).values(new_row({
-                    "service_id": service, "interface": interface, "region_id": REGION, "enabled": True, **values})))
+                    "service_id": service, "interface": interface, "region_id": REGION, **values})))
             elif known[interface].follows not in (None, url):
                 connection.execute(update(tables.endpoints).where(
                     tables.endpoints.c.id == known[interface].id).values(**values, updated_at=now()))
 
 
-def _there(connection: Connection, table: Table, id: str, **values: Any) -> str:
-    if connection.execute(select(table.c.id).where(table.c.id == id)).first() is None:
-        connection.execute(insert(table).values(new_row(values, id)))
-    return id
-
-
 def named(connection: Connection, table: Table, name: str, **values: Any) -> str:
     """The id of the row of that name (in the default domain, where there are domains); made when it is missing."""
-    query = select(table.c.id).where(table.c.name == name)
-    if "domain_id" in values:
-        query = query.where(table.c.domain_id == values["domain_id"])
-    id: str | None = connection.execute(query).scalar()
-    if id is None:
+    where = {"domain_id": values["domain_id"]} if "domain_id" in values else {}
+    row = one(connection, table, name=name, **where)
+    if row is None:
         row = new_row({"name": name, **values})
         connection.execute(insert(table).values(row))
-        id = str(row["id"])
-    return id
+    return str(row["id"])
 
 
 def clouds_yaml(path: Path, url: str, password: str, ca: Path | None = None, name: str = "magnetar") -> None:
@@ -103,15 +92,11 @@ def clouds_yaml(path: Path, url: str, password: str, ca: Path | None = None, nam
                  "project_name": "admin", "user_domain_id": DEFAULT, "project_domain_id": DEFAULT},
         "region_name": REGION, "interface": "public", "identity_api_version": 3}
     document["clouds"][name] = cloud | ({"cacert": str(ca)} if ca else {})
-    _write(path, yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
-
-
-def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # 0600 from the beginning
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+            file.write(yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
             file.flush()
             os.fsync(file.fileno())
         Path(part).replace(path)

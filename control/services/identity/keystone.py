@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A real Keystone behind ``services.Identity``: tokens are validated there, with a token of our own.
-
-HTTP is the standard library's: two requests of plain JSON need no further package.
-"""
+"""A real Keystone behind ``services.Identity``: tokens are validated there, with a token of our own. HTTP is the
+standard library's: two requests of plain JSON need no further package."""
 
 from __future__ import annotations
 
@@ -35,17 +33,16 @@ class Keystone:
     """*url*: with /v3 (``https://keystone:5000/v3``). *username*, *password*: of a user that may validate tokens (role
     admin or service) on *project*. *ca*: certificates to trust. *timeout* in seconds."""
 
-    def __init__(self, url: str, username: str, password: str, project: str = "service", user_domain: str = "Default",
-                 project_domain: str = "Default", ca: Path | None = None, timeout: float = 10.0,
-                 believed: float = BELIEVED) -> None:
+    def __init__(self, url: str, username: str, password: str, project: str = "service", ca: Path | None = None,
+                 timeout: float = 10.0, believed: float = BELIEVED) -> None:
         if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
             raise ValueError(f"the URL of Keystone is {url}; it must begin with http:// or https://")
         self.url = url.rstrip("/").removesuffix("/v3") + "/v3"
-        self.timeout, self.believed = timeout, believed
+        self.timeout, self.believed, domain = timeout, believed, {"name": "Default"}
         self._login = {"auth": {
             "identity": {"methods": ["password"], "password": {
-                "user": {"name": username, "domain": {"name": user_domain}, "password": password}}},
-            "scope": {"project": {"name": project, "domain": {"name": project_domain}}}}}
+                "user": {"name": username, "domain": domain, "password": password}}},
+            "scope": {"project": {"name": project, "domain": domain}}}}
         context = ssl.create_default_context(cafile=str(ca) if ca else None)
         # No proxies of the environment: tokens go to Keystone only.
         self._open = urllib.request.build_opener(
@@ -67,9 +64,7 @@ class Keystone:
         return context if context is not None and context.expires > time.time() else None
 
     def project_exists(self, context: Context, project_id: str) -> bool:
-        """Whether there is such a project; asked with our own token."""
-        status, _headers, _body = self._as_ourselves("GET", f"/projects/{urllib.parse.quote(project_id, safe='')}")
-        return status == 200
+        return self._as_ourselves("GET", f"/projects/{urllib.parse.quote(project_id, safe='')}")[0] == 200
 
     def token(self, fresh: bool = False) -> str:
         """Our own token; with *fresh*, one that was not given before. Raises ``Unavailable``."""

@@ -13,17 +13,18 @@ from sqlalchemy import Connection, Table, select
 
 from magnetar_control.store.database import Database
 from magnetar_core.errors import Forbidden, InvalidRequest, MagnetarError, Unauthenticated
+from magnetar_core.values import Text
 
 from . import assignments, passwords, tables
-from .changes import DEFAULT
-from .claims import Claims, new_id
-from .resources import Row
-from .tokens import Token, find_target, find_user, open_, over, seconds
+from .resources import DEFAULT, Row
+from .tokens import Claims, Token, find_target, find_user, new_id, open_, over, seconds
 
 METHODS = ("password", "token", "application_credential")
 REFUSED = "The request you have made requires authentication: user, password or token are not right, or not enabled."
 #: How often in a row a token may be got by another one: each is named in it, and it must not become too long.
 LONGEST_CHAIN = 16
+#: Names and ids. What may hold a secret is checked by hand, as the answer must not repeat it.
+TEXT = Text(0, 1 << 20)
 Find = Callable[[str], Token | None]
 
 
@@ -34,6 +35,7 @@ class Login:
 
     def __init__(self, database: Database, find: Find, moment: float, life: float) -> None:
         self.database, self.find, self.moment = database, find, moment
+        #: A token never lives longer than that by which it was got.
         self.expires = moment + life
         self.credential: Row | None = None
         self.parent: Token | None = None
@@ -65,10 +67,6 @@ class Login:
         return Claims(new_id(), user["id"], user["epoch"], self.moment, self.expires, tuple(methods), scope, scope_id,
                       epoch, self.credential["id"] if self.credential else "", " ".join(chain))
 
-    def _ends(self, moment: float) -> None:
-        """A token never lives longer than that by which it was got."""
-        self.expires = min(self.expires, moment)
-
     def _user(self, method: str, identity: Any) -> Row | None:
         if method not in METHODS:
             raise Unauthenticated(f"The method {method!r} is not known here; there are {', '.join(METHODS)}.")
@@ -97,7 +95,7 @@ class Login:
         if len(self.parent.claims.ancestors) >= LONGEST_CHAIN:
             raise Forbidden(f"This token was got by a token, that by another, and so on {LONGEST_CHAIN} times. Log in "
                         "with the password, or with a token nearer to that login.")
-        self._ends(self.parent.claims.expires)
+        self.expires = min(self.expires, self.parent.claims.expires)
         return self.parent.user
 
     def _credential(self, given: Any) -> Row | None:
@@ -106,18 +104,18 @@ class Login:
             raise InvalidRequest("auth.identity.application_credential.secret must be text.")
         own = tables.credentials.c
         if "id" in given:
-            condition = own.id == _text(given["id"], "application_credential.id")
+            condition = own.id == TEXT.check(given["id"], "application_credential.id")
         else:
             user = self._named(tables.users, _part(given, "user", "application_credential"),
                                "application_credential.user")
             condition = (own.user_id == (user["id"] if user else "")) & (
-                own.name == _text(given.get("name"), "application_credential.name"))
+                own.name == TEXT.check(given.get("name"), "application_credential.name"))
         row = self.connection.execute(select(tables.credentials).where(condition)).mappings().first()
         self.secrets.append((secret, row["secret"] if row else None))
         if row is None or (row["expires_at"] is not None and over(row["expires_at"], self.moment)):
             return None
         if row["expires_at"] is not None:
-            self._ends(seconds(row["expires_at"]))
+            self.expires = min(self.expires, seconds(row["expires_at"]))
         self.credential = dict(row)
         return find_user(self.connection, row["user_id"])
 
@@ -165,9 +163,9 @@ class Login:
     def _named(self, table: Table, given: Any, where: str) -> Row | None:
         """A row with its domain, by id, or by name and domain; ``None`` when there is none."""
         if "id" in given:
-            id: str | None = _text(given["id"], f"{where}.id")
+            id: str | None = TEXT.check(given["id"], f"{where}.id")
         else:
-            condition = table.c.name == _text(given.get("name"), f"{where}.name (or id)")
+            condition = table.c.name == TEXT.check(given.get("name"), f"{where}.name (or id)")
             if "domain_id" in table.c:
                 condition &= table.c.domain_id == self._domain(given.get("domain"), f"{where}.domain")
             id = self.connection.execute(select(table.c.id).where(condition)).scalar()
@@ -181,8 +179,9 @@ class Login:
         if not isinstance(given, dict):
             raise InvalidRequest(f"{where} must be an object with id or name.")
         if "id" in given:
-            return _text(given["id"], f"{where}.id")
-        name = _text(given.get("name"), f"{where}.name (or id)")
+            id: str = TEXT.check(given["id"], f"{where}.id")
+            return id
+        name = TEXT.check(given.get("name"), f"{where}.name (or id)")
         return self.connection.execute(select(tables.domains.c.id).where(tables.domains.c.name == name)).scalar() or ""
 
 
@@ -191,9 +190,3 @@ def _part(whole: Any, name: str, where: str) -> Any:
     if not isinstance(part, dict):
         raise InvalidRequest(f"{where} must hold an object {name}.")
     return part
-
-
-def _text(value: Any, where: str) -> str:
-    if not isinstance(value, str) or "\0" in value:
-        raise InvalidRequest(f"{where} must be text without NUL characters.")
-    return value

@@ -21,7 +21,8 @@ _DUMMY_SALT = secrets.token_bytes(16)
 def hashed(password: str) -> str:
     """The text to keep of *password*."""
     salt = secrets.token_bytes(16)
-    return "$".join(["scrypt", *map(str, COST), _text(salt), _text(_scrypt(password, salt, COST))])
+    kept = (base64.b64encode(part).decode() for part in (salt, _scrypt(password, salt, COST)))
+    return "$".join(["scrypt", *map(str, COST), *kept])
 
 
 def matches(password: str, kept: str | None) -> bool:
@@ -39,10 +40,6 @@ def matches(password: str, kept: str | None) -> bool:
 def drawn() -> str:
     """A new password by chance."""
     return secrets.token_urlsafe(24)
-
-
-def _text(data: bytes) -> str:
-    return base64.b64encode(data).decode()
 
 
 def _scrypt(password: str, salt: bytes, cost: tuple[int, int, int]) -> bytes:

@@ -1,21 +1,18 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The resources of identity v3 that are created, shown, listed, changed and removed alike, and their fields.
-
-A key that is no field is kept in ``extra`` and shown beside the fields, as Keystone does (its schemas allow
-additional properties).
-"""
+"""The resources of identity v3 that are created, shown, listed, changed and removed alike, and their fields. A key that
+is no field is kept in ``extra`` and shown beside the fields, as Keystone does (its schemas allow more properties)."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, Table, and_, select
-from sqlalchemy.sql.elements import ColumnElement
+from sqlalchemy import ColumnElement, Connection, Table, select
 
+from magnetar_control.services import Documents
 from magnetar_control.store.database import now
 from magnetar_core.errors import InvalidField, InvalidRequest, NotFound
 from magnetar_core.fields import UNSET, Field
@@ -25,6 +22,8 @@ from magnetar_core.versions import Version
 from . import passwords, tables
 
 Row = Mapping[str, Any]
+#: Id of the domain that is there from the beginning.
+DEFAULT = "default"
 #: What a client never sets and an answer never shows.
 HIDDEN = frozenset({"epoch", "extra", "created_at", "updated_at", "password", "secret", "follows"})
 FIXED, CHANGING = "create", "create update"
@@ -62,7 +61,8 @@ REGION_ID = Text(1, 64, r"[^/]*", "must have 1 to 64 characters, without slash")
 @dataclass(frozen=True, kw_only=True)
 class IdentityResource:
     """*filters*: columns by which a list may be asked; *unset*: fields that are left out of documents when they are
-    null; *constant*: what every document says; *aliases*: further names of fields."""
+    null; *constant*: what every document says; *aliases*: further names of fields; *references*: the tables to whose
+    rows fields refer."""
 
     name: str
     plural: str
@@ -72,25 +72,29 @@ class IdentityResource:
     unset: tuple[str, ...] = ()
     constant: Mapping[str, Any] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
+    references: Mapping[str, Table] = field(default_factory=dict)
 
     def values(self, wanted: Mapping[str, Any], making: bool) -> dict[str, Any]:
-        """The columns of what a client wants, checked. *making* fills defaults in and asks for what is required. Raises
-        ``InvalidField``."""
+        """The columns of what a client wants, checked: lists and objects as JSON text. *making* fills defaults in and
+        asks for what is required. Raises ``InvalidField``."""
         found: dict[str, Any] = {}
         for name, known in self.fields.items():
             if name in wanted and (making or not known.fixed):
-                found[name] = as_column(known.value.check(wanted[name], name))
+                value = known.value.check(wanted[name], name)
             elif making and known.required:
                 raise InvalidField(name, f"is missing; a {self.name} needs it")
             elif making:
-                found[name] = as_column(known.default)
+                value = known.default
+            else:
+                continue
+            found[name] = orjson.dumps(value).decode() if isinstance(value, list | dict) else value
         names = set(self.fields) | HIDDEN | {"id", "links"} | set(self.constant)
         extra = {key: value for key, value in wanted.items() if key not in names}
         if "\\u0000" in (text := orjson.dumps(extra).decode()):
             raise InvalidRequest("No text may hold a NUL character.")
         return {**found, "extra": text}
 
-    def document(self, row: Row) -> dict[str, Any]:
+    def document(self, row: Mapping[Any, Any]) -> dict[str, Any]:
         """A row as callers get it."""
         # SQLAlchemy's names of columns are a kind of text that orjson does not take for keys.
         known = {str(key): value for key, value in row.items()
@@ -101,27 +105,24 @@ class IdentityResource:
         known.update((alias, row[name]) for alias, name in self.aliases.items())
         return {**orjson.loads(row["extra"]), **self.constant, **known}
 
-    def where(self, filters: Mapping[str, Any]) -> list[ColumnElement[bool]]:
-        """Conditions of a list."""
-        return [self.table.c[name] == value for name, value in filters.items()]
-
-    def rows(self, connection: Connection, conditions: Sequence[ColumnElement[bool]] = ()) -> list[Row]:
-        """The rows under all *conditions*, by name."""
+    def documents(self, connection: Connection, *conditions: ColumnElement[bool], **filters: Any) -> Documents:
+        """Those under all *conditions*, whose columns are as *filters* say, by name."""
         order = [self.table.c.name] if "name" in self.table.c else []
-        found = connection.execute(select(self.table).where(and_(True, *conditions)).order_by(*order, self.table.c.id))
-        return [dict(row) for row in found.mappings()]
+        query = select(self.table).where(*conditions).filter_by(**filters).order_by(*order, self.table.c.id)
+        return [self.document(row) for row in connection.execute(query).mappings()]
 
-    def row(self, connection: Connection, id: str) -> Row:
-        """The row of *id*; raises ``NotFound``."""
-        found = connection.execute(select(self.table).where(self.table.c.id == id)).mappings().first()
-        if found is None:
+    def row(self, connection: Connection, id: str, **owner: str) -> Row:
+        """The row of *id*, with the *owner* where that is given; raises ``NotFound``."""
+        row = one(connection, self.table, id=id, **owner)
+        if row is None:
             raise NotFound(f"Could not find {self.name}: {id}.")
-        return dict(found)
+        return row
 
 
-def as_column(value: Any) -> Any:
-    """Lists and objects as JSON text."""
-    return orjson.dumps(value).decode() if isinstance(value, list | dict) else value
+def one(connection: Connection, table: Table, **equal: Any) -> dict[str, Any] | None:
+    """The row whose columns are *equal*, where there is one."""
+    row = connection.execute(select(table).filter_by(**equal)).mappings().first()
+    return dict(row) if row else None
 
 
 def new_row(values: Mapping[str, Any], id: str | None = None) -> dict[str, Any]:
@@ -129,35 +130,37 @@ def new_row(values: Mapping[str, Any], id: str | None = None) -> dict[str, Any]:
     return {"id": id or uuid.uuid4().hex, "created_at": now(), **values}
 
 
+IN_DOMAIN = {"domain_id": tables.domains}
 DOMAINS = IdentityResource(
     name="domain", plural="domains", table=tables.domains, filters=("name", "enabled"),
     fields={"name": NAME, "description": DESCRIBED, "enabled": ENABLED}, constant={"options": {}, "tags": []})
 PROJECTS = IdentityResource(
     name="project", plural="projects", table=tables.projects, filters=("name", "domain_id", "enabled", "parent_id"),
     fields={"name": named(NotBlank(0, 64)), "domain_id": DOMAIN, "description": DESCRIBED, "enabled": ENABLED,
-            "parent_id": DOMAIN, "tags": TAGS, "options": OPTIONS}, constant={"is_domain": False})
+            "parent_id": DOMAIN, "tags": TAGS, "options": OPTIONS}, constant={"is_domain": False}, references=IN_DOMAIN)
 USERS = IdentityResource(
     name="user", plural="users", table=tables.users, filters=("name", "domain_id", "enabled"),
     fields={"name": NAME, "domain_id": DOMAIN, "description": DESCRIPTION, "enabled": ENABLED, "email": DESCRIPTION,
             "default_project_id": named(REFERENCE, None), "options": OPTIONS}, constant={"password_expires_at": None},
-    unset=("default_project_id", "description", "email"))
+    unset=("default_project_id", "description", "email"),
+    references={**IN_DOMAIN, "default_project_id": tables.projects})
 GROUPS = IdentityResource(
     name="group", plural="groups", table=tables.groups, filters=("name", "domain_id"),
-    fields={"name": NAME, "domain_id": DOMAIN, "description": DESCRIBED})
+    fields={"name": NAME, "domain_id": DOMAIN, "description": DESCRIBED}, references=IN_DOMAIN)
 ROLES = IdentityResource(
-    name="role", plural="roles", table=tables.roles, filters=("name", "domain_id"),
+    name="role", plural="roles", table=tables.roles, filters=("name", "domain_id"), references=IN_DOMAIN,
     fields={"name": NAME, "description": DESCRIPTION, "domain_id": DOMAIN, "options": OPTIONS})
 REGIONS = IdentityResource(
     name="region", plural="regions", table=tables.regions, filters=("parent_region_id",),
-    fields={"description": DESCRIBED, "parent_region_id": named(REFERENCE, None)})
+    fields={"description": DESCRIBED, "parent_region_id": named(REFERENCE, None)},
+    references={"parent_region_id": tables.regions})
 SERVICES = IdentityResource(
-    name="service", plural="services", table=tables.services, filters=("name", "type"),
-    fields={"name": named(Nullable(Text(0, 255)), None), "type": NAME, "description": DESCRIPTION, "enabled": ENABLED},
-    unset=("description",))
+    name="service", plural="services", table=tables.services, filters=("name", "type"), unset=("description",),
+    fields={"name": named(Nullable(Text(0, 255)), None), "type": NAME, "description": DESCRIPTION, "enabled": ENABLED})
 ENDPOINTS = IdentityResource(
     name="endpoint", plural="endpoints", table=tables.endpoints, filters=("interface", "service_id", "region_id"),
     fields={"service_id": named(NotBlank(0, 64)), "interface": named(Choices("public", "internal", "admin")),
             "region_id": named(REFERENCE, None), "url": named(NotBlank(0, LONG)), "enabled": ENABLED,
-            "name": named(Nullable(Text(0, 255)), None)}, unset=("name",), aliases={"region": "region_id"})
-
+            "name": named(Nullable(Text(0, 255)), None)}, unset=("name",), aliases={"region": "region_id"},
+    references={"service_id": tables.services, "region_id": tables.regions})
 RESOURCES = (DOMAINS, PROJECTS, USERS, GROUPS, ROLES, REGIONS, SERVICES, ENDPOINTS)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, select
 
-from . import assignments, tables
+from magnetar_control.store.database import added
+
+from . import tables
 from .bootstrap import named
-from .changes import DEFAULT
-from .claims import Claims, new_id
-from .tokens import Tokens
+from .resources import DEFAULT
+from .tokens import Claims, Tokens, new_id
 
 #: The user, its project, and its role there.
 USER, PROJECT, ROLE = "magnetar", "service", "admin"
@@ -32,41 +33,33 @@ class ServiceUser:
         moment = self.tokens.clock()
         if fresh or self._ends - EARLY <= moment:
             with self.tokens.database.read() as connection:
-                found = _user(connection)
-            if found is None:
+                claims = _claims(connection, moment)
+            if claims is None:
                 with self.tokens.change() as connection:
-                    _made(connection)
+                    claims = _made(connection, moment)
             with self.tokens.database.read() as connection:
-                self._token = self.tokens.sign(connection, _claims(connection, moment))
-            self._ends = moment + LIFE
+                self._token, self._ends = self.tokens.sign(connection, claims), moment + LIFE
         return self._token
 
 
-def _user(connection: Connection) -> str | None:
-    """The id of the user, when it has its role."""
-    users, roles = tables.users, tables.roles
-    query = select(users.c.id).join(tables.assignments, tables.assignments.c.actor_id == users.c.id).join(
-        roles, roles.c.id == tables.assignments.c.role_id).where(
-        users.c.name == USER, users.c.domain_id == DEFAULT, roles.c.name == ROLE,
-        tables.assignments.c.target == "project")
-    found: str | None = connection.execute(query).scalar()
-    return found
+def _claims(connection: Connection, moment: float) -> Claims | None:
+    """What the token says, when the user has its role."""
+    users, projects, roles, given = tables.users.c, tables.projects.c, tables.roles.c, tables.assignments.c
+    query = select(users.id, users.epoch, projects.id, projects.epoch).where(
+        users.name == USER, users.domain_id == DEFAULT, projects.name == PROJECT, projects.domain_id == DEFAULT,
+        roles.name == ROLE, given.target == "project", given.target_id == projects.id, given.actor == "user",
+        given.actor_id == users.id, given.role_id == roles.id)
+    found = connection.execute(query).first()
+    return found and Claims(new_id(), *found[:2], moment, moment + LIFE, ("token",), "project", *found[2:])
 
 
-def _made(connection: Connection) -> None:
-    """User, project and role, where they are missing."""
-    common = {"domain_id": DEFAULT, "enabled": True, "epoch": 0}
-    project = named(connection, tables.projects, PROJECT, parent_id=DEFAULT, **common)
-    user = named(connection, tables.users, USER, description="Parts of the control plane; has no password", **common)
-    assignments.give(connection, target="project", target_id=project, actor="user", actor_id=user,
-                role_id=named(connection, tables.roles, ROLE))
-
-
-def _claims(connection: Connection, moment: float) -> Claims:
-    def row(table: object, name: str) -> tuple[str, int]:
-        found = connection.execute(select(table.c.id, table.c.epoch).where(  # type: ignore[attr-defined]
-            table.c.name == name, table.c.domain_id == DEFAULT)).one()  # type: ignore[attr-defined]
-        return found.id, found.epoch
-
-    user, project = row(tables.users, USER), row(tables.projects, PROJECT)
-    return Claims(new_id(), *user, moment, moment + LIFE, ("token",), "project", *project)
+def _made(connection: Connection, moment: float) -> Claims:
+    """The same, with user, project and role made where they are missing."""
+    project = named(connection, tables.projects, PROJECT, parent_id=DEFAULT, domain_id=DEFAULT)
+    user = named(connection, tables.users, USER, description="Parts of the control plane; has no password",
+                 domain_id=DEFAULT)
+    added(connection, tables.assignments, target="project", target_id=project, actor="user", actor_id=user,
+          role_id=named(connection, tables.roles, ROLE))
+    claims = _claims(connection, moment)
+    assert claims is not None
+    return claims

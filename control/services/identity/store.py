@@ -1,23 +1,39 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What can be done with all resources of identity v3: list, show, create, change and remove them."""
+"""What can be done with all resources of identity v3: list, show, create, change and remove them; and what else holds
+then: references, epochs, and what goes with a resource."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import orjson
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import Connection, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from magnetar_control.services import Context, Document, Documents
 from magnetar_control.store.database import now
-from magnetar_core.errors import Conflict, MagnetarError, NotFound
+from magnetar_core.errors import Conflict, Forbidden, InvalidRequest, NotFound
 
-from . import assignments, passwords
-from .changes import BEFORE, removing
-from .resources import DOMAINS, PASSWORD, PROJECTS, REGION_ID, REGIONS, USERS, IdentityResource, Row, new_row
+from . import assignments, passwords, tables
+from .resources import DEFAULT, PASSWORD, REGION_ID, IdentityResource, Row, new_row, one
 from .tokens import Tokens
+
+#: Who may see one without being an administrator, given the ids of what they have roles on.
+SEEN: dict[str, Callable[[Context, Row, list[str]], bool]] = {
+    "region": lambda _context, _row, _targets: True,
+    "user": lambda context, row, _targets: row["id"] == context.user_id,
+    "project": lambda _context, row, targets: row["id"] in targets,
+    "domain": lambda context, row, targets: row["id"] in (context.user_domain_id, context.project_domain_id, *targets)}
+#: What keeps a resource from going: columns that name it, and the error.
+NAMED_BY = {
+    "domain": ((tables.projects.c.domain_id, tables.users.c.domain_id, tables.groups.c.domain_id), Conflict,
+               "The domain still has projects, users or groups; remove these first."),
+    "region": ((tables.endpoints.c.region_id, tables.regions.c.parent_region_id), Conflict,
+               "The region still has endpoints or regions below it; remove these first."),
+    "project": ((tables.projects.c.parent_id,), Forbidden,
+                "The project has projects below it; remove these first.")}
 
 
 class IdentityStore:
@@ -27,10 +43,8 @@ class IdentityStore:
         self.resource, self.tokens = resource, tokens
 
     def list(self, filters: Mapping[str, Any]) -> Documents:
-        """Those under the filters."""
         with self.tokens.database.read() as connection:
-            rows = self.resource.rows(connection, self.resource.where(filters))
-        return [self.resource.document(row) for row in rows]
+            return self.resource.documents(connection, **filters)
 
     def show(self, context: Context, id: str) -> Document:
         """One. Raises ``NotFound``, also where the caller may not know of it."""
@@ -46,71 +60,86 @@ class IdentityStore:
 
     def create(self, wanted: Mapping[str, Any]) -> Document:
         """A new one. Raises ``InvalidField``, ``Conflict``."""
-        values = self._values(wanted, making=True)
-        row = new_row(values, self._id(wanted))
-        if "enabled" in values and "epoch" in self.resource.table.c:
-            row["epoch"] = 0
-        try:
-            with self.tokens.change() as connection:
-                BEFORE[self.resource.name](connection, row, None)
-                connection.execute(insert(self.resource.table).values(row))
-                return self.resource.document(self.resource.row(connection, row["id"]))
-        except IntegrityError as error:
-            raise self._duplicate(values) from error
+        row = new_row(self._values(wanted, making=True), self._id(wanted))
+        with self._change(row) as connection:
+            complete(connection, self.resource, row, None)
+            connection.execute(insert(self.resource.table).values(row))
+            return self.resource.document(self.resource.row(connection, row["id"]))
 
     def update(self, id: str, wanted: Mapping[str, Any]) -> Document:
-        """Change what is given. Raises ``InvalidField``, ``NotFound``, ``Conflict``."""
+        """Change what is given; a further key that is given as null goes. Raises ``InvalidField``, ``NotFound``,
+        ``Conflict``."""
         values = self._values(wanted, making=False)
-        try:
-            with self.tokens.change() as connection:
-                row = self.resource.row(connection, id)
-                BEFORE[self.resource.name](connection, values, row)
-                values["extra"] = merged(row["extra"], values["extra"])
-                connection.execute(update(self.resource.table).where(self.resource.table.c.id == row["id"]).values(
-                    **values, updated_at=now()))
-                return self.resource.document(self.resource.row(connection, row["id"]))
-        except IntegrityError as error:
-            raise self._duplicate(values) from error
+        with self._change(values) as connection:
+            row = self.resource.row(connection, id)
+            complete(connection, self.resource, values, row)
+            extra = orjson.loads(row["extra"]) | orjson.loads(values["extra"])
+            values["extra"] = orjson.dumps({key: value for key, value in extra.items() if value is not None}).decode()
+            connection.execute(update(self.resource.table).filter_by(id=id).values(**values, updated_at=now()))
+            return self.resource.document(self.resource.row(connection, id))
 
     def delete(self, id: str) -> None:
-        """Remove it, with what belongs to it."""
+        """Remove it, with what belongs to it. Raises ``NotFound``, ``Forbidden``, ``Conflict``."""
+        name = self.resource.name
         with self.tokens.change() as connection:
             row = self.resource.row(connection, id)
-            removing(connection, self.resource.name, row)
-            connection.execute(delete(self.resource.table).where(self.resource.table.c.id == row["id"]))
+            if name == "domain" and row["enabled"]:
+                raise Forbidden("An enabled domain cannot be removed; disable it first.")
+            columns, error, why = NAMED_BY.get(name, ((), Conflict, ""))
+            for column in columns:
+                if connection.execute(select(column).where(column == id)).first() is not None:
+                    raise error(why)
+            for role, names in (("target", ("project", "domain")), ("actor", ("user", "group"))):
+                if name in names:
+                    connection.execute(delete(tables.assignments).filter_by(**{role: name, f"{role}_id": id}))
+            connection.execute(delete(self.resource.table).filter_by(id=id))
+
+    @contextlib.contextmanager
+    def _change(self, values: Mapping[str, Any]) -> Iterator[Connection]:
+        try:
+            with self.tokens.change() as connection:
+                yield connection
+        except IntegrityError as error:
+            raise Conflict(f"Conflict occurred attempting to store {self.resource.name} - there is one named "
+                           f"{values.get('name')} already.") from error
 
     def _values(self, wanted: Mapping[str, Any], making: bool) -> Document:
         """The columns; a user's with the hash of the password, outside of any transaction, because it takes long."""
         values = self.resource.values(wanted, making)
-        if self.resource is USERS and wanted.get("password") is not None:
+        if self.resource.name == "user" and wanted.get("password") is not None:
             values["password"] = passwords.hashed(PASSWORD.check(wanted["password"], "password"))
         return values
 
     def _id(self, wanted: Mapping[str, Any]) -> str | None:
         """Clients name regions; ids of the others are drawn."""
-        if self.resource is not REGIONS or wanted.get("id") is None:
+        if self.resource.name != "region" or wanted.get("id") is None:
             return None
         id: str = REGION_ID.check(wanted["id"], "id")
         with self.tokens.database.read() as connection:
-            if connection.execute(select(REGIONS.table.c.id).where(REGIONS.table.c.id == id)).first():
+            if one(connection, tables.regions, id=id):
                 raise Conflict(f"There is a region {id} already.")
         return id
 
-    def _duplicate(self, values: Document) -> MagnetarError:
-        return Conflict(f"Conflict occurred attempting to store {self.resource.name} - there is one named "
-                        f"{values.get('name')} already.")
 
+def complete(connection: Connection, resource: IdentityResource, values: Document, row: Row | None) -> None:
+    """Check and complete the values of a resource that is created (no *row* yet) or changed."""
+    def check(table: Any, field: str) -> None:
+        id = values.get(field)
+        if id is not None and one(connection, table, id=id) is None:
+            raise InvalidRequest(f"{field} is {id}, and there is none of that id.")
 
-def merged(known: str, given: str) -> str:
-    """The extra keys after a change; a key given as null is gone."""
-    found = orjson.loads(known) | orjson.loads(given)
-    return orjson.dumps({key: value for key, value in found.items() if value is not None}).decode()
-
-
-#: Who may see one without being an administrator, given the ids of what they have roles on.
-SEEN: dict[str, Callable[[Context, Row, list[str]], bool]] = {
-    REGIONS.name: lambda _context, _row, _targets: True,
-    USERS.name: lambda context, row, _targets: row["id"] == context.user_id,
-    PROJECTS.name: lambda _context, row, targets: row["id"] in targets,
-    DOMAINS.name: lambda context, row, targets: row["id"] in (context.user_domain_id, context.project_domain_id,
-                                                              *targets)}
+    if row is None and resource.name in ("project", "user", "group"):
+        values["domain_id"] = values["domain_id"] or DEFAULT
+    for field, table in resource.references.items():
+        check(table, field)
+    if row is None and resource.name == "project":
+        values["parent_id"] = values["parent_id"] or values["domain_id"]
+        if values["parent_id"] != values["domain_id"]:
+            check(tables.projects, "parent_id")
+    if resource.name == "region" and row is not None and values.get("parent_region_id") == row["id"]:
+        raise InvalidRequest("parent_region_id must be another region.")
+    if row is not None and ("password" in values or ("epoch" in row and values.get("enabled") is False)):
+        # Tokens by an older password end; those of what is disabled stay invalid when it is enabled again.
+        values["epoch"] = row["epoch"] + 1
+    if resource.name == "endpoint" and "url" in values:
+        values["follows"] = None

@@ -68,8 +68,7 @@ assignments = Table(
     Column("role_id", ID, ForeignKey("identity_roles.id", ondelete="CASCADE"), primary_key=True),
     Index("identity_assignments_actor", "actor_id"))
 
-regions = Table(
-    "identity_regions", API, *noun(), Column("description", Text), Column("parent_region_id", ID))
+regions = Table("identity_regions", API, *noun(), Column("description", Text), Column("parent_region_id", ID))
 
 services = Table(
     "identity_services", API, *noun(), Column("name", NAME), Column("type", NAME, nullable=False),

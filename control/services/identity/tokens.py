@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Tokens and whose they are: looked up once, remembered until anything in the identity service changes.
 
+A token is ``mt.<key id>.<claims>.<signature>``: claims as compact JSON, signed with HMAC-SHA256, base64url without
+padding. It has no row, and names the user and the scope, not the roles: these are looked up when it comes, so a role
+that is taken away is gone at once.
+
 Each change of the tables counts ``revision`` up in its own transaction. What is remembered is forgotten at once in the
 process that made the change; other processes look at the count at most a second after it.
 """
@@ -8,30 +12,58 @@ process that made the change; other processes look at the count at most a second
 from __future__ import annotations
 
 import base64
+import binascii
 import contextlib
+import hashlib
+import hmac
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 from sqlalchemy import Connection, delete, insert, select, update
 
 from magnetar_control.services import Context
-from magnetar_control.store.database import Database, now
+from magnetar_control.store.database import Database, added, now
 from magnetar_core.errors import Unauthenticated
 
 from . import assignments, tables
-from .claims import Claims, read, signed
 from .resources import Row
 
 #: Remembered tokens; when there are more, all are forgotten and looked up again.
 REMEMBERED = 20_000
 #: Seconds after which the count of changes is looked at again.
 LOOK_AGAIN = 1.0
+SCOPES = {"user": tables.users, "project": tables.projects, "domain": tables.domains}
+PREFIX = "mt"
+#: Longest token that is looked at, in characters.
+LONGEST = 2048
+
+
+class Claims(NamedTuple):
+    """What a token says. *scope*: project, domain, system or "" (none). Times are seconds since the epoch. The epochs
+    are those that user and scope had then. *chain*: ids of the tokens by which it was got, the first first."""
+
+    id: str
+    user_id: str
+    user_epoch: int
+    issued: float
+    expires: float
+    methods: tuple[str, ...]
+    scope: str = ""
+    scope_id: str = ""
+    scope_epoch: int = 0
+    credential_id: str = ""
+    chain: str = ""
+
+    @property
+    def ancestors(self) -> list[str]:
+        """The ids of *chain*: with each of these the token ends."""
+        return self.chain.split()
 
 
 @dataclass(frozen=True)
@@ -70,16 +102,17 @@ class Tokens:
 
     @contextlib.contextmanager
     def change(self) -> Iterator[Connection]:
-        """A transaction that changes tables of the identity service."""
+        """A transaction that changes tables of the identity service. One goes on at a time: the others wait for the row
+        of the revision."""
+        count = update(tables.revision).values(number=tables.revision.c.number + 1)
         with self.database.write() as connection:
-            counted = connection.execute(update(tables.revision).values(number=tables.revision.c.number + 1))
-            if not counted.rowcount:
-                connection.execute(insert(tables.revision).values(id=1, number=1))
+            if not connection.execute(count).rowcount:
+                added(connection, tables.revision, id=1, number=0)
+                connection.execute(count)
             yield connection
         self.forget()
 
     def forget(self) -> None:
-        """Look everything up anew."""
         with self._lock:
             self._generation += 1
             self._known, self._keys, self._look_at = {}, {}, 0.0
@@ -98,8 +131,7 @@ class Tokens:
         gone, claims = tables.revocations, token.claims
         with self.change() as connection:
             connection.execute(delete(gone).where(gone.c.expires < self.clock()))
-            if connection.execute(select(gone.c.token_id).where(gone.c.token_id == claims.id)).first() is None:
-                connection.execute(insert(gone).values(token_id=claims.id, expires=claims.expires))
+            added(connection, gone, token_id=claims.id, expires=claims.expires)
 
     def sign(self, connection: Connection, claims: Claims) -> str:
         """A token with the newest key."""
@@ -125,11 +157,10 @@ class Tokens:
             connection = None
             if not keys:
                 connection = stack.enter_context(self.database.read())
-                keys = read_keys(connection)
-            claims = read(token, keys, self.clock())
-            if claims is None:
-                found = None
-            else:
+                keys = {id: base64.b64decode(secret) for id, secret in connection.execute(
+                    select(tables.keys.c.id, tables.keys.c.secret))}
+            claims, found = read(token, keys, self.clock()), None
+            if claims is not None:
                 connection = connection or stack.enter_context(self.database.read())
                 found = token_of(connection, claims, token, self.clock())
         with self._lock:
@@ -140,12 +171,6 @@ class Tokens:
                         self._known = {}
                     self._known[token] = found
         return found
-
-
-def read_keys(connection: Connection) -> dict[str, bytes]:
-    """All signing keys."""
-    return {id: base64.b64decode(secret) for id, secret in connection.execute(
-        select(tables.keys.c.id, tables.keys.c.secret))}
 
 
 def new_key(connection: Connection) -> None:
@@ -173,16 +198,12 @@ def token_of(connection: Connection, claims: Claims, token: str, moment: float) 
             roles, credential = _limited(connection, claims, roles, moment)
         if not roles:
             return None
-    return Token(claims, _context(claims, token, user, target, roles), user, target, tuple(roles), credential)
-
-
-def _context(claims: Claims, token: str, user: Row, target: Row | None, roles: list[dict[str, str]]) -> Context:
-    project = target if claims.scope == "project" and target else None
-    return Context(
-        user_id=user["id"], user_name=user["name"], user_domain_id=user["domain_id"],
-        project_id=project["id"] if project else None, project_name=project["name"] if project else "",
-        project_domain_id=project["domain_id"] if project else "default",
+    project: Row = target if claims.scope == "project" and target else {}
+    context = Context(
+        user_id=user["id"], user_name=user["name"], user_domain_id=user["domain_id"], project_id=project.get("id"),
+        project_name=project.get("name", ""), project_domain_id=project.get("domain_id", "default"),
         roles=frozenset(role["name"] for role in roles), expires=claims.expires, token=token)
+    return Token(claims, context, user, target, tuple(roles), credential)
 
 
 def open_(row: Row) -> bool:
@@ -192,24 +213,18 @@ def open_(row: Row) -> bool:
 
 def find_user(connection: Connection, id: str) -> Row | None:
     """A user with domain_name and domain_enabled."""
-    return _with_domain(connection, tables.users, id)
+    return find_target(connection, "user", id)
 
 
 def find_target(connection: Connection, scope: str, id: str) -> Row | None:
     """What a token may be for, with domain_name and domain_enabled."""
-    if scope == "project":
-        return _with_domain(connection, tables.projects, id)
     if scope == "system":
         return {"id": id, "enabled": True, "domain_enabled": True, "epoch": 0} if id == assignments.ALL else None
-    row = connection.execute(select(tables.domains).where(tables.domains.c.id == id)).mappings().first()
-    return {**row, "domain_enabled": True} if row else None
-
-
-def _with_domain(connection: Connection, table: Any, id: str) -> Row | None:
-    domain = tables.domains.c
-    row = connection.execute(
-        select(table, domain.name.label("domain_name"), domain.enabled.label("domain_enabled"))
-        .join(tables.domains, domain.id == table.c.domain_id).where(table.c.id == id)).mappings().first()
+    table, domain = SCOPES[scope], tables.domains.c
+    query = select(table, domain.name.label("domain_name"), domain.enabled.label("domain_enabled"))
+    if table is not tables.domains:
+        query = query.join(tables.domains, domain.id == table.c.domain_id)
+    row = connection.execute(query.where(table.c.id == id)).mappings().first()
     return dict(row) if row else None
 
 
@@ -236,3 +251,39 @@ def over(text: str, moment: float) -> bool:
 def seconds(text: str) -> float:
     """The time *text* of the tables, in seconds since the epoch."""
     return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+
+
+def new_id() -> str:
+    """An id for a token; also its audit id."""
+    return secrets.token_urlsafe(16)
+
+
+def signed(claims: Claims, key_id: str, secret: bytes) -> str:
+    """The token that says *claims*."""
+    head = f"{PREFIX}.{key_id}.{_text(orjson.dumps(tuple(claims)))}"
+    return f"{head}.{_text(_mac(head, secret))}"
+
+
+def read(token: str, keys: Mapping[str, bytes], now: float) -> Claims | None:
+    """What *token* says, when one of *keys* signed it and it has not expired; else ``None``."""
+    if len(token) > LONGEST or not token.isascii():
+        return None
+    head, dot, signature = token.rpartition(".")
+    words = head.split(".")
+    if not dot or len(words) != 3 or words[0] != PREFIX or words[1] not in keys:
+        return None
+    if not hmac.compare_digest(_text(_mac(head, keys[words[1]])), signature):
+        return None
+    try:
+        claims = Claims(*orjson.loads(base64.urlsafe_b64decode(words[2] + "=" * (-len(words[2]) % 4))))
+    except (binascii.Error, ValueError, TypeError):  # signed by us, but by another version
+        return None
+    return claims._replace(methods=tuple(claims.methods)) if claims.expires > now else None
+
+
+def _mac(head: str, secret: bytes) -> bytes:
+    return hmac.digest(secret, head.encode(), hashlib.sha256)
+
+
+def _text(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Content of images in a folder: ``<id>`` when it is complete, ``<id>.part`` while it comes.
-
-A part is locked by the process that writes it. The lock goes with the process, so a part that nobody holds is what a
-crash left behind.
-"""
+"""Content of images in a folder: ``<id>`` when it is complete, ``<id>.part`` while it comes. A part is locked by the
+process that writes it. The lock goes with the process, so a part that nobody holds is what a crash left behind."""
 
 from __future__ import annotations
 
@@ -14,26 +11,17 @@ import os
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
+from magnetar_control.services import Document
 from magnetar_core.errors import Conflict, InvalidRequest, NoSpace, TooLarge
+from magnetar_core.reconcile import UUID
 
 from . import formats
 
 PIECE = 1 << 20
 PART = ".part"
 _ZEROS = bytes(PIECE)
-
-
-@dataclass(frozen=True)
-class Taken:
-    """Content that was taken in; sizes in bytes."""
-
-    size: int
-    virtual_size: int
-    checksum: str
-    os_hash_value: str
 
 
 class Content:
@@ -60,10 +48,9 @@ class Content:
             path.unlink(missing_ok=True)
             os.close(part)
 
-    def take(self, part: int, chunks: Iterable[bytes], claimed: str, empty: bool = False) -> Taken:
-        """Write *chunks* to the *part* and look at them; *empty*: there may be none. Raises ``InvalidRequest``, 413
-        or 507;
-        nothing is kept then."""
+    def take(self, part: int, chunks: Iterable[bytes], claimed: str, empty: bool = False) -> Document:
+        """Write *chunks* to the *part* and look at them; *empty*: there may be none. Gives the image's columns about
+        them, sizes in bytes. Raises ``InvalidRequest``, 413 or 507; nothing is kept then."""
         md5, sha512 = hashlib.md5(usedforsecurity=False), hashlib.sha512()
         head, size = b"", 0
         for chunk in chunks:
@@ -84,7 +71,7 @@ class Content:
                                  "taken.")
         os.ftruncate(part, size)  # it may end in a hole
         os.fsync(part)
-        return Taken(size, virtual, md5.hexdigest(), sha512.hexdigest())
+        return {"size": size, "virtual_size": virtual, "checksum": md5.hexdigest(), "os_hash_value": sha512.hexdigest()}
 
     def keep(self, id: str) -> None:
         """The part is complete: give it its name. It stays a part besides, with its lock, until ``part`` ends."""
@@ -129,7 +116,7 @@ class Content:
 
     def kept(self) -> list[str]:
         """Ids of all content."""
-        return [path.name for path in self.folder.glob("*") if _is_uuid(path.name)]
+        return [path.name for path in self.folder.glob("*") if UUID.fullmatch(path.name)]
 
     def _path(self, id: str, end: str = "") -> Path:
         return self.folder / f"{uuid.UUID(id)}{end}"  # an id is never a path
@@ -164,10 +151,3 @@ def _write(part: int, chunk: bytes) -> None:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise NoSpace("There is no room left for the content of images. An operator must make some.") from error
         raise
-
-
-def _is_uuid(text: str) -> bool:
-    try:
-        return str(uuid.UUID(text)) == text
-    except ValueError:
-        return False

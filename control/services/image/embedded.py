@@ -4,29 +4,30 @@
 from __future__ import annotations
 
 import logging
+import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import select
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import delete, select
 
 from magnetar_control.services import Context, Document, Documents
-from magnetar_control.store.database import Database
+from magnetar_control.store.database import Database, added, now
 from magnetar_core.errors import Conflict, Forbidden, Gone, InvalidRequest, NotFound
 
 from . import fields, images
 from .content import Content
-from .images import ImageListing, Page
+from .images import ImageListing, Page, check_fields, check_owner
 from .members import Members
-from .permissions import check_fields, check_owner
 from .tables import deleted
 from .tables import images as rows
 
 log = logging.getLogger(__name__)
 
 GIB = 2**30
+#: Seconds between two sweeps.
+EVERY = 3600.0
 #: What a new image has unless its maker says something else.
 DEFAULTS: Document = {"visibility": "shared", "min_disk": 0, "min_ram": 0, "protected": False, "os_hidden": False,
                       "disk_format": None, "container_format": None, "name": None}
@@ -45,22 +46,19 @@ class Embedded:
         self.members = Members(database)
 
     def show(self, context: Context, id: str) -> Document | None:
-        """The image, if *context* may see it."""
         with self.database.read() as connection:
             return images.find(connection, context, id)
 
     def list(self, context: Context, name: str | None = None) -> Documents:
-        """All images that a list of *context* shows; those of a *name* where it is given."""
         filters = [] if name is None else [("name", "eq", name)]
         return self.page(context, ImageListing(filters=[*filters, ("os_hidden", "eq", False)]))[0]
 
     def page(self, context: Context, listing: ImageListing) -> Page:
-        """A page of images, and whether more follow."""
         with self.database.read() as connection:
             return images.page(connection, context, listing)
 
     def content(self, id: str) -> tuple[Iterator[bytes], int]:
-        """The content piece by piece, and its size in bytes. Raises ``NotFound`` when there is none."""
+        """See ``services.Images``. Raises ``NotFound`` when there is none."""
         with self.database.read() as connection:
             image = images.find(connection, None, id)
         pieces = self.files.read(id) if image and image["status"] in ("active", "deactivated") else None
@@ -69,29 +67,25 @@ class Embedded:
         return pieces, image["size"]
 
     def create(self, context: Context, name: str | None, **wanted: Any) -> Document:
-        """A queued image; *wanted*: fields, ``properties``, ``id``, ``tags``. Raises ``InvalidRequest``, 403, 409."""
+        """See ``services.Images``; also ``tags``. Raises ``InvalidRequest``, 403, 409."""
         properties = wanted.pop("properties", {})
         id = fields.ID.check(wanted.pop("id"), "id") if wanted.get("id") else str(uuid.uuid4())
         values, more = fields.checked({"name": name, **wanted, **properties})
         names = values.pop("tags", [])
         row = {**DEFAULTS, "owner": context.project_id, **values, "id": id, "status": "queued",
                "properties": fields.as_json(more)}
-        try:
-            with self.database.write() as connection:
-                images.add(connection, row, names)
-                # Looked at afterwards: adding it waits for who deletes it now.
-                if images.was_there(connection, id):
-                    raise Conflict(f"{id} was the id of an image that is deleted, and is not given again. Choose "
-                                "another, or leave it out.")
-                found = images.find(connection, None, id)
-        except IntegrityError as error:
-            raise Conflict(f"There is an image {id} already.") from error
-        assert found is not None
-        return found
+        with self.database.write() as connection:
+            if not added(connection, rows, **row, created_at=now()):
+                raise Conflict(f"There is an image {id} already.")
+            images.set_tags(connection, id, names)
+            # Looked at afterwards: adding it waits for who deletes it now.
+            if connection.execute(select(deleted).filter_by(id=id)).first() is not None:
+                raise Conflict(f"{id} was the id of an image that is deleted, and is not given again. Choose "
+                               "another, or leave it out.")
+            return images.seen(connection, None, id)
 
     def update(self, context: Context, id: str, change: Callable[[Document], Document]) -> Document:
-        """Change an image: *change* gives the new values of its fields and properties, ``None`` for a property that
-        goes. Raises ``NotFound``, ``InvalidField``, ``Forbidden``."""
+        """See ``services.Images``. Raises ``NotFound``, ``InvalidField``, ``Forbidden``."""
         with self.database.write() as connection:
             image = images.seen(connection, context, id, lock=True)
             check_owner(context, image)
@@ -101,35 +95,18 @@ class Embedded:
             images.change(connection, id, values)
             return images.seen(connection, context, id)
 
-    def tag(self, context: Context, id: str, name: str) -> None:
-        """Put a tag on it; nothing when it has it."""
-        self._set_tags(context, id, lambda tags: tags | {name})
-
-    def untag(self, context: Context, id: str, name: str) -> None:
-        """Take a tag off it. Raises ``NotFound`` when it has not that tag."""
-        def without(tags: set[str]) -> set[str]:
-            if name not in tags:
-                raise NotFound(f"Image {id} has no tag {name}.")
-            return tags - {name}
-
-        self._set_tags(context, id, without)
-
-    def _set_tags(self, context: Context, id: str, change: Callable[[set[str]], set[str]]) -> None:
+    def tag(self, context: Context, id: str, name: str, on: bool = True) -> None:
+        """Put a tag on it; with *on* false, take it off: raises ``NotFound`` where it has not that tag."""
         with self.database.write() as connection:
             image = images.seen(connection, context, id, lock=True)
             check_owner(context, image)
-            names = fields.TAGS.check(sorted(change(set(image["tags"]))), "tags")
-            images.set_tags(connection, image["id"], names)
+            if not on and name not in image["tags"]:
+                raise NotFound(f"Image {id} has no tag {name}.")
+            names = {*image["tags"], name} if on else {*image["tags"]} - {name}
+            images.set_tags(connection, id, fields.TAGS.check(sorted(names), "tags"))
 
-    def deactivate(self, context: Context, id: str) -> None:
-        """Nobody but admins gets the content any more."""
-        self._activate(context, id, "deactivated")
-
-    def reactivate(self, context: Context, id: str) -> None:
-        """Everybody who may see it gets the content again."""
-        self._activate(context, id, "active")
-
-    def _activate(self, context: Context, id: str, status: str) -> None:
+    def activate(self, context: Context, id: str, status: str) -> None:
+        """Make it *deactivated*, so that nobody but admins gets the content, or *active* again."""
         with self.database.write() as connection:
             image = images.seen(connection, context, id)
             if not images.change(connection, image["id"], {"status": status}, ("active", "deactivated")):
@@ -145,9 +122,14 @@ class Embedded:
                 raise Conflict(f"Image {id} is {image['status']}; stage its content before you import it.")
 
     def upload(self, id: str, chunks: Iterable[bytes], then: str = "active") -> Document:
-        """Take the content in: the image becomes active (*then*). Anything wrong leaves it queued."""
+        """See ``services.Images``; *then*: what the image becomes."""
         with self.files.part(id) as part:
-            image = self._begin(id)
+            with self.database.write() as connection:
+                image = images.seen(connection, None, id)
+                if not image["disk_format"] or not image["container_format"]:
+                    raise InvalidRequest("disk_format and container_format must be set before content comes.")
+                if not images.change(connection, id, {"status": "saving"}, WAITING):
+                    raise Conflict(f"Image {id} is {image['status']}; content is taken for queued images only.")
             try:
                 empty = "block_device_mapping" in image["properties"]
                 taken = self.files.take(part, chunks, image["disk_format"], empty)
@@ -155,23 +137,17 @@ class Embedded:
             except BaseException:
                 self._set(id, {"status": "queued"}, ("saving",))
                 raise
-            if not self._set(id, {"status": then, **vars(taken)}, ("saving",)):
-                self.files.remove(id)
-                raise Gone(f"Image {id} was removed while its content came.")
-        with self.database.read() as connection:
-            found = images.find(connection, None, id)
-        if found is None:
+            with self.database.write() as connection:
+                if images.change(connection, id, {"status": then, **taken}, ("saving",)):
+                    return images.seen(connection, None, id)
             self.files.remove(id)
             raise Gone(f"Image {id} was removed while its content came.")
-        return found
 
     def fail(self, id: str, why: str) -> None:
-        """Its content will not come: the image becomes killed."""
         self._set(id, {"status": "killed", "why": why}, WAITING)
 
     def delete(self, context: Context, id: str) -> None:
-        """Remove image and content; nothing when there is none. Raises ``Forbidden`` when it is protected or not one's
-        own."""
+        """See ``services.Images``. Raises ``Forbidden`` when it is protected or not one's own."""
         with self.database.write() as connection:
             image = images.find(connection, context, id, lock=True)
             if image is None:
@@ -179,7 +155,8 @@ class Embedded:
             check_owner(context, image)
             if image["protected"]:
                 raise Forbidden(f"Image {id} is protected; set protected to false before you remove it.")
-            images.remove(connection, id)
+            connection.execute(delete(rows).filter_by(id=id))
+            added(connection, deleted, id=id, deleted_at=now())  # that it was there stays known
         self.files.remove(id)
 
     def sweep(self) -> None:
@@ -198,21 +175,24 @@ class Embedded:
             elif id not in known:
                 log.warning("image content %s has no image in the database, and is kept: remove it by hand", id)
 
-    def _begin(self, id: str) -> Document:
-        """The image, which is being saved from now on."""
-        with self.database.write() as connection:
-            image = images.find(connection, None, id)
-            if image is None:
-                raise NotFound(f"No image found with ID {id}.")
-            if not image["disk_format"] or not image["container_format"]:
-                raise InvalidRequest("disk_format and container_format must be set before content comes.")
-            if not images.change(connection, id, {"status": "saving"}, WAITING):
-                raise Conflict(f"Image {id} is {image['status']}; content is taken for queued images only.")
-        return image
+    def sweeping(self) -> threading.Event:
+        """Sweep now and from time to time, in a thread of its own, until the event is set."""
+        over = threading.Event()
 
-    def _set(self, id: str, values: Document, status: tuple[str, ...]) -> bool:
+        def sweep() -> None:
+            while not over.is_set():
+                try:
+                    self.sweep()
+                except Exception:
+                    log.exception("images are swept again in %g s", EVERY)
+                over.wait(EVERY)
+
+        threading.Thread(target=sweep, name="sweep images", daemon=True).start()
+        return over
+
+    def _set(self, id: str, values: Document, status: tuple[str, ...]) -> None:
         with self.database.write() as connection:
-            return images.change(connection, id, values, status)
+            images.change(connection, id, values, status)
 
 
 def _changed(context: Context, image: Document, changes: Document) -> Document:

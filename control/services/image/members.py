@@ -3,22 +3,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from sqlalchemy import Connection, RowMapping, delete, insert, select, update
+from sqlalchemy import Connection, RowMapping, delete, select, update
 
 from magnetar_control.services import Context, Document
-from magnetar_control.store.database import Database, now
+from magnetar_control.store.database import Database, added, now
 from magnetar_core.errors import Conflict, Forbidden, NotFound
 
 from . import images
-from .permissions import check_writer, owns
+from .images import check_writer, owns
 from .tables import members
 
 
 class Members:
-    """The members of images, for callers."""
-
     def __init__(self, database: Database) -> None:
         self.database = database
 
@@ -26,9 +22,8 @@ class Members:
         """All members for the owner; for a member itself."""
         with self.database.read() as connection:
             image = images.seen(connection, context, image_id)
-            rows = connection.execute(select(members).where(members.c.image_id == image_id).order_by(
-                members.c.member)).mappings()
-            return tuple(row for row in rows if owns(context, image) or row["member"] == context.project_id)
+            rows = connection.execute(select(members).filter_by(image_id=image_id).order_by(members.c.member))
+            return tuple(row for row in rows.mappings() if owns(context, image) or row["member"] == context.project_id)
 
     def show(self, context: Context, image_id: str, project: str) -> RowMapping:
         """One member. Raises ``NotFound``."""
@@ -42,33 +37,31 @@ class Members:
             _check_sharer(context, image)
             if image["visibility"] != "shared":
                 raise Forbidden(f"The image is {image['visibility']}; only images of visibility shared have members.")
-            if connection.execute(select(members.c.member).where(*_equal(image, project))).first() is not None:
+            if not added(connection, members, image_id=image_id, member=project, status="pending", created_at=now()):
                 raise Conflict(f"The image is shared with {project} already.")
-            connection.execute(insert(members).values(
-                image_id=image["id"], member=project, status="pending", created_at=now()))
             return _member(connection, context, image_id, project)[1]
 
     def answer(self, context: Context, image_id: str, project: str, status: str) -> RowMapping:
         """The member's own answer: pending, accepted or rejected."""
         with self.database.write() as connection:
-            image, row = _member(connection, context, image_id, project)
-            if not context.is_admin and row["member"] != context.project_id:
+            _member(connection, context, image_id, project)
+            if not context.is_admin and project != context.project_id:
                 raise Forbidden("Only the project with which it is shared accepts or rejects an image.")
-            connection.execute(update(members).where(*_equal(image, project)).values(status=status, updated_at=now()))
+            connection.execute(update(members).filter_by(image_id=image_id, member=project).values(
+                status=status, updated_at=now()))
             return _member(connection, context, image_id, project)[1]
 
     def remove(self, context: Context, image_id: str, project: str) -> None:
-        """Share it with the project no more."""
         with self.database.write() as connection:
             image, _row = _member(connection, context, image_id, project)
             _check_sharer(context, image)
-            connection.execute(delete(members).where(*_equal(image, project)))
+            connection.execute(delete(members).filter_by(image_id=image_id, member=project))
 
 
 def _member(connection: Connection, context: Context, image_id: str, project: str) -> tuple[Document, RowMapping]:
     """The image and the row of its member, which the owner and the member see. Raises ``NotFound``."""
     image = images.seen(connection, context, image_id)
-    row = connection.execute(select(members).where(*_equal(image, project))).mappings().first()
+    row = connection.execute(select(members).filter_by(image_id=image_id, member=project)).mappings().first()
     if row is None or not (owns(context, image) or project == context.project_id):
         raise NotFound(f"The image is not shared with {project}.")
     return image, row
@@ -78,7 +71,3 @@ def _check_sharer(context: Context, image: Document) -> None:
     if not owns(context, image):
         raise Forbidden("Only the project whose image it is says with whom it is shared.")
     check_writer(context)
-
-
-def _equal(image: Document, project: str) -> list[Any]:
-    return [members.c.image_id == image["id"], members.c.member == project]

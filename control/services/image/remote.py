@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """``services.Images`` over HTTP: any service that speaks Glance's API v2, the control plane's own on another machine
-too.
-
-HTTP is the standard library's, as in ``identity.keystone``. Content goes through piece by piece, in both directions.
-"""
+too. HTTP is the standard library's, as in ``identity.keystone``. Content goes through piece by piece, both ways."""
 
 from __future__ import annotations
 
@@ -19,16 +16,7 @@ from typing import Any
 import orjson
 
 from magnetar_control.services import Context, Document, Documents
-from magnetar_core.errors import (
-    Conflict,
-    Forbidden,
-    Gone,
-    InvalidRequest,
-    MagnetarError,
-    NotFound,
-    TooLarge,
-    Unavailable,
-)
+from magnetar_core import errors
 
 #: Bytes of content in one piece.
 PIECE = 1 << 20
@@ -68,19 +56,16 @@ class Remote:
         return None if hidden and not context.token and not context.is_admin else image
 
     def list(self, context: Context, name: str | None = None) -> Documents:
-        """All images that a list of *context* shows, page by page; those of a *name* where it is given."""
         found: Documents = []
-        query = urllib.parse.urlencode({"limit": 1000, **({} if name is None else {"name": name})})
-        following = f"?{query}"
+        following = "?" + urllib.parse.urlencode({"limit": 1000, **({} if name is None else {"name": name})})
         while following:
-            page = self._json("GET", following, token=context.token) or {}
+            page = self._json("GET", following, token=context.token)
             found += map(plain, page["images"])
             following = page.get("next", "").removeprefix("/v2/images")
         return found
 
     def update(self, context: Context, id: str, change: Callable[[Document], Document]) -> Document:
-        """Change an image by a JSON patch; see ``services.Images``."""
-        have = self._json("GET", f"/{_word(id)}", token=context.token) or {}
+        have = self._json("GET", f"/{_word(id)}", token=context.token)
         patch: Documents = [{"op": "remove" if value is None and name not in FIELDS else "add", "value": value,
                              "path": "/" + name.replace("~", "~0").replace("/", "~1")}
                             for name, value in change(plain(have)).items()]
@@ -88,12 +73,12 @@ class Remote:
             return plain(orjson.loads(got.read()))
 
     def content(self, id: str) -> tuple[Iterator[bytes], int]:
-        """The content piece by piece, and its size in bytes. Raises ``NotFound`` when there is none."""
+        """See ``services.Images``. Raises ``NotFound`` when there is none."""
         answer = self._asked("GET", f"/{_word(id)}/file", {"Accept": "application/octet-stream"})
         if answer.status == 204:
             answer.close()
-            raise NotFound(f"Image {id} has no content.")
-        size = int(answer.headers.get("Content-Length") or 0) or self._size(id)
+            raise errors.NotFound(f"Image {id} has no content.")
+        size = int(answer.headers.get("Content-Length") or 0) or self._json("GET", f"/{_word(id)}").get("size") or 0
         return _pieces(answer, id, size), size
 
     def create(self, context: Context, name: str | None, **wanted: Any) -> Document:
@@ -101,16 +86,11 @@ class Remote:
         body = {"name": name, **wanted.pop("properties", {}), **wanted}
         if not context.token:
             body.setdefault("owner", context.project_id)
-        made = self._json("POST", "", body, context.token)
-        assert made is not None
-        return plain(made)
+        return plain(self._json("POST", "", body, context.token))
 
     def upload(self, id: str, chunks: Iterable[bytes]) -> Document:
-        """Send the content: the image becomes active."""
         self._asked("PUT", f"/{_word(id)}/file", {"Content-Type": "application/octet-stream"}, chunks).close()
-        found = self._json("GET", f"/{_word(id)}")
-        assert found is not None
-        return plain(found)
+        return plain(self._json("GET", f"/{_word(id)}"))
 
     def fail(self, id: str, why: str) -> None:
         """Its content will not come: the image goes, as Nova has it (Glance has no place for the reason). One that has
@@ -120,26 +100,19 @@ class Remote:
             self._json("DELETE", f"/{_word(id)}", accept=(404,))
 
     def delete(self, context: Context, id: str) -> None:
-        """Remove image and content; nothing when there is none."""
         self._json("DELETE", f"/{_word(id)}", token=context.token, accept=(404,))
 
-    def _size(self, id: str) -> int:
-        found = self._json("GET", f"/{_word(id)}")
-        return int((found or {}).get("size") or 0)
-
-    def _json(self, method: str, path: str, body: Any = None, token: str = "",
-              accept: tuple[int, ...] = ()) -> Document | None:
+    def _json(self, method: str, path: str, body: Any = None, token: str = "", accept: tuple[int, ...] = ()) -> Any:
         """The document of the answer; ``None`` for an empty one, and for a status of *accept*."""
         content = None if body is None else orjson.dumps(body)
         try:
             with self._asked(method, path, {"Content-Type": "application/json"}, content, token) as answer:
                 text = answer.read()
-        except MagnetarError as error:
+        except errors.MagnetarError as error:
             if error.status in accept:
                 return None
             raise
-        found: Document | None = orjson.loads(text) if text else None
-        return found
+        return orjson.loads(text) if text else None
 
     def _asked(self, method: str, path: str, headers: dict[str, str], content: Any = None, token: str = "") -> Any:
         """The answer, to be read and closed. Our own token is made anew once, when it is refused."""
@@ -151,12 +124,11 @@ class Remote:
                 return self._open(request, timeout=self.timeout)
             except urllib.error.HTTPError as error:
                 with error:
-                    again = error.code == 401 and not fresh and not token and isinstance(content, bytes | None)
-                    if not again:
+                    if error.code != 401 or fresh or token or not isinstance(content, bytes | None):
                         raise _refused(error) from None
             except (OSError, HTTPException) as error:
-                raise Unavailable(f"The image service does not answer ({type(error).__name__}). Try again in a "
-                                  "moment.") from error
+                raise errors.Unavailable(f"The image service does not answer ({type(error).__name__}). Try again in a "
+                                         "moment.") from error
         raise AssertionError("the second answer is given or raised")
 
 
@@ -179,19 +151,20 @@ def _pieces(answer: Any, id: str, size: int) -> Iterator[bytes]:
                 sent += len(piece)
                 yield piece
         except (OSError, HTTPException) as error:
-            raise Unavailable(f"The content of image {id} broke off after {sent} of {size} bytes.") from error
+            raise errors.Unavailable(f"The content of image {id} broke off after {sent} of {size} bytes.") from error
     if sent != size:
-        raise Unavailable(f"The content of image {id} broke off after {sent} of {size} bytes.")
+        raise errors.Unavailable(f"The content of image {id} broke off after {sent} of {size} bytes.")
 
 
-def _refused(error: urllib.error.HTTPError) -> MagnetarError:
+def _refused(error: urllib.error.HTTPError) -> errors.MagnetarError:
     """What the service said; a token that is not good is the operator's matter, not the user's."""
     if error.code == 401:
-        return Unavailable("The image service refused the control plane's own token. An operator must see to the "
-                           "service user and the clocks of both machines.")
+        return errors.Unavailable("The image service refused the control plane's own token. An operator must see to "
+                                  "the service user and the clocks of both machines.")
     try:
         message = orjson.loads(error.read())["message"]
     except (orjson.JSONDecodeError, LookupError, TypeError, OSError):
         message = error.reason
-    kind = {400: InvalidRequest, 403: Forbidden, 404: NotFound, 409: Conflict, 410: Gone, 413: TooLarge}
-    return kind.get(error.code, Unavailable)(f"The image service answered {error.code}: {message}")
+    kind = {400: errors.InvalidRequest, 403: errors.Forbidden, 404: errors.NotFound, 409: errors.Conflict,
+            410: errors.Gone, 413: errors.TooLarge}
+    return kind.get(error.code, errors.Unavailable)(f"The image service answered {error.code}: {message}")

@@ -21,16 +21,13 @@ images = Table(
 
 #: Projects with which a shared image is shared; ``status``: pending, accepted, rejected.
 members = Table(
-    "image_members", API,
-    Column("image_id", UUID, ForeignKey("images.id", ondelete="CASCADE"), primary_key=True),
+    "image_members", API, Column("image_id", UUID, ForeignKey("images.id", ondelete="CASCADE"), primary_key=True),
     Column("member", NAME, primary_key=True), Column("status", String(8), nullable=False), *stamped(),
     Index("image_members_member", "member", "status"))
 
 tags = Table(
-    "image_tags", API,
-    Column("image_id", UUID, ForeignKey("images.id", ondelete="CASCADE"), primary_key=True),
+    "image_tags", API, Column("image_id", UUID, ForeignKey("images.id", ondelete="CASCADE"), primary_key=True),
     Column("tag", NAME, primary_key=True))
 
 #: Ids of images that were there. None is given again: hosts may still have the content, and scripts the id.
-deleted = Table(
-    "deleted_images", API, Column("id", UUID, primary_key=True), Column("deleted_at", TIME, nullable=False))
+deleted = Table("deleted_images", API, Column("id", UUID, primary_key=True), Column("deleted_at", TIME, nullable=False))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Networks for servers, as the API and the conductors ask for them (``services.Networks``)."""
+"""Networks for servers, as the API and the conductors ask for them."""
 
 from __future__ import annotations
 
@@ -9,39 +9,31 @@ from ipaddress import IPv4Network
 from typing import Any
 
 import orjson
-from sqlalchemy import bindparam, select, update
+from sqlalchemy import bindparam, delete, select, true, update
 
 from magnetar_control.services import Context, Document
 from magnetar_control.store.database import Database, added, now
-from magnetar_control.store.tables import API
 
 from . import nics, requested_networks
 from .networks import NETWORK
 from .ports import PORT
 from .resources import Resources
-from .security_group_rules import SECURITY_GROUP_RULE
-from .security_groups import SECURITY_GROUP, named
+from .security_groups import SECURITY_GROUP, SECURITY_GROUP_RULE, named
 from .subnets import SUBNET
 from .tables import networks, ports, subnets
 
-#: Of the network that a new cloud begins with; /16, since a shared network serves all projects.
-DEFAULT_CIDR = "10.213.0.0/16"
 _BIND = update(ports).where(ports.c.device_id == bindparam("server"), nics.TAKEN)
 NAMESPACE = uuid.UUID("6f0a6f0c-4f0b-5c47-9f59-9b1d4f2b7a10")
 
 
 class Embedded:
-    """Networks in the API *database*. *default_cidr*: addresses of the network that ``bootstrap`` makes; ``None`` for
-    none. *project_id*: whose it is."""
+    """See ``services.Networks``; in the API *database*. *default_cidr*: addresses of the network that ``bootstrap``
+    makes, /16 since a shared network serves all projects; ``None`` for none."""
 
-    def __init__(self, database: Database, default_cidr: str | None = DEFAULT_CIDR, project_id: str = "") -> None:
-        self.database, self.default_cidr, self.project_id = database, default_cidr, project_id
+    def __init__(self, database: Database, default_cidr: str | None = "10.213.0.0/16") -> None:
+        self.database, self.default_cidr = database, default_cidr
         self.resources = {f"{one.name}s": Resources(database, one)
                           for one in (NETWORK, SUBNET, PORT, SECURITY_GROUP, SECURITY_GROUP_RULE)}
-
-    def create_tables(self) -> None:
-        """Make the tables that are not there."""
-        API.create_all(self.database.engine, [t for t in API.sorted_tables if t.name in nics.TABLES])
 
     def bootstrap(self) -> None:
         """A shared network ``default``, where there is no network at all. May be done again and by many."""
@@ -51,21 +43,21 @@ class Embedded:
         with self.database.write() as connection:
             if connection.execute(select(networks.c.id).limit(1)).first():
                 return
-            common = {"project_id": self.project_id, "name": "default", "created_at": now()}
+            common = {"project_id": "", "name": "default", "created_at": now()}
             if added(connection, networks, id=id, type="nat", shared=True, is_default=True, **common):
                 added(connection, subnets, id=str(uuid.uuid5(NAMESPACE, "subnet default")), network_id=id,
                       cidr=str(net), gateway_ip=str(net[1]), dns_nameservers="[]", host_routes="[]", **common,
                       allocation_pools=orjson.dumps([{"start": str(net[2]), "end": str(net[-2])}]).decode())
 
     def check(self, context: Context, requested: Any) -> list[Document]:
-        """See ``services.Networks``. The normal form has ``make`` besides: what the id of a port to be made follows
-        from, so that asking again does not make another."""
+        """The normal form has ``make`` besides: what the id of a port to be made follows from, so that asking again
+        does not make another."""
         with self.database.read() as connection:
             return requested_networks.checked(connection, context, requested)
 
     def allocate(self, context: Context, server_id: str, requested: Sequence[Document],
                  groups: Sequence[str] = ()) -> list[Document]:
-        """See ``services.Networks``; *groups*: names or ids of security groups of the ports that are made."""
+        """*groups*: names or ids of security groups of the ports that are made."""
         def once() -> list[Document]:
             with self.database.write() as connection:
                 ids = named(connection, context, groups or ["default"], make=True)
@@ -73,30 +65,28 @@ class Embedded:
 
         return self.database.retried(once)
 
-    def bind(self, server_id: str, host: str, active: bool = True) -> None:
-        """The server's ports are on *host* now; *active*: and its NICs are up."""
+    def bind(self, server_id: str, host: str) -> None:
         with self.database.write_one() as connection:
-            connection.execute(_BIND, {"server": server_id, "host": host, "updated_at": now(),
-                                       "status": "ACTIVE" if active else "DOWN"})
+            connection.execute(_BIND, {"server": server_id, "host": host, "updated_at": now(), "status": "ACTIVE"})
 
     def release(self, server_id: str, port_id: str | None = None) -> None:
-        """See ``services.Networks``."""
+        which = (ports.c.device_id == server_id) & nics.TAKEN & (true() if port_id is None else ports.c.id == port_id)
         with self.database.write() as connection:
-            nics.released(connection, server_id, port_id)
+            connection.execute(delete(ports).where(which, ports.c.made_for_server))
+            connection.execute(update(ports).where(which).values(
+                device_id="", device_owner="", host="", status="DOWN", place=None, tag=None, updated_at=now()))
 
     def names(self) -> set[str]:
-        """Names that networks of the cloud have on hosts; another there is left of one that was deleted."""
         with self.database.read() as connection:
             return {nics.host_name(id) for id in connection.execute(select(networks.c.id)).scalars()}
 
     def users(self) -> dict[str, str]:
-        """See ``services.Networks``."""
         with self.database.read() as connection:
             return {row.id: row.device_id for row in connection.execute(
                 select(ports.c.id, ports.c.device_id).where(nics.TAKEN))}
 
     def on_host(self, network_id: str) -> Document | None:
-        """See ``services.Networks``. The name follows from the uuid, so that it is the same on each host."""
+        """The name follows from the uuid, so that it is the same on each host."""
         with self.database.read() as connection:
             network = connection.execute(select(networks).where(networks.c.id == network_id)).mappings().first()
             subnet = connection.execute(select(subnets).where(subnets.c.network_id == network_id)
@@ -108,12 +98,12 @@ class Embedded:
         return found if network["mtu"] == 1500 else {**found, "mtu": network["mtu"]}
 
     def ports(self, server_id: str) -> list[Document]:
-        """See ``services.Networks``; ``port_state`` is ACTIVE or DOWN, ``host`` where it is bound."""
+        """``port_state`` is ACTIVE or DOWN, ``host`` where it is bound."""
         with self.database.read() as connection:
-            return nics.found(connection, server_id)
+            return nics.found(connection, server_id, states=True)
 
     def groups(self, context: Context, names: Sequence[str]) -> list[str]:
-        """See ``services.Networks``; none given is the project's ``default``, which there is once in each project."""
+        """None given is the project's ``default``, which there is once in each project."""
         if set(names) <= {"default"}:
             return ["default"]
         with self.database.read() as connection:

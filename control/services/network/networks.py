@@ -14,7 +14,7 @@ from magnetar_control.services import Context, Document
 from magnetar_core.errors import Conflict, InvalidField
 
 from .requested_networks import visible
-from .resources import Resource, add, change, remove
+from .resources import Resource, add
 from .tables import networks, ports, subnets
 
 #: Name of a network device.
@@ -51,27 +51,21 @@ def _check_internal(values: Document) -> None:
 
 
 def update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """Change it. It stays shared while others have ports on it."""
+    """It stays shared while others have ports on it."""
     _check_internal(values)
     if row["shared"] and values.get("shared") is False:
         other = select(ports.c.id).where(ports.c.network_id == row["id"], ports.c.project_id != row["project_id"])
         if connection.execute(other.limit(1)).first():
             raise Conflict(f"Unable to reconfigure sharing settings for network {row['id']}. Multiple projects are "
                         "using it.", type="InvalidSharedSetting")
-    change(connection, networks, row["id"], values)
 
 
 def delete(connection: Connection, context: Context, row: RowMapping) -> None:
-    """Remove it with its subnets, when no port is on it."""
+    """It goes with its subnets, when no port is on it."""
     used = connection.execute(select(ports.c.id).where(ports.c.network_id == row["id"]).limit(20)).scalars().all()
     if used:
         raise Conflict(f"Unable to complete operation on network {row['id']}. There are one or more ports still in "
                     f"use on the network, id for these ports is {', '.join(used)}.", type="NetworkInUse")
-    remove(connection, networks, row["id"])
-
-
-def _is_external(values: Sequence[str]) -> bool:
-    return any(value.lower() in ("true", "1") for value in values)
 
 
 NETWORK = Resource(
@@ -79,5 +73,5 @@ NETWORK = Resource(
     defaults={"name": "", "description": "", "admin_state_up": True, "shared": False, "is_default": False,
               "port_security_enabled": True, "mtu": 1500, "type": "nat", "bridge": None},
     admin=frozenset({"shared", "is_default", "external", "type", "bridge"}),
-    filters={"external": lambda values: false() if _is_external(values) else true(),
+    filters={"external": lambda values: false() if {value.lower() for value in values} & {"true", "1"} else true(),
              "status": lambda values: true() if "ACTIVE" in values else false(), "tags": lambda _values: false()})

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-# ruff: noqa: ARG001 - the functions of a resource take the same arguments
 """Ports. Those that are made with a server (``nics``) are the same as those that users make beforehand."""
 
 from __future__ import annotations
@@ -18,9 +17,10 @@ from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, Magneta
 from . import ipam
 from .networks import NETWORK
 from .nics import TAKEN, addresses_of
-from .resources import Resource, change, columns, find, forbidden, missing, own, remove
+from .requested_networks import subnets_of
+from .resources import Resource, columns, find, forbidden, own
 from .security_groups import default_group
-from .tables import addresses, ports, security_groups, subnets
+from .tables import addresses, ports, security_groups
 
 
 def documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
@@ -39,9 +39,9 @@ def create(connection: Connection, context: Context, values: Document) -> None:
     values["security_groups"] = _groups(connection, values)
     if not ipam.add_port(connection, **columns(ports, values), status="DOWN", created_at=now()):
         raise _mac_in_use(values)
-    choices = _choices(connection, network["id"])
+    choices = subnets_of(connection, [network["id"]])[network["id"]]
     if values.get("fixed_ips") is None and choices:
-        ipam.give_any(connection, values["id"], network["id"], choices)
+        ipam.give(connection, values["id"], network["id"], choices)
     for wish in values.get("fixed_ips") or ():
         _give(connection, values["id"], network["id"], choices, wish)
 
@@ -68,14 +68,6 @@ def _may_mark(connection: Connection, context: Context, verb: str, values: Docum
         raise forbidden(f"{verb}_port:device_id", "device_id is no server of the project")
 
 
-def _locked(connection: Connection, id: str) -> RowMapping:
-    """The port, which no server takes until the transaction ends."""
-    row = connection.execute(select(ports).where(ports.c.id == id).with_for_update()).mappings().first()
-    if row is None:
-        raise missing(PORT, id)
-    return row
-
-
 def _let_go(connection: Connection, row: RowMapping) -> None:
     """Raise ``Conflict`` while a server has the port: its address would be another's, and the guest would use it."""
     server = connection.execute(select(server_mappings.c.server_id).join(
@@ -86,25 +78,14 @@ def _let_go(connection: Connection, row: RowMapping) -> None:
                     f"remove port {server} {row['id']}.", type="PortInUse")
 
 
-def _choices(connection: Connection, network_id: str) -> Sequence[RowMapping]:
-    return connection.execute(select(subnets).where(subnets.c.network_id == network_id)
-                              .order_by(subnets.c.created_at, subnets.c.id)).mappings().all()
-
-
 def _give(connection: Connection, port_id: str, network_id: str, choices: Sequence[RowMapping], wish: Document) -> None:
-    subnet_id, ip = wish.get("subnet_id"), wish.get("ip_address")
+    subnet_id = wish.get("subnet_id")
     fitting = [one for one in choices if subnet_id in (None, one["id"])]
     if subnet_id and not fitting:
         raise InvalidRequest(f"Invalid input for operation: Failed to create port on network {network_id}, because "
                     f"fixed_ips included invalid subnet {subnet_id}.", type="InvalidInput")
-    if ip is None:
-        ipam.give_any(connection, port_id, network_id, fitting)
-        return
-    usable = next((one for one in fitting if ipam.usable(ip, one)), None)
-    if usable is None:
-        raise InvalidRequest(f"IP address {ip} is not a valid IP for " + ("the specified subnet." if subnet_id else
-                    "any of the subnets on the specified network."), type="InvalidIpForNetwork")
-    ipam.give(connection, port_id, usable, ip)
+    ipam.give(connection, port_id, network_id, fitting, wish.get("ip_address"),
+              "the specified subnet" if subnet_id else "any of the subnets on the specified network")
 
 
 def _groups(connection: Connection, values: Document) -> list[str]:
@@ -123,8 +104,8 @@ def _groups(connection: Connection, values: Document) -> list[str]:
 
 
 def update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """Change it; ``fixed_ips`` replaces the addresses: those that stay are kept."""
-    row = _locked(connection, row["id"])
+    """``fixed_ips`` replaces the addresses: those that stay are kept."""
+    row = find(connection, context, PORT, row["id"], lock=True)  # no server takes it until the transaction ends
     if any(values.get(name, row[name]) != row[name] for name in ("device_id", "device_owner")):
         _let_go(connection, row)
         _may_mark(connection, context, "update", {**row, **values})
@@ -134,10 +115,8 @@ def update(connection: Connection, context: Context, row: RowMapping, values: Do
     if "security_groups" in values or values.get("port_security_enabled") is False:
         groups = values.get("security_groups") or []
         values["security_groups"] = _groups(connection, {**row, **values, "security_groups": groups})
-    fixed = values.pop("fixed_ips", None)
-    if fixed is not None:
+    if (fixed := values.pop("fixed_ips", None)) is not None:
         _readdress(connection, row, fixed)
-    change(connection, ports, row["id"], values)
 
 
 def _change_mac(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
@@ -162,15 +141,14 @@ def _readdress(connection: Connection, row: RowMapping, fixed: Sequence[Document
     if wanted or len(stay) < len(have):
         _let_go(connection, row)
     connection.execute(deleting(addresses).where(addresses.c.port_id == row["id"], addresses.c.ip_address.not_in(stay)))
-    choices = _choices(connection, row["network_id"])
+    choices = subnets_of(connection, [row["network_id"]])[row["network_id"]]
     for wish in wanted:
         _give(connection, row["id"], row["network_id"], choices, wish)
 
 
 def delete(connection: Connection, context: Context, row: RowMapping) -> None:
-    """Remove it, unless a server has it: Neutron would have Nova detach it, which takes more than a transaction."""
-    _let_go(connection, _locked(connection, row["id"]))
-    remove(connection, ports, row["id"])
+    """It goes unless a server has it: Neutron would have Nova detach it, which takes more than a transaction."""
+    _let_go(connection, find(connection, context, PORT, row["id"], lock=True))
 
 
 def _with_address(values: Sequence[str]) -> ColumnElement[bool]:

@@ -12,10 +12,10 @@ from collections.abc import Collection, Mapping, Sequence
 from ipaddress import AddressValueError, IPv4Address
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, RowMapping, bindparam, exists, or_, select
+from sqlalchemy import ColumnElement, Connection, Row, RowMapping, bindparam, exists, or_, select, true
 
 from magnetar_control.services import Context, Document
-from magnetar_core.errors import Conflict, InvalidRequest, MagnetarError
+from magnetar_core.errors import Conflict, InvalidRequest
 
 from . import ipam
 from .tables import addresses, networks, ports, subnets
@@ -31,13 +31,7 @@ _SUBNETS = select(subnets).where(subnets.c.network_id.in_(bindparam("ids", expan
 
 def visible(context: Context) -> ColumnElement[bool]:
     """Networks that *context* may see."""
-    own = or_(networks.c.project_id == (context.project_id or ""), networks.c.shared)
-    return or_(own, networks.c.id.is_not(None)) if context.is_admin else own
-
-
-def in_use(port_id: str) -> MagnetarError:
-    """Somebody has the port."""
-    return Conflict(f"Port {port_id} is still in use.", type="PortInUse")
+    return true() if context.is_admin else or_(networks.c.project_id == (context.project_id or ""), networks.c.shared)
 
 
 def checked(connection: Connection, context: Context, requested: Any) -> list[Document]:
@@ -52,12 +46,6 @@ def checked(connection: Connection, context: Context, requested: Any) -> list[Do
     return plain
 
 
-def _nic(network_id: str | None = None, port_id: str | None = None, fixed_ip: str | None = None,
-          tag: str | None = None) -> Document:
-    return {"network_id": network_id, "port_id": port_id, "fixed_ip": fixed_ip, "tag": tag,
-            "make": None if port_id else str(uuid.uuid4())}
-
-
 def _plain(one: Mapping[str, Any]) -> Document:
     port, address = one.get("port"), one.get("fixed_ip")
     if not port and not one.get("uuid"):
@@ -65,13 +53,14 @@ def _plain(one: Mapping[str, Any]) -> Document:
     if address is not None:
         if port:
             raise InvalidRequest(f"Specified Fixed IP '{address}' cannot be used with port '{port}': the two cannot be "
-                        "specified together.")
+                                 "specified together.")
         try:
             address = str(IPv4Address(address))
         except AddressValueError:
             raise InvalidRequest(f"networks: fixed_ip {address!r} is not an IPv4 address, and embedded networking "
                                  "has no other.") from None
-    return _nic(None if port else one.get("uuid"), port, address, one.get("tag"))
+    return {"network_id": None if port else one.get("uuid"), "port_id": port, "fixed_ip": address,
+            "tag": one.get("tag"), "make": None if port else str(uuid.uuid4())}
 
 
 def _default(connection: Connection, context: Context, automatic: bool) -> list[Document]:
@@ -85,13 +74,12 @@ def _default(connection: Connection, context: Context, automatic: bool) -> list[
                                  "there is none that it may use. Create one with a subnet, or ask for networks: none.")
         return []
     _check_subnets(found)
-    return [_nic(found[0].id)]
+    return [_plain({"uuid": found[0].id})]
 
 
 def _check_ports(connection: Connection, context: Context, plain: Sequence[Document]) -> None:
     ids = [one["port_id"] for one in plain]
-    twice = next((id for id in ids if ids.count(id) > 1), None)
-    if twice:
+    if twice := next((id for id in ids if ids.count(id) > 1), None):
         raise InvalidRequest(f"networks: port {twice} is given twice; a port is one NIC.")
     query = select(*ports.c["id", "network_id", "device_id"], addresses.c.ip_address).outerjoin(
         addresses, addresses.c.port_id == ports.c.id).where(ports.c.id.in_(ids))
@@ -103,7 +91,7 @@ def _check_ports(connection: Connection, context: Context, plain: Sequence[Docum
         if row is None:
             raise InvalidRequest(f"Port id {one['port_id']} could not be found.", type="PortNotFound")
         if row.device_id:
-            raise in_use(row.id)
+            raise Conflict(f"Port {row.id} is still in use.", type="PortInUse")
         if row.ip_address is None:
             raise InvalidRequest(f"Port {row.id} requires a FixedIP in order to be used.")
         one["network_id"] = row.network_id
@@ -114,11 +102,18 @@ def _check_networks(connection: Connection, context: Context, plain: Sequence[Do
     if not ids:
         return
     found = connection.execute(_EACH.where(networks.c.id.in_(ids), visible(context))).all()
-    missing = ids - {network.id for network in found}
-    if missing:
+    if missing := ids - {network.id for network in found}:
         raise InvalidRequest(f"Network {next(iter(missing))} could not be found.", type="NetworkNotFound")
     _check_subnets(found)
-    _check_addresses(connection, [one for one in plain if one["fixed_ip"]])
+    fixed = [one for one in plain if one["fixed_ip"]]
+    choices = subnets_of(connection, {one["network_id"] for one in fixed}) if fixed else {}
+    for one in fixed:
+        network_id, ip = one["network_id"], one["fixed_ip"]
+        subnet = ipam.fitting(ip, choices[network_id])
+        if subnet is None:
+            raise InvalidRequest(f"Fixed IP {ip} is not a valid ip address for network {network_id}.")
+        if ipam.is_given(connection, subnet["id"], ip):
+            raise InvalidRequest(f"Fixed IP address {ip} is already in use on network {network_id}.")
 
 
 def subnets_of(connection: Connection, ids: Collection[str]) -> dict[str, list[RowMapping]]:
@@ -133,17 +128,3 @@ def _check_subnets(found: Sequence[Row[Any]]) -> None:
     for network in found:
         if not network.serves:
             raise InvalidRequest(f"Network {network.id} requires a subnet in order to boot instances on.")
-
-
-def _check_addresses(connection: Connection, fixed: Sequence[Document]) -> None:
-    choices = subnets_of(connection, {one["network_id"] for one in fixed}) if fixed else {}
-    for one in fixed:
-        subnet = next((row for row in choices[one["network_id"]] if ipam.usable(one["fixed_ip"], row)), None)
-        if subnet is None:
-            raise InvalidRequest(f"Fixed IP {one['fixed_ip']} is not a valid ip address for network "
-                                 f"{one['network_id']}.")
-        taken = select(addresses.c.port_id).where(addresses.c.subnet_id == subnet["id"],
-                                                  addresses.c.number == int(IPv4Address(one["fixed_ip"])))
-        if connection.execute(taken).first():
-            raise InvalidRequest(f"Fixed IP address {one['fixed_ip']} is already in use on network "
-                                 f"{one['network_id']}.")

@@ -9,60 +9,54 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, Connection, RowMapping, Select, Table, delete, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, RowMapping, Select, Table, delete, insert, select, true, update
 
 from magnetar_control.services import Context, Document, Documents, Page
 from magnetar_control.store.database import Database, now
 from magnetar_control.store.paging import beyond
-from magnetar_core.errors import Forbidden, InvalidRequest, MagnetarError, NotFound
+from magnetar_core.errors import Forbidden, InvalidRequest, NotFound
 
 Filter = Callable[[Sequence[str]], ColumnElement[bool]]
-Conditions = list[ColumnElement[bool]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resource:
     """One kind of resource. *visible*: the condition of rows that a caller sees; *documents*: rows as callers get them.
-    *create*, *update* and *delete* work in a transaction; *create* adds the row of the values and what belongs to it.
-    *defaults*: values of a new one that are left out; *admin*: values that only admins give; *filters*: of lists,
-    besides the columns; *before_list*: what a list needs to be there."""
+    *create*, *update* and *delete* work in a transaction: *create* adds the row of the values and what belongs to it;
+    *update* (none: it cannot change) checks and completes the values before they are set; *delete* says whether the row
+    may go. *defaults*: values of a new one that are left out; *admin*: values that only admins give; *filters*: of
+    lists, besides the columns; *before_list*: what a list needs to be there."""
 
     name: str
     table: Table
     visible: Callable[[Context], ColumnElement[bool]]
-    documents: Callable[[Connection, Sequence[RowMapping]], Documents]
     create: Callable[[Connection, Context, Document], None]
-    update: Callable[[Connection, Context, RowMapping, Document], None] | None
-    delete: Callable[[Connection, Context, RowMapping], None]
+    documents: Callable[[Connection, Sequence[RowMapping]], Documents] = lambda _connection, rows: [{**r} for r in rows]
+    update: Callable[[Connection, Context, RowMapping, Document], None] | None = None
+    delete: Callable[[Connection, Context, RowMapping], None] | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
     admin: frozenset[str] = frozenset()
     filters: Mapping[str, Filter] = field(default_factory=dict)
     before_list: Callable[[Connection, Context], None] | None = None
 
 
-def missing(resource: Resource, id: str) -> MagnetarError:
-    """There is none, or not for this caller."""
-    words = resource.name.replace("_", " ").capitalize()
-    return NotFound(f"{words} {id} could not be found.", type=resource.name.title().replace("_", "") + "NotFound")
-
-
-def forbidden(rule: str, why: str) -> MagnetarError:
+def forbidden(rule: str, why: str) -> Forbidden:
     """The policy says no."""
     return Forbidden(f"(rule:{rule}) is disallowed by policy: {why}.")
 
 
 def own(table: Table) -> Callable[[Context], ColumnElement[bool]]:
     """The rows of the caller's project; for admins all rows."""
-    return lambda context: or_(table.c.project_id == (context.project_id or ""),
-                               table.c.id.is_not(None) if context.is_admin else table.c.id.is_(None))
+    return lambda context: true() if context.is_admin else table.c.project_id == (context.project_id or "")
 
 
-def find(connection: Connection, context: Context, resource: Resource, id: str) -> RowMapping:
-    """The row that *context* may see; raises ``NotFound``."""
-    row = connection.execute(select(resource.table).where(
-        resource.table.c.id == id, resource.visible(context))).mappings().first()
+def find(connection: Connection, context: Context, resource: Resource, id: str, lock: bool = False) -> RowMapping:
+    """The row that *context* may see, locked until the transaction ends where asked; raises ``NotFound``."""
+    query = select(resource.table).where(resource.table.c.id == id, resource.visible(context))
+    row = connection.execute(query.with_for_update() if lock else query).mappings().first()
     if row is None:
-        raise missing(resource, id)
+        words = resource.name.replace("_", " ").capitalize()
+        raise NotFound(f"{words} {id} could not be found.", type=resource.name.title().replace("_", "") + "NotFound")
     return row
 
 
@@ -77,24 +71,13 @@ def add(connection: Connection, table: Table, values: Document) -> None:
     connection.execute(insert(table).values(**columns(table, values), created_at=now()))
 
 
-def change(connection: Connection, table: Table, id: str, values: Document) -> None:
-    """Set *values* in a row."""
-    connection.execute(update(table).where(table.c.id == id).values(**columns(table, values), updated_at=now()))
-
-
-def remove(connection: Connection, table: Table, id: str) -> None:
-    """Delete a row."""
-    connection.execute(delete(table).where(table.c.id == id))
-
-
 class Resources:
-    """The resources of one kind, for callers. Each method is one transaction, and checks what the caller may do."""
+    """See ``services.NetworkResources``. Each method is one transaction, and checks what the caller may do."""
 
     def __init__(self, database: Database, resource: Resource) -> None:
         self.database, self.resource = database, resource
 
     def list(self, context: Context, page: Page = Page()) -> Documents:  # noqa: B008 - it is frozen
-        """Those of a page."""
         resource = self.resource
         if resource.before_list:
             with self.database.write() as connection:
@@ -105,41 +88,38 @@ class Resources:
             return resource.documents(connection, rows)
 
     def show(self, context: Context, id: str) -> Document:
-        """One. Raises ``NotFound``."""
         with self.database.read() as connection:
-            row = find(connection, context, self.resource, id)
-            return self.resource.documents(connection, [row])[0]
+            return self.resource.documents(connection, [find(connection, context, self.resource, id)])[0]
 
     def create(self, context: Context, *wanted: Document) -> Documents:
-        """New ones, all or none."""
         resource = self.resource
         self._check_writer(context, "create")
         new = [self._completed(context, values) for values in wanted]
         with self.database.write() as connection:
             for values in new:
                 resource.create(connection, context, values)
-            ids = [values["id"] for values in new]
-            rows = {row["id"]: row for row in connection.execute(
-                select(resource.table).where(resource.table.c.id.in_(ids))).mappings()}
-            return resource.documents(connection, [rows[id] for id in ids])
+            rows = {row["id"]: row for row in connection.execute(select(resource.table).where(
+                resource.table.c.id.in_([values["id"] for values in new]))).mappings()}
+            return resource.documents(connection, [rows[values["id"]] for values in new])
 
     def update(self, context: Context, id: str, values: Document) -> Document:
-        """Change what is given."""
-        resource = self.resource
+        resource, table, values = self.resource, self.resource.table, dict(values)
         self._check_writer(context, "update")
         with self.database.write() as connection:
             row = self._owned(connection, context, id, "update")
             self._check_admin(context, "update", values)
             assert resource.update, "a resource without it has no such operation"
-            resource.update(connection, context, row, dict(values))
+            resource.update(connection, context, row, values)
+            connection.execute(update(table).where(table.c.id == id).values(**columns(table, values), updated_at=now()))
             return resource.documents(connection, [find(connection, context, resource, id)])[0]
 
     def delete(self, context: Context, id: str) -> None:
-        """Remove it."""
         self._check_writer(context, "delete")
         with self.database.write() as connection:
             row = self._owned(connection, context, id, "delete")
-            self.resource.delete(connection, context, row)
+            if self.resource.delete:
+                self.resource.delete(connection, context, row)
+            connection.execute(delete(self.resource.table).where(self.resource.table.c.id == id))
 
     def _check_writer(self, context: Context, verb: str) -> None:
         if not context.is_writer:
@@ -165,7 +145,7 @@ class Resources:
             raise forbidden(f"{verb}_{self.resource.name}", "it belongs to another project, which shares it")
         return row
 
-    def _conditions(self, page: Page) -> Conditions:
+    def _conditions(self, page: Page) -> Sequence[ColumnElement[bool]]:
         filters, table = self.resource.filters, self.resource.table.c
         for name in page.filters:
             if name not in filters and name not in table:
@@ -182,14 +162,10 @@ class Resources:
                 raise InvalidRequest(f"['{name}'] is invalid attribute for sorting")
             order.append((table[name], down))
         if page.marker is not None:
-            query = query.where(self._after(connection, context, order, page.marker))
+            row = connection.execute(select(*(column for column, _down in order)).where(
+                table.id == page.marker, self.resource.visible(context))).first()
+            if row is None:
+                raise InvalidRequest(f"marker: there is no {self.resource.name} {page.marker}.", type="BadRequest")
+            query = query.where(beyond(order, row))
         query = query.order_by(*(column.desc() if down else column.asc() for column, down in order))
         return query.limit(page.limit) if page.limit else query
-
-    def _after(self, connection: Connection, context: Context, order: Sequence[tuple[Any, bool]],
-               marker: str) -> ColumnElement[bool]:
-        row = connection.execute(select(*(column for column, _down in order)).where(
-            self.resource.table.c.id == marker, self.resource.visible(context))).first()
-        if row is None:
-            raise InvalidRequest(f"marker: there is no {self.resource.name} {marker}.", type="BadRequest")
-        return beyond(order, row)

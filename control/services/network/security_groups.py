@@ -1,22 +1,28 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # ruff: noqa: ARG001 - the functions of a resource take the same arguments
-"""Security groups of projects. Embedded networking keeps and shows them; it does not filter packets."""
+"""Security groups of projects, and their rules. Embedded networking keeps and shows them, and filters no packets."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from ipaddress import ip_network
 
 from sqlalchemy import BindParameter, Connection, RowMapping, bindparam, or_, select
 
 from magnetar_control.services import Context, Document
 from magnetar_control.store.database import added, now
-from magnetar_core.errors import Conflict, InvalidRequest
+from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 
-from .resources import Resource, add, change, own, remove
+from .resources import Resource, add, own
 from .tables import ports, security_group_rules, security_groups
 
 NAMESPACE = uuid.UUID("b0b7c1f0-54d3-5e5e-8a67-3f2f8f6f7b11")
+#: Names and numbers of the protocols that have ports, and of those whose ports are an ICMP type and code.
+WITH_PORTS = frozenset({"tcp", "udp", "sctp", "dccp", "udplite", "6", "17", "33", "132", "136"})
+ICMP = frozenset({"icmp", "icmpv6", "ipv6-icmp", "1", "58"})
+#: What makes two rules the same.
+SAME = ("direction", "ethertype", "protocol", "port_range_min", "port_range_max", "remote_ip_prefix", "remote_group_id")
 _NAMES: BindParameter[str] = bindparam("names", expanding=True)
 _NAMED = select(security_groups.c.id, security_groups.c.name).where(
     security_groups.c.project_id == bindparam("project"),
@@ -33,23 +39,17 @@ def default_group(connection: Connection, project_id: str | None) -> str:
     id = default_id(project_id)
     if added(connection, security_groups, id=id, project_id=project_id or "", name="default",
              description="Default security group", created_at=now()):
-        open_out(connection, project_id or "", id)
-        for ethertype in ("IPv4", "IPv6"):
-            _rule(connection, project_id or "", id, "ingress", ethertype, id)
+        _let(connection, project_id or "", id, "egress")
+        _let(connection, project_id or "", id, "ingress", id)
     return id
 
 
-def open_out(connection: Connection, project_id: str, group_id: str) -> None:
-    """What each new group has: rules that let everything out."""
+def _let(connection: Connection, project_id: str, group_id: str, direction: str, remote: str | None = None) -> None:
+    """Rules that let everything out (egress), or in (ingress) from the group *remote*."""
     for ethertype in ("IPv4", "IPv6"):
-        _rule(connection, project_id, group_id, "egress", ethertype, None)
-
-
-def _rule(connection: Connection, project_id: str, group_id: str, direction: str, ethertype: str,
-          remote: str | None) -> None:
-    added(connection, security_group_rules, id=str(uuid.uuid5(uuid.UUID(group_id), direction + ethertype)),
-          project_id=project_id, security_group_id=group_id, direction=direction, ethertype=ethertype,
-          remote_group_id=remote, description="", created_at=now())
+        added(connection, security_group_rules, id=str(uuid.uuid5(uuid.UUID(group_id), direction + ethertype)),
+              project_id=project_id, security_group_id=group_id, direction=direction, ethertype=ethertype,
+              remote_group_id=remote, description="", created_at=now())
 
 
 def named(connection: Connection, context: Context, names: Sequence[str], *, make: bool = False) -> list[str]:
@@ -87,25 +87,23 @@ def create(connection: Connection, context: Context, values: Document) -> None:
         raise Conflict("Default security group already exists.", type="SecurityGroupDefaultAlreadyExists")
     default_group(connection, values["project_id"])
     add(connection, security_groups, values)
-    open_out(connection, values["project_id"], values["id"])
+    _let(connection, values["project_id"], values["id"], "egress")
 
 
 def update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """Change it; the name ``default`` is kept."""
+    """The name ``default`` is kept."""
     if "name" in values and "default" in (row["name"], values["name"]) and row["name"] != values["name"]:
         raise Conflict("Updating default security group not allowed.", type="SecurityGroupCannotUpdateDefault")
-    change(connection, security_groups, row["id"], values)
 
 
 def delete(connection: Connection, context: Context, row: RowMapping) -> None:
-    """Remove it, when no port has it."""
+    """It goes when no port has it."""
     if row["name"] == "default" and not context.is_admin:
         raise Conflict("Insufficient rights for removing default security group.",
-                    type="SecurityGroupCannotRemoveDefault")
+                       type="SecurityGroupCannotRemoveDefault")
     held = ports.c.security_groups.contains(f'"{row["id"]}"')
     if connection.execute(select(ports.c.id).where(held).limit(1)).first():
         raise Conflict(f"Security Group {row['id']} in use.", type="SecurityGroupInUse")
-    remove(connection, security_groups, row["id"])
 
 
 def _prepare(connection: Connection, context: Context) -> None:
@@ -116,3 +114,58 @@ def _prepare(connection: Connection, context: Context) -> None:
 SECURITY_GROUP = Resource(
     name="security_group", table=security_groups, visible=own(security_groups), documents=documents, create=create,
     update=update, delete=delete, defaults={"description": "", "stateful": True}, before_list=_prepare)
+
+
+def create_rule(connection: Connection, context: Context, values: Document) -> None:
+    """Add it to a group of the project."""
+    _check_remote(values)
+    _check_ports(values)
+    group = _existing(connection, context, values["security_group_id"])
+    values["project_id"] = group["project_id"]
+    if values["remote_group_id"]:
+        _existing(connection, context, values["remote_group_id"])
+    rule = security_group_rules.c
+    same = select(rule.id).where(rule.security_group_id == group["id"],
+                                 *(rule[name].is_not_distinct_from(values[name]) for name in SAME))
+    if there := connection.execute(same).scalar():
+        raise Conflict(f"Security group rule already exists. Rule id is {there}.", type="SecurityGroupRuleExists")
+    add(connection, security_group_rules, values)
+
+
+def _existing(connection: Connection, context: Context, id: str) -> RowMapping:
+    row = connection.execute(select(security_groups).where(
+        security_groups.c.id == id, own(security_groups)(context))).mappings().first()
+    if row is None:
+        raise NotFound(f"Security group {id} does not exist", type="SecurityGroupNotFound")
+    return row
+
+
+def _check_remote(values: Document) -> None:
+    given = values["remote_ip_prefix"]
+    if values["remote_group_id"] and given:
+        raise InvalidRequest("Only remote_ip_prefix or remote_group_id may be provided.",
+                             type="SecurityGroupMultipleRemoteEntities")
+    if given and f"IPv{ip_network(given).version}" != values["ethertype"]:
+        raise InvalidRequest(f"Conflicting value ethertype {values['ethertype']} for CIDR {given}",
+                             type="SecurityGroupRuleParameterConflict")
+
+
+def _check_ports(values: Document) -> None:
+    least, most, protocol = values["port_range_min"], values["port_range_max"], values["protocol"]
+    if least is None and most is None:
+        return
+    if protocol is None:
+        raise InvalidRequest("Must also specify protocol if port range is given.",
+                             type="SecurityGroupProtocolRequiredWithPorts")
+    if protocol in ICMP:
+        if least is None or least > 255 or (most or 0) > 255:
+            raise InvalidRequest("For ICMP port_range_min is the type and port_range_max the code, each from 0 to "
+                                 "255; a code needs a type.", type="SecurityGroupInvalidIcmpValue")
+    elif protocol not in WITH_PORTS or least is None or most is None or least > most:
+        raise InvalidRequest("For TCP/UDP protocols, port_range_min must be <= port_range_max; other protocols have no "
+                             "ports.", type="SecurityGroupInvalidPortRange")
+
+
+SECURITY_GROUP_RULE = Resource(
+    name="security_group_rule", table=security_group_rules, visible=own(security_group_rules), create=create_rule,
+    defaults={"description": "", "ethertype": "IPv4", **dict.fromkeys(SAME[2:])})

@@ -10,14 +10,15 @@ from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv4Network
 
 import orjson
-from sqlalchemy import ColumnElement, Connection, RowMapping, or_, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, false, or_, select, true
 
 from magnetar_control.services import Context, Document
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest
 
+from . import ipam
 from .networks import NETWORK
 from .requested_networks import visible as visible_networks
-from .resources import Resource, add, change, find, forbidden, remove
+from .resources import Resource, add, find, forbidden
 from .tables import addresses, networks, subnets
 
 
@@ -79,11 +80,10 @@ def _check_gateway(network: RowMapping, net: IPv4Network, gateway: str | None) -
 def usual(net: IPv4Network, gateway: str | None) -> list[Document]:
     """All addresses but the gateway's, as pools."""
     first, last = net.network_address + 1, net.broadcast_address - 1
-    if gateway is None or not first <= IPv4Address(gateway) <= last:
-        return [{"start": str(first), "end": str(last)}]
-    middle = IPv4Address(gateway)
-    halves = [(first, middle - 1), (middle + 1, last)]
-    return [{"start": str(start), "end": str(end)} for start, end in halves if start <= end]
+    pools = [(first, last)]
+    if gateway is not None and first <= (middle := IPv4Address(gateway)) <= last:
+        pools = [(start, end) for start, end in ((first, middle - 1), (middle + 1, last)) if start <= end]
+    return [{"start": str(start), "end": str(end)} for start, end in pools]
 
 
 def check_pools(net: IPv4Network, gateway: str | None, pools: Sequence[Document]) -> None:
@@ -103,7 +103,7 @@ def check_pools(net: IPv4Network, gateway: str | None, pools: Sequence[Document]
 
 
 def update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """Change it. What hosts have of it already stays as it is."""
+    """What hosts have of it already stays as it is."""
     network = connection.execute(select(networks).where(networks.c.id == row["network_id"])).mappings().one()
     net, gateway = IPv4Network(row["cidr"]), values.get("gateway_ip", row["gateway_ip"])
     _check_gateway(network, net, gateway)
@@ -111,25 +111,18 @@ def update(connection: Connection, context: Context, row: RowMapping, values: Do
         raise InvalidField("enable_dhcp", "cannot change, since hosts may have the network already; create another one")
     given = values.get("allocation_pools")
     check_pools(net, gateway, orjson.loads(row["allocation_pools"]) if given is None else given)
-    if gateway != row["gateway_ip"] and gateway is not None and connection.execute(select(addresses.c.port_id).where(
-            addresses.c.subnet_id == row["id"], addresses.c.number == int(IPv4Address(gateway)))).first():
+    if gateway != row["gateway_ip"] and gateway is not None and ipam.is_given(connection, row["id"], gateway):
         raise Conflict(f"Gateway IP {gateway} is in use by a port.", type="GatewayIpInUse")
-    change(connection, subnets, row["id"], values)
 
 
 def delete(connection: Connection, context: Context, row: RowMapping) -> None:
-    """Remove it, when no port has an address of it."""
+    """It goes when no port has an address of it."""
     if connection.execute(select(addresses.c.port_id).where(addresses.c.subnet_id == row["id"]).limit(1)).first():
         raise Conflict(f"Unable to complete operation on subnet {row['id']}: One or more ports have an IP allocation "
                     "from this subnet.", type="SubnetInUse")
-    remove(connection, subnets, row["id"])
-
-
-def _of_version(values: Sequence[str]) -> ColumnElement[bool]:
-    return subnets.c.id.is_not(None) if "4" in values else subnets.c.id.is_(None)
 
 
 SUBNET = Resource(
     name="subnet", table=subnets, visible=visible, documents=documents, create=create, update=update, delete=delete,
     defaults={"name": "", "description": "", "enable_dhcp": True, "dns_nameservers": [], "host_routes": []},
-    filters={"ip_version": _of_version})
+    filters={"ip_version": lambda values: true() if "4" in values else false()})

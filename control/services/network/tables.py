@@ -18,9 +18,7 @@ def owned() -> tuple[Column[Any], ...]:
 
 #: ``type``: nat or isolated, which the agents make on each host; flat, a bridge that the hosts have.
 networks = Table(
-    "networks", API,
-    *owned(),
-    Column("admin_state_up", Boolean, nullable=False, default=True),
+    "networks", API, *owned(), Column("admin_state_up", Boolean, nullable=False, default=True),
     Column("shared", Boolean, nullable=False, default=False),
     Column("is_default", Boolean, nullable=False, default=False), Column("type", String(16), nullable=False),
     Column("bridge", NAME), Column("mtu", Integer, nullable=False, default=1500),
@@ -28,23 +26,18 @@ networks = Table(
     Index("networks_project", "project_id"))
 
 subnets = Table(
-    "subnets", API,
-    *owned(),
-    Column("network_id", UUID, ForeignKey("networks.id", ondelete="CASCADE"), nullable=False),
+    "subnets", API, *owned(), Column("network_id", UUID, ForeignKey("networks.id", ondelete="CASCADE"), nullable=False),
     Column("cidr", String(43), nullable=False), Column("gateway_ip", String(45)),
-    Column("enable_dhcp", Boolean, nullable=False, default=True),
-    Column("allocation_pools", DOCUMENT, nullable=False), Column("dns_nameservers", DOCUMENT, nullable=False),
-    Column("host_routes", DOCUMENT, nullable=False), *stamped(), Index("subnets_network", "network_id"))
+    Column("enable_dhcp", Boolean, nullable=False, default=True), Column("allocation_pools", DOCUMENT, nullable=False),
+    Column("dns_nameservers", DOCUMENT, nullable=False), Column("host_routes", DOCUMENT, nullable=False), *stamped(),
+    Index("subnets_network", "network_id"))
 
 ports = Table(
-    "ports", API,
-    *owned(),
-    Column("network_id", UUID, ForeignKey("networks.id"), nullable=False),
+    "ports", API, *owned(), Column("network_id", UUID, ForeignKey("networks.id"), nullable=False),
     Column("mac_address", String(17), unique=True, nullable=False),
     Column("admin_state_up", Boolean, nullable=False, default=True), Column("status", String(16), nullable=False),
     Column("device_id", NAME, nullable=False, default=""), Column("device_owner", NAME, nullable=False, default=""),
-    Column("host", NAME, nullable=False, default=""),
-    Column("vnic_type", String(32), nullable=False, default="normal"),
+    Column("host", NAME, nullable=False, default=""), Column("vnic_type", String(32), nullable=False, default="normal"),
     Column("profile", DOCUMENT, nullable=False, default="{}"),
     Column("security_groups", DOCUMENT, nullable=False, default="[]"),
     Column("port_security_enabled", Boolean, nullable=False, default=True),
@@ -55,21 +48,17 @@ ports = Table(
 
 #: Each address once in a subnet: the key says so. ``number`` is the address as a number.
 addresses = Table(
-    "port_addresses", API,
-    Column("subnet_id", UUID, ForeignKey("subnets.id"), primary_key=True),
+    "port_addresses", API, Column("subnet_id", UUID, ForeignKey("subnets.id"), primary_key=True),
     Column("number", BigInteger, primary_key=True, autoincrement=False),
     Column("port_id", UUID, ForeignKey("ports.id", ondelete="CASCADE"), nullable=False),
     Column("ip_address", String(45), nullable=False), Index("port_addresses_port", "port_id"))
 
 security_groups = Table(
-    "security_groups", API,
-    *owned(),
-    Column("stateful", Boolean, nullable=False, default=True), *stamped(),
+    "security_groups", API, *owned(), Column("stateful", Boolean, nullable=False, default=True), *stamped(),
     Index("security_groups_project", "project_id"))
 
 security_group_rules = Table(
-    "security_group_rules", API,
-    Column("id", UUID, primary_key=True), Column("project_id", NAME, nullable=False),
+    "security_group_rules", API, Column("id", UUID, primary_key=True), Column("project_id", NAME, nullable=False),
     Column("security_group_id", UUID, ForeignKey("security_groups.id", ondelete="CASCADE"), nullable=False),
     Column("direction", String(8), nullable=False), Column("ethertype", String(4), nullable=False),
     Column("protocol", String(40)), Column("port_range_min", Integer), Column("port_range_max", Integer),

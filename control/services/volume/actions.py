@@ -11,15 +11,24 @@ from magnetar_control.services import Context, Document
 from magnetar_core.errors import InvalidRequest, NotFound
 
 from . import attachments
-from .rows import document, set_, wrong_status
+from .quotas import within
+from .rows import asked, document, set_, wrong_status
 from .tables import attachments as held
 from .tables import volumes
-from .volumes import begin_delete, begin_extend, follow
+from .volumes import begin_delete, follow
 
 
 def extend(connection: Connection, context: Context, row: RowMapping, *, new_size: int, in_use: bool) -> None:
-    """Have it grow to *new_size* GiB; *in_use*: also while servers have it."""
-    begin_extend(connection, row, new_size, in_use)
+    """Have it grow to *new_size* GiB; *in_use*: also while servers have it (3.42)."""
+    statuses = ("available", "in-use") if in_use else ("available",)
+    if row["status"] not in statuses:
+        raise wrong_status(volumes, row, statuses)
+    if new_size <= row["size"]:
+        raise InvalidRequest(f"Invalid input received: New size for extend must be greater than current size. "
+                             f"(current: {row['size']}, extended: {new_size}).")
+    within(connection, row["project_id"], gigabytes=new_size - row["size"])
+    asked(connection, volumes, row, "extend", statuses, status="extending", new_size=new_size,
+          previous_status=row["status"])
 
 
 def set_bootable(connection: Connection, context: Context, row: RowMapping, *, bootable: bool) -> None:
@@ -90,7 +99,7 @@ def detach(connection: Connection, context: Context, row: RowMapping, *, attachm
     those = _those(connection, row, "attached", "detaching")
     if attachment_id is None and len(those) > 1:
         raise InvalidRequest("Invalid volume: The volume is attached to more than one server; attachment_id says from "
-                    "which to detach it.")
+                             "which to detach it.")
     if attachment_id is not None and attachment_id not in those:
         raise NotFound(f"Volume attachment {attachment_id} could not be found.")
     for id in [attachment_id] if attachment_id else those:

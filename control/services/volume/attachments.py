@@ -3,19 +3,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
+from collections.abc import Sequence
 
 import orjson
 from sqlalchemy import Connection, RowMapping, delete, insert, select, update
 
 from magnetar_control.services import Context, Document, Documents
-from magnetar_control.store.database import Database, now
+from magnetar_control.store.database import now
 from magnetar_core.errors import NotFound
 
-from .listing import VolumeListing, listed
-from .rows import check_writer, seen, set_, wrong_status
+from .rows import Reading, check_writer, seen, set_, wrong_status
 from .tables import attachments, volumes
-from .volumes import follow
+from .volumes import attachments_of, follow
 
 
 def reserve(connection: Connection, context: Context, volume_id: str, server_id: str | None, id: str | None = None,
@@ -31,17 +32,14 @@ def reserve(connection: Connection, context: Context, volume_id: str, server_id:
     same = bool(others) and all(one["server_id"] == server_id and server_id for one in others)
     if others and not (row["multiattach"] or same):
         raise wrong_status(volumes, row, ("available",))
-    if row["status"] not in ("available", "in-use", "reserved", "attaching") or (row["status"] != "available"
-                                                                                 and not others):
+    if row["status"] not in ("available", *(("in-use", "reserved", "attaching") if others else ())):
         raise wrong_status(volumes, row, ("available", "in-use") if row["multiattach"] else ("available",))
-    if row["readonly"] and mode == "rw":
-        mode = "ro"
     id = id or str(uuid.uuid4())
     connection.execute(insert(attachments).values(
-        id=id, volume_id=volume_id, project_id=row["project_id"], server_id=server_id, mode=mode, created_at=now(),
-        **_connected(connector)))
+        id=id, volume_id=volume_id, project_id=row["project_id"], server_id=server_id, created_at=now(),
+        mode="ro" if row["readonly"] else mode, **_connected(connector)))
     follow(connection, volume_id)
-    return one(connection, context, id)
+    return seen(connection, attachments, context, id)
 
 
 def lock(connection: Connection, volume_id: str) -> None:
@@ -57,22 +55,12 @@ def _connected(connector: Document | None) -> Document:
             "device": connector.get("mountpoint")}
 
 
-def one(connection: Connection, context: Context, id: str) -> RowMapping:
-    """The attachment that *context* may see; raises ``NotFound``."""
-    return seen(connection, attachments, context, id)
-
-
-def _held(connection: Connection, id: str) -> RowMapping | None:
-    """The attachment, when its volume is locked."""
+def _locked(connection: Connection, id: str) -> RowMapping:
+    """The attachment, when its volume is locked. Raises ``NotFound`` where it is gone."""
     volume_id = connection.execute(select(attachments.c.volume_id).where(attachments.c.id == id)).scalar()
-    if volume_id is None:
-        return None
-    lock(connection, volume_id)
-    return connection.execute(select(attachments).where(attachments.c.id == id)).mappings().first()
-
-
-def _there(connection: Connection, id: str) -> RowMapping:
-    row = _held(connection, id)
+    if volume_id is not None:
+        lock(connection, volume_id)
+    row = connection.execute(select(attachments).where(attachments.c.id == id)).mappings().first()
     if row is None:
         raise NotFound(f"Volume attachment {id} could not be found.")
     return row
@@ -80,7 +68,7 @@ def _there(connection: Connection, id: str) -> RowMapping:
 
 def connect(connection: Connection, id: str, connector: Document) -> None:
     """A host is about to attach it. Raises ``NotFound`` where the attachment is gone."""
-    row, values = _there(connection, id), _connected(connector)
+    row, values = _locked(connection, id), _connected(connector)
     if row["status"] == "attached":
         values.pop("status")
     set_(connection, attachments, id, **values)
@@ -89,7 +77,7 @@ def connect(connection: Connection, id: str, connector: Document) -> None:
 
 def complete(connection: Connection, id: str, host: str | None = None, device: str | None = None) -> None:
     """The server has it now. Raises ``NotFound`` where the attachment is gone."""
-    row = _there(connection, id)
+    row = _locked(connection, id)
     set_(connection, attachments, id, status="attached", attached_at=row["attached_at"] or now(),
          host=host or row["host"], device=device or row["device"])
     follow(connection, row["volume_id"])
@@ -97,41 +85,21 @@ def complete(connection: Connection, id: str, host: str | None = None, device: s
 
 def drop(connection: Connection, id: str) -> None:
     """The server has it no more; nothing when it had not."""
-    row = _held(connection, id)
-    if row is not None:
+    with contextlib.suppress(NotFound):
+        row = _locked(connection, id)
         connection.execute(delete(attachments).where(attachments.c.id == id))
         follow(connection, row["volume_id"])
 
 
-def of(connection: Connection, ids: list[str]) -> dict[str, list[RowMapping]]:
-    """Volume to its attachments, oldest first."""
-    found: dict[str, list[RowMapping]] = {id: [] for id in ids}
-    for row in connection.execute(select(attachments).where(attachments.c.volume_id.in_(ids)).order_by(
-            attachments.c.created_at, attachments.c.id)).mappings():
-        found[row["volume_id"]].append(row)
-    return found
+def documents(connection: Connection, rows: Sequence[RowMapping]) -> Documents:
+    """The rows, with ``volume_host``."""
+    hosts = {row.id: row.host for row in connection.execute(select(volumes.c.id, volumes.c.host).where(
+        volumes.c.id.in_([row["volume_id"] for row in rows])))}
+    return [{**row, "volume_host": hosts.get(row["volume_id"])} for row in rows]
 
 
-class AttachmentStore:
-    """Attachments, for callers. Each method is one transaction."""
-
-    def __init__(self, database: Database) -> None:
-        self.database = database
-
-    def list(self, context: Context, listing: VolumeListing) -> Documents:
-        """A page of attachments, with ``volume_host``."""
-        with self.database.read() as connection:
-            rows, _count = listed(connection, context, attachments, listing)
-            hosts = {row.id: row.host for row in connection.execute(select(volumes.c.id, volumes.c.host).where(
-                volumes.c.id.in_([row["volume_id"] for row in rows])))}
-        return [{**row, "volume_host": hosts.get(row["volume_id"])} for row in rows]
-
-    def show(self, context: Context, id: str) -> Document:
-        """One, with ``volume_host``. Raises ``NotFound``."""
-        with self.database.read() as connection:
-            row = one(connection, context, id)
-            host = connection.execute(select(volumes.c.host).where(volumes.c.id == row["volume_id"])).scalar()
-        return {**row, "volume_host": host}
+class AttachmentStore(Reading):
+    table, documents = attachments, staticmethod(documents)
 
     def create(self, context: Context, volume_id: str, server_id: str | None, mode: str,
                connector: Document | None) -> str:
@@ -141,21 +109,19 @@ class AttachmentStore:
             return str(reserve(connection, context, volume_id, server_id, None, mode, connector)["id"])
 
     def update(self, context: Context, id: str, connector: Document) -> None:
-        """A host is about to attach it."""
         check_writer(context)
         with self.database.write() as connection:
-            connect(connection, one(connection, context, id)["id"], connector)
+            connect(connection, seen(connection, attachments, context, id)["id"], connector)
 
     def complete(self, context: Context, id: str) -> None:
-        """The server has it now."""
         check_writer(context)
         with self.database.write() as connection:
-            complete(connection, one(connection, context, id)["id"])
+            complete(connection, seen(connection, attachments, context, id)["id"])
 
     def delete(self, context: Context, id: str) -> Documents:
         """The server has it no more; what others have of the volume."""
         check_writer(context)
         with self.database.write() as connection:
-            row = one(connection, context, id)
-            drop(connection, row["id"])
-            return [{**left} for left in of(connection, [row["volume_id"]])[row["volume_id"]]]
+            volume_id = seen(connection, attachments, context, id)["volume_id"]
+            drop(connection, id)
+            return [{**left} for left in attachments_of(connection, [volume_id])[volume_id]]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Volumes for servers, as the API and the conductors ask for them (``services.Volumes``)."""
+"""Volumes for servers, as the API and the conductors ask for them."""
 
 from __future__ import annotations
 
@@ -9,35 +9,30 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
-from sqlalchemy import Select, select
+from sqlalchemy import select
 
 from magnetar_control.agents import Agents
 from magnetar_control.services import Context, Document, Images
 from magnetar_control.store.database import Database
-from magnetar_control.store.tables import API
 from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 
 from . import attachments, quotas, volumes
 from .actions import ADMIN
-from .attachments import AttachmentStore
-from .rows import asked, check_admin, check_writer, own, seen, wrong_status
+from .rows import asked, check_admin, check_writer, found, seen, wrong_status
 from .snapshots import SnapshotStore, begin
-from .snapshots import documents as snapshot_documents
-from .tables import attachments as attachment_rows
+from .tables import attachments as held
 from .tables import snapshots
 from .tables import volumes as table
-from .types import Types
-from .volumes import VolumeStore, documents
+from .volumes import Types, VolumeStore, attachments_of, documents
 from .worker import BELL, Hosts, Reach, Worker
 
 GIB = 2**30
-TABLES = ("volumes", "volume_snapshots", "volume_attachments", "quotas")
 
 
 class Embedded:
-    """Volumes in the API *database*, their content on compute hosts. *hosts* gives [{name, endpoint, disk_gb_free,
-    up}], *ensure_image* (host, image's uuid) has a host have an image, *images* shows images, *pools* are those of the
-    agents, the default one first."""
+    """See ``services.Volumes``; in the API *database*, their content on compute hosts. *hosts* gives [{name, endpoint,
+    disk_gb_free, up}], *ensure_image* (host, image's uuid) has a host have an image, *images* shows images, *pools* are
+    those of the agents, the default one first."""
 
     def __init__(self, database: Database, hosts: Hosts, agents: Agents, ensure_image: Callable[[str, str], None],
                  images: Images | None = None, pools: Sequence[str] = ("default",), zone: str = "nova",
@@ -46,78 +41,44 @@ class Embedded:
         self.reach = Reach(hosts, agents, ensure_image)
         self.types = Types(tuple(pools))
         self.volumes, self.snapshots = VolumeStore(database), SnapshotStore(database)
-        self.attachments = AttachmentStore(database)
+        self.attachments = attachments.AttachmentStore(database)
+        self.show, self.snapshot = self.volumes.find, self.snapshots.find
         self.worker = Worker(database, self.reach, pause)
 
-    def create_tables(self) -> None:
-        """Make the tables that are not there."""
-        API.create_all(self.database.engine, [one for one in API.sorted_tables if one.name in TABLES])
-
-    def start(self, threads: int = 4) -> None:
-        """Work in the background from now on; what a process that died has left is gone on with."""
-        self.worker.start(threads)
-
-    def stop(self) -> None:
-        """End the work in the background."""
-        self.worker.stop()
-
-    def work(self) -> int:
-        """Do all that can be done now; how many tasks that were."""
-        return self.worker.work()
-
-    def show(self, context: Context, id: str) -> Document | None:
-        """See ``services.Volumes``."""
-        with self.database.read() as connection:
-            row = connection.execute(_one(context, id)).mappings().first()
-            return documents(connection, [row])[0] if row else None
-
-    def snapshot(self, context: Context, id: str) -> Document | None:
-        """See ``services.Volumes``."""
-        with self.database.read() as connection:
-            row = connection.execute(select(snapshots).where(
-                snapshots.c.id == id, own(snapshots, context))).mappings().first()
-        return snapshot_documents([row])[0] if row else None
-
     def create_snapshot(self, context: Context, volume_id: str, **fields: Any) -> Document:
-        """See ``services.Volumes``; besides: description, metadata, ``in_use`` (false: not of a volume in use). Raises
-        ``NotFound``, ``InvalidRequest`` when the volume is not ready, ``TooLarge``."""
+        """*fields* besides: description, metadata, ``in_use`` (false: not of a volume in use). Raises ``NotFound``,
+        ``InvalidRequest`` when the volume is not ready, ``TooLarge``."""
         id = fields.get("id") or str(uuid.uuid4())
-        there = self.snapshot(context, id)
-        if there is None:
-            with self.database.write() as connection:
-                row = seen(connection, table, context, volume_id)
-                statuses = ("available", "in-use") if fields.get("in_use", True) else ("available",)
-                if row["status"] not in statuses:
-                    raise wrong_status(table, row, statuses)
-                begin(connection, context, row, id, name=fields.get("name"), description=fields.get("description"),
-                      metadata=orjson.dumps(fields.get("metadata") or {}).decode())
-                self.database.ring(connection, BELL)
-            there = self.snapshot(context, id)
-        assert there is not None
-        return there
+        if there := self.snapshot(context, id):
+            return there
+        with self.database.write() as connection:
+            row = seen(connection, table, context, volume_id)
+            statuses = ("available", "in-use") if fields.get("in_use", True) else ("available",)
+            if row["status"] not in statuses:
+                raise wrong_status(table, row, statuses)
+            begin(connection, context, row, id, name=fields.get("name"), description=fields.get("description"),
+                  metadata=orjson.dumps(fields.get("metadata") or {}).decode())
+            self.database.ring(connection, BELL)
+        return self.snapshots.show(context, id)
 
     def delete_snapshot(self, context: Context, id: str) -> None:
-        """See ``services.Volumes``."""
         with self.database.write() as connection:
-            row = connection.execute(select(snapshots).where(
-                snapshots.c.id == id, own(snapshots, context))).mappings().first()
+            row = found(connection, snapshots, context, id)
             if row is not None and row["status"] != "deleting":
                 asked(connection, snapshots, row, "delete", status="deleting")
                 self.database.ring(connection, BELL)
 
     def create(self, context: Context, size: int, **fields: Any) -> Document:
-        """See ``services.Volumes``; besides: description, metadata, multiattach, availability_zone, bootable. Asked
-        twice with one *id*, the same volume. Content of a snapshot or volume stays on its host."""
+        """*fields* besides: description, metadata, multiattach. Asked twice with one *id*, the same volume. Content of
+        a snapshot or volume stays on its host."""
         id = fields.get("id") or str(uuid.uuid4())
-        there = self.show(context, id)
-        if there is None:
-            values = self._values(context, id, size, fields)
-            with self.database.write() as connection:
-                volumes.create(connection, context, values)
-                self.database.ring(connection, BELL)
-            there = self.show(context, id)
-        assert there is not None
-        return there
+        if there := self.show(context, id):
+            return there
+        values = self._values(context, id, size, fields)
+        with self.database.write() as connection:
+            volumes.create(connection, context, values)
+            self.database.ring(connection, BELL)
+        return self.volumes.show(context, id)
 
     def _values(self, context: Context, id: str, size: int, fields: Document) -> Document:
         """The columns of a volume to be made, from what was asked."""
@@ -130,13 +91,10 @@ class Embedded:
             "name": fields.get("name"), "description": fields.get("description"), "host": fields.get("host"),
             "metadata": orjson.dumps(fields.get("metadata") or {}).decode(),
             "multiattach": bool(fields.get("multiattach")), "image_id": fields.get("image_id"),
-            "availability_zone": fields.get("availability_zone") or self.zone,
             "snapshot_id": fields.get("snapshot_id"), "source_volid": fields.get("source_volume_id"),
-            "volume_type": None if copied and not given else self.types.named(given)}
+            "availability_zone": self.zone, "volume_type": None if copied and not given else self.types.named(given)}
         if fields.get("image_id"):
             values.update(self._of_image(context, fields["image_id"], size))
-        elif not sources:
-            values["bootable"] = bool(fields.get("bootable"))
         if not values["host"] and not copied:
             values["host"] = self.reach.roomiest()
         return values
@@ -153,18 +111,17 @@ class Embedded:
         return {"bootable": True, "image_metadata": orjson.dumps(volumes.of_image(image)).decode()}
 
     def act(self, context: Context, id: str, action: Callable[..., Document | None], **given: Any) -> Document | None:
-        """Have one of ``actions`` done to a volume, in one transaction, for a caller."""
         check_writer(context)
         if action in ADMIN:
             check_admin(context, ADMIN[action])
         with self.database.write() as connection:
             attachments.lock(connection, id)
-            found = action(connection, context, seen(connection, table, context, id), **given)
+            said = action(connection, context, seen(connection, table, context, id), **given)
             self.database.ring(connection, BELL)
-        return found
+        return said
 
     def wait(self, id: str, limit: float) -> Document:
-        """See ``services.Volumes``. Where nobody is at it, it is made here."""
+        """Where nobody is at it, it is made here."""
         deadline = time.monotonic() + limit
         while True:
             seen = self.database.bell.count(BELL)
@@ -175,36 +132,29 @@ class Embedded:
             if row is None or row["status"] == "error":
                 why = f" {row['fault']}" if row is not None and row["fault"] else ""
                 raise InvalidRequest(f"Volume {id} could not be made.{why}" if row is not None else
-                            f"Volume {id} could not be found; it was deleted while it was made.")
+                                     f"Volume {id} could not be found; it was deleted while it was made.")
             if time.monotonic() >= deadline:
                 raise InvalidRequest(f"Volume {id} was not made within {limit:g} s; it is still being made.")
             if not self.worker.step(id):
                 self.worker.rest(seen, min(0.5, max(deadline - time.monotonic(), 0.01)))
 
     def reserve(self, context: Context, id: str, server_id: str, **fields: Any) -> Document:
-        """See ``services.Volumes``; *fields*: ``attachment_id``, drawn unless given, and ``mode`` (rw, ro).
-        Asked twice for one server, the same attachment."""
+        """*fields*: ``attachment_id``, drawn unless given. Asked twice for one server, the same attachment."""
         with self.database.write() as connection:
-            held = attachments.of(connection, [id])[id]
-            row = next((one for one in held if one["server_id"] == server_id), None)
+            row = next((one for one in attachments_of(connection, [id])[id] if one["server_id"] == server_id), None)
             if row is None or fields.get("attachment_id") not in (None, row["id"]):
-                row = attachments.reserve(connection, context, id, server_id, fields.get("attachment_id"),
-                                          fields.get("mode", "rw"))
-            volume = seen(connection, table, context, id)
-            return {"id": row["id"], "volume": documents(connection, [volume])[0]}
+                row = attachments.reserve(connection, context, id, server_id, fields.get("attachment_id"))
+            return {"id": row["id"], "volume": documents(connection, [seen(connection, table, context, id)])[0]}
 
     def attached(self, attachment_id: str, host: str, device: str) -> None:
-        """See ``services.Volumes``."""
         with self.database.write() as connection:
             attachments.complete(connection, attachment_id, host, device)
 
     def detached(self, attachment_id: str) -> None:
-        """See ``services.Volumes``."""
         with self.database.write() as connection:
             attachments.drop(connection, attachment_id)
 
     def quotas(self, project_id: str) -> tuple[dict[str, int], dict[str, int]]:
-        """What a project may have at most (-1: as much as it likes), and what it has: volumes, gigabytes, snapshots."""
         with self.database.read() as connection:
             return quotas.limits(connection, project_id), quotas.usage(connection, project_id)
 
@@ -215,25 +165,21 @@ class Embedded:
             return quotas.limits(connection, project_id)
 
     def messages(self, context: Context) -> list[tuple[str, Document]]:
-        """What went wrong with the project's volumes and snapshots: the kind, and the row with its ``fault``."""
         with self.database.read() as connection:
             return [(noun, {**row}) for rows, noun in ((table, "VOLUME"), (snapshots, "VOLUME_SNAPSHOT"))
                     for row in connection.execute(rows.select().where(
                         rows.c.project_id == context.project_id, rows.c.fault.is_not(None))).mappings()]
 
     def users(self) -> dict[str, str]:
-        """See ``services.Volumes``."""
-        held = attachment_rows
         with self.database.read() as connection:
             return {row.id: row.server_id for row in connection.execute(select(held.c.id, held.c.server_id).where(
                 held.c.server_id.is_not(None)))}
 
     def has_type(self, _context: Context, name: str) -> bool:
-        """See ``services.Volumes``."""
         return any(name in (one, self.types.id(one)) for one in self.types.pools)
 
     def where(self, id: str) -> str:
-        """See ``services.Volumes``; raises ``NotFound`` where there is no such volume, 409 before it has a host."""
+        """Raises ``NotFound`` where there is no such volume, 409 before it has a host."""
         with self.database.read() as connection:
             row = connection.execute(select(table.c.host).where(table.c.id == id)).first()
         if row is None:
@@ -243,13 +189,9 @@ class Embedded:
         return str(row.host)
 
     def delete(self, context: Context, id: str) -> None:
-        """See ``services.Volumes``; also one that is still being made. Asked twice, nothing more."""
+        """Also one that is still being made. Asked twice, nothing more."""
         with self.database.write() as connection:
-            row = connection.execute(_one(context, id)).mappings().first()
+            row = found(connection, table, context, id)
             if row is not None and row["status"] != "deleting":
                 volumes.begin_delete(connection, row, force=row["status"] == "creating")
                 self.database.ring(connection, BELL)
-
-
-def _one(context: Context, id: str) -> Select[Any]:
-    return select(table).where(table.c.id == id, own(table, context))

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sqlalchemy import Connection, Table, delete, func, insert, select
+from sqlalchemy import Connection, Table, delete, func, select
 
-from magnetar_control.store.quotas import turn
+from magnetar_control.store.quotas import DEFAULT, found, put, turn
 from magnetar_control.store.tables import quotas
 from magnetar_core.errors import TooLarge
 
@@ -19,20 +19,15 @@ LIMITS = {"volumes": 10, "gigabytes": 1000, "snapshots": 10}
 
 def limits(connection: Connection, project_id: str) -> dict[str, int]:
     """Limits of a project; -1 for none."""
-    found = dict(LIMITS)
-    rows = connection.execute(select(quotas).where(
-        quotas.c.project_id.in_(("default", project_id)), quotas.c.resource.in_(LIMITS))).all()
-    for row in sorted(rows, key=lambda row: row.project_id != "default"):
-        found[row.resource] = row.limit
-    return found
+    stored = found(connection, (DEFAULT, project_id))
+    of_both = {**stored.get(DEFAULT, {}), **stored.get(project_id, {})}
+    return {resource: of_both.get(resource, usual) for resource, usual in LIMITS.items()}
 
 
 def set_limits(connection: Connection, project_id: str, given: Mapping[str, int | None]) -> None:
     """Set limits of a project; ``None`` is the usual one again."""
     connection.execute(delete(quotas).where(quotas.c.project_id == project_id, quotas.c.resource.in_(given)))
-    for resource, number in given.items():
-        if number is not None:
-            connection.execute(insert(quotas).values(project_id=project_id, resource=resource, limit=number))
+    put(connection, project_id, {resource: number for resource, number in given.items() if number is not None})
 
 
 def usage(connection: Connection, project_id: str) -> dict[str, int]:
@@ -57,4 +52,4 @@ def within(connection: Connection, project_id: str, **more: int) -> None:
     for resource, number in more.items():
         if most[resource] >= 0 and number > 0 and have[resource] + number > most[resource]:
             raise TooLarge(f"Quota exceeded for {resource}: the project has {have[resource]}, asked for {number} "
-                        f"more, and may have {most[resource]}.")
+                           f"more, and may have {most[resource]}.")

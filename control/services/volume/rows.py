@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Rows of volumes, snapshots and attachments: found, changed, and given a task."""
+"""Rows of volumes, snapshots and attachments: found, listed, changed, and given a task."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, Connection, RowMapping, Table, or_, select, update
+from sqlalchemy import ColumnElement, Connection, RowMapping, Select, Table, func, select, true, update
 
-from magnetar_control.services import Context, Document
+from magnetar_control.services import Context, Document, Documents
 from magnetar_control.store.database import Database, now
+from magnetar_control.store.paging import beyond
 from magnetar_core.errors import Conflict, Forbidden, InvalidRequest, MagnetarError, NotFound
 
 NOUNS = {"volumes": "Volume", "volume_snapshots": "Snapshot", "volume_attachments": "Volume attachment"}
+SORTED = ("id", "name", "size", "status", "created_at", "updated_at", "bootable")
 
 
 def check_writer(context: Context) -> None:
@@ -30,20 +33,23 @@ def check_admin(context: Context, what: str = "this") -> None:
 
 def own(table: Table, context: Context) -> ColumnElement[bool]:
     """What *context* may see: its project's; for admins everything."""
-    mine = table.c.project_id == (context.project_id or "")
-    return or_(mine, table.c.id.is_not(None)) if context.is_admin else mine
+    return true() if context.is_admin else table.c.project_id == (context.project_id or "")
+
+
+def found(connection: Connection, table: Table, context: Context, id: str) -> RowMapping | None:
+    """The row, if there is one that *context* may see."""
+    return connection.execute(select(table).where(table.c.id == id, own(table, context))).mappings().first()
 
 
 def seen(connection: Connection, table: Table, context: Context, id: str) -> RowMapping:
     """The row that *context* may see; raises ``NotFound``."""
-    row = connection.execute(select(table).where(table.c.id == id, own(table, context))).mappings().first()
+    row = found(connection, table, context, id)
     if row is None:
         raise NotFound(f"{NOUNS[table.name]} {id} could not be found.")
     return row
 
 
 def set_(connection: Connection, table: Table, id: str, **values: Any) -> None:
-    """Change a row."""
     connection.execute(update(table).where(table.c.id == id).values(updated_at=now(), **values))
 
 
@@ -70,20 +76,97 @@ def document(text: str | None) -> Any:
     return orjson.loads(text) if text else {}
 
 
-def update_row(database: Database, table: Table, context: Context, id: str, values: Document) -> None:
-    """Change name, description or metadata of a volume or snapshot, for a caller."""
-    check_writer(context)
-    with database.write() as connection:
-        seen(connection, table, context, id)
-        set_(connection, table, id, **{name: orjson.dumps(value).decode() if name == "metadata" else value
-                                       for name, value in values.items()})
+@dataclass(frozen=True, kw_only=True)
+class VolumeListing:
+    """What a list is asked for. *filters*: by column; *named*: text in the name. *everywhere*: of all projects, or of
+    *project_id*, for admins. *sort*: columns, and whether downwards. At most *limit* (``None``: all) after *offset*,
+    and after the row *marker*. *count*: how many there are in all is told too."""
+
+    filters: Mapping[str, Any] = field(default_factory=dict)
+    named: str | None = None
+    everywhere: bool = False
+    project_id: str | None = None
+    sort: Sequence[tuple[str, bool]] = (("created_at", True),)
+    limit: int | None = None
+    offset: int = 0
+    marker: str | None = None
+    count: bool = False
 
 
-def change_metadata(database: Database, table: Table, context: Context, id: str,
-                    change: Callable[[Document], Document]) -> Document:
-    """Change the metadata of a volume or snapshot to what *change* makes of it, for a caller."""
-    check_writer(context)
-    with database.write() as connection:
-        found = change(document(seen(connection, table, context, id)["metadata"]))
-        set_(connection, table, id, metadata=orjson.dumps(found).decode())
-    return found
+def mine(context: Context, table: Table, listing: VolumeListing) -> ColumnElement[bool]:
+    """The condition of the projects whose rows are listed."""
+    everybody = context.is_admin and listing.everywhere
+    project = listing.project_id if everybody else context.project_id or ""
+    return true() if project is None else table.c.project_id == project
+
+
+def listed(connection: Connection, context: Context, table: Table,
+           listing: VolumeListing) -> tuple[Sequence[RowMapping], int | None]:
+    """A page of rows, and how many there are on all pages where that is asked."""
+    equal = (table.c[name].is_(value) if isinstance(value, bool) else table.c[name] == value
+             for name, value in listing.filters.items())
+    query: Select[Any] = select(table).where(mine(context, table, listing), *equal)
+    if listing.named is not None and "name" in table.c:
+        query = query.where(table.c.name.contains(listing.named, autoescape=True))
+    count = connection.execute(select(func.count()).select_from(query.subquery())).scalar() if listing.count else None
+    order = []
+    for name, down in (*listing.sort, ("id", True)):
+        if name not in SORTED or name not in table.c:
+            raise InvalidRequest(f"Invalid input received: {name} cannot be sorted by.")
+        order.append((func.coalesce(table.c[name], "") if table.c[name].nullable else table.c[name], down))
+    if listing.marker is not None:
+        row = connection.execute(select(*(column for column, _down in order)).where(
+            table.c.id == listing.marker, mine(context, table, listing))).first()
+        if row is None:
+            raise InvalidRequest(f"marker [{listing.marker}] not found.")
+        query = query.where(beyond(order, row))
+    query = query.order_by(*(column.desc() if down else column.asc() for column, down in order)).offset(listing.offset)
+    return connection.execute(query if listing.limit is None else query.limit(listing.limit)).mappings().all(), count
+
+
+class Reading:
+    """Volumes, snapshots or attachments, for callers. Each method is one transaction."""
+
+    table: Table
+    documents: Callable[..., Documents]
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    def list(self, context: Context, listing: VolumeListing = VolumeListing(),
+             **shown: bool) -> tuple[Documents, int | None]:
+        """A page of them, and how many there are on all pages where that is asked; *shown*: see ``documents``."""
+        with self.database.read() as connection:
+            rows, count = listed(connection, context, self.table, listing)
+            return self.documents(connection, rows, **shown), count
+
+    def find(self, context: Context, id: str) -> Document | None:
+        """One, if *context* may see it."""
+        with self.database.read() as connection:
+            row = found(connection, self.table, context, id)
+            return self.documents(connection, [row])[0] if row else None
+
+    def show(self, context: Context, id: str) -> Document:
+        """One. Raises ``NotFound``."""
+        with self.database.read() as connection:
+            return self.documents(connection, [seen(connection, self.table, context, id)])[0]
+
+
+class Store(Reading):
+    """Volumes or snapshots."""
+
+    def update(self, context: Context, id: str, **values: Any) -> None:
+        """Change name, description or metadata."""
+        check_writer(context)
+        with self.database.write() as connection:
+            seen(connection, self.table, context, id)
+            set_(connection, self.table, id, **{name: orjson.dumps(value).decode() if name == "metadata" else value
+                                                for name, value in values.items()})
+
+    def change_metadata(self, context: Context, id: str, change: Callable[[Document], Document]) -> Document:
+        """Change the metadata to what *change* makes of it."""
+        check_writer(context)
+        with self.database.write() as connection:
+            new = change(document(seen(connection, self.table, context, id)["metadata"]))
+            set_(connection, self.table, id, metadata=orjson.dumps(new).decode())
+        return new

@@ -3,17 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Connection, RowMapping, insert
 
 from magnetar_control.services import Context, Document, Documents
-from magnetar_control.store.database import Database, now
+from magnetar_control.store.database import now
 
-from .listing import VolumeListing, listed
 from .quotas import within
-from .rows import asked, change_metadata, check_admin, check_writer, document, seen, set_, update_row
+from .rows import Store, asked, check_admin, check_writer, document, seen, set_
 from .tables import snapshots
 from .worker import BELL
 
@@ -31,36 +30,13 @@ def begin(connection: Connection, context: Context, volume: RowMapping, id: str,
         task="create", created_at=now(), **values))
 
 
-def documents(rows: Sequence[RowMapping]) -> list[Document]:
+def documents(_connection: Connection, rows: Sequence[RowMapping]) -> Documents:
     """Snapshots as ``services.Volumes`` has them."""
     return [{**{name: row[name] for name in SHOWN}, "metadata": document(row["metadata"])} for row in rows]
 
 
-class SnapshotStore:
-    """Snapshots, for callers. Each method is one transaction."""
-
-    def __init__(self, database: Database) -> None:
-        self.database = database
-
-    def list(self, context: Context,
-             listing: VolumeListing = VolumeListing()) -> tuple[Documents, int | None]:  # noqa: B008 - it is frozen
-        """A page of snapshots, and how many there are on all pages where that is asked."""
-        with self.database.read() as connection:
-            rows, count = listed(connection, context, snapshots, listing)
-        return documents(rows), count
-
-    def show(self, context: Context, id: str) -> Document:
-        """One. Raises ``NotFound``."""
-        with self.database.read() as connection:
-            return documents([seen(connection, snapshots, context, id)])[0]
-
-    def update(self, context: Context, id: str, **values: Any) -> None:
-        """Change name, description or metadata."""
-        update_row(self.database, snapshots, context, id, values)
-
-    def change_metadata(self, context: Context, id: str, change: Callable[[Document], Document]) -> Document:
-        """Change the metadata to what *change* makes of it."""
-        return change_metadata(self.database, snapshots, context, id, change)
+class SnapshotStore(Store):
+    table, documents = snapshots, staticmethod(documents)
 
     def delete(self, context: Context, id: str, force: bool = False) -> None:
         """Note that it is to go; *force*: in any status, for admins."""
@@ -75,5 +51,4 @@ class SnapshotStore:
         check_admin(context)
         values: Document = {} if status in ("creating", "deleting") else {"task": None, "lease_until": None}
         with self.database.write() as connection:
-            row = seen(connection, snapshots, context, id)
-            set_(connection, snapshots, row["id"], status=status, **values)
+            set_(connection, snapshots, seen(connection, snapshots, context, id)["id"], status=status, **values)

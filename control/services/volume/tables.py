@@ -26,27 +26,24 @@ def _thing() -> tuple[Column[Any], ...]:
 
 
 volumes = Table(
-    "volumes", API, *_thing(),
-    Column("volume_type", NAME, nullable=False), Column("availability_zone", NAME, nullable=False),
-    Column("bootable", Boolean, nullable=False, default=False),
+    "volumes", API, *_thing(), Column("volume_type", NAME, nullable=False),
+    Column("availability_zone", NAME, nullable=False), Column("bootable", Boolean, nullable=False, default=False),
     Column("multiattach", Boolean, nullable=False, default=False),
     Column("readonly", Boolean, nullable=False, default=False),
-    Column("image_metadata", DOCUMENT, nullable=False, default="{}"),
-    Column("image_id", UUID), Column("snapshot_id", UUID), Column("source_volid", UUID),
+    Column("image_metadata", DOCUMENT, nullable=False, default="{}"), Column("image_id", UUID),
+    Column("snapshot_id", UUID), Column("source_volid", UUID),
     # While it grows: the new size, and the status to go back to.
     Column("new_size", Integer), Column("previous_status", String(32)),
     Index("volumes_project", "project_id", "created_at", "id"), Index("volumes_task", "task"))
 
 snapshots = Table(
-    "volume_snapshots", API, *_thing(),
-    Column("volume_id", UUID, nullable=False), Column("bootable", Boolean, nullable=False, default=False),
-    Column("volume_type", NAME, nullable=False),
+    "volume_snapshots", API, *_thing(), Column("volume_id", UUID, nullable=False),
+    Column("bootable", Boolean, nullable=False, default=False), Column("volume_type", NAME, nullable=False),
     Index("volume_snapshots_project", "project_id", "created_at", "id"), Index("volume_snapshots_volume", "volume_id"),
     Index("volume_snapshots_task", "task"))
 
 attachments = Table(
-    "volume_attachments", API,
-    Column("id", UUID, primary_key=True),
+    "volume_attachments", API, Column("id", UUID, primary_key=True),
     Column("volume_id", UUID, ForeignKey("volumes.id", ondelete="CASCADE"), nullable=False),
     Column("project_id", NAME, nullable=False), Column("server_id", UUID), Column("host", NAME),
     Column("device", NAME), Column("status", String(16), nullable=False),  # reserved, attaching, attached, detaching

@@ -3,36 +3,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from sqlalchemy import Connection, RowMapping, and_, func, insert, select, update
+from sqlalchemy import Connection, RowMapping, func, insert, select, update
 
 from magnetar_control.services import Context, Document, Documents
-from magnetar_control.store.database import Database, now
-from magnetar_core.errors import InvalidRequest
+from magnetar_control.store.database import now
+from magnetar_core.errors import InvalidRequest, NotFound
 
-from .listing import VolumeListing, listed, mine
 from .quotas import within
-from .rows import (
-    asked,
-    change_metadata,
-    check_admin,
-    check_writer,
-    document,
-    seen,
-    update_row,
-    wrong_status,
-)
+from .rows import Store, VolumeListing, asked, check_admin, check_writer, document, mine, seen, wrong_status
+from .snapshots import DELETABLE as SNAPSHOTS_DELETABLE
 from .tables import attachments, snapshots, volumes
 from .worker import BELL
 
-#: Statuses that follow from the attachments.
-FOLLOWING = ("available", "reserved", "attaching", "in-use", "detaching")
+#: Of the uuids of volume types.
+NAMESPACE = uuid.UUID("0d4f4a51-7b3f-5a55-8f0c-2f9f4d1d9c07")
+#: Status of an attachment to that of its volume; the first that there is counts.
+FOLLOWING = {"attached": "in-use", "detaching": "detaching", "attaching": "attaching", "reserved": "reserved"}
 #: Columns that are shown.
 SHOWN = ("id", "name", "description", "status", "size", "multiattach", "bootable", "host", "volume_type", "readonly",
          "availability_zone", "project_id", "user_id", "snapshot_id", "source_volid", "fault", "created_at",
          "updated_at")
+#: Columns of their attachments that are shown with them.
+HELD = ("id", "volume_id", "server_id", "host", "device", "attached_at", "status")
 DELETABLE = ("available", "error", "error_extending", "error_deleting", "error_restoring")
 
 
@@ -46,34 +42,30 @@ def create(connection: Connection, context: Context, values: Document) -> None:
         values["size"] = values.get("size") or source["size"]
         if values["size"] < source["size"]:
             raise InvalidRequest(f"Invalid input received: size {values['size']} GiB is smaller than the source's "
-                        f"{source['size']} GiB.")
+                                 f"{source['size']} GiB.")
     if not values.get("size"):
         raise InvalidRequest("Invalid input received: size is required for a volume that is made from nothing else.")
     within(connection, values["project_id"], volumes=1, gigabytes=values["size"])
     connection.execute(insert(volumes).values(status="creating", task="create", created_at=now(), **values))
 
 
-def _source(connection: Connection, context: Context, values: Document) -> Document | None:
+def _source(connection: Connection, context: Context, values: Document) -> RowMapping | None:
     """What it is made from. A copy lies in the pool's type of its source unless another is asked for."""
     if values.get("snapshot_id"):
         row = seen(connection, snapshots, context, values["snapshot_id"])
         if row["status"] != "available":
             raise wrong_status(snapshots, row, ("available",))
         origin = connection.execute(select(volumes).where(volumes.c.id == row["volume_id"])).mappings().first()
-        return _inherited(values, row, origin)
-    if values.get("source_volid"):
-        row = seen(connection, volumes, context, values["source_volid"])
+    elif values.get("source_volid"):
+        row = origin = seen(connection, volumes, context, values["source_volid"])
         if row["status"] not in ("available", "in-use"):
             raise wrong_status(volumes, row, ("available", "in-use"))
-        return _inherited(values, row, row)
-    return None
-
-
-def _inherited(values: Document, row: RowMapping, origin: RowMapping | None) -> Document:
+    else:
+        return None
     values["volume_type"] = values["volume_type"] or row["volume_type"]
     if origin is not None:
         values.setdefault("image_metadata", origin["image_metadata"])
-    return {"host": row["host"], "size": row["size"], "bootable": row["bootable"]}
+    return row
 
 
 def begin_delete(connection: Connection, row: RowMapping, cascade: bool = False, force: bool = False) -> None:
@@ -83,38 +75,21 @@ def begin_delete(connection: Connection, row: RowMapping, cascade: bool = False,
     taken = connection.execute(select(snapshots).where(snapshots.c.volume_id == id)).mappings().all()
     if used or (taken and not cascade):
         raise InvalidRequest(f"Invalid volume: Volume {id} must not be attached or have snapshots (asked with cascade, "
-                    f"they go too); current status is: {row['status']}.")
+                             f"they go too); current status is: {row['status']}.")
     for one in taken:
-        asked(connection, snapshots, one, "delete", None if force else ("available", "error", "error_deleting"),
-              status="deleting")
+        asked(connection, snapshots, one, "delete", None if force else SNAPSHOTS_DELETABLE, status="deleting")
     asked(connection, volumes, row, "delete", None if force else DELETABLE, status="deleting")
 
 
-def begin_extend(connection: Connection, row: RowMapping, size: int, in_use: bool) -> None:
-    """Note that the volume is to grow to *size* GiB; *in_use*: also while servers have it (3.42)."""
-    statuses = ("available", "in-use") if in_use else ("available",)
-    if row["status"] not in statuses:
-        raise wrong_status(volumes, row, statuses)
-    if size <= row["size"]:
-        raise InvalidRequest(f"Invalid input received: New size for extend must be greater than current size. "
-                             f"(current: {row['size']}, extended: {size}).")
-    within(connection, row["project_id"], gigabytes=size - row["size"])
-    asked(connection, volumes, row, "extend", statuses, status="extending", new_size=size,
-          previous_status=row["status"])
-
-
-def follow(connection: Connection, volume_id: str) -> str:
-    """Set the volume's status by its attachments, and return it."""
-    rank = {"attached": 3, "detaching": 2, "attaching": 1, "reserved": 0}
-    word = {3: "in-use", 2: "detaching", 1: "attaching", 0: "reserved", -1: "available"}
-    have = connection.execute(select(attachments.c.status).where(attachments.c.volume_id == volume_id)).scalars()
-    status = word[max((rank[one] for one in have), default=-1)]
-    connection.execute(update(volumes).where(and_(volumes.c.id == volume_id, volumes.c.status.in_(FOLLOWING)))
-                       .values(status=status, updated_at=now()))
+def follow(connection: Connection, volume_id: str) -> None:
+    """Set the volume's status by its attachments."""
+    have = set(connection.execute(select(attachments.c.status).where(attachments.c.volume_id == volume_id)).scalars())
+    status = next((word for held, word in FOLLOWING.items() if held in have), "available")
+    connection.execute(update(volumes).where(volumes.c.id == volume_id, volumes.c.status.in_(
+        ("available", *FOLLOWING.values()))).values(status=status, updated_at=now()))
     # One that grows goes back to what it is by then.
     connection.execute(update(volumes).where(volumes.c.id == volume_id, volumes.c.status == "extending")
                        .values(previous_status=status))
-    return status
 
 
 def of_image(image: Document) -> Document:
@@ -125,30 +100,25 @@ def of_image(image: Document) -> Document:
     return {**image.get("properties", {}), **{name: str(value) for name, value in told.items() if value is not None}}
 
 
-def documents(connection: Connection, rows: Sequence[RowMapping], attached: bool = True) -> list[Document]:
+def attachments_of(connection: Connection, ids: Iterable[str]) -> dict[str, list[RowMapping]]:
+    """Volume to its attachments, oldest first."""
+    found: dict[str, list[RowMapping]] = {id: [] for id in ids}
+    for row in connection.execute(select(attachments).where(attachments.c.volume_id.in_(found)).order_by(
+            attachments.c.created_at, attachments.c.id)).mappings():
+        found[row["volume_id"]].append(row)
+    return found
+
+
+def documents(connection: Connection, rows: Sequence[RowMapping], attached: bool = True) -> Documents:
     """Volumes as ``services.Volumes`` has them; *attached*: with their attachments."""
-    held: dict[str, list[Document]] = {row["id"]: [] for row in rows}
-    if attached:
-        for one in connection.execute(select(attachments).where(attachments.c.volume_id.in_(held)).order_by(
-                attachments.c.created_at, attachments.c.id)).mappings():
-            held[one["volume_id"]].append({name: one[name] for name in (
-                "id", "volume_id", "server_id", "host", "device", "attached_at", "status")})
+    held = attachments_of(connection, [row["id"] for row in rows]) if attached else {}
     return [{**{name: row[name] for name in SHOWN}, "metadata": document(row["metadata"]),
-             "volume_image_metadata": document(row["image_metadata"]), "attachments": held[row["id"]]} for row in rows]
+             "volume_image_metadata": document(row["image_metadata"]),
+             "attachments": [{name: one[name] for name in HELD} for one in held.get(row["id"], ())]} for row in rows]
 
 
-class VolumeStore:
-    """Volumes, for callers. Each method is one transaction."""
-
-    def __init__(self, database: Database) -> None:
-        self.database = database
-
-    def list(self, context: Context, listing: VolumeListing = VolumeListing(),  # noqa: B008 - it is frozen
-             attached: bool = True) -> tuple[Documents, int | None]:
-        """A page of volumes, and how many there are on all pages where that is asked; *attached*: with attachments."""
-        with self.database.read() as connection:
-            rows, count = listed(connection, context, volumes, listing)
-            return documents(connection, rows, attached), count
+class VolumeStore(Store):
+    table, documents = volumes, staticmethod(documents)
 
     def summary(self, context: Context, listing: VolumeListing) -> tuple[int, int, dict[str, set[str]]]:
         """How many, how large together, and all values of each key of their metadata."""
@@ -163,25 +133,30 @@ class VolumeStore:
                     values.setdefault(key, set()).add(value)
         return count, size, values
 
-    def show(self, context: Context, id: str) -> Document:
-        """One. Raises ``NotFound``."""
-        with self.database.read() as connection:
-            return documents(connection, [seen(connection, volumes, context, id)])[0]
-
-    def update(self, context: Context, id: str, **values: Any) -> None:
-        """Change name, description or metadata."""
-        update_row(self.database, volumes, context, id, values)
-
-    def change_metadata(self, context: Context, id: str, change: Callable[[Document], Document]) -> Document:
-        """Change the metadata to what *change* makes of it."""
-        return change_metadata(self.database, volumes, context, id, change)
-
     def delete(self, context: Context, id: str, cascade: bool = False, force: bool = False) -> None:
         """Note that it is to go; *cascade*: with its snapshots; *force*: in any status, for admins."""
         check_writer(context)
         if force:
             check_admin(context, "volume:force_delete")
         with self.database.write() as connection:
-            row = seen(connection, volumes, context, id)
-            begin_delete(connection, row, cascade=cascade, force=force)
+            begin_delete(connection, seen(connection, volumes, context, id), cascade=cascade, force=force)
             self.database.ring(connection, BELL)
+
+
+@dataclass(frozen=True)
+class Types:
+    """The volume types: one for each of the agents' *pools* (their setting ``pools``), of which the first is the
+    default. Their uuids follow from the names."""
+
+    pools: Sequence[str]
+
+    def id(self, name: str) -> str:
+        """Uuid of the type of this name."""
+        return str(uuid.uuid5(NAMESPACE, name))
+
+    def named(self, given: str | None) -> str:
+        """Name of the type that *given* (a name, a uuid, or nothing) is; raises ``NotFound``."""
+        found = next((name for name in self.pools if given in (name, self.id(name))), None) if given else self.pools[0]
+        if found is None:
+            raise NotFound(f"Volume type {given} could not be found. There are: {', '.join(self.pools)}.")
+        return found

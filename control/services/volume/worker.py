@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from sqlalchemy import ColumnElement, RowMapping, Table, and_, delete, or_, select, update
@@ -39,6 +40,7 @@ LIMIT = 6 * 3600.0
 ABROAD = (Unreachable, TimedOut, HypervisorDown)
 
 Hosts = Callable[[], Iterable[Mapping[str, Any]]]
+Row = Mapping[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -73,12 +75,11 @@ class Worker:
         self._threads: list[threading.Thread] = []
 
     def start(self, threads: int = 4) -> None:
-        """Work from now on."""
-        for number in range(threads):
-            thread = threading.Thread(target=self._run, args=(SELDOM if number else LOOK,), name=f"volumes {number}",
-                                      daemon=True)
+        """Work from now on; what a process that died has left is gone on with."""
+        self._threads = [threading.Thread(target=self._run, args=(SELDOM if number else LOOK,), daemon=True,
+                                          name=f"volumes {number}") for number in range(threads)]
+        for thread in self._threads:
             thread.start()
-            self._threads.append(thread)
 
     def stop(self) -> None:
         """Take nothing more; what is at work goes on until its end, or with another process."""
@@ -106,13 +107,6 @@ class Worker:
                 log.exception("volumes: the work failed; it goes on in a second")
                 self._over.wait(1.0)
 
-    def work(self) -> int:
-        """Do all that can be done now; how many tasks that were."""
-        done = 0
-        while not self._over.is_set() and self.step():
-            done += 1
-        return done
-
     def step(self, id: str | None = None) -> bool:
         """Do one task (that of the volume *id*, where given); whether there was one."""
         for table in (volumes,) if id else (volumes, snapshots):
@@ -130,12 +124,12 @@ class Worker:
         for one in ids:
             with self.database.write() as connection:
                 mine = update(table).where(ready, table.c.id == one).values(
-                    holder=self.id, lease_until=self.database.clock(LEASE))
-                if connection.execute(mine).rowcount:
-                    return connection.execute(select(table).where(table.c.id == one)).mappings().one()
+                    holder=self.id, lease_until=self.database.clock(LEASE)).returning(table)
+                if row := connection.execute(mine).mappings().first():
+                    return row
         return None
 
-    def _do(self, table: Table, row: RowMapping) -> None:
+    def _do(self, table: Table, row: Row) -> None:
         try:
             with self._kept(table, row):
                 found = TASKS[table.name, row["task"]](self, row)
@@ -148,10 +142,14 @@ class Worker:
             self._again(table, row, MagnetarError("The service failed at it; the operator's log says why."))
         else:
             if not self._finish(table, row, found) and row["task"] == "create":
-                self._unmade(table, _with(row, host=(found or {}).get("host") or row["host"]))
+                # It was deleted while it was made: what has come into being since goes too.
+                with self.database.read() as connection:
+                    left = connection.execute(select(table.c.task).where(table.c.id == row["id"])).first()
+                if left is None or left.task == "delete":
+                    TASKS[table.name, "delete"](self, {**row, "host": (found or {}).get("host") or row["host"]})
 
     @contextlib.contextmanager
-    def _kept(self, table: Table, row: RowMapping) -> Iterator[None]:
+    def _kept(self, table: Table, row: Row) -> Iterator[None]:
         """Renew the lease until the block ends."""
         over = threading.Event()
 
@@ -169,25 +167,17 @@ class Worker:
             over.set()
             thread.join()
 
-    def _unmade(self, table: Table, row: RowMapping) -> None:
-        """It was deleted while it was made: what has come into being since goes too."""
-        with self.database.read() as connection:
-            left = connection.execute(select(table).where(table.c.id == row["id"])).mappings().first()
-        if left is None or left["task"] == "delete":
-            TASKS[table.name, "delete"](self, row)
-
-    def _finish(self, table: Table, row: RowMapping, values: Document | None) -> bool:
+    def _finish(self, table: Table, row: Row, values: Document | None) -> bool:
         """Note the end: *values* of the row, or ``None`` when it is gone; whether the task was still this one."""
-        which = _mine(table, row)
+        statement = delete(table) if values is None else update(table).values(
+            task=None, lease_until=None, holder=None, not_before=None, attempts=0, updated_at=now(),
+            **{"fault": None, **values})
         with self.database.write() as connection:
-            done = connection.execute(delete(table).where(which)) if values is None else connection.execute(
-                update(table).where(which).values(
-                    task=None, lease_until=None, holder=None, not_before=None, attempts=0, updated_at=now(),
-                    **{"fault": None, **values}))
+            done = connection.execute(statement.where(_mine(table, row)))
             self.database.ring(connection, BELL)
             return done.rowcount > 0
 
-    def _again(self, table: Table, row: RowMapping, error: MagnetarError) -> None:
+    def _again(self, table: Table, row: Row, error: MagnetarError) -> None:
         """Later. A deletion waits for its host as long as it takes, so that nothing is left there."""
         if row["attempts"] + 1 >= ATTEMPTS and row["task"] != "delete":
             self._failed(table, row, error)
@@ -198,20 +188,20 @@ class Worker:
                 lease_until=None, holder=None, attempts=row["attempts"] + 1, fault=error.message,
                 not_before=self.database.clock(min(self.pause * 2 ** min(row["attempts"], ATTEMPTS), LONGEST))))
 
-    def _failed(self, table: Table, row: RowMapping, error: MagnetarError) -> None:
+    def _failed(self, table: Table, row: Row, error: MagnetarError) -> None:
         log.error("%s of %s %s failed: %s", row["task"], table.name, row["id"], error.message)
         status: Any = {"delete": "error_deleting", "extend": "error_extending"}.get(row["task"], "error")
         if row["task"] == "extend" and isinstance(error, Conflict):
             status = table.c.previous_status  # refused: it is as it was
         self._finish(table, row, {"status": status, "fault": error.message})
 
-    def ensure(self, row: RowMapping, noun: str, want: Document) -> Document:
+    def ensure(self, row: Row, noun: str, want: Document) -> Document:
         """Have the host's agent make it so; the resource."""
         with self.reach.agents.client(self.reach.endpoint(row["host"])) as client:
             found: Document = client.ensure(noun, row["id"], want, timeout=LIMIT)["resource"]
         return found
 
-    def place(self, row: RowMapping) -> str:
+    def place(self, row: Row) -> str:
         """The host that the volume lies on; chosen and noted before it is used."""
         if row["host"]:
             return str(row["host"])
@@ -232,13 +222,13 @@ def _ready(database: Database, table: Table, id: str | None) -> ColumnElement[bo
     return and_(found, table.c.id == id) if id else found
 
 
-def _mine(table: Table, row: RowMapping) -> ColumnElement[bool]:
+def _mine(table: Table, row: Row) -> ColumnElement[bool]:
     """The row, as long as its task is the one that was taken, by who took it."""
     return and_(table.c.id == row["id"], table.c.task == row["task"], table.c.holder == row["holder"])
 
 
-def _create_volume(worker: Worker, row: RowMapping) -> Document:
-    row = _with(row, host=worker.place(row))
+def _create_volume(worker: Worker, row: Row) -> Document:
+    row = {**row, "host": worker.place(row)}
     want: Document = {"name": f"volume-{row['id']}", "size": row["size"], "pool": row["volume_type"],
                       "multiattach": row["multiattach"]}
     if row["image_id"]:
@@ -252,32 +242,25 @@ def _create_volume(worker: Worker, row: RowMapping) -> Document:
     return {"status": "available", "host": row["host"]}
 
 
-def _extend_volume(worker: Worker, row: RowMapping) -> Document:
+def _extend_volume(worker: Worker, row: Row) -> Document:
     worker.ensure(row, "volume", {"size": row["new_size"]})
     # Of the row as it is by then: a server may have let go of it.
     return {"status": volumes.c.previous_status, "size": row["new_size"], "new_size": None, "previous_status": None}
 
 
-def _create_snapshot(worker: Worker, row: RowMapping) -> Document:
+def _create_snapshot(worker: Worker, row: Row) -> Document:
     found = worker.ensure(row, "volume_snapshot", {"name": f"snapshot-{row['id']}", "volume": row["volume_id"]})
     return {"status": "available", "size": found.get("size") or row["size"]}
 
 
-def _delete(noun: str) -> Callable[[Worker, RowMapping], None]:
-    def done(worker: Worker, row: RowMapping) -> None:
-        # A host that the cloud has no more took its content with it.
-        if row["host"] and any(host["name"] == row["host"] for host in worker.reach.hosts()):
-            with worker.reach.agents.client(worker.reach.endpoint(row["host"])) as client:
-                client.delete(noun, row["id"], timeout=LIMIT)
-
-    return done
+def _delete(noun: str, worker: Worker, row: Row) -> None:
+    # A host that the cloud has no more took its content with it.
+    if row["host"] and any(host["name"] == row["host"] for host in worker.reach.hosts()):
+        with worker.reach.agents.client(worker.reach.endpoint(row["host"])) as client:
+            client.delete(noun, row["id"], timeout=LIMIT)
 
 
-def _with(row: RowMapping, **values: Any) -> Any:
-    return {**row, **values}
-
-
-TASKS: Mapping[tuple[str, str], Callable[[Worker, RowMapping], Document | None]] = {
+TASKS: Mapping[tuple[str, str], Callable[[Worker, Row], Document | None]] = {
     ("volumes", "create"): _create_volume, ("volumes", "extend"): _extend_volume,
-    ("volumes", "delete"): _delete("volume"), ("volume_snapshots", "create"): _create_snapshot,
-    ("volume_snapshots", "delete"): _delete("volume_snapshot")}
+    ("volumes", "delete"): partial(_delete, "volume"), ("volume_snapshots", "create"): _create_snapshot,
+    ("volume_snapshots", "delete"): partial(_delete, "volume_snapshot")}

@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from alembic import context
 
+for service in ("identity", "image", "network", "volume"):  # embedded services add their tables to API
+    import_module(f"magnetar_control.services.{service}.tables")
 given = context.config.attributes
 context.configure(connection=given["connection"], target_metadata=given["metadata"],
                   version_table=given["version_table"], render_as_batch=given["connection"].dialect.name == "sqlite")

@@ -122,6 +122,13 @@ class NoSpace(MagnetarError):
     status = 507
 
 
+class MethodNotAllowed(MagnetarError):
+    """This route exists, and does not know that method."""
+
+    code = "method-not-allowed"
+    status = 405
+
+
 class TooLarge(MagnetarError):
     """The request is larger than the agent accepts."""
 

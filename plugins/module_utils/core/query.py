@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Container, Iterable, Mapping, Optional
+import json
+from typing import Any, Callable, Collection, Container, Iterable, Mapping, Optional, Sequence
 
 from .errors import InvalidField, InvalidRequest
 from .values import Boolean, Choices, Integer, Nullable, Text, Value
@@ -97,3 +98,41 @@ def parameters(given: Iterable[tuple[str, str]], known: Mapping[str, Callable[[s
             raise InvalidRequest("%s is given more than once." % name, field=name)
         found[name] = known[name](name, text)
     return found
+
+
+#: Most resources that one list answer holds.
+LIMIT = 10000
+#: Parameters of every list, besides filters.
+PAGE: Mapping[str, Callable[[str, str], Any]] = {"fields": words, "limit": number, "marker": plain, "sort": words}
+#: Parameters of an ensure.
+PARAMETERS: Mapping[str, Callable[[str, str], Any]] = {
+    "dry_run": boolean, "wait": seconds, "on_immutable": plain, "merge": words, "allow_reboot": boolean,
+    "preserve_ephemeral": boolean}
+
+
+def paged(noun: str, known: Collection[str], found: list[dict[str, Any]], fields: Optional[Sequence[str]] = None,
+          limit: Optional[int] = None, marker: Optional[str] = None,
+          sort: Optional[Sequence[str]] = None) -> list[dict[str, Any]]:
+    """What a list with these parameters (``PAGE``) shows of the resources *found*, whose fields are *known*: *limit* of
+    those that follow the one with the id (or name) *marker*. A key of *sort* with ``-`` before it goes downwards; what
+    has no value is last."""
+    for parameter, names in (("sort", [key.lstrip("-") for key in sort or ()]), ("fields", fields or ())):
+        for name in names:
+            if name not in known:
+                raise InvalidField(parameter, "%s has no field %s; it has %s" % (noun, name[:80], ", ".join(known)))
+    for key in reversed(sort or ()):
+        name = key.lstrip("-")
+        have = [one for one in found if one.get(name) is not None]
+        have.sort(key=lambda one, name=name: _rank(one[name]), reverse=key.startswith("-"))  # type: ignore[misc]
+        found = have + [one for one in found if one.get(name) is None]
+    if marker is not None:
+        at = next((at for at, one in enumerate(found) if marker in (one.get("id"), one.get("name"))), None)
+        if at is None:
+            raise InvalidField("marker", "must be the id of a resource of the list", marker)
+        found = found[at + 1:]
+    found = found[:min(LIMIT, LIMIT if limit is None else limit)]
+    return found if fields is None else [{name: one.get(name) for name in fields} for one in found]
+
+
+def _rank(value: Any) -> Any:
+    return value if isinstance(value, (int, float, str)) else json.dumps(value, sort_keys=True)

@@ -16,10 +16,10 @@ import pytest
 from magnetar_agent import batch, events, reconcile
 from magnetar_agent.agent import Agent
 from magnetar_agent.fake import FakeHypervisor
-from magnetar_agent.operations import Operation
 from magnetar_agent.settings import Settings
 from magnetar_core.ensure import permissions
 from magnetar_core.kinds import BY_NOUN
+from magnetar_core.operations import Operation
 from magnetar_core.plan import Result
 from tests.ports import free_port
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from magnetar_agent import events
-from magnetar_agent.operations import Operation
 from magnetar_agent.servers import GIB
 from magnetar_core.errors import Cancelled, Conflict, HypervisorDown, HypervisorError, InvalidField
 from magnetar_core.kinds import Server
+from magnetar_core.operations import Operation
 
 from .conftest import SMALL, Host
 from .test_crash import Dead, Reaper

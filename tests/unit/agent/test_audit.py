@@ -8,7 +8,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent import audit
-from magnetar_agent.operations import Operation
+from magnetar_core.operations import Operation
 
 if TYPE_CHECKING:
     import pytest

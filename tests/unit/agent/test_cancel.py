@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from magnetar_agent import batch, events, reconcile
-from magnetar_agent.operations import Operation
 from magnetar_core.ensure import permissions
 from magnetar_core.errors import Cancelled, Conflict, HypervisorError
 from magnetar_core.kinds import BY_NOUN
+from magnetar_core.operations import Operation
 
 from .conftest import SMALL, Host
+
+pytestmark = pytest.mark.slow
 
 FULL = {"flavor": {**SMALL, "disk": 1, "ephemeral": 1, "swap": 1}, "image": "img", "networks": [{"bridge": "br0"}]}
 BLOCKS = {"flavor": SMALL, "block_device_mapping": [

@@ -15,7 +15,6 @@ import pytest
 
 from magnetar_agent.drivers.image import ImageDriver
 from magnetar_agent.images import importing
-from magnetar_agent.operations import Operation
 from magnetar_core.errors import (
     Cancelled,
     Conflict,
@@ -30,6 +29,7 @@ from magnetar_core.errors import (
     TooLarge,
     Unreachable,
 )
+from magnetar_core.operations import Operation
 
 from .conftest import Host
 from .test_crash import Dead, Reaper

@@ -21,6 +21,8 @@ from magnetar_core.flows.migrate import Migrate
 
 from .pair import Died, Pair, brief, quiet
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 FLAVOR = {"vcpus": 1, "ram": 64, "disk": 1, "ephemeral": 1}
 

@@ -22,6 +22,8 @@ from tests.contract.place import eventually
 
 from .pair import WAY, Held, Killer, Kvm, Pair, brief, quiet
 
+pytestmark = pytest.mark.slow
+
 Hold = Callable[..., Held]
 
 
@@ -126,7 +128,6 @@ def test_no_way_back_after_the_arrival(pair: Pair) -> None:
     pair.check(id, pair.two)
 
 
-@pytest.mark.slow  # it needs time
 @pytest.mark.parametrize("kind", ["live", "cold"])
 @pytest.mark.parametrize("at", WAY)
 def test_the_target_goes_away(pair: Pair, kind: str, at: str) -> None:
@@ -364,7 +365,6 @@ POINTS = tuple((side, part, method) for side, part, methods in (
 ) for method in methods)
 
 
-@pytest.mark.slow  # it needs time
 @pytest.mark.parametrize("kind", ["live", "cold"])
 @pytest.mark.parametrize(("side", "part", "method"), POINTS)
 def test_an_agent_dies(pair: Pair, kind: str, side: str, part: str, method: str) -> None:

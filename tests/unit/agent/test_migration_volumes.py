@@ -24,6 +24,8 @@ from tests.ports import free_port
 from .pair import WAY, Killer, Kvm, Pair
 from .test_export import behind
 
+pytestmark = pytest.mark.slow
+
 
 class Trio:
     """Three hosts; a running server web1 on the first, with the volume ``own`` of its host and ``far`` of the third."""
@@ -376,7 +378,6 @@ def test_an_agent_dies_while_it_gives_a_server_back(trio: Trio, method: str, mon
     trio.check(trio.two)
 
 
-@pytest.mark.slow  # it needs minutes
 @pytest.mark.parametrize("kind", ["live", "cold"])
 @pytest.mark.parametrize(("side", "part", "method"), POINTS)
 def test_an_agent_dies(trio: Trio, kind: str, side: str, part: str, method: str) -> None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from magnetar_agent.operations import Operation, Operations
 from magnetar_core.errors import Conflict, HypervisorDown, NoSpace, NotFound
+from magnetar_core.operations import Operation, Operations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from magnetar_agent import inventory, reconcile
-from magnetar_agent.operations import Operation
 from magnetar_agent.storage import NetworkSource
 from magnetar_agent.virt.storage import rbd
 from magnetar_agent.volumes import pools
 from magnetar_core.ensure import permissions
 from magnetar_core.errors import Cancelled, Conflict, HypervisorError, InvalidField, NoSpace
 from magnetar_core.kinds import BY_NOUN
+from magnetar_core.operations import Operation
 
 from .conftest import SMALL, Host
 

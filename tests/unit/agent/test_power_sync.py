@@ -12,9 +12,9 @@ import pytest
 from magnetar_agent import boot, power_sync
 from magnetar_agent.documents import Document
 from magnetar_agent.fake import FakeHypervisor
-from magnetar_agent.operations import Operation
 from magnetar_core.errors import InvalidField, Unreachable
 from magnetar_core.kinds import Volume
+from magnetar_core.operations import Operation
 
 from .conftest import SMALL, Host
 from .test_resize import image

@@ -13,11 +13,11 @@ import yaml
 
 from magnetar_agent import inventory, reconcile
 from magnetar_agent.drivers.volume import plan
-from magnetar_agent.operations import Operation
 from magnetar_agent.settings import InvalidSettings, Settings
 from magnetar_core.ensure import permissions
 from magnetar_core.errors import Cancelled, Conflict, HypervisorError, Immutable, InvalidField, MagnetarError, NoSpace
 from magnetar_core.kinds import BY_NOUN
+from magnetar_core.operations import Operation
 
 from .conftest import Host
 

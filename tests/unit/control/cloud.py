@@ -160,7 +160,12 @@ class Cloud:
         settings = make({"state_dir": str(self.folder / "control"), "hosts": self.hosts, "reserved_host_memory_mb": 0,
                          "heartbeat": 1.0, "quota_instances": -1, "quota_cores": -1, "quota_ram": -1,
                          **self.databases, **self.settings})
-        self.server, self.parts, self.services = self._stack.enter_context(serve.everything(settings))
+        self.parts = self._stack.enter_context(contextlib.closing(serve.Parts(settings)))
+        self.parts.upgrade()
+        self.services = self.parts.services()
+        self.parts.bootstrap()
+        self.parts.work(self.services)
+        self.server = self.parts.server(self.services)
         self.port = self._stack.enter_context(listening(self.server))
         self.password = self.parts.bootstrapped or ""
         self.admin = self.login("admin", self.password, "admin")

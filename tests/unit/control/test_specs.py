@@ -67,7 +67,8 @@ def test_what_acts_or_asks_for_what_there_is_passes(strict: Cloud) -> None:
     caller = strict.admin
     specs = {"hw:cpu_policy": "shared", "hw:mem_page_size": "any", "ours:colour": "red"}
     made = caller.boot("usual", flavorRef=flavor(caller, "usual", specs),
-                       imageRef=image(caller, "usual", os_distro="debian", hw_disk_bus="virtio"))
+                       imageRef=image(caller, "usual", os_distro="debian", hw_disk_bus="virtio",
+                                      hw_architecture="x86_64", auto_disk_config="true"))
     assert made["status"] == "ACTIVE"
     assert message(caller, made["id"], "create") is None
 

@@ -17,6 +17,8 @@ from magnetar_agent.settings import Settings
 from magnetar_core.kinds import Volume, VolumeExport
 from tests.unit.agent.pki import Pki
 
+pytestmark = pytest.mark.slow
+
 ROLE = Path(__file__).resolve().parents[3] / "roles/agent"
 IDS = "8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d", "0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11"
 REFUSAL = ("Volumes that servers of other hosts use, or that would be removed", "What is known of them",

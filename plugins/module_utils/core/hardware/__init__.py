@@ -9,7 +9,8 @@ a warning where the setting ``specs_without_effect`` says so): see ``without_eff
 from __future__ import annotations
 
 import re
-from typing import Collection, Iterator, Mapping, NamedTuple, Optional, Sequence
+from functools import cached_property
+from typing import Any, Collection, Iterator, Mapping, NamedTuple, Optional, Sequence
 
 from ..errors import InvalidField
 
@@ -35,16 +36,20 @@ class Table:
 
     def __init__(self, what: str, rows: Sequence[Spec], namespaces: str) -> None:
         self.what, self.rows = what, tuple(rows)
-        self._namespaces = re.compile(namespaces)
-        self._rows = [(re.compile(row.name), row) for row in rows]
+        self._namespaces = namespaces
+
+    @cached_property
+    def _patterns(self) -> list[tuple[re.Pattern[str], Spec]]:
+        """The rows with their names compiled, when they are first needed: together they take half a megabyte."""
+        return [(re.compile(row.name), row) for row in self.rows]
 
     def find(self, name: str) -> Optional[Spec]:
         """The row of the spec *name*; ``None`` for one that nobody knows."""
-        return next((row for known, row in self._rows if known.fullmatch(name)), None)
+        return next((row for known, row in self._patterns if known.fullmatch(name)), None)
 
     def reserved(self, name: str) -> bool:
         """Whether only the rows exist in the namespace of *name*."""
-        return bool(self._namespaces.match(name))
+        return bool(re.match(self._namespaces, name))
 
     def validate(self, name: str, value: str) -> None:
         """Raises ``InvalidField`` when the namespace of *name* is reserved, and there is no such spec or value."""
@@ -54,6 +59,11 @@ class Table:
                                "valid extra spec. Another namespace is free to use" % name)
         if row is not None and not re.fullmatch(row.value, value):
             raise InvalidField("extra_specs.%s" % name, "Validation failed; it must match %s" % row.value, value)
+
+    def acted_on(self, given: Mapping[str, Any], part: str) -> dict[str, str]:
+        """Those of the *given* specs that a *part* acts on, as texts."""
+        rows = ((name, value, self.find(name)) for name, value in given.items())
+        return {name: str(value) for name, value, row in rows if row is not None and part in row.acts}
 
     def without_effect(self, given: Mapping[str, str], parts: Collection[str] = EVERYWHERE) -> Iterator[str]:
         """For each of the *given* specs that none of the *parts* acts on: a text that names it and what is missing.

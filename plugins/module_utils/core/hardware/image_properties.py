@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+from typing import Any, Iterator, Mapping
+
 from . import AGENT, API, SCHEDULER, Spec, Table
 from .flavor_specs import ANY, FALSE, TRUE
 
-_HOST, _SCHEDULED, _HERE = frozenset((AGENT,)), frozenset((SCHEDULER,)), frozenset((API,))
+_HOST, _SUITS, _HERE = frozenset((AGENT,)), frozenset((AGENT, SCHEDULER)), frozenset((API,))
 
 ROWS = (
-    Spec(r"(hw_)?architecture|img_hv_type|hypervisor_type|(hw_)?vm_mode", ANY, _SCHEDULED),
+    Spec(r"(hw_)?architecture|img_hv_type|hypervisor_type|(hw_)?vm_mode", ANY, _SUITS),
     Spec(r"img_config_drive", ANY, _HOST),
     Spec(r"(hw_)?auto_disk_config|(img_)?(block_device_mapping|bdm_v2|root_device_name|mappings)", ANY, _HERE),
     # What an image is, and where it comes from: for people, and for those who look for images.
@@ -46,3 +48,22 @@ ROWS = (
 )
 #: Nothing is reserved: who keeps images may note what he likes, also in Nova's namespaces.
 IMAGE_PROPERTIES = Table("image property", ROWS, r"(?!)")
+
+#: Other names of architectures, as Nova takes them, and those that hosts of one run besides their own.
+_ALIASES = {"amd64": "x86_64", "x64": "x86_64", "i386": "i686", "i486": "i686", "i586": "i686", "arm64": "aarch64"}
+_RUN_BY = {"x86_64": ("i686",)}
+
+
+def unsuited(properties: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[str]:
+    """For each of an image's *properties* that asks for another machine than the *host* is (fields of ``kinds.Host``):
+    a text that names it and what there is (spec row FIL-14). A host that does not tell its architecture has any."""
+    kinds = {str(one).lower() for one in (host.get("hypervisor_type") or "qemu", *(host.get("virt_types") or ()))}
+    own = host.get("architecture")
+    for names, there in ((("hw_architecture", "architecture"), {own, *_RUN_BY.get(own or "", ())} if own else None),
+                         (("img_hv_type", "hypervisor_type"), kinds | ({"qemu"} if "kvm" in kinds else set())),
+                         (("hw_vm_mode", "vm_mode"), {"hvm"})):
+        name = next((one for one in names if properties.get(one)), None)
+        if name is not None and there is not None:
+            word = str(properties[name]).lower()
+            if _ALIASES.get(word, word) not in there:
+                yield "image property %s=%s: the host has %s" % (name, properties[name], ", ".join(sorted(there)))

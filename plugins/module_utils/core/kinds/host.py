@@ -19,6 +19,7 @@ class Host(Kind):
     hypervisor_version = Field(Text(), "Version of QEMU.", on=READ, sample="7.2.22")
     libvirt_version = Field(Text(), "Version of libvirt.", on=READ, sample="9.0.0")
     agent_version = Field(Text(), "Version of the agent.", on=READ, sample="0.1.0")
+    architecture = Field(Text(), "The machine's architecture, in libvirt's words.", on=READ, sample="x86_64")
     virt_types = Field(ListOf(Text()), "Kinds of virtualisation that really work here, best first.", on=READ,
                        sample=["kvm", "qemu"])
     kvm = Field(Value(), "{usable, reason, checked_at}: outcome of starting a tiny guest under KVM.", on=READ,

@@ -41,7 +41,7 @@ def test_hosts_and_metadata(compute):
 def test_zones_stay_while_nobody_knows_what_is_on_the_hosts(small, monkeypatch):
     small.host("kvm1")
     id = made(small, availability_zone="north")["id"]
-    monkeypatch.setattr("magnetar_control.store.services._over_cells", lambda *_args: [None])
+    monkeypatch.setattr("magnetar_control.store.services.rows_of_cells", lambda *_args: [None])
     assert act(small, id, "add_host", host="kvm1").status == 409
 
 

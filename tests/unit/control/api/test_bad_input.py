@@ -22,6 +22,8 @@ from magnetar_control.store.database import now
 from magnetar_control.store.tables import flavors
 from magnetar_control.web import Request
 
+pytestmark = pytest.mark.slow
+
 UUID = "8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d"
 #: In any place of a body.
 WRONG = (None, True, 0, -1, 2**31, 2**63, 2**64 - 1, -2**63, 1.5, 1e300, "", "1", "a\x00", "x" * 255, "x" * 256,

@@ -22,8 +22,8 @@ from .conftest import NAMES
 def test_what_a_database_refuses_is_not_a_cell_that_is_away(compute, monkeypatch):
     """Neither an empty list nor servers of status UNKNOWN: It is a bad value, or a failure."""
     compute.server()
-    monkeypatch.setattr(server_list, "matching", lambda _column, _pattern: lambda kind: text(
-        "1 = CAST('x' AS INTEGER)" if kind == "postgresql" else "json_extract('{', 'x')"))
+    monkeypatch.setattr(server_list, "_conditions", lambda _wanted, kind: [text(
+        "1 = CAST('x' AS INTEGER)" if kind == "postgresql" else "json_extract('{', 'x')")])
     reply = compute.rita.get("/servers?name=web", "2.100")
     assert reply.status == (400 if compute.api.kind == "postgresql" else 500), reply
 

@@ -6,7 +6,7 @@ import asyncio
 import orjson
 import pytest
 
-from magnetar_control.api.image import application
+from magnetar_control.api.image.app import application
 from magnetar_control.api.nova.versions import NEWEST
 from magnetar_control.api.v1 import V1Application
 from magnetar_control.services.image import Embedded as Images

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """limits and quotas: that they bind, and how many queries they are."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from magnetar_control.compute import quotas
+from magnetar_control.compute.caller import Caller
 from magnetar_core.errors import MagnetarError
 
 from .compute import WHO
@@ -15,8 +14,7 @@ OF_RED = "/os-quota-sets/red"
 
 def test_limits_bind_projects_and_users(compute):
     def room(who):
-        call = SimpleNamespace(cloud=compute.cloud, settings=compute.cloud.settings, project="red", context=WHO[who])
-        return quotas.check_servers(call, {"vcpus": 2, "ram": 512}, 1, 100)
+        return quotas.check_servers(Caller(compute.cloud, WHO[who], "req-1"), {"vcpus": 2, "ram": 512}, 1, 100)
 
     compute.server(user="alice")
     assert (room("alice"), room("rita")) == (9, 9)

@@ -8,6 +8,8 @@ from magnetar_control.api.nova.operations import OPERATIONS
 from magnetar_control.web import Request
 from magnetar_core.actions import ACTIONS
 
+pytestmark = pytest.mark.slow
+
 UUID = "8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d"
 #: Good bodies of what changes servers: operation to (version, body).
 BODIES = {

@@ -190,7 +190,7 @@ def test_a_guest_that_does_not_let_go_keeps_its_volume(owner: Owner, monkeypatch
         raise Conflict("The guest did not let go of it.")
 
     with monkeypatch.context() as patch:
-        patch.setattr("magnetar_control.conductor.connect_volume.agent_flow.detach", refused)
+        patch.setattr("magnetar_control.conductor.attach_volume.agent_flow.detach", refused)
         assert owner.detach(server, volume).status == 202
         until(lambda: _last(owner, server)["message"] == "Error")
     assert _last(owner, server)["action"] == "detach_volume"

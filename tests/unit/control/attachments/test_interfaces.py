@@ -137,7 +137,7 @@ def test_a_host_that_refuses_leaves_no_port(owner: Owner, monkeypatch: pytest.Mo
     def refused(*_args: Any, **_more: Any) -> Any:
         raise Conflict("The host has no room for a NIC.")
 
-    monkeypatch.setattr("magnetar_control.conductor.attach_interface.delivery.networks", refused)
+    monkeypatch.setattr("magnetar_control.conductor.attach_interface.nics.networks", refused)
     reply = owner.call.post(path(server), {"interfaceAttachment": {"net_id": net}})
     assert reply.status == 500 and "no room" in reply.json["computeFault"]["message"]
     assert ports(owner) == before

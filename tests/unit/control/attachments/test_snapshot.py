@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import select, update
 
 from magnetar_control.conductor import attach_volume, retry
-from magnetar_control.conductor.image_cache import remove_unused
+from magnetar_control.conductor.periodic import remove_unused
 from magnetar_control.conductor.work import HostDown, Work
 from magnetar_control.store import servers, tables
 from magnetar_core.client import Client

@@ -23,7 +23,7 @@ def test_a_build_that_moves_on_takes_its_volumes_along(owner: Owner, monkeypatch
     kept, built, tried = owner.volume(host="kvm1"), block_devices.finish_build, []
 
     def fails_once(work: Any, host: str, *more: Any) -> Any:
-        tried.append((host, [one["volume_id"] for one in block_devices.entries(work)]))
+        tried.append((host, [one["volume_id"] for one in work.volumes]))
         if len(tried) == 1:
             raise WrongHost("The first host is no good.")
         return built(work, host, *more)

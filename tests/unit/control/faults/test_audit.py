@@ -11,8 +11,7 @@ import pytest
 from sqlalchemy import delete, insert, select, update
 
 from magnetar_control.conductor import audit
-from magnetar_control.conductor.image_cache import remove_unused
-from magnetar_control.conductor.periodic import Periodic
+from magnetar_control.conductor.periodic import Periodic, remove_unused
 from magnetar_control.conductor.repair import REPAIRS
 from magnetar_control.services import Context
 from magnetar_control.store import allocations, tables
@@ -48,7 +47,7 @@ def server(cloud):
 def kinds(cloud):
     """What the audit finds."""
     parts = cloud.parts
-    return sorted({one.kind for one in audit.run(parts.store, parts.agents, cloud.services, pause=0.1)})
+    return sorted({one.kind for one in audit.run_with_state(parts.store, parts.agents, cloud.services, pause=0.1)[0]})
 
 
 def repaired(cloud, periodic, *expected):
@@ -266,7 +265,7 @@ def test_what_a_guest_has_is_not_freed_because_its_row_is_older(cloud, periodic,
 def test_what_is_removed_from_a_host_is_asked_for_once_more_before(cloud, periodic, server):
     """Whatever an audit believed: the server lives."""
     with pytest.raises(Conflict, match="deleted"):
-        REPAIRS["left"](periodic.repairer, audit.AuditState(), audit.Finding("left", server["id"], "kvm1", ""))
+        REPAIRS["left"](periodic.watch, audit.AuditState(), audit.Finding("left", server["id"], "kvm1", ""))
     with cloud.parts.agents.client(cloud.hosts["kvm1"]) as client:
         assert client.get("server", server["id"])["power_state"] == "running"
 
@@ -286,7 +285,7 @@ def test_images_go_from_hosts_that_have_not_needed_them_for_a_day(cloud, periodi
         other = cloud.admin.image("other")
         cloud.parts.delivery.image(client, "kvm1", other)
         assert remove_unused(periodic.conductor) == 0
-        monkeypatch.setattr("magnetar_control.conductor.image_cache.UNUSED", -60.0)
+        monkeypatch.setattr("magnetar_control.conductor.periodic.UNUSED", -60.0)
         assert remove_unused(periodic.conductor) == 1
         left = {image["id"] for image in client.list("image")}
         assert other not in left and cloud.admin.image() in left

@@ -53,7 +53,7 @@ def away(name, monkeypatch):
 
 
 def well(cloud):
-    return audit.run(cloud.parts.store, cloud.parts.agents, cloud.services, pause=0.1) == []
+    return audit.run_with_state(cloud.parts.store, cloud.parts.agents, cloud.services, pause=0.1)[0] == []
 
 
 # A cell's database is away --------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ def gone(cloud, id):
     while cloud.admin.get(f"/v2.1/servers/{id}").status != 404:
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    assert audit.run(cloud.parts.store, cloud.parts.agents, cloud.services, pause=0.1) == []
+    assert audit.run_with_state(cloud.parts.store, cloud.parts.agents, cloud.services, pause=0.1)[0] == []
 
 
 def test_a_crash_before_cell0_has_forgotten_it(cloud, monkeypatch):

@@ -10,7 +10,7 @@ import time
 import pytest
 from sqlalchemy import select, update
 
-from magnetar_control.conductor import build, power, schedule
+from magnetar_control.conductor import build, schedule
 from magnetar_control.conductor.flows import CELL
 from magnetar_control.conductor.work import HostDown
 from magnetar_control.store import allocations
@@ -49,15 +49,15 @@ def change(cloud, database, number, **values):
 def test_it_does_not_begin_its_own_work_again(cloud, monkeypatch):
     """Its lease is over, it takes the action before it beats: that is the same holder, and the same work."""
     id, database = cloud.admin.boot("still", networks="none")["id"], cloud.parts.working.database
-    real, works, go = power.ask_host, [], threading.Event()
+    real, works, go = CELL["os-stop"], [], threading.Event()
 
-    def attempt(work, *args):
+    def attempt(work):
         works.append(work)
         change(cloud, database, work.action.id, lease_until=LONG_AGO)
         assert go.wait(LIMIT)
-        return real(work, *args)
+        return real(work)
 
-    monkeypatch.setattr(power, "ask_host", attempt)
+    monkeypatch.setitem(CELL, "os-stop", attempt)
     assert cloud.admin.act(id, "os-stop").status == 202
     deadline, attempts = time.monotonic() + LIMIT, 1
     while attempts < 2:

@@ -91,7 +91,7 @@ def settled(cloud, ids):
     while any(cloud.admin.get(f"/v2.1/servers/{id}").status != 404 for id in ids.values()):
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    assert audit.run(cloud.parts.store, cloud.parts.agents, cloud.services, pause=0.1) == []
+    assert audit.run_with_state(cloud.parts.store, cloud.parts.agents, cloud.services, pause=0.1)[0] == []
     with cloud.parts.store.cell0.read() as connection:
         assert connection.execute(select(func.count()).select_from(tables.actions).where(
             tables.actions.c.state.in_(("queued", "running")))).scalar() == 0

@@ -10,9 +10,10 @@ import threading
 import orjson
 import uvicorn
 
-from magnetar_control.api.identity import application
+from magnetar_control.api.identity.app import application
 from magnetar_control.services import identity
 from magnetar_control.web import Request
+from magnetar_control.web.application import Application
 from magnetar_control.web.asgi import Server
 
 URL = "http://cloud:8774"
@@ -85,12 +86,9 @@ class Cloud:
         return self.admin("GET", f"/v3/roles?name={name}")["roles"][0]["id"]
 
 
-class Nothing:
+class Nothing(Application):
     def handle(self, request):
         raise AssertionError("nothing is mounted here")
-
-    def streams(self, method, path):
-        return False
 
 
 @contextlib.contextmanager

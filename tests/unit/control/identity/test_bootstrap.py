@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import yaml
 
-from magnetar_control.api.identity import application
+from magnetar_control.api.identity.app import application
 from magnetar_control.services.identity import Embedded, clouds_yaml
 from magnetar_control.web import Request
 

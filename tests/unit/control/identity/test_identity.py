@@ -8,7 +8,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from magnetar_control.api.identity import Elsewhere, application
+from magnetar_control.api.identity.app import Elsewhere, application
 from magnetar_control.services.identity import Embedded
 from magnetar_control.services.identity.keystone import Keystone, of
 from magnetar_control.settings import InvalidSettings, make

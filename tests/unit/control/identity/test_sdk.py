@@ -12,8 +12,8 @@ from openstack import exceptions
 from openstack.config import OpenStackConfig
 from openstack.connection import Connection
 
-from magnetar_control.api import identity
-from magnetar_control.api.image import application
+from magnetar_control.api.identity import app as identity
+from magnetar_control.api.image.app import application
 from magnetar_control.services import image
 from magnetar_control.services.identity import clouds_yaml
 from magnetar_control.web.application import by_token

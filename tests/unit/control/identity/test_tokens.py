@@ -10,8 +10,8 @@ import pytest
 
 from magnetar_control.services import identity
 from magnetar_control.services.identity import passwords
-from magnetar_control.services.identity.claims import Claims, signed
 from magnetar_control.services.identity.login import LONGEST_CHAIN
+from magnetar_control.services.identity.tokens import Claims, signed
 
 from .cloud import URL, Cloud
 

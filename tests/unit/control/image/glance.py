@@ -6,7 +6,7 @@ from __future__ import annotations
 import io
 import struct
 
-from magnetar_control.api.image import application
+from magnetar_control.api.image.app import application
 from magnetar_control.services import Context, image
 from magnetar_control.web.application import by_token
 from tests.unit.control.identity.cloud import Client

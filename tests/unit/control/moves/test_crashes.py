@@ -10,7 +10,7 @@ import os
 import pytest
 
 from magnetar_control.conductor.flows import CELL
-from magnetar_control.conductor.lease import LeaseLost
+from magnetar_control.conductor.work import LeaseLost
 
 from .clouds import at, check, claims, disabled, flavors, row
 from .dying import Fate, Stall, ask, flavor, take, through, turn

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from magnetar_control.api.network import Application
+from magnetar_control.api.network.app import application
 from magnetar_control.services.network import Embedded
 from magnetar_control.store.database import Database
 from tests.unit.control.serving import Asker, authenticate
@@ -15,7 +15,6 @@ from tests.unit.control.serving import Asker, authenticate
 def service(database: Database) -> Embedded:
     """With its first network."""
     found = Embedded(database)
-    found.create_tables()
     found.bootstrap()
     return found
 
@@ -23,7 +22,7 @@ def service(database: Database) -> Embedded:
 @pytest.fixture
 def ask(service: Embedded) -> Asker:
     """Asks as a user."""
-    return Asker(Application(service, authenticate))
+    return Asker(application(service, authenticate))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import openstack
 import pytest
 from sqlalchemy import insert, update
 
-from magnetar_control.api.network import Application
+from magnetar_control.api.network.app import application
 from magnetar_control.store.database import now
 from magnetar_control.store.tables import server_mappings
 from magnetar_core.errors import MagnetarError
@@ -291,7 +291,7 @@ def test_there_is_one_quota_and_it_is_none(ask):
 
 
 def test_the_real_client(service):
-    with served(network=Application(service, authenticate)) as url:
+    with served(network=application(service, authenticate)) as url:
         cloud = openstack.connect(auth_type="admin_token", auth={"endpoint": url, "token": "alice"}, region_name="one",
                                   network_endpoint_override=f"{url}/network", load_yaml_config=False,
                                   load_envvars=False)
@@ -316,7 +316,7 @@ def test_the_real_client(service):
 
 
 def test_a_list_asks_the_database_as_often_for_many_as_for_one(sqlite_service):
-    asker = Asker(Application(sqlite_service, authenticate))
+    asker = Asker(application(sqlite_service, authenticate))
     network = _network(asker)
     counts = []
     for _number in range(2):

@@ -65,7 +65,6 @@ def test_none_is_none_and_an_unknown_network_is_refused(service):
 
 def test_without_any_network_nothing_is_given_but_auto_is_refused(database):
     empty = Embedded(database, default_cidr=None)
-    empty.create_tables()
     empty.bootstrap()
     assert empty.check(ALICE, []) == []
     with pytest.raises(MagnetarError) as fault:
@@ -75,7 +74,6 @@ def test_without_any_network_nothing_is_given_but_auto_is_refused(database):
 
 def test_servers_made_at_once_never_share_an_address(database: Database):
     service = Embedded(database, "10.9.0.0/26")
-    service.create_tables()
     service.bootstrap()
     wishes = service.check(ALICE, "auto")
     with ThreadPoolExecutor(8) as threads:

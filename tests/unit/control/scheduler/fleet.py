@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Hosts for tests, as rows of the store."""
+"""Hosts for tests, as rows of the store; and what a choice among hosts must give."""
 
 import orjson
 
 from magnetar_control.scheduler.hosts import HostStates
 from magnetar_control.scheduler.request_spec import RequestSpec
+from magnetar_control.scheduler.weighers import terms, weight
 from magnetar_control.store.aggregates import Aggregate
 from magnetar_control.store.allocations import RESOURCES, USUAL, Amounts, limits
 
@@ -39,3 +40,15 @@ def request(**more):
 def aggregate(*hosts, id=1, **metadata):
     """An aggregate of those hosts."""
     return Aggregate(id, f"uuid-{id}", f"aggregate {id}", metadata, "2026-01-01", None, list(hosts))
+
+
+def plainly(states, spec):
+    """The definition of ``choose``, for tests and benchmarks: weights and names of all that pass, best first."""
+    asked = states.rules.asked(spec)
+    passed = [host for host in states.hosts.values() if all(one.passes(host, spec) for one in asked)]
+    rows = [host.row(spec.mates.get(host.name, 0)) for host in passed]
+    columns = list(zip(*rows, strict=True))
+    low, high = tuple(map(min, columns)), tuple(map(max, columns))
+    found = [(weight(row, terms(host.profile, spec, states.rules.multipliers, low, high)), host.name)
+             for row, host in zip(rows, passed, strict=True)]
+    return sorted(found, key=lambda one: (-one[0], one[1]))

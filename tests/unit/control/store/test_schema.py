@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import pkgutil
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 
 import psycopg
 import pytest
@@ -11,13 +13,15 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import insert, inspect, select
 
+from magnetar_control import services
 from magnetar_control.store import schema
 from magnetar_control.store.database import Database
 from magnetar_control.store.tables import API, CELL, cells
-from tools import migrations
 from tools import postgres as server
 
-migrations.every_table()
+for found in pkgutil.walk_packages(services.__path__, "magnetar_control.services."):
+    if found.name.endswith(".tables"):
+        import_module(found.name)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -80,7 +84,7 @@ def test_an_upgrade_that_fails_leaves_the_database_as_it_was(empty, monkeypatch)
     def broken(*_given, **_options):
         raise RuntimeError("broken")
 
-    monkeypatch.setattr("alembic.operations.Operations.create_index", broken)
+    monkeypatch.setattr("sqlalchemy.sql.ddl.CreateIndex.__init__", broken)
     with pytest.raises(RuntimeError, match="broken"):
         schema.upgrade(empty, CELL)
     assert inspect(empty.engine).get_table_names() == []

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from magnetar_control.api.volume import query
+from magnetar_control.api.volume import nouns
 from tests.unit.control.cloud import Caller, Cloud, Reply
 
 from .test_servers import WEB, ensure, verbs
@@ -199,7 +199,7 @@ def test_a_uuid_that_the_service_takes_is_used(cloud: Cloud) -> None:
 
 def test_volumes_beyond_the_first_page(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     admin = cloud.admin
-    monkeypatch.setattr(query, "MOST", 2)
+    monkeypatch.setattr(nouns, "MOST", 2)
     for at in range(3):
         ensure(admin, f"volume/page{at}", {"size": 1})
     for at in range(3):

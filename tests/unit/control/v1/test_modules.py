@@ -26,6 +26,8 @@ from tests.unit.control.cloud import Cloud
 
 from .play import ROOT, play, prepared
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = ("availability_zone_info", "cell_info", "compute_service", "compute_service_info", "hypervisor_info",
             "instance_action_info", "limits_info")
 

@@ -14,6 +14,8 @@ from tests.unit.control.cloud import Cloud
 
 from .play import play, prepared
 
+pytestmark = pytest.mark.slow
+
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIO0VvMS9bZk0jSAlPS4gCcVmXkGQhWeS3VUN0Zz5bBNJ me@example"
 WEB = {"name": "web1", "flavor": "small", "image": "disk", "network": "lan", "key_name": "me",
        "metadata": {"role": "web"}, "tags": ["shop"]}

@@ -16,7 +16,7 @@ from magnetar_agent.agent import Agent
 from magnetar_agent.fake import FakeHypervisor
 from magnetar_agent.settings import Settings
 from magnetar_control.agents import Agents
-from magnetar_control.api.volume import Application
+from magnetar_control.api.volume.app import Application
 from magnetar_control.services.volume import Embedded
 from magnetar_control.store.database import Database
 from tests.unit.agent.serving import served
@@ -87,13 +87,19 @@ def cloud() -> Iterator[Cloud]:
         found.close()
 
 
+def work(service: Embedded) -> int:
+    """Do all that can be done now; how many tasks that were."""
+    done = 0
+    while service.worker.step():
+        done += 1
+    return done
+
+
 @pytest.fixture
 def service(database: Database, cloud: Cloud) -> Embedded:
     """Without threads: tests say when the work is done."""
-    found = Embedded(database, cloud.hosts, cloud.agents, cloud.ensure_image, Images(), pools=("default", "fast"),
-                     pause=0.0)
-    found.create_tables()
-    return found
+    return Embedded(database, cloud.hosts, cloud.agents, cloud.ensure_image, Images(), pools=("default", "fast"),
+                    pause=0.0)
 
 
 @pytest.fixture

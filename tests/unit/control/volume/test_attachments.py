@@ -10,9 +10,11 @@ from threading import Barrier
 import openstack
 import pytest
 
-from magnetar_control.api.volume import Application
+from magnetar_control.api.volume.app import Application
 from magnetar_core.errors import MagnetarError
 from tests.unit.control.serving import ADMIN, ALICE, BOB, Asker, authenticate, served
+
+from .conftest import work
 
 ONE, TWO = str(uuid.uuid4()), str(uuid.uuid4())
 
@@ -21,7 +23,7 @@ ONE, TWO = str(uuid.uuid4()), str(uuid.uuid4())
 def volume(service):
     """One that is available, by its uuid."""
     made = service.create(ALICE, 1, name="data")
-    service.work()
+    work(service)
     return made["id"]
 
 
@@ -77,7 +79,7 @@ def test_attachments_are_there_from_3_27_on(ask, volume):
 
 def test_multiattach_is_for_several(ask, service):
     many = service.create(ALICE, 1, multiattach=True)["id"]
-    service.work()
+    work(service)
     kept = [service.reserve(ALICE, many, server)["id"] for server in (ONE, TWO)]
     for id in kept:
         service.attached(id, "kvm1", "/dev/vdb")
@@ -91,7 +93,7 @@ def test_multiattach_is_for_several(ask, service):
 def test_several_at_once_leave_the_status_that_follows(ask, service, how):
     """Each sees what the others did."""
     many = service.create(ALICE, 1, multiattach=True)["id"]
-    service.work()
+    work(service)
     with ThreadPoolExecutor(3) as threads:
         for _round in range(12):
             kept = [service.reserve(ALICE, many, str(uuid.uuid4()))["id"] for _one in range(3)]
@@ -126,7 +128,7 @@ def test_a_server_that_lets_go_of_a_volume_while_it_grows(ask, service, volume, 
         return ensure(*args)
 
     monkeypatch.setattr(service.worker, "ensure", meanwhile)
-    service.work()
+    work(service)
     found = ask("GET", f"/v3/red/volumes/{volume}")["volume"]
     assert (found["status"], found["size"], found["attachments"]) == ("available", 2, [])
 
@@ -136,7 +138,7 @@ def test_a_volume_in_use_grows_from_3_42_on(ask, service, volume):
     url, body = f"/v3/red/volumes/{volume}/action", {"os-extend": {"new_size": 2}}
     Asker(ask.application, headers={"openstack-api-version": "volume 3.41"})("POST", url, body, status=400)
     ask("POST", url, body, status=202)
-    service.work()
+    work(service)
     assert _status(ask, volume) == "in-use"
 
 
@@ -186,7 +188,7 @@ def test_what_is_shown_follows_the_microversion(ask, volume):
 
 
 def test_the_real_client(service, volume):
-    service.start(1)
+    service.worker.start(1)
     with served(volume=Application(service, authenticate)) as url:
         cloud = openstack.connect(auth_type="admin_token", auth={"endpoint": url, "token": "alice"}, region_name="one",
                                   block_storage_endpoint_override=f"{url}/volume/v3", load_yaml_config=False,
@@ -209,4 +211,4 @@ def test_the_real_client(service, volume):
             storage.wait_for_delete(taken, interval=0.05)
             storage.delete_volume(made)
             storage.wait_for_delete(made, interval=0.05)
-    service.stop()
+    service.worker.stop()

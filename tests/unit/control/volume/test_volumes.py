@@ -16,7 +16,7 @@ from magnetar_core.errors import MagnetarError
 from tests.unit.control.counting import counted
 from tests.unit.control.serving import ADMIN, ALICE, BOB, READER, Asker
 
-from .conftest import IMAGE, Cloud, Images
+from .conftest import IMAGE, Cloud, Images, work
 
 
 def _volume(ask: Asker, **fields) -> dict:
@@ -31,21 +31,21 @@ def test_a_volume_is_made_and_goes(ask, service, cloud):
     volume = _volume(ask, description="mine", metadata={"a": "b"})
     assert (volume["status"], volume["bootable"]) == ("creating", "false")
     assert cloud.on_host() == {}
-    assert service.work() == 1
+    assert work(service) == 1
     volume = _look(ask, volume)
     assert (volume["status"], volume["size"], volume["metadata"]) == ("available", 1, {"a": "b"})
     assert volume["volume_type"] == "default"
     assert cloud.on_host()[volume["id"]]["size"] == 1
     ask("DELETE", f"/v3/red/volumes/{volume['id']}", status=202)
     assert _look(ask, volume)["status"] == "deleting"
-    service.work()
+    work(service)
     ask("GET", f"/v3/red/volumes/{volume['id']}", status=404)
     assert cloud.on_host() == {}
 
 
 def test_from_an_image_it_is_bootable_and_knows_it(ask, service, cloud):
     volume = _volume(ask, imageRef=IMAGE)
-    service.work()
+    work(service)
     volume = _look(ask, volume)
     assert (volume["status"], volume["bootable"]) == ("available", "true")
     assert volume["volume_image_metadata"]["hw_disk_bus"] == "virtio"
@@ -56,32 +56,32 @@ def test_from_an_image_it_is_bootable_and_knows_it(ask, service, cloud):
 
 def test_copies_and_snapshots(ask, service, cloud):
     origin = _volume(ask, imageRef=IMAGE, size=2)
-    service.work()
+    work(service)
     snapshot = ask("POST", "/v3/red/snapshots", {"snapshot": {"volume_id": origin["id"], "name": "s"}},
                    status=202)["snapshot"]
-    service.work()
+    work(service)
     assert ask("GET", f"/v3/red/snapshots/{snapshot['id']}")["snapshot"]["status"] == "available"
     copies = [_volume(ask, size=None, source_volid=origin["id"]), _volume(ask, size=3, snapshot_id=snapshot["id"])]
-    service.work()
+    work(service)
     for copy, size in zip(copies, (2, 3), strict=True):
         seen = _look(ask, copy)
         assert (seen["status"], seen["bootable"], seen["size"]) == ("available", "true", size)
     ask("POST", "/v3/red/volumes", {"volume": {"size": 1, "source_volid": origin["id"]}}, status=400)
     assert "snapshots" in ask("DELETE", f"/v3/red/volumes/{origin['id']}", status=400)["badRequest"]["message"]
     ask("DELETE", f"/v3/red/volumes/{origin['id']}?cascade=true", status=202)
-    service.work()
+    work(service)
     assert set(cloud.on_host()) == {copy["id"] for copy in copies}
     assert cloud.on_host("volume_snapshot") == {}
 
 
 def test_it_grows_and_does_not_shrink(ask, service, cloud):
     volume = _volume(ask, size=2)
-    service.work()
+    work(service)
     action = f"/v3/red/volumes/{volume['id']}/action"
     ask("POST", action, {"os-extend": {"new_size": 2}}, status=400)
     ask("POST", action, {"os-extend": {"new_size": 5}}, status=202)
     assert _look(ask, volume)["status"] == "extending"
-    service.work()
+    work(service)
     assert (_look(ask, volume)["status"], _look(ask, volume)["size"]) == ("available", 5)
     assert cloud.on_host()[volume["id"]]["size"] == 5
 
@@ -90,10 +90,10 @@ def test_the_work_of_a_process_that_died_is_gone_on_with(ask, service, cloud):
     volume = _volume(ask)
     taken = service.worker._take(*_table(), volume["id"])  # and then the process ends
     assert taken["task"] == "create"
-    assert service.work() == 0
+    assert work(service) == 0
     again = Embedded(service.database, cloud.hosts, cloud.agents, cloud.ensure_image, Images())
     _lease_ends(service, volume["id"])
-    assert again.work() == 1
+    assert work(again) == 1
     service.worker._do(*_table(), taken)  # the first was only slow: nothing is spoiled
     assert _look(ask, volume)["status"] == "available"
 
@@ -113,7 +113,7 @@ def test_a_host_that_does_not_answer_is_asked_again_and_then_it_is_an_error(ask,
     monkeypatch.setattr("magnetar_core.client.RETRY_FOR", 0.0)
     cloud.up = {"kvm2"}
     volume = _volume(ask)
-    assert service.work() == 6
+    assert work(service) == 6
     assert _look(ask, volume)["status"] == "error"
     (message,) = ask("GET", "/v3/red/messages")["messages"]
     assert message["resource_uuid"] == volume["id"]
@@ -127,14 +127,14 @@ def test_a_deletion_waits_for_its_host(ask, service, cloud, monkeypatch):
     monkeypatch.setattr("magnetar_core.client.RETRY_FOR", 0.0)
     monkeypatch.setattr(service.worker, "pause", 0.05)
     volume = _volume(ask)
-    service.work()
+    work(service)
     right, cloud.endpoint = cloud.endpoint, f"unix:{cloud.root}/none"
     ask("DELETE", f"/v3/red/volumes/{volume['id']}", status=202)
-    assert service.work() == 1
+    assert work(service) == 1
     assert _look(ask, volume)["status"] == "deleting"
     cloud.endpoint = right
     time.sleep(0.06)
-    service.work()
+    work(service)
     assert cloud.on_host() == {}
     ask("GET", f"/v3/red/volumes/{volume['id']}", status=404)
 
@@ -147,7 +147,7 @@ def test_what_is_deleted_while_it_is_made_does_not_stay(ask, service, cloud):
 
     service.worker.reach = dataclasses.replace(service.worker.reach, ensure_image=deleted_meanwhile)
     volume = _volume(ask, imageRef=IMAGE)
-    service.work()
+    work(service)
     ask("GET", f"/v3/red/volumes/{volume['id']}", status=404)
     assert cloud.on_host() == {}
 
@@ -158,22 +158,22 @@ def test_a_lease_is_renewed_while_somebody_is_at_it(ask, service, cloud, monkeyp
     def slow(host, id):
         cloud.ensure_image(host, id)
         time.sleep(0.1)
-        assert other.work() == 0
+        assert work(other) == 0
 
     other = Embedded(service.database, cloud.hosts, cloud.agents, cloud.ensure_image, Images())
     service.worker.reach = dataclasses.replace(service.worker.reach, ensure_image=slow)
     volume = _volume(ask, imageRef=IMAGE)
-    assert service.work() == 1
+    assert work(service) == 1
     assert _look(ask, volume)["status"] == "available"
 
 
 def test_an_agent_that_refuses_leaves_an_error_with_its_words(ask, service):
     volume = _volume(ask, volume_type="fast")
-    service.work()
+    work(service)
     assert _look(ask, volume)["status"] == "error"
     assert "fast" in ask("GET", "/v3/red/messages")["messages"][0]["user_message"]
     ask("DELETE", f"/v3/red/volumes/{volume['id']}", status=202)
-    service.work()
+    work(service)
     ask("GET", f"/v3/red/volumes/{volume['id']}", status=404)
 
 
@@ -186,23 +186,23 @@ def test_the_interface_makes_once_waits_and_tells_where(service, cloud):
     assert service.show(BOB, id) is None
     service.delete(ALICE, id)
     service.delete(ALICE, id)
-    service.work()
+    work(service)
     assert service.show(ALICE, id) is None
     service.delete(ALICE, id)
 
 
 def test_threads_do_it_by_themselves(service):
-    service.start(2)
+    service.worker.start(2)
     try:
         volume = service.create(ALICE, 1)
         assert service.wait(volume["id"], 20)["status"] == "available"
     finally:
-        service.stop()
+        service.worker.stop()
 
 
 def test_another_projects_volume_is_not_there(ask, service):
     volume = _volume(ask)
-    service.work()
+    work(service)
     other = ask.as_(BOB)
     url = f"/v3/blue/volumes/{volume['id']}"
     other("GET", url, status=404)
@@ -287,14 +287,14 @@ def test_metadata(ask):
 
 def test_multiattach_is_raw_on_the_host(ask, service, cloud: Cloud):
     volume = _volume(ask, multiattach=True)
-    service.work()
+    work(service)
     assert cloud.on_host()[volume["id"]]["format"] == "raw"
 
 
 @pytest.mark.parametrize("what", ["volumes", "gigabytes", "snapshots"])
 def test_many_at_once_do_not_exceed_a_quota(ask, service, what):
     first = service.create(ALICE, 1)["id"]
-    service.work()
+    work(service)
     quota, ready = {"volumes": 4, "gigabytes": -1, "snapshots": -1, what: 4}, Barrier(8)
     ask.as_(ADMIN)("PUT", "/v3/os-quota-sets/red", {"quota_set": quota})
 

@@ -8,14 +8,12 @@ import threading
 import time
 import uuid
 from collections import OrderedDict
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from datetime import datetime, timezone
+from typing import Any, Optional
 
-from magnetar_agent.documents import now
-from magnetar_core.errors import Cancelled, Conflict, HypervisorDown, MagnetarError, NotFound
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from .errors import Cancelled, Conflict, HypervisorDown, MagnetarError, NotFound
 
 log = logging.getLogger(__name__)
 
@@ -25,34 +23,42 @@ KEPT = 1000
 STREAMS = 8
 
 
+def now() -> str:
+    """The time as documents and answers show it: ISO 8601, UTC, whole seconds."""
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 class Operation:
     """One piece of work. A cancel takes effect where its function calls ``advance`` or ``raise_if_cancelled``.
 
     *status* is ``running``, ``succeeded``, ``failed`` or ``cancelled``. *progress* is ``{done, total, unit, phase}``;
     *total* is ``None`` while it is not known. *result* is what the function returned; *error* is
-    ``{code, message, details}``.
+    ``{code, message, details}``. *project*: whose it is, in a cloud.
     """
 
-    def __init__(self, name: str, kind: str | None = None, key: str | None = None, request_id: str | None = None,
-                 caller: str | None = None) -> None:
+    def __init__(self, name: str, kind: Optional[str] = None, key: Optional[str] = None,
+                 request_id: Optional[str] = None, caller: Optional[str] = None, project: Optional[str] = None) -> None:
         self.id = str(uuid.uuid4())
         self.name, self.kind, self.key, self.request_id, self.caller = name, kind, key, request_id, caller
+        self.project = project
         self.status = RUNNING
         self.progress: dict[str, Any] = {"done": 0, "total": None, "unit": None, "phase": None}
         self.started_at = now()
-        self.ended_at: str | None = None
+        self.ended_at: Optional[str] = None
         self.seconds = 0.0
         self.result: Any = None
-        self.error: dict[str, Any] | None = None
+        self.error: Optional[dict[str, Any]] = None
         #: What the function raised; the HTTP layer raises it again for a caller that waited.
-        self.exception: Exception | None = None
+        self.exception: Optional[Exception] = None
+        #: Whether it is kept when it has ended.
+        self.kept = True
         self._began = time.perf_counter()
         self._cancelled = threading.Event()
         self._ended = threading.Event()
         self._lock = threading.Lock()
         self._then: list[Callable[[Operation], None]] = []
 
-    def advance(self, done: int, total: int | None = None, unit: str = "bytes", phase: str | None = None) -> None:
+    def advance(self, done: int, total: Optional[int] = None, unit: str = "bytes", phase: Optional[str] = None) -> None:
         """Say how far it is. Raises ``Cancelled`` when somebody cancelled."""
         self.raise_if_cancelled()
         self.progress = {"done": done, "total": total, "unit": unit, "phase": phase or self.progress["phase"]}
@@ -75,7 +81,7 @@ class Operation:
         """Drop the result once the caller has it, so that a thousand ended batches do not fill the memory."""
         self.result = None
 
-    def wait(self, seconds: float | None) -> bool:
+    def wait(self, seconds: Optional[float]) -> bool:
         """Wait at most *seconds* (``None``: as long as it takes); True when it has ended."""
         return self._ended.wait(seconds)
 
@@ -142,7 +148,10 @@ class Operations:
 
         It waits for a free thread when all are busy; until then its progress says ``waiting``. *stream*: it follows
         a client's pace, so it gets a thread of another pool and holds nobody up."""
-        operation = Operation(name, **labels)
+        return self.begin(Operation(name, **labels), function, stream)
+
+    def begin(self, operation: Operation, function: Callable[[Operation], Any], stream: bool = False) -> Operation:
+        """As ``start``, for an operation that is there."""
         operation.progress["phase"] = "waiting"
         with self._lock:
             if self._closed:
@@ -159,12 +168,19 @@ class Operations:
     def _file(self, operation: Operation) -> None:
         with self._lock:
             self._running.pop(operation.id, None)
-            self._ended[operation.id] = operation
+            if operation.kept:
+                self._ended[operation.id] = operation
             while len(self._ended) > self._kept:
                 self._ended.popitem(last=False)
             listeners = tuple(self._listeners)
         for listener in listeners:
             _tell(listener, operation)
+
+    def forget(self, operation: Operation) -> None:
+        """Keep it no longer: its caller knows how it ended."""
+        with self._lock:
+            operation.kept = False
+            self._ended.pop(operation.id, None)
 
     def get(self, id: str) -> Operation:
         """The operation with this id. Raises ``NotFound``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 
-#: Number of the agent's API; it counts up when something is taken away.
+#: Number of the protocol ``/v1``; it counts up when something is taken away.
 API = 1
 
 

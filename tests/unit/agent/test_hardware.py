@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Extra specs and image properties that nothing on a host acts on: refused by name, or a warning in the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from magnetar_core.errors import InvalidField
+
+from .conftest import SMALL, Host
+
+PINNED = "extra spec hw:cpu_policy=dedicated: CPUs are not pinned"
+
+
+@pytest.fixture
+def lenient(tmp_path: Path) -> Iterator[Host]:
+    made = Host(tmp_path, specs_without_effect="warn")
+    made.start()
+    yield made
+    made.agent.close()
+
+
+def flavor(host: Host, name: str, **specs: str) -> dict[str, Any]:
+    """What a server of a new flavor asks for."""
+    host.ensure("flavor", name, {**SMALL, "extra_specs": {key.replace("__", ":"): specs[key] for key in specs}})
+    return {"flavor": name}
+
+
+def image(host: Host, **properties: str) -> dict[str, Any]:
+    """What a server of a new image asks for."""
+    (host.root / "content").write_bytes(b"\0" * 65536)
+    host.ensure("image", "odd", {"source": {"path": str(host.root / "content")}, "properties": properties})
+    return {"flavor": SMALL, "image": "odd"}
+
+
+def test_a_flavor_of_a_spec_without_effect_makes_no_server(host: Host) -> None:
+    want = flavor(host, "pinned", hw__cpu_policy="dedicated")
+    for dry_run in (True, False):
+        with pytest.raises(InvalidField, match="CPUs are not pinned") as refused:
+            host.ensure("server", "web1", want, dry_run=dry_run)
+        assert refused.value.details["field"] == "flavor" and PINNED in refused.value.message
+    want = flavor(host, "scheduled", capabilities__cpu_model="EPYC")
+    with pytest.raises(InvalidField, match="only a cloud's scheduler acts on it"):
+        host.ensure("server", "web1", want)
+    assert host.agent.host.documents.find("server", "web1") is None
+
+
+@pytest.mark.parametrize(("properties", "named"), [
+    ({"hw_firmware_type": "uefi"}, "image property hw_firmware_type=uefi: guests boot by BIOS"),
+    ({"hw_architecture": "aarch64"}, "image property hw_architecture=aarch64: the host has i686, x86_64"),
+    ({"img_hv_type": "hyperv"}, "image property img_hv_type=hyperv: the host has fake, qemu")])
+def test_an_image_that_asks_for_another_machine_makes_no_server(host: Host, properties: dict[str, str],
+                                                                named: str) -> None:
+    want = image(host, **properties)
+    with pytest.raises(InvalidField, match="image") as refused:
+        host.ensure("server", "web1", want)
+    assert named in refused.value.message
+    assert host.agent.host.documents.find("server", "web1") is None
+
+
+def test_what_acts_or_asks_for_what_there_is_passes(host: Host) -> None:
+    want = {**image(host, architecture="AMD64", hw_vm_mode="hvm", os_distro="debian", img_config_drive="mandatory"),
+            **flavor(host, "usual", hw__cpu_policy="shared", ours__colour="red")}
+    made = host.ensure("server", "web1", want)
+    assert made.resource and made.resource["config_drive"] and not made.warnings
+    host.ensure("flavor", "usual", {"extra_specs": {"hw:cpu_policy": "dedicated"}})
+    assert not host.ensure("server", "web1", want).changed  # it keeps what it was made with
+
+
+def test_a_resize_is_refused_as_a_create_is(host: Host) -> None:
+    host.server(power="off")
+    with pytest.raises(InvalidField, match="CPUs are not pinned"):
+        host.ensure("server", "web1", flavor(host, "pinned", hw__cpu_policy="dedicated"))
+
+
+def test_the_settings_let_it_pass_with_a_warning(lenient: Host) -> None:
+    made = lenient.ensure("server", "web1", flavor(lenient, "pinned", hw__cpu_policy="dedicated"))
+    assert made.changed and made.warnings == [f"What would do nothing here: flavor 'pinned', {PINNED}."]
