@@ -121,3 +121,36 @@ def test_a_certificate_that_is_not_there(tmp_path, given):
     good, said = play(tmp_path, tasks("tls.yml"), **{**given, "agent_tls_key": str(tmp_path / "none.key")})
     assert not good and "none.key" in said
     assert not (tmp_path / "tls/agent.key").exists()
+
+
+# Upgrade ----------------------------------------------------------------------------------------------------------
+VIRSH = """#!/bin/sh
+# What libvirt says: $1 -q -c URI, then what is asked.
+shift 3
+case "$*" in
+  "list --all") cat {folder}/after ;;
+  domstate*stopped) echo "shut off (shutdown)" ;;
+  domstate*moved) echo "shut off (migrated)" ;;
+  domstate*) echo "error: failed to get domain" >&2; exit 1 ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(("after", "fallen"), [
+    ("1 stays running", None),
+    ("1 stays running\n - moved shut off", None),
+    ("1 stays running\n - gone shut off", None),
+    ("1 stays running\n - stopped shut off", "stopped is shut off (shutdown)"),
+])
+def test_upgrade_looks_after_guests(tmp_path, monkeypatch, after, fallen):
+    (tmp_path / "after").write_text(after)
+    virsh = tmp_path / "virsh"
+    virsh.write_text(VIRSH.format(folder=tmp_path))
+    virsh.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    before = ["1 stays running", *(f"{at} {name} running" for at, name in enumerate(("moved", "gone", "stopped"), 2))]
+    good, said = play(tmp_path, tasks("upgrade.yml", "Guests that are there now", "Why guests do not run as before",
+                                      "They run as before"),
+                      agent_settings={}, agent_guests_before={"stdout_lines": before})
+    assert good is (fallen is None), said
+    assert fallen is None or f"do not run as before: {fallen}." in said
