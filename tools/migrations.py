@@ -23,11 +23,11 @@ def write(metadata: MetaData, number: str, name: str) -> None:
     """The migration of one kind of database; in place of the one that has this number and name already."""
     path = schema.FOLDER / schema.kind_of(metadata) / "versions" / f"{number}_{name}.py"
     path.unlink(missing_ok=True)
-    with tempfile.TemporaryDirectory() as folder, closing(Database(f"sqlite:///{folder}/a.db")) as database:
+    with (tempfile.TemporaryDirectory() as folder, closing(Database(f"sqlite:///{folder}/a.db")) as database,
+          database.write() as connection):
         if number != "0001":
-            schema.upgrade(database, metadata)
-        with database.write() as connection:
-            command.revision(schema.config(connection, metadata), name, autogenerate=True, rev_id=number)
+            schema.migrate(connection, metadata)
+        command.revision(schema.config(connection, metadata), name, autogenerate=True, rev_id=number)
 
 
 if __name__ == "__main__":

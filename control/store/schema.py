@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Alembic migrations of the tables, in ``migrations/{api,cell}``.
+"""The tables of a database: made at once where there are none, else changed by Alembic's migrations in
+``migrations/{api,cell}``.
 
 Migrations go forward only (0001, 0002, …); all of an upgrade are one transaction. Any process may upgrade a database at
 any time: one does it, the others wait and find nothing to do.
@@ -10,10 +11,23 @@ from __future__ import annotations
 import copy
 import logging
 import math
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, MetaData, func, inspect, select, text
+from sqlalchemy import (
+    Column,
+    Connection,
+    MetaData,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+    func,
+    insert,
+    inspect,
+    select,
+    text,
+)
 
 from .database import Database
 from .tables import API
@@ -45,16 +59,43 @@ def upgrade(database: Database, metadata: MetaData) -> bool:
         found = version(connection, kind)
         if found == newest(kind):
             return False
-        from alembic import command
-
-        command.upgrade(config(connection, metadata), "head")
+        if found is None:
+            make(connection, metadata)
+        else:
+            migrate(connection, metadata)
         log.info("database %s: tables of %s went from version %s to %s", database.name, kind, found, newest(kind))
     return True
 
 
 def create_tables(connection: Connection, metadata: MetaData) -> None:
     """Make all tables of *metadata*: by a copy, since SQLAlchemy's tables keep what it works out for that."""
+    add_services()
     copy.deepcopy(metadata).create_all(connection, checkfirst=False)
+
+
+def add_services() -> None:
+    """Have the embedded services add their tables to ``API``."""
+    for service in ("identity", "image", "network", "volume"):
+        import_module(f"magnetar_control.services.{service}.tables")
+
+
+def make(connection: Connection, metadata: MetaData) -> None:
+    """Make the tables and note their version, as the migrations would. Alembic is not needed for it: it takes half a
+    second, and 4 MiB for as long as the process lives."""
+    kind = kind_of(metadata)
+    name = version_table(kind)
+    create_tables(connection, metadata)
+    made = Table(name, MetaData(), Column("version_num", String(32), nullable=False),
+                 PrimaryKeyConstraint("version_num", name=f"{name}_pkc"))
+    made.create(connection)
+    connection.execute(insert(made).values(version_num=newest(kind)))
+
+
+def migrate(connection: Connection, metadata: MetaData) -> None:
+    """Run the migrations that a database lacks."""
+    from alembic import command
+
+    command.upgrade(config(connection, metadata), "head")
 
 
 def kind_of(metadata: MetaData) -> str:

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 from alembic import context
 
-for service in ("identity", "image", "network", "volume"):  # embedded services add their tables to API
-    import_module(f"magnetar_control.services.{service}.tables")
+from magnetar_control.store.schema import add_services
+
+add_services()
 given = context.config.attributes
 context.configure(connection=given["connection"], target_metadata=given["metadata"],
                   version_table=given["version_table"], render_as_batch=given["connection"].dialect.name == "sqlite")
