@@ -55,6 +55,16 @@ def tracked() -> list[str]:
     return sorted({name for name in names if name and (ROOT / name).exists()})
 
 
+@contextlib.contextmanager
+def laid_out() -> Iterator[Path]:
+    """A copy of the files where Ansible's tools want a collection."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "ansible_collections/magnetar/compute"
+        copy.mkdir(parents=True)
+        subprocess.run(["cp", "--parents", "-t", str(copy), *tracked()], check=True, cwd=ROOT)
+        yield copy
+
+
 def sanity(*words: str) -> bool:
     """ansible-test sanity on a copy of the files, laid out as it wants a collection; *words* say which tests and files.
 
@@ -64,13 +74,17 @@ def sanity(*words: str) -> bool:
     if not stand_in.exists():
         stand_in.parent.mkdir(parents=True, exist_ok=True)
         stand_in.write_text(PIP, encoding="utf-8")
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / "ansible_collections/magnetar/compute"
-        copy.mkdir(parents=True)
-        subprocess.run(["cp", "--parents", "-t", str(copy), *tracked()], check=True, cwd=ROOT)
-        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    with laid_out() as copy:
         return call("ansible-test", "sanity", "--local", "--requirements", "--python", version, "--color", "no", *words,
                     folder=copy)
+
+
+def docs() -> bool:
+    """antsibull-docs finds nothing wrong in what Galaxy will show of plugins and roles."""
+    with laid_out() as copy:
+        return call("antsibull-docs", "lint-collection-docs", "--plugin-docs", "--validate-collection-refs=all",
+                    "--disallow-unknown-collection-refs", copy, ANSIBLE_COLLECTIONS_PATH=str(copy.parents[2]))
 
 
 def _documented(plugins: Path, folder: str, kind: str, **more: str) -> bool:
@@ -105,6 +119,7 @@ STAGES: dict[str, tuple[str, Callable[[], bool]]] = {
     "ansible-lint": ("roles and playbooks, profile production",
                      partial(call, "ansible-lint", "--offline", "--profile", "production", "roles", "playbooks")),
     "changelog": ("changelog fragments", partial(call, "antsibull-changelog", "lint")),
+    "docs": ("what Galaxy shows of plugins and roles", docs),
     "sanity": ("ansible-test sanity of what Ansible loads",
                partial(sanity, *(f"--exclude={folder}/" for folder in ("agent", "bench", "control", "tests")))),
     "collection": ("the collection builds, installs and holds the agent", collection),
@@ -119,7 +134,7 @@ STAGES: dict[str, tuple[str, Callable[[], bool]]] = {
 FAST = [name for name in STAGES if name not in ("pylint", "slow", "lab", "deep")]
 GUESTS = {"lab", "deep"}
 #: What runs beside the tests: each of these needs one CPU, and the tests wait for other things half of the time.
-BESIDE = {"tests": ("mypy", "imports", "ansible-lint", "changelog", "sanity", "collection"), "slow": ("pylint",)}
+BESIDE = {"tests": ("mypy", "imports", "ansible-lint", "changelog", "docs", "sanity", "collection"), "slow": ("pylint",)}
 #: Stages that ran: whether they passed, and seconds.
 Ended = dict[str, tuple[bool, float]]
 
