@@ -39,10 +39,20 @@ availability_zones:
   returned: on success
   type: list
   elements: dict
-  sample:
-    - name: nova
-      available: true
-      hosts:
+  contains:
+    name:
+      description: The name.
+      type: str
+      sample: nova
+    available:
+      description: Whether one of its hosts gets new servers.
+      type: bool
+      sample: true
+    hosts:
+      description: Names of its hosts; for administrators, else empty.
+      type: list
+      elements: str
+      sample:
         - kvm1
         - kvm2
 error:

@@ -52,12 +52,27 @@ cell:
     - With O(state=absent) it is the last that was known of it, or V(null) if there was none.
   returned: on success, unless a running operation is returned
   type: dict
-  sample:
-    id: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
-    name: cell2
-    disabled: false
-    database: postgresql://db2/cell2
-    hosts: 4
+  contains:
+    id:
+      description: The uuid.
+      type: str
+      sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
+    name:
+      description: The name.
+      type: str
+      sample: cell2
+    disabled:
+      description: Whether it gets no new servers, and lists leave it out.
+      type: bool
+      sample: false
+    database:
+      description: Its database without user and password.
+      type: str
+      sample: postgresql://db2/cell2
+    hosts:
+      description: How many hosts it has.
+      type: int
+      sample: 4
 actions:
   description: What was done, or would be in check mode, in order.
   returned: on success

@@ -49,16 +49,43 @@ compute_service:
   description: The service as it is afterwards, or as it would be in check mode.
   returned: on success, unless a running operation is returned
   type: dict
-  sample:
-    id: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
-    name: kvm1
-    binary: nova-compute
-    status: enabled
-    disabled_reason: null
-    forced_down: false
-    state: up
-    zone: nova
-    updated_at: '2026-11-20T20:00:00Z'
+  contains:
+    id:
+      description: The uuid.
+      type: str
+      sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
+    name:
+      description: The host's name.
+      type: str
+      sample: kvm1
+    binary:
+      description: Nova's word for the kind of service.
+      type: str
+      sample: nova-compute
+    status:
+      description: Whether the host gets new servers.
+      type: str
+      sample: enabled
+    disabled_reason:
+      description: Why it is disabled; goes with C(disabled).
+      type: str
+    forced_down:
+      description: Whether it counts as down whatever its agent says, so that its servers can be evacuated. Only
+        for a host that is off for sure.
+      type: bool
+      sample: false
+    state:
+      description: Whether its agent was heard lately.
+      type: str
+      sample: up
+    zone:
+      description: Its availability zone.
+      type: str
+      sample: nova
+    updated_at:
+      description: When its agent was last heard.
+      type: str
+      sample: '2026-11-20T20:00:00Z'
 actions:
   description: What was done, or would be in check mode, in order.
   returned: on success

@@ -61,19 +61,52 @@ flavor:
     - With O(state=absent) it is the last that was known of it, or V(null) if there was none.
   returned: on success, unless a list or a running operation is returned
   type: dict
-  sample:
-    id: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
-    name: web1
-    description: for the shop
-    created_at: '2026-11-20T20:00:00Z'
-    updated_at: '2026-11-20T20:00:00Z'
-    vcpus: 1
-    ram: 512
-    disk: 10
-    ephemeral: 0
-    swap: 0
+  contains:
+    id:
+      description: The uuid; drawn when the resource is made, unless given.
+      type: str
+      sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
+    name:
+      description: The name.
+      type: str
+      sample: web1
+    description:
+      description: Free text of at most 255 characters.
+      type: str
+      sample: for the shop
+    created_at:
+      description: When it was made, ISO 8601 in UTC.
+      type: str
+      sample: '2026-11-20T20:00:00Z'
+    updated_at:
+      description: When it was last changed, ISO 8601 in UTC.
+      type: str
+      sample: '2026-11-20T20:00:00Z'
+    vcpus:
+      description: Number of virtual CPUs.
+      type: int
+      sample: 1
+    ram:
+      description: Memory in MiB.
+      type: int
+      sample: 512
+    disk:
+      description: Root disk in GiB; 0 keeps the size of the image.
+      type: int
+      sample: 10
+    ephemeral:
+      description: Ephemeral disk in GiB; 0 for none.
+      type: int
+      sample: 0
+    swap:
+      description: Swap disk in MiB; 0 for none.
+      type: int
+      sample: 0
     extra_specs:
-      hw:cpu_policy: shared
+      description: Extra specifications, keys to strings.
+      type: dict
+      sample:
+        hw:cpu_policy: shared
 actions:
   description: What was done, or would be in check mode, in order.
   returned: on success

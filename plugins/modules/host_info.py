@@ -47,34 +47,102 @@ hosts:
   returned: on success
   type: list
   elements: dict
-  sample:
-    - id: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
-      name: kvm1
-      hypervisor_type: QEMU
-      hypervisor_version: 7.2.22
-      libvirt_version: 9.0.0
-      agent_version: 0.1.0
-      architecture: x86_64
-      virt_types:
+  contains:
+    id:
+      description: The host's uuid in libvirt.
+      type: str
+      sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
+    name:
+      description: The host's name.
+      type: str
+      sample: kvm1
+    hypervisor_type:
+      description: Type of the hypervisor.
+      type: str
+      sample: QEMU
+    hypervisor_version:
+      description: Version of QEMU.
+      type: str
+      sample: 7.2.22
+    libvirt_version:
+      description: Version of libvirt.
+      type: str
+      sample: 9.0.0
+    agent_version:
+      description: Version of the agent.
+      type: str
+      sample: 0.1.0
+    architecture:
+      description: The machine's architecture, in libvirt's words.
+      type: str
+      sample: x86_64
+    virt_types:
+      description: Kinds of virtualisation that really work here, best first.
+      type: list
+      elements: str
+      sample:
         - kvm
         - qemu
-      kvm:
+    kvm:
+      description: '{usable, reason, checked_at}: outcome of starting a tiny guest under KVM.'
+      type: dict
+      sample:
         usable: true
         reason: a guest started in 0.1 s
         checked_at: '2026-11-20T20:00:00Z'
-      vcpus: 16
-      vcpus_used: 4
-      memory_mb: 65536
-      memory_mb_used: 8192
-      disk_gb: 900
-      disk_gb_free: 700
-      cpu_model: EPYC-Rome
-      servers: 4
-      running: 3
-      connected: true
-      link_name: kvm1
-      link_port: 6553
-      orphans:
+    vcpus:
+      description: CPUs of the host.
+      type: int
+      sample: 16
+    vcpus_used:
+      description: CPUs of running servers.
+      type: int
+      sample: 4
+    memory_mb:
+      description: Memory of the host in MiB.
+      type: int
+      sample: 65536
+    memory_mb_used:
+      description: Memory of running servers in MiB.
+      type: int
+      sample: 8192
+    disk_gb:
+      description: Size of the file system with the servers' disks in GiB.
+      type: int
+      sample: 900
+    disk_gb_free:
+      description: What is free of it in GiB.
+      type: int
+      sample: 700
+    cpu_model:
+      description: CPU model.
+      type: str
+      sample: EPYC-Rome
+    servers:
+      description: Servers with a document.
+      type: int
+      sample: 4
+    running:
+      description: Servers that run.
+      type: int
+      sample: 3
+    connected:
+      description: Whether libvirt answers.
+      type: bool
+      sample: true
+    link_name:
+      description: 'Name by which other agents know this one: the common name of its certificate. null: no TLS,
+        so no links and no migrations.'
+      type: str
+      sample: kvm1
+    link_port:
+      description: Port on which other agents reach it.
+      type: int
+      sample: 6553
+    orphans:
+      description: 'Things of Magnetar that no document knows: domains, files.'
+      type: dict
+      sample:
         domains: []
         files: []
 error:

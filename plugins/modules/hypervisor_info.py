@@ -43,28 +43,91 @@ hypervisors:
   returned: on success
   type: list
   elements: dict
-  sample:
-    - id: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
-      name: kvm1
-      cell: cell1
-      zone: nova
-      up: true
-      disabled: false
-      disabled_reason: null
-      forced_down: false
-      type: QEMU
-      version: 7.2.22
-      vcpus: 16
-      vcpus_used: 4
-      vcpus_limit: 64
-      memory_mb: 65536
-      memory_mb_used: 8192
-      memory_mb_limit: 65024
-      disk_gb: 900
-      disk_gb_used: 200
-      disk_gb_limit: 900
-      servers: 4
-      virt_types:
+  contains:
+    id:
+      description: The uuid.
+      type: str
+      sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
+    name:
+      description: The host's name.
+      type: str
+      sample: kvm1
+    cell:
+      description: Name of its cell.
+      type: str
+      sample: cell1
+    zone:
+      description: Its availability zone.
+      type: str
+      sample: nova
+    up:
+      description: Whether its agent was heard lately.
+      type: bool
+      sample: true
+    disabled:
+      description: Whether it gets no new servers.
+      type: bool
+      sample: false
+    disabled_reason:
+      description: Why.
+      type: str
+    forced_down:
+      description: Whether it counts as down in any case.
+      type: bool
+      sample: false
+    type:
+      description: Type of the hypervisor.
+      type: str
+      sample: QEMU
+    version:
+      description: Its version.
+      type: str
+      sample: 7.2.22
+    vcpus:
+      description: CPUs of the host.
+      type: int
+      sample: 16
+    vcpus_used:
+      description: CPUs that are claimed.
+      type: int
+      sample: 4
+    vcpus_limit:
+      description: CPUs that may be claimed, by the allocation ratio.
+      type: int
+      sample: 64
+    memory_mb:
+      description: Memory of the host in MiB.
+      type: int
+      sample: 65536
+    memory_mb_used:
+      description: Memory that is claimed in MiB.
+      type: int
+      sample: 8192
+    memory_mb_limit:
+      description: Memory that may be claimed in MiB.
+      type: int
+      sample: 65024
+    disk_gb:
+      description: Disk of the host in GiB.
+      type: int
+      sample: 900
+    disk_gb_used:
+      description: Disk that is claimed in GiB.
+      type: int
+      sample: 200
+    disk_gb_limit:
+      description: Disk that may be claimed in GiB.
+      type: int
+      sample: 900
+    servers:
+      description: Servers on it, and those that are on their way.
+      type: int
+      sample: 4
+    virt_types:
+      description: Kinds of virtualisation that work there, best first.
+      type: list
+      elements: raw
+      sample:
         - kvm
         - qemu
 error:

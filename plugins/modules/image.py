@@ -68,24 +68,69 @@ image:
     - With O(state=absent) it is the last that was known of it, or V(null) if there was none.
   returned: on success, unless a list or a running operation is returned
   type: dict
-  sample:
-    id: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
-    name: web1
-    description: for the shop
-    created_at: '2026-11-20T20:00:00Z'
-    updated_at: '2026-11-20T20:00:00Z'
-    checksum: sha256:0000000000000000000000000000000000000000000000000000000000000000
-    disk_format: qcow2
-    kernel: null
-    ramdisk: null
-    cmdline: null
-    min_disk: 1
-    min_ram: 64
+  contains:
+    id:
+      description: The uuid; drawn when the resource is made, unless given.
+      type: str
+      sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
+    name:
+      description: The name.
+      type: str
+      sample: web1
+    description:
+      description: Free text of at most 255 characters.
+      type: str
+      sample: for the shop
+    created_at:
+      description: When it was made, ISO 8601 in UTC.
+      type: str
+      sample: '2026-11-20T20:00:00Z'
+    updated_at:
+      description: When it was last changed, ISO 8601 in UTC.
+      type: str
+      sample: '2026-11-20T20:00:00Z'
+    checksum:
+      description: Digest of the content as delivered, sha256:HEX or sha512:HEX.
+      type: str
+      sample: sha256:0000000000000000000000000000000000000000000000000000000000000000
+    disk_format:
+      description: Format; it is always found from the content, and a wrong claim is refused.
+      type: str
+      sample: qcow2
+    kernel:
+      description: Image of format aki with which a server of this image boots.
+      type: str
+    ramdisk:
+      description: Image of format ari that goes with the kernel.
+      type: str
+    cmdline:
+      description: Kernel command line; needs a kernel, or is of format aki itself.
+      type: str
+    min_disk:
+      description: Smallest root disk in GiB that a server of this image may have.
+      type: int
+      sample: 1
+    min_ram:
+      description: Smallest memory in MiB that a server of this image may have.
+      type: int
+      sample: 64
     properties:
-      os_distro: debian
-    status: active
-    size: 20971520
-    virtual_size: 1073741824
+      description: Image properties as in Glance, such as img_config_drive=mandatory (MD-79).
+      type: dict
+      sample:
+        os_distro: debian
+    status:
+      description: Whether the content is there.
+      type: str
+      sample: active
+    size:
+      description: Bytes stored.
+      type: int
+      sample: 20971520
+    virtual_size:
+      description: Bytes that a guest sees.
+      type: int
+      sample: 1073741824
 actions:
   description: What was done, or would be in check mode, in order.
   returned: on success

@@ -42,16 +42,44 @@ instance_actions:
   returned: on success
   type: list
   elements: dict
-  sample:
-    - id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
-      server: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
-      action: create
-      message: null
-      user_id: 4f1c9a0e5d0f4a2b9d0e0c6c8a1f2b3d
-      project_id: 0e5d0f4a2b9d0e0c6c8a1f2b3d4f1c9a
-      started_at: '2026-11-20T20:00:00Z'
-      updated_at: '2026-11-20T20:00:01Z'
-      events:
+  contains:
+    id:
+      description: The id of the request.
+      type: str
+      sample: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+    server:
+      description: Uuid of the server.
+      type: str
+      sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
+    action:
+      description: What was asked.
+      type: str
+      sample: create
+    message:
+      description: C(Error) when it failed.
+      type: str
+    user_id:
+      description: Who asked.
+      type: str
+      sample: 4f1c9a0e5d0f4a2b9d0e0c6c8a1f2b3d
+    project_id:
+      description: Of which project.
+      type: str
+      sample: 0e5d0f4a2b9d0e0c6c8a1f2b3d4f1c9a
+    started_at:
+      description: When it was asked.
+      type: str
+      sample: '2026-11-20T20:00:00Z'
+    updated_at:
+      description: When it last went on.
+      type: str
+      sample: '2026-11-20T20:00:01Z'
+    events:
+      description: 'Its steps: {event, started_at, finished_at, result}, and for admins {host, details}. Only of
+        the one that C(id) names.'
+      type: list
+      elements: dict
+      sample:
         - event: compute__do_build_and_run_instance
           host: kvm1
           result: Success

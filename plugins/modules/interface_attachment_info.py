@@ -42,17 +42,45 @@ interface_attachments:
   returned: on success
   type: list
   elements: dict
-  sample:
-    - id: 5b6c0a4e-9f0a-5d0e-8a55-7b1f6a0c2d11
-      server: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
-      network: lan
-      bridge: null
-      mac: '52:54:00:12:34:56'
-      model: virtio
-      tag: null
-      address: null
-      server_name: web1
-      addresses:
+  contains:
+    id:
+      description: The uuid, which follows from server and MAC address.
+      type: str
+      sample: 5b6c0a4e-9f0a-5d0e-8a55-7b1f6a0c2d11
+    server:
+      description: The server, by name or uuid.
+      type: str
+      sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
+    network:
+      description: A network known to the agent, or a libvirt network.
+      type: str
+      sample: lan
+    bridge:
+      description: A bridge of the host, in place of network.
+      type: str
+    mac:
+      description: MAC address; drawn once when omitted.
+      type: str
+      sample: '52:54:00:12:34:56'
+    model:
+      description: Model of the card; C(virtio) when omitted.
+      type: str
+      sample: virtio
+    tag:
+      description: Device tag, shown to the guest in the config drive that is made with the server.
+      type: str
+    address:
+      description: IPv4 address. On a network that the agent makes, its DHCP gives it; elsewhere it is only shown.
+        Kept when omitted; null for none.
+      type: str
+    server_name:
+      description: The server's name.
+      type: str
+      sample: web1
+    addresses:
+      description: 'Its addresses as far as they are known: {addr, version, mac, source}.'
+      type: raw
+      sample:
         - addr: 192.168.100.57
           version: 4
           mac: '52:54:00:12:34:56'

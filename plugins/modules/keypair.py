@@ -54,16 +54,43 @@ keypair:
     - With O(state=absent) it is the last that was known of it, or V(null) if there was none.
   returned: on success, unless a list or a running operation is returned
   type: dict
-  sample:
-    id: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
-    name: web1
-    description: for the shop
-    created_at: '2026-11-20T20:00:00Z'
-    updated_at: '2026-11-20T20:00:00Z'
-    public_key: ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ... me@example
-    type: ssh
-    fingerprint: SHA256:uJ0r...
-    fingerprint_md5: 35:9d:d0:c3:4a:80:d3:d8:86:f1:ca:f7:df:c4:f9:d8
+  contains:
+    id:
+      description: The uuid; drawn when the resource is made, unless given.
+      type: str
+      sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
+    name:
+      description: The name.
+      type: str
+      sample: web1
+    description:
+      description: Free text of at most 255 characters.
+      type: str
+      sample: for the shop
+    created_at:
+      description: When it was made, ISO 8601 in UTC.
+      type: str
+      sample: '2026-11-20T20:00:00Z'
+    updated_at:
+      description: When it was last changed, ISO 8601 in UTC.
+      type: str
+      sample: '2026-11-20T20:00:00Z'
+    public_key:
+      description: The public key, one line as in authorized_keys.
+      type: str
+      sample: ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ... me@example
+    type:
+      description: Type of the key.
+      type: str
+      sample: ssh
+    fingerprint:
+      description: SHA256 fingerprint, as ssh-keygen -l shows it.
+      type: str
+      sample: SHA256:uJ0r...
+    fingerprint_md5:
+      description: MD5 fingerprint, as Nova shows it.
+      type: str
+      sample: 35:9d:d0:c3:4a:80:d3:d8:86:f1:ca:f7:df:c4:f9:d8
 actions:
   description: What was done, or would be in check mode, in order.
   returned: on success

@@ -38,19 +38,55 @@ limits:
   returned: on success
   type: list
   elements: dict
-  sample:
-    - name: shop
-      instances: 10
-      instances_used: 3
-      cores: 20
-      cores_used: 6
-      ram: 51200
-      ram_used: 6144
-      metadata_items: 128
-      key_pairs: 100
-      server_groups: 10
-      server_groups_used: 0
-      server_group_members: 10
+  contains:
+    name:
+      description: The project.
+      type: str
+      sample: shop
+    instances:
+      description: Servers.
+      type: int
+      sample: 10
+    instances_used:
+      description: Servers that there are.
+      type: int
+      sample: 3
+    cores:
+      description: CPUs of all servers.
+      type: int
+      sample: 20
+    cores_used:
+      description: CPUs that they have.
+      type: int
+      sample: 6
+    ram:
+      description: Memory of all servers in MiB.
+      type: int
+      sample: 51200
+    ram_used:
+      description: Memory that they have in MiB.
+      type: int
+      sample: 6144
+    metadata_items:
+      description: Metadata keys of a server.
+      type: int
+      sample: 128
+    key_pairs:
+      description: Key pairs of a user.
+      type: int
+      sample: 100
+    server_groups:
+      description: Server groups.
+      type: int
+      sample: 10
+    server_groups_used:
+      description: Server groups that there are.
+      type: int
+      sample: 0
+    server_group_members:
+      description: Members of a server group.
+      type: int
+      sample: 10
 error:
   description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
   returned: on failure

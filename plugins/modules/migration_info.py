@@ -41,35 +41,101 @@ migrations:
   returned: on success
   type: list
   elements: dict
-  sample:
-    - id: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
-      name: web1
-      description: for the shop
-      created_at: '2026-11-20T20:00:00Z'
-      updated_at: '2026-11-20T20:00:00Z'
-      server: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
-      side: source
-      peer: kvm2
-      address: kvm2:6553
-      type: live
-      phase: settled
-      manifest: null
-      max_downtime: 300
-      bandwidth: 100
-      auto_converge: true
-      time_limit: 600
-      on_time_limit: abort
-      status: completed
-      progress:
+  contains:
+    id:
+      description: The uuid; drawn when the resource is made, unless given.
+      type: str
+      sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
+    name:
+      description: The name.
+      type: str
+      sample: web1
+    description:
+      description: Free text of at most 255 characters.
+      type: str
+      sample: for the shop
+    created_at:
+      description: When it was made, ISO 8601 in UTC.
+      type: str
+      sample: '2026-11-20T20:00:00Z'
+    updated_at:
+      description: When it was last changed, ISO 8601 in UTC.
+      type: str
+      sample: '2026-11-20T20:00:00Z'
+    server:
+      description: The uuid of the server.
+      type: str
+      sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
+    side:
+      description: Whether this host gives the server or gets it.
+      type: str
+      sample: source
+    peer:
+      description: Common name in the certificate of the other agent.
+      type: str
+      sample: kvm2
+    address:
+      description: host:port of the other agent; the source needs it, and the target for volumes.
+      type: str
+      sample: kvm2:6553
+    type:
+      description: 'live: the guest runs on; cold: it is off while its disks are copied.'
+      type: str
+      sample: live
+    phase:
+      description: How far it is to go at least.
+      type: str
+      sample: settled
+    manifest:
+      description: 'What comes: sizes, networks and disks, as the source shows them. The target needs it.'
+      type: raw
+    max_downtime:
+      description: Milliseconds that the guest may stand still.
+      type: int
+      sample: 300
+    bandwidth:
+      description: Limit in MiB per second.
+      type: int
+      sample: 100
+    auto_converge:
+      description: Slow the guest down when it writes memory faster than the network takes it.
+      type: bool
+      sample: true
+    time_limit:
+      description: 'Seconds of copying after which on_time_limit is done. Cold, only abort is: the guest is off.'
+      type: int
+      sample: 600
+    on_time_limit:
+      description: 'abort: the server stays where it is; pause: the guest stands still until all is there; post_copy:
+        it runs on the target while the rest of its memory follows.'
+      type: str
+      sample: abort
+    status:
+      description: How far it is.
+      type: str
+      sample: completed
+    progress:
+      description: '{phase, done, total, remaining, dirty_rate, seconds_left} in bytes, while it runs.'
+      type: dict
+      sample:
         phase: memory
         done: 123456789
         total: 134217728
         remaining: 10760939
         dirty_rate: 1048576
         seconds_left: 1
-      native_tls: false
-      fault: null
-      host: kvm1
+    native_tls:
+      description: Whether memory and disks go straight from QEMU to QEMU, as the setting native_tls of both hosts
+        says, and not through the agents; null until that is known.
+      type: bool
+      sample: false
+    fault:
+      description: '{code, message, created} of the last failure, until one succeeds.'
+      type: raw
+    host:
+      description: The host of this half.
+      type: str
+      sample: kvm1
 error:
   description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
   returned: on failure

@@ -49,22 +49,68 @@ networks:
   returned: on success
   type: list
   elements: dict
-  sample:
-    - id: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
-      name: lan
-      description: for the shop
-      created_at: '2026-11-20T20:00:00Z'
-      updated_at: '2026-11-20T20:00:00Z'
-      mode: nat
-      bridge: magbr0
-      cidr: 192.168.100.0/24
-      dhcp: true
-      dhcp_start: 192.168.100.2
-      dhcp_end: 192.168.100.254
-      domain: lab.example
-      mtu: 1500
-      active: true
-      managed: true
+  contains:
+    id:
+      description: The uuid; drawn when the resource is made, unless given.
+      type: str
+      sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
+    name:
+      description: The name of the network; also its name in libvirt.
+      type: str
+      sample: lan
+    description:
+      description: Free text of at most 255 characters.
+      type: str
+      sample: for the shop
+    created_at:
+      description: When it was made, ISO 8601 in UTC.
+      type: str
+      sample: '2026-11-20T20:00:00Z'
+    updated_at:
+      description: When it was last changed, ISO 8601 in UTC.
+      type: str
+      sample: '2026-11-20T20:00:00Z'
+    mode:
+      description: 'bridge: an existing bridge; nat: routed out by address translation; isolated: guests and host
+        only.'
+      type: str
+      sample: nat
+    bridge:
+      description: 'The bridge: an existing one for mode bridge; else its name, drawn when omitted.'
+      type: str
+      sample: magbr0
+    cidr:
+      description: Addresses of the network; the first is the host's. Needed for nat and isolated.
+      type: str
+      sample: 192.168.100.0/24
+    dhcp:
+      description: Whether the host answers DHCP on it; nat and isolated only.
+      type: bool
+      sample: true
+    dhcp_start:
+      description: First address given by DHCP.
+      type: str
+      sample: 192.168.100.2
+    dhcp_end:
+      description: Last address given by DHCP.
+      type: str
+      sample: 192.168.100.254
+    domain:
+      description: DNS domain of the guests.
+      type: str
+      sample: lab.example
+    mtu:
+      description: MTU; 0 for the default.
+      type: int
+      sample: 1500
+    active:
+      description: Whether it is up.
+      type: bool
+      sample: true
+    managed:
+      description: Whether the agent made it, and so removes it.
+      type: bool
+      sample: true
 error:
   description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
   returned: on failure

@@ -144,65 +144,159 @@ server:
     - With O(state=absent) it is the last that was known of it, or V(null) if there was none.
   returned: on success, unless a list or a running operation is returned
   type: dict
-  sample:
-    id: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
-    name: web1
-    description: for the shop
-    created_at: '2026-11-20T20:00:00Z'
-    updated_at: '2026-11-20T20:00:00Z'
+  contains:
+    id:
+      description: The uuid; drawn when the resource is made, unless given.
+      type: str
+      sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
+    name:
+      description: The name.
+      type: str
+      sample: web1
+    description:
+      description: Free text of at most 255 characters.
+      type: str
+      sample: for the shop
+    created_at:
+      description: When it was made, ISO 8601 in UTC.
+      type: str
+      sample: '2026-11-20T20:00:00Z'
+    updated_at:
+      description: When it was last changed, ISO 8601 in UTC.
+      type: str
+      sample: '2026-11-20T20:00:00Z'
     flavor:
-      name: small
-      vcpus: 1
-      ram: 512
-      disk: 10
-      ephemeral: 0
-      swap: 0
+      description: A flavor by name or uuid, or its sizes {vcpus, ram, disk, ephemeral, swap}; those that are left
+        out stay as they are. A new server needs vcpus and ram.
+      type: dict
+      sample:
+        name: small
+        vcpus: 1
+        ram: 512
+        disk: 10
+        ephemeral: 0
+        swap: 0
     image:
-      id: 0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11
-      name: debian
+      description: The image to boot from, by name or uuid; null for a blank root disk.
+      type: str
+      sample:
+        id: 0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11
+        name: debian
     networks:
-      - network: lan
-        mac: '52:54:00:12:34:56'
-        model: virtio
-    block_device_mapping:
-      - source_type: blank
-        destination_type: volume
-        volume_size: 10
-        disk_bus: virtio
-        device_name: vdb
-        volume: 0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11
-    key_name: me
-    metadata:
-      role: web
-    tags:
-      - shop
-    availability_zone: nova
-    config_drive: true
-    power: running
-    rescue: null
-    restart_on_crash: false
-    resume_on_host_boot: true
-    root_format: qcow2
-    virt_type: qemu
-    machine: q35
-    volumes_attached:
-      - id: 0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11
-        name: data
-        device: vdb
-        delete_on_termination: false
-    status: ACTIVE
-    power_state: running
-    status_reason: the guest shut itself down
-    fault: null
-    host: kvm1
-    addresses:
-      lan:
-        - addr: 192.168.100.57
-          version: 4
+      description: NICs in order. Each names a network or a bridge.
+      type: list
+      elements: dict
+      sample:
+        - network: lan
           mac: '52:54:00:12:34:56'
-          source: lease
-    instance_name: magnetar-8c7d3c0e
-    console_log: /var/lib/magnetar/servers/8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d/console.log
+          model: virtio
+    block_device_mapping:
+      description: 'Nova''s block device mapping v2: volumes that the server boots from or is made with, and tags
+        of its local disks.'
+      type: list
+      elements: dict
+      sample:
+        - source_type: blank
+          destination_type: volume
+          volume_size: 10
+          disk_bus: virtio
+          device_name: vdb
+          volume: 0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11
+    key_name:
+      description: Keypair whose public key the guest is given.
+      type: str
+      sample: me
+    metadata:
+      description: Keys and values, 255 characters each at most.
+      type: dict
+      sample:
+        role: web
+    tags:
+      description: Tags, at most 50 of 60 characters.
+      type: list
+      elements: str
+      sample:
+        - shop
+    availability_zone:
+      description: Availability zone that the guest is told.
+      type: str
+      sample: nova
+    config_drive:
+      description: Whether the guest gets a config drive (MD-70).
+      type: bool
+      sample: true
+    power:
+      description: Desired power state.
+      type: str
+      sample: running
+    rescue:
+      description: Boot from another image, with the root disk as second disk; null for none.
+      type: dict
+    restart_on_crash:
+      description: Start the guest again when its QEMU dies.
+      type: bool
+      sample: false
+    resume_on_host_boot:
+      description: Start the guest again after the host has rebooted, if it ran.
+      type: bool
+      sample: true
+    root_format:
+      description: 'Root disk: a qcow2 overlay on the image, or a raw copy.'
+      type: str
+      sample: qcow2
+    virt_type:
+      description: kvm, qemu (emulated), or what the host can do.
+      type: str
+      sample: qemu
+    machine:
+      description: Machine type.
+      type: str
+      sample: q35
+    volumes_attached:
+      description: 'The volumes that it has: {id, name, device, delete_on_termination}.'
+      type: list
+      elements: dict
+      sample:
+        - id: 0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11
+          name: data
+          device: vdb
+          delete_on_termination: false
+    status:
+      description: Nova's status word.
+      type: str
+      sample: ACTIVE
+    power_state:
+      description: What is seen.
+      type: str
+      sample: running
+    status_reason:
+      description: Why it is in this state, when the user did not ask for it.
+      type: str
+      sample: the guest shut itself down
+    fault:
+      description: '{code, message, created} of the last failure, until one succeeds.'
+      type: raw
+    host:
+      description: The host it is on.
+      type: str
+      sample: kvm1
+    addresses:
+      description: Network name to a list of {addr, version, mac, source}.
+      type: dict
+      sample:
+        lan:
+          - addr: 192.168.100.57
+            version: 4
+            mac: '52:54:00:12:34:56'
+            source: lease
+    instance_name:
+      description: Name of the libvirt domain.
+      type: str
+      sample: magnetar-8c7d3c0e
+    console_log:
+      description: Path of the console log on the host.
+      type: str
+      sample: /var/lib/magnetar/servers/8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d/console.log
 actions:
   description: What was done, or would be in check mode, in order.
   returned: on success

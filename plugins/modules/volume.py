@@ -68,31 +68,87 @@ volume:
     - With O(state=absent) it is the last that was known of it, or V(null) if there was none.
   returned: on success, unless a running operation is returned
   type: dict
-  sample:
-    id: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
-    name: web1
-    description: for the shop
-    created_at: '2026-11-20T20:00:00Z'
-    updated_at: '2026-11-20T20:00:00Z'
-    size: 10
-    pool: default
-    format: qcow2
-    image: null
-    source_volume: null
-    snapshot: null
+  contains:
+    id:
+      description: The uuid; drawn when the resource is made, unless given.
+      type: str
+      sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
+    name:
+      description: The name.
+      type: str
+      sample: web1
+    description:
+      description: Free text of at most 255 characters.
+      type: str
+      sample: for the shop
+    created_at:
+      description: When it was made, ISO 8601 in UTC.
+      type: str
+      sample: '2026-11-20T20:00:00Z'
+    updated_at:
+      description: When it was last changed, ISO 8601 in UTC.
+      type: str
+      sample: '2026-11-20T20:00:00Z'
+    size:
+      description: Size in GiB. Needed to make an empty one, else that of its source, rounded up. It can grow, also
+        while a running server has it, and never shrinks.
+      type: int
+      sample: 10
+    pool:
+      description: The pool it lies in, one of the agent's setting C(pools).
+      type: str
+      sample: default
+    format:
+      description: Format of its content on the host; that of the pool when omitted.
+      type: str
+      sample: qcow2
+    image:
+      description: Image that it is made from, by name or uuid.
+      type: str
+    source_volume:
+      description: Volume of this host that it is made a copy of, by name or uuid.
+      type: str
+    snapshot:
+      description: Volume snapshot that it is made from, by name or uuid.
+      type: str
     metadata:
-      role: db
-    multiattach: false
-    bootable: false
-    status: available
+      description: Keys and values, 255 characters each at most.
+      type: dict
+      sample:
+        role: db
+    multiattach:
+      description: Whether several servers may have it at once. They need a file system made for that, and the format
+        is C(raw).
+      type: bool
+      sample: false
+    bootable:
+      description: Whether it was made from an image, directly or by way of a copy.
+      type: bool
+      sample: false
+    status:
+      description: Cinder's status word.
+      type: str
+      sample: available
     attachments:
-      - id: 5b6c0a4e-9f0a-5d0e-8a55-7b1f6a0c2d11
-        device: vdb
-        server_name: web1
-        server: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
-    shared: false
-    host: kvm1
-    fault: null
+      description: 'The servers that have it: {id, server, server_name, device}.'
+      type: list
+      elements: dict
+      sample:
+        - id: 5b6c0a4e-9f0a-5d0e-8a55-7b1f6a0c2d11
+          device: vdb
+          server_name: web1
+          server: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
+    shared:
+      description: Whether its pool is one that other hosts reach too.
+      type: bool
+      sample: false
+    host:
+      description: The host it is on.
+      type: str
+      sample: kvm1
+    fault:
+      description: '{code, message, created} of the last failure, until one succeeds.'
+      type: raw
 actions:
   description: What was done, or would be in check mode, in order.
   returned: on success

@@ -61,25 +61,79 @@ volume_attachment:
     - With O(state=absent) it is the last that was known of it, or V(null) if there was none.
   returned: on success, unless a running operation is returned
   type: dict
-  sample:
-    id: 5b6c0a4e-9f0a-5d0e-8a55-7b1f6a0c2d11
-    name: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d:0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11
-    server: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
-    volume: 0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11
-    device: vdb
-    bus: virtio
-    tag: null
-    readonly: false
-    boot_index: null
-    delete_on_termination: false
-    origin: null
-    server_name: web1
-    volume_name: data
-    serial: 0b9f1a52-6ea0-4b9c-a
-    status: attached
-    fault: null
-    created_at: '2026-11-20T20:00:00Z'
-    updated_at: '2026-11-20T20:00:00Z'
+  contains:
+    id:
+      description: The uuid, which follows from those of server and volume.
+      type: str
+      sample: 5b6c0a4e-9f0a-5d0e-8a55-7b1f6a0c2d11
+    name:
+      description: SERVER:VOLUME, with their uuids.
+      type: str
+      sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d:0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11
+    server:
+      description: The server, by name or uuid.
+      type: str
+      sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
+    volume:
+      description: The volume, by name or uuid.
+      type: str
+      sample: 0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11
+    device:
+      description: Device name such as C(vdb); drawn once when omitted. It says in which order the host plugs disks
+        in; a guest may call them otherwise (BDM-07), and finds a volume by its serial number, the first 20 characters
+        of its uuid.
+      type: str
+      sample: vdb
+    bus:
+      description: What the guest sees it behind of. Only C(virtio) and C(scsi) can be plugged into a running server.
+      type: str
+      sample: virtio
+    tag:
+      description: Device tag, shown to the guest in the config drive that is made with the server.
+      type: str
+    readonly:
+      description: Whether the guest may only read it.
+      type: bool
+      sample: false
+    boot_index:
+      description: Turn of this disk among those to boot from; null or -1 for never. 0 is the root disk and is given
+        when the server is made.
+      type: int
+    delete_on_termination:
+      description: Whether the volume is deleted with the server.
+      type: bool
+      sample: false
+    origin:
+      description: 'Where the volume is, when it is another host''s: what the volume_export there shows as its origin,
+        with the address.'
+      type: dict
+    server_name:
+      description: The server's name.
+      type: str
+      sample: web1
+    volume_name:
+      description: The volume's name.
+      type: str
+      sample: data
+    serial:
+      description: Serial number that the guest sees.
+      type: str
+      sample: 0b9f1a52-6ea0-4b9c-a
+    status:
+      description: Whether the server has it.
+      type: str
+      sample: attached
+    fault:
+      description: '{code, message, created} of the last failure, until one succeeds.'
+      type: raw
+    created_at:
+      description: When it was made, ISO 8601 in UTC.
+      type: str
+      sample: '2026-11-20T20:00:00Z'
+    updated_at:
+      description: When it was last changed, ISO 8601 in UTC.
+      type: str
+      sample: '2026-11-20T20:00:00Z'
 actions:
   description: What was done, or would be in check mode, in order.
   returned: on success

@@ -48,22 +48,63 @@ volume_snapshot:
     - With O(state=absent) it is the last that was known of it, or V(null) if there was none.
   returned: on success, unless a running operation is returned
   type: dict
-  sample:
-    id: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
-    name: web1
-    description: for the shop
-    created_at: '2026-11-20T20:00:00Z'
-    updated_at: '2026-11-20T20:00:00Z'
-    volume: 0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11
+  contains:
+    id:
+      description: The uuid; drawn when the resource is made, unless given.
+      type: str
+      sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
+    name:
+      description: The name.
+      type: str
+      sample: web1
+    description:
+      description: Free text of at most 255 characters.
+      type: str
+      sample: for the shop
+    created_at:
+      description: When it was made, ISO 8601 in UTC.
+      type: str
+      sample: '2026-11-20T20:00:00Z'
+    updated_at:
+      description: When it was last changed, ISO 8601 in UTC.
+      type: str
+      sample: '2026-11-20T20:00:00Z'
+    volume:
+      description: The volume, by name or uuid. The snapshot stays when the volume goes.
+      type: str
+      sample: 0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11
     metadata:
-      role: db
-    size: 10
-    pool: default
-    format: qcow2
-    bootable: false
-    status: available
-    host: kvm1
-    fault: null
+      description: Keys and values, 255 characters each at most.
+      type: dict
+      sample:
+        role: db
+    size:
+      description: Size in GiB.
+      type: int
+      sample: 10
+    pool:
+      description: The pool it lies in, which is its volume's.
+      type: str
+      sample: default
+    format:
+      description: Format of its content on the host.
+      type: str
+      sample: qcow2
+    bootable:
+      description: Whether its volume was made from an image.
+      type: bool
+      sample: false
+    status:
+      description: Cinder's status word.
+      type: str
+      sample: available
+    host:
+      description: The host it is on.
+      type: str
+      sample: kvm1
+    fault:
+      description: '{code, message, created} of the last failure, until one succeeds.'
+      type: raw
 actions:
   description: What was done, or would be in check mode, in order.
   returned: on success

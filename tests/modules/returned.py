@@ -51,9 +51,17 @@ def _entries(entries: dict[str, Any], values: dict[str, Any], where: str) -> Non
     for key, value in values.items():
         entry = entries[key]
         assert value is None or isinstance(value, TYPES[entry["type"]]), f"{where}.{key}: {value!r}"
-        if "contains" not in entry:
-            assert "sample" in entry, f"{where}.{key}: has no sample"
-            _alike(entry["sample"], value, f"{where}.{key}", key)
+        if key != "results":
+            _alike(_sample(entry, f"{where}.{key}"), value, f"{where}.{key}", key)
+
+
+def _sample(entry: dict[str, Any], where: str) -> Any:
+    """The sample of an entry, or that of what it contains; what has none may be null."""
+    if "contains" not in entry:
+        assert "sample" in entry, f"{where}: has no sample"
+        return entry["sample"]
+    inside = {name: part.get("sample") for name, part in entry["contains"].items()}
+    return [inside] if entry["type"] == "list" else inside
 
 
 def _alike(sample: Any, value: Any, where: str, key: str) -> None:
