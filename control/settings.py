@@ -59,7 +59,7 @@ class Settings:
     image_url: str | None = _doc("URL of the image service, such as https://api1:8774/image, for a conductor on "
                                  "another machine than the images; left out, they are in state_dir.")
     image_ca_cert: Path | None = _doc("PEM file with the CA of its certificate.")
-    trust_proxy: bool = _doc("Believe X-Forwarded-Proto and -Host; only behind a proxy that sets them.", False)
+    trust_proxy: bool = _doc("Believe X-Forwarded-Proto, -Host and -For; only behind a proxy that sets them.", False)
     threads: int = _doc("Requests that are worked on at once in one process.", 16)
     log_level: str = _doc("debug, info, warning or error.", "info")
     hosts: dict[str, str] = _doc("Compute hosts of the cell: name to the endpoint of the agent, such as "

@@ -68,7 +68,7 @@ class Server:
         prefix, application = self._mounted(raw)
         request = Request(scope["method"], raw[len(prefix):] or "/", scope["query_string"].decode("latin-1"), headers,
                           root=self._root(scope, headers))
-        request.base = request.root + prefix
+        request.base, request.address = request.root + prefix, self._address(scope, headers)
         threads = self.threads
         try:
             if application.streams(request.method, request.path):
@@ -106,6 +106,11 @@ class Server:
             scheme = headers.get("x-forwarded-proto", scheme)
             host = headers.get("x-forwarded-host", host)
         return f"{scheme}://{host}"
+
+    def _address(self, scope: dict[str, Any], headers: Mapping[str, str]) -> str:
+        """Where the client is. Of X-Forwarded-For the last is what the trusted proxy saw itself."""
+        seen = str((scope.get("client") or ("",))[0])
+        return headers.get("x-forwarded-for", seen).rpartition(",")[2].strip() if self.trusted else seen
 
     async def _send(self, answer: Answer, request: Request, send: Any, loop: asyncio.AbstractEventLoop) -> None:
         body = answer.body()
@@ -166,7 +171,7 @@ class JsonLog(logging.Formatter):
     """One JSON object a line: time, level, logger, message, and the request's id where there is one."""
 
     FIELDS = ("request_id", "global_request_id", "server", "host", "action", "status", "milliseconds", "user",
-              "project", "cell")
+              "project", "cell", "address")
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""

@@ -17,8 +17,8 @@ class Request:
     """Method, path, headers (lower case), query and content. ``path`` is below the mount, ``base`` is what the client
     put before it (``https://cloud:8774/v2.1``)."""
 
-    __slots__ = ("_chunks", "_query", "base", "content", "context", "extra", "headers", "id", "method", "params",
-                 "path", "query_string", "root")
+    __slots__ = ("_chunks", "_query", "address", "base", "content", "context", "extra", "headers", "id", "method",
+                 "params", "path", "query_string", "root")
 
     def __init__(self, method: str, path: str, query_string: str, headers: Mapping[str, str], content: bytes = b"",
                  root: str = "", chunks: Callable[[], Iterator[bytes]] | None = None) -> None:
@@ -28,6 +28,8 @@ class Request:
         self._query: list[tuple[str, str]] | None = None
         self.params: dict[str, str] = {}
         self.id = _request_id(headers)
+        #: The client's, or that of a proxy which is not trusted.
+        self.address = ""
         #: Who asks (``services.Context``); set by the application's authentication.
         self.context: Any = None
         #: What the application notes about the request.

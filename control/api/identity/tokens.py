@@ -38,9 +38,9 @@ class TokenRoutes:
         ]
 
     def create(self, request: Request) -> Answer:
-        """A new token, in X-Subject-Token; 401 when it is not known who asks."""
-        claims = Login(self.tokens.database, self.tokens.find, self.tokens.clock(), self.service.life).claims(
-            request.json())
+        """A new token, in X-Subject-Token; 401 when it is not known who asks, 429 after too many failures."""
+        claims = Login(self.tokens.database, self.tokens.find, self.tokens.clock(), self.service.life,
+                       request.address).claims(request.json())
         token, found = self.tokens.create(claims)
         return self._answer(request, token, found, 201)
 

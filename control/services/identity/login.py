@@ -6,6 +6,7 @@ Whatever is wrong with who asks is the same 401; what is wrong with the form of 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -15,10 +16,11 @@ from magnetar_control.store.database import Database
 from magnetar_core.errors import Forbidden, InvalidRequest, MagnetarError, Unauthenticated
 from magnetar_core.values import Text
 
-from . import assignments, passwords, tables
+from . import assignments, login_failures, passwords, tables
 from .resources import DEFAULT, Row
 from .tokens import Claims, Token, find_target, find_user, new_id, open_, over, seconds
 
+log = logging.getLogger("magnetar.audit")
 METHODS = ("password", "token", "application_credential")
 REFUSED = "The request you have made requires authentication: user, password or token are not right, or not enabled."
 #: How often in a row a token may be got by another one: each is named in it, and it must not become too long.
@@ -29,35 +31,31 @@ Find = Callable[[str], Token | None]
 
 
 class Login:
-    """One login. *find* looks a token up; *life* is how long a new one lives, in seconds."""
+    """One login. *find* looks a token up; *life* is how long a new one lives, in seconds; *address* is where the client
+    is."""
 
     connection: Connection
 
-    def __init__(self, database: Database, find: Find, moment: float, life: float) -> None:
-        self.database, self.find, self.moment = database, find, moment
+    def __init__(self, database: Database, find: Find, moment: float, life: float, address: str = "") -> None:
+        self.database, self.find, self.moment, self.address = database, find, moment, address
         #: A token never lives longer than that by which it was got.
         self.expires = moment + life
         self.credential: Row | None = None
         self.parent: Token | None = None
+        #: Whose password or secret was given: an id, or a name that nobody has.
+        self.account = ""
         #: What was given as a password or secret, and what is kept of the right one (``None``: there is none).
         self.secrets: list[tuple[str, str | None]] = []
 
     def claims(self, body: Any) -> Claims:
-        """What the token will say. Raises ``InvalidRequest`` or 401."""
+        """What the token will say. Raises ``InvalidRequest``, 401, or 429 after too many failures."""
         auth = _part(body, "auth", "the body")
         identity = _part(auth, "identity", "auth")
         methods = identity.get("methods")
         if not isinstance(methods, list) or not methods or not all(isinstance(method, str) for method in methods):
             raise InvalidRequest("auth.identity.methods must be a list of at least one method.")
         methods = list(dict.fromkeys(methods))
-        with self.database.read() as self.connection:
-            users = [self._user(method, identity) for method in methods]
-        right = [passwords.matches(*pair) for pair in self.secrets]  # without a connection: it takes long
-        user = users[0]
-        if user is None or not all(right) or any(other is None or other["id"] != user["id"] for other in users):
-            raise Unauthenticated(REFUSED)
-        if not open_(user):
-            raise Unauthenticated(REFUSED)
+        user = self._authenticated(methods, identity)
         with self.database.read() as self.connection:
             scope, scope_id, epoch = self._scope(auth, user)
         chain: list[str] = []
@@ -66,6 +64,32 @@ class Login:
             chain = [*self.parent.claims.ancestors, self.parent.claims.id]
         return Claims(new_id(), user["id"], user["epoch"], self.moment, self.expires, tuple(methods), scope, scope_id,
                       epoch, self.credential["id"] if self.credential else "", " ".join(chain))
+
+    def _authenticated(self, methods: list[str], identity: Any) -> Row:
+        """The user, whose passwords and secrets are right."""
+        with self.database.read() as self.connection:
+            users = [self._user(method, identity) for method in methods]
+            failed = self.secrets and login_failures.check_waits(self.connection, self._counted, self.moment)
+        right = [passwords.matches(*pair) for pair in self.secrets]  # without a connection: it takes long
+        user = users[0]
+        same = user is not None and all(other is not None and other["id"] == user["id"] for other in users)
+        if user is None or not same or not all(right) or not open_(user):
+            if self.secrets:
+                self._note("refused", login_failures.note, self.moment)
+            raise Unauthenticated(REFUSED)
+        if failed:
+            self._note("accepted, after failures", login_failures.forget)
+        return user
+
+    @property
+    def _counted(self) -> tuple[str, ...]:
+        return login_failures.keys(self.account, self.address)
+
+    def _note(self, how: str, do: Callable[..., None], *more: float) -> None:
+        """Say it in the log, and keep it."""
+        log.warning("login %s", how, extra={"user": self.account[:255], "address": self.address})
+        with self.database.write() as connection:
+            do(connection, self._counted, *more)
 
     def _user(self, method: str, identity: Any) -> Row | None:
         if method not in METHODS:
@@ -80,6 +104,7 @@ class Login:
         if not isinstance(password, str):
             raise InvalidRequest("auth.identity.password.user.password must be text.")
         row = self._named(tables.users, user, "auth.identity.password.user")
+        self.account = row["id"] if row else str(user.get("id") or user.get("name"))
         self.secrets.append((password, row["password"] if row else None))
         return row
 
@@ -111,6 +136,7 @@ class Login:
             condition = (own.user_id == (user["id"] if user else "")) & (
                 own.name == TEXT.check(given.get("name"), "application_credential.name"))
         row = self.connection.execute(select(tables.credentials).where(condition)).mappings().first()
+        self.account = row["id"] if row else str(given.get("id") or given.get("name"))
         self.secrets.append((secret, row["secret"] if row else None))
         if row is None or (row["expires_at"] is not None and over(row["expires_at"], self.moment)):
             return None

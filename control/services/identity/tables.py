@@ -68,6 +68,11 @@ assignments = Table(
     Column("role_id", ID, ForeignKey("identity_roles.id", ondelete="CASCADE"), primary_key=True),
     Index("identity_assignments_actor", "actor_id"))
 
+#: ``key``: of whom (``login_failures.keys``). ``last_at``: seconds since 1970.
+login_failures = Table(
+    "identity_login_failures", API, Column("key", ID, primary_key=True),
+    Column("failures", Integer, nullable=False), Column("last_at", Float, nullable=False, index=True))
+
 regions = Table("identity_regions", API, *noun(), Column("description", Text), Column("parent_region_id", ID))
 
 services = Table(

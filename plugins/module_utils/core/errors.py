@@ -143,6 +143,13 @@ class Cancelled(MagnetarError):
     status = 409
 
 
+class TooManyLogins(MagnetarError):
+    """There were too many failed logins; wait before the next one."""
+
+    code = "too-many-logins"
+    status = 429
+
+
 class HypervisorDown(MagnetarError):
     """libvirt does not answer on this host. The agent reconnects by itself; try again in a few seconds."""
 

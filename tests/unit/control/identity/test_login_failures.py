@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whoever fails to log in has to wait, and is not waited for: nobody else does."""
+
+import logging
+
+import orjson
+import pytest
+
+from magnetar_control.api.identity.app import application
+from magnetar_control.services import identity
+from magnetar_control.services.identity import passwords
+from magnetar_control.web import Request
+
+from .cloud import URL, Client, Cloud
+
+
+class Machine:
+    """Logs in from an address, at a moment that the test sets."""
+
+    def __init__(self, database):
+        self.moment = 1_800_000_000.0
+        self.cloud = Cloud(database, clock=lambda: self.moment)
+        self.cloud.user("ann", "secret")
+        self.cloud.user("bob", "secret")
+
+    def login(self, password="wrong", name="ann", address="192.0.2.1"):
+        body = {"auth": {"identity": {"methods": ["password"], "password": {"user": {
+            "name": name, "domain": {"id": "default"}, "password": password}}}, "scope": "unscoped"}}
+        request = Request("POST", "/v3/auth/tokens", "", {}, orjson.dumps(body), root=URL)
+        request.address = address
+        return self.cloud.ask.application.handle(request)
+
+    def fails(self, count, **more):
+        for _time in range(count):
+            assert self.login(**more).status == 401
+
+
+@pytest.fixture
+def machine(database):
+    return Machine(database)
+
+
+def test_after_five_failures_there_is_a_wait_and_each_further_one_doubles_it(machine):
+    machine.fails(5)
+    waits = []
+    for _time in range(11):
+        answer = machine.login("secret")
+        assert answer.status == 429
+        waits.append(int(answer.headers["Retry-After"]))
+        assert orjson.loads(answer.body())["error"]["message"] == (
+            f"There were too many failed logins. Try again in {waits[-1]} s.")
+        machine.moment += waits[-1]
+        machine.fails(1)
+    assert waits == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
+
+
+def test_others_do_not_wait(machine):
+    machine.fails(5)
+    assert machine.login("secret").status == 429
+    assert machine.login("secret", name="bob").status == 201
+    assert machine.login("secret", address="192.0.2.2").status == 201
+    machine.moment += 1
+    assert machine.login("secret").status == 201
+    machine.fails(5)
+
+
+def test_a_refusal_takes_no_scrypt(machine, monkeypatch):
+    machine.fails(5)
+    monkeypatch.setattr(passwords, "matches", None)
+    assert machine.login("secret").status == 429
+
+
+def test_names_that_nobody_has_are_no_different(machine):
+    machine.fails(5, name="nobody")
+    assert machine.login(name="nobody").status == 429
+
+
+def test_many_addresses_wait_a_little(machine):
+    for number in range(50):
+        machine.fails(1, address=f"192.0.2.{number}")
+    answer = machine.login("secret", address="198.51.100.1")
+    assert answer.status == 429
+    assert int(answer.headers["Retry-After"]) <= 20
+
+
+def test_other_processes_know_of_it(machine):
+    machine.fails(5)
+    machine.cloud.ask = Client(application(identity.Embedded(machine.cloud.database, clock=lambda: machine.moment)))
+    assert machine.login("secret").status == 429
+
+
+def test_failures_are_forgotten(machine):
+    machine.fails(5)
+    machine.moment += 3601
+    machine.fails(5)
+    with machine.cloud.database.read() as connection:
+        assert connection.exec_driver_sql("SELECT max(failures) FROM identity_login_failures").scalar() == 5
+
+
+def test_the_log_says_who_and_from_where(machine, caplog):
+    with caplog.at_level(logging.INFO, "magnetar.audit"):
+        machine.fails(1, name="eve")
+    (record,) = [one for one in caplog.records if one.name == "magnetar.audit"]
+    assert (record.message, record.user, record.address) == ("login refused", "eve", "192.0.2.1")
