@@ -27,6 +27,8 @@ from .schedule import spec_of
 from .work import Work, WrongHost, leased
 
 log = logging.getLogger(__name__)
+#: Longest part of the user's name for a key pair in the name that a host has it under, which has 255 characters at most.
+LONGEST_NAME = 190
 
 
 def build(work: Work) -> None:
@@ -114,9 +116,10 @@ def _reschedule(work: Work, host: str, error: MagnetarError) -> None:
 
 
 def keypair(work: Work, client: Client, host: str) -> str:
-    """Make the key pair on the host. Its name there, which is returned, has a hash: users may reuse names."""
+    """Make the key pair on the host. Its name there, which is returned, has the key's digest: users of many projects
+    name theirs alike, and none may come by another's. The agent refuses another key of the same name."""
     public = str(work.request["public_key"])
-    name = f"{work.server.key_name}-{hashlib.sha256(public.encode()).hexdigest()[:12]}"
+    name = f"{work.server.key_name[:LONGEST_NAME]}-{hashlib.sha256(public.encode()).hexdigest()}"
     key = ("keypair", host, name)
     if key not in work.conductor.delivery.known:
         client.ensure("keypair", name, {"public_key": public})
