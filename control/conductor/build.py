@@ -27,7 +27,8 @@ from .schedule import spec_of
 from .work import Work, WrongHost, leased
 
 log = logging.getLogger(__name__)
-#: Longest part of the user's name for a key pair in the name that a host has it under, which has 255 characters at most.
+#: How much of the user's name for a key pair is in the name that a host has it under, which has 255 characters at
+#: most.
 LONGEST_NAME = 190
 
 

@@ -16,7 +16,8 @@ WRITERS = frozenset({"admin", "manager", "member", "service"})
 
 @dataclass(frozen=True)
 class Context:
-    """Who asks: what a token says. ``project_id`` is ``None`` for an unscoped token."""
+    """Who asks: what a token says. ``project_id`` is ``None`` for an unscoped token. Roles are those on a project, or
+    on the system: those on a domain say nothing about clouds and projects, so a domain's admin has none here."""
 
     user_id: str
     project_id: str | None

@@ -131,7 +131,8 @@ def borne(token: dict[str, Any], text: str) -> Context:
         user_id=user["id"], user_name=user["name"], user_domain_id=user["domain"]["id"],
         project_id=project.get("id"), project_name=project.get("name", ""),
         project_domain_id=project["domain"]["id"] if project else "default",
-        roles=frozenset(role["name"] for role in roles), expires=_seconds(token["expires_at"]), token=text)
+        roles=frozenset() if "domain" in token else frozenset(role["name"] for role in roles),
+        expires=_seconds(token["expires_at"]), token=text)
 
 
 def _seconds(text: str) -> float:

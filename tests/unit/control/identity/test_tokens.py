@@ -10,6 +10,7 @@ import pytest
 
 from magnetar_control.services import identity
 from magnetar_control.services.identity import passwords
+from magnetar_control.services.identity.keystone import borne
 from magnetar_control.services.identity.login import LONGEST_CHAIN
 from magnetar_control.services.identity.tokens import Claims, signed
 
@@ -57,6 +58,22 @@ def test_the_document_is_keystones(small):
     ({"system": {"all": True}}, "system"), ({"project": {"name": "admin", "domain": {"name": "Default"}}}, "project")])
 def test_scopes(small, scope, key):
     assert key in small.ask.login("admin", small.password, scope=scope)["token"]
+
+
+def test_an_admin_of_a_domain_is_no_admin_of_the_cloud(small):
+    """Roles on a domain are shown in the token, and say nothing about clouds, projects and other domains."""
+    domain = small.admin("POST", "/v3/domains", {"domain": {"name": "guests"}}, 201)["domain"]["id"]
+    ann = small.user("ann")
+    small.admin("PUT", f"/v3/domains/{domain}/users/{ann}/roles/{small.role('admin')}", None, 204)
+    got = small.ask.login("ann", "secret", scope={"domain": {"id": domain}})
+    assert [role["name"] for role in got["token"]["roles"]]
+    context = small.identity.validate(got.token)
+    assert (context.is_admin, context.is_writer, context.roles) == (False, False, frozenset())
+    small.ask.as_(got.token)("POST", "/v3/users", {"user": {"name": "eve", "password": "x"}}, 403)
+    keystones = {"user": {"id": "a", "name": "ann", "domain": {"id": "default"}}, "roles": [{"name": "admin"}],
+                 "expires_at": "2030-01-01T00:00:00+00:00"}
+    assert borne({**keystones, "system": {"all": True}}, "").is_admin
+    assert not borne({**keystones, "domain": {"id": domain}}, "").is_admin
 
 
 def test_an_unscoped_token_becomes_a_scoped_one_and_ends_with_it(cloud, demo):
