@@ -12,12 +12,12 @@ from magnetar_core.kinds import Flavor
 from magnetar_core.operations import Operation
 from magnetar_core.reconcile import Document
 
-from .driver import Driver
+from .driver import CloudDriver
 
 SIZES = ("vcpus", "ram", "disk", "ephemeral", "swap")
 
 
-class Flavors(Driver):
+class CloudFlavors(CloudDriver):
     """Seen by everybody; private ones by projects that have access."""
 
     kind = Flavor

@@ -28,7 +28,7 @@ TEXT = Text(0, 1 << 20)
 Find = Callable[[str], Token | None]
 
 
-class Login:
+class Authentication:
     """One login. *find* looks a token up; *life* is how long a new one lives, in seconds."""
 
     connection: Connection

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from magnetar_control.services.network import Embedded
+from magnetar_control.services.network import EmbeddedNetworks
 from magnetar_control.store.database import Database
 from magnetar_core.errors import MagnetarError
 from tests.unit.control.serving import ALICE, BOB
@@ -64,7 +64,7 @@ def test_none_is_none_and_an_unknown_network_is_refused(service):
 
 
 def test_without_any_network_nothing_is_given_but_auto_is_refused(database):
-    empty = Embedded(database, default_cidr=None)
+    empty = EmbeddedNetworks(database, default_cidr=None)
     empty.bootstrap()
     assert empty.check(ALICE, []) == []
     with pytest.raises(MagnetarError) as fault:
@@ -73,7 +73,7 @@ def test_without_any_network_nothing_is_given_but_auto_is_refused(database):
 
 
 def test_servers_made_at_once_never_share_an_address(database: Database):
-    service = Embedded(database, "10.9.0.0/26")
+    service = EmbeddedNetworks(database, "10.9.0.0/26")
     service.bootstrap()
     wishes = service.check(ALICE, "auto")
     with ThreadPoolExecutor(8) as threads:
