@@ -56,7 +56,7 @@ def page(caller: Caller, user: str | None = None, limit: int | None = None, mark
 def _user(caller: Caller, what: str, user: str | None) -> str:
     """Whose key pairs are meant. Raises ``Forbidden`` when these are another's and the caller is no administrator."""
     user = user or caller.context.user_id
-    caller.check(RULE + what, Owner(caller.project, user))
+    caller.check_policy(RULE + what, Owner(caller.project, user))
     return user
 
 

@@ -28,7 +28,7 @@ EVERY = 10000
 
 def _page(caller: Caller, query: ServerListRequest, columns: Sequence[Any], rule: str) -> server_list.ServerPage:
     if query.all_projects:
-        caller.check(f"{rule}:get_all_tenants")
+        caller.check_policy(f"{rule}:get_all_tenants")
     if query.since and query.before and query.before < query.since:
         raise InvalidRequest("The value of changes-since must be less than or equal to changes-before.")
     if {word.upper() for word in query.statuses or ()} == {"DELETED"}:

@@ -108,7 +108,7 @@ def _specs(call: Call) -> dict[str, Any]:
 
 def update_spec(call: Call) -> Any:
     """PUT …/os-extra_specs/{id}."""
-    flavor_extra_specs.update.check(call)  # who may not change it reads that, whatever the body says
+    flavor_extra_specs.update.check_allowed(call)  # who may not change it reads that, whatever the body says
     if call.params["id"] not in call.body:
         raise InvalidRequest("Request body and URI mismatch: the body's key must be the extra spec of the path.")
     flavor_extra_specs.update(call, call.params["flavor_id"], **_specs(call))

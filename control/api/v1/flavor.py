@@ -34,7 +34,7 @@ class CloudFlavors(CloudDriver):
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
         """Extra specs are set in a second step: what that would refuse is refused before the flavor is made."""
         if have is None or want["extra_specs"] != have["extra_specs"]:
-            flavor_extra_specs.check(flavor_extra_specs.SPECS.check(want["extra_specs"], "extra_specs"))
+            flavor_extra_specs.check_specs(flavor_extra_specs.SPECS.check(want["extra_specs"], "extra_specs"))
         return want
 
     def make(self, caller: Caller, want: Document, operation: Operation) -> None:

@@ -155,7 +155,7 @@ class CloudServers(CloudDriver):
             server_plan.shrinks(have, want)
             quotas.check_flavor(caller, have["flavor"], want["flavor"])
         if nics:
-            caller.cloud.services.network.check(caller.context, nics)
+            caller.cloud.services.network.check_requested(caller.context, nics)
 
     def predicted(self, caller: Caller, want: Document, have: Document | None) -> Document:
         """With the host that it would get, or the status that it would have."""

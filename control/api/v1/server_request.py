@@ -143,7 +143,7 @@ def new_server(want: Document, freed: Collection[str] = ()) -> NewServers:
 
 
 def network_of(nic: Mapping[str, Any], at: int, freed: Collection[str] = ()) -> Document:
-    """One of its networks, as ``Networks.check`` takes it."""
+    """One of its networks, as ``Networks.check_requested`` takes it."""
     if nic.get("mac"):
         raise InvalidField(f"networks[{at}].mac", "cannot be chosen in a cloud; it is drawn by the network service")
     address = (nic.get("address") or "").partition("/")[0]

@@ -49,7 +49,7 @@ class EmbeddedNetworks:
                       cidr=str(net), gateway_ip=str(net[1]), dns_nameservers="[]", host_routes="[]", **common,
                       allocation_pools=orjson.dumps([{"start": str(net[2]), "end": str(net[-2])}]).decode())
 
-    def check(self, context: Context, requested: Any) -> list[Document]:
+    def check_requested(self, context: Context, requested: Any) -> list[Document]:
         """The normal form has ``make`` besides: what the id of a port to be made follows from, so that asking again
         does not make another."""
         with self.database.read() as connection:
