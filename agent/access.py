@@ -23,7 +23,7 @@ import yaml
 
 from magnetar_agent.documents import write_atomically
 from magnetar_agent.link.relay import ALPN, common_name
-from magnetar_agent.settings import SCOPES, Settings
+from magnetar_agent.settings import SCOPES, AgentSettings
 from magnetar_core.errors import Conflict, Forbidden, InvalidField, MagnetarError, NotFound, Unauthenticated
 from magnetar_core.operations import now
 
@@ -49,7 +49,7 @@ class InvalidTokens(MagnetarError):
 
 
 @dataclass(frozen=True)
-class Caller:
+class Peer:
     """Who is at the other end. *scope* is read, operate, or ``None`` with the reason in *refusal*."""
 
     name: str
@@ -58,20 +58,20 @@ class Caller:
     via: str = "socket"
 
 
-NOBODY = Caller("nobody", None, None, "tls")
+NOBODY = Peer("nobody", None, None, "tls")
 
 
 # The unix socket ------------------------------------------------------------------------------------------------
-def peer(sock: Any, group: str) -> Caller:
+def peer(sock: Any, group: str) -> Peer:
     """The caller on unix socket *sock*: root, the agent's own user and members of *group* may operate."""
     _pid, uid, gid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
     name = _user(uid)
     if uid in (0, os.geteuid()):
-        return Caller(name, OPERATE)
+        return Peer(name, OPERATE)
     allowed = group_id(group)
     if allowed is not None and (gid == allowed or allowed in _peer_groups(sock)):
-        return Caller(name, OPERATE)
-    return Caller(name, None, f"User {name} is neither root nor in group {group}. Run as root, or add the user to the "
+        return Peer(name, OPERATE)
+    return Peer(name, None, f"User {name} is neither root nor in group {group}. Run as root, or add the user to the "
                               f"group (usermod -aG {group} {name}) and log in again.")
 
 
@@ -97,7 +97,7 @@ def group_id(name: str) -> int | None:
 
 
 # TLS ------------------------------------------------------------------------------------------------------------
-def tls(settings: Settings, tokens: Tokens) -> ssl.SSLContext | None:
+def tls(settings: AgentSettings, tokens: BearerTokens) -> ssl.SSLContext | None:
     """The context of the TCP listener; ``None`` when TCP must not be offered, since nobody could be told apart."""
     if not settings.listen or not settings.tls_cert or not settings.tls_key:
         return None
@@ -117,7 +117,7 @@ def tls(settings: Settings, tokens: Tokens) -> ssl.SSLContext | None:
     return context
 
 
-def certificate(tls_object: ssl.SSLObject, scopes: dict[str, str]) -> Caller:
+def certificate(tls_object: ssl.SSLObject, scopes: dict[str, str]) -> Peer:
     """The caller with the verified client certificate of *tls_object*; nobody when it has shown none."""
     if not tls_object.getpeercert():
         return NOBODY
@@ -125,25 +125,25 @@ def certificate(tls_object: ssl.SSLObject, scopes: dict[str, str]) -> Caller:
     scope = scopes.get(name)
     refusal = None if scope else (f"The client certificate for {name!r} is not listed under client_certs in the "
                                   "agent's settings. Add it there with the scope read or operate.")
-    return Caller(f"cert:{name}", scope, refusal, "tls")
+    return Peer(f"cert:{name}", scope, refusal, "tls")
 
 
-def of_connection(transport: asyncio.BaseTransport, settings: Settings) -> Caller:
+def of_connection(transport: asyncio.BaseTransport, settings: AgentSettings) -> Peer:
     """The caller of a connection that uvicorn has just accepted."""
     tls_object = transport.get_extra_info("ssl_object")
     if tls_object is not None:
         return certificate(tls_object, settings.client_certs)
     sock = transport.get_extra_info("socket")
     if sock is None or sock.family != socket.AF_UNIX:
-        return Caller("nobody", None, "Plain TCP is not offered.", "tcp")
+        return Peer("nobody", None, "Plain TCP is not offered.", "tcp")
     try:
         return peer(sock, settings.socket_group)
     except OSError as error:
-        return Caller("nobody", None, f"The kernel does not say who is calling: {error.strerror or error}.")
+        return Peer("nobody", None, f"The kernel does not say who is calling: {error.strerror or error}.")
 
 
 # Requests -------------------------------------------------------------------------------------------------------
-def admit(caller: Caller, method: str, headers: dict[bytes, bytes], tokens: Tokens) -> Caller:
+def admit(caller: Peer, method: str, headers: dict[bytes, bytes], tokens: BearerTokens) -> Peer:
     """The caller of a request, or ``Unauthenticated`` or ``Forbidden`` saying what to do."""
     if caller.via == "tls" and b"authorization" in headers:
         caller = tokens.caller(headers[b"authorization"])
@@ -166,7 +166,7 @@ def admit(caller: Caller, method: str, headers: dict[bytes, bytes], tokens: Toke
 
 # Tokens ---------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class Token:
+class BearerToken:
     """A bearer token as it is kept: never itself, only its SHA-256, which is enough for 256 random bits."""
 
     name: str
@@ -175,16 +175,16 @@ class Token:
     created_at: str
 
 
-class Tokens:
+class BearerTokens:
     """The tokens of the file *path*, read again whenever it changes, so that a revoked one stops working at once."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._seen: tuple[int, ...] | None = None
-        self._tokens: list[Token] = []
+        self._tokens: list[BearerToken] = []
         self._lock = threading.Lock()
 
-    def list(self) -> list[Token]:
+    def list(self) -> list[BearerToken]:
         """All tokens, by name. Raises ``InvalidTokens`` when others may read the file, or it makes no sense."""
         with self._lock:
             try:
@@ -198,7 +198,7 @@ class Tokens:
                 self._seen = seen
             return [*self._tokens]
 
-    def caller(self, header: bytes) -> Caller:
+    def caller(self, header: bytes) -> Peer:
         """The caller that an ``Authorization`` header names. Raises ``Unauthenticated``."""
         scheme, _space, given = header.decode("latin-1").partition(" ")
         if scheme.lower() != "bearer" or not given.strip():
@@ -212,7 +212,7 @@ class Tokens:
             raise Unauthenticated("This token is not known here: mistyped, revoked, made on another host, or one of a "
                                   "cloud (whose API is elsewhere). `magnetar token list` on the agent's host shows the "
                                   "names of its tokens.")
-        return Caller(f"token:{found.name}", found.scope, None, "tls")
+        return Peer(f"token:{found.name}", found.scope, None, "tls")
 
     def create(self, name: str, scope: str) -> str:
         """Make a token and return it: the only time that it is seen."""
@@ -224,7 +224,7 @@ class Tokens:
         if any(token.name == name for token in tokens):
             raise Conflict(f"There is a token called {name!r} already. Revoke it first, or choose another name.")
         secret = PREFIX + secrets.token_urlsafe(32)
-        self._write([*tokens, Token(name, scope, _digest(secret), now())])
+        self._write([*tokens, BearerToken(name, scope, _digest(secret), now())])
         return secret
 
     def revoke(self, name: str) -> None:
@@ -236,7 +236,7 @@ class Tokens:
             raise NotFound(f"There is no token called {name!r}; there are: {known}.")
         self._write(left)
 
-    def _write(self, tokens: Iterable[Token]) -> None:
+    def _write(self, tokens: Iterable[BearerToken]) -> None:
         content = yaml.safe_dump({"tokens": [asdict(token) for token in sorted(tokens, key=lambda t: t.name)]})
         self.path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         write_atomically(self.path, content.encode())
@@ -246,12 +246,12 @@ def _digest(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-def _read_tokens(path: Path, found: os.stat_result) -> list[Token]:
+def _read_tokens(path: Path, found: os.stat_result) -> list[BearerToken]:
     if stat.S_IMODE(found.st_mode) & 0o077:
         raise InvalidTokens(f"{path} can be read by others than its owner. Run: chmod 600 {path}")
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8")) or {"tokens": []}
-        tokens = [Token(**{key: str(value) for key, value in token.items()}) for token in content["tokens"]]
+        tokens = [BearerToken(**{key: str(value) for key, value in token.items()}) for token in content["tokens"]]
     except (yaml.YAMLError, UnicodeDecodeError, TypeError, KeyError, AttributeError) as error:
         raise InvalidTokens(f"{path} makes no sense ({type(error).__name__}). Make it anew with `magnetar token`.") \
             from error

@@ -28,8 +28,8 @@ from magnetar_core.kinds import Server
 
 if TYPE_CHECKING:
     from magnetar_agent.documents import Fields
-    from magnetar_agent.hypervisor import Hypervisor
-    from magnetar_agent.settings import Settings
+    from magnetar_agent.hypervisor import LocalHypervisor
+    from magnetar_agent.settings import AgentSettings
     from magnetar_core.fields import Kind
     from magnetar_core.operations import Operation
     from magnetar_core.plan import Result
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 class Agent:
     """Puts together the host, the drivers and the threads that look after them."""
 
-    def __init__(self, settings: Settings, hypervisor: Hypervisor) -> None:
+    def __init__(self, settings: AgentSettings, hypervisor: LocalHypervisor) -> None:
         self.host = LocalHost(settings, hypervisor)
         self.host.documents.index(Server.noun, "mac", resolve.macs)
         self.host.documents.index(Server.noun, "address", addresses.fixed_addresses)

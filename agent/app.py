@@ -17,7 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from magnetar_agent import access, audit, inventory, openapi
-from magnetar_agent.metrics import Metrics
+from magnetar_agent.metrics import AgentMetrics
 from magnetar_agent.routes import Json, Resources, Tasks, key, query
 from magnetar_agent.servers.diagnostics import diagnostics
 from magnetar_agent.streams import Streams
@@ -48,7 +48,7 @@ class Front:
     """Around the application: gives each request its id, admits its caller, and turns whatever is raised into an
     answer. A trace goes to the log, never to the caller."""
 
-    def __init__(self, app: ASGIApp, agent: Agent, tokens: access.Tokens, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, agent: Agent, tokens: access.BearerTokens, metrics: AgentMetrics) -> None:
         self.app, self.agent, self.tokens, self.metrics = app, agent, tokens, metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -140,7 +140,7 @@ async def unknown(request: Request, error: Any) -> Json:
 class Pages:
     """The routes about the agent itself."""
 
-    def __init__(self, agent: Agent, metrics: Metrics) -> None:
+    def __init__(self, agent: Agent, metrics: AgentMetrics) -> None:
         self.agent, self.metrics, self.version = agent, metrics, version()
 
     async def root(self, request: Request) -> Json:
@@ -179,11 +179,11 @@ class Pages:
         return HTMLResponse(openapi.page(request.app.openapi()))
 
 
-class Application(Front):
+class AgentApplication(Front):
     """The agent's HTTP application, an ASGI callable; *feed* and *tokens* are for the server around it."""
 
     def __init__(self, agent: Agent) -> None:
-        tokens, metrics = access.Tokens(agent.host.settings.tokens_file), Metrics(agent.host)
+        tokens, metrics = access.BearerTokens(agent.host.settings.tokens_file), AgentMetrics(agent.host)
         self.feed = Feed(agent.host)
         api = FastAPI(title="Magnetar host agent", version=version(), docs_url=None, redoc_url=None,
                       redirect_slashes=False, description="Makes one libvirt host be what its documents say.")
@@ -195,7 +195,7 @@ class Application(Front):
         super().__init__(api, agent, tokens, metrics)
         self.api = api
 
-    def _routes(self, api: FastAPI, agent: Agent, metrics: Metrics) -> None:
+    def _routes(self, api: FastAPI, agent: Agent, metrics: AgentMetrics) -> None:
         pages, tasks, streams = Pages(agent, metrics), Tasks(agent), Streams(agent)
         for method, where, endpoint, extra in (
             ("GET", "/v1", pages.root, {}),

@@ -18,7 +18,7 @@ from magnetar_agent.completion import SHELLS, script
 from magnetar_core.errors import MagnetarError
 
 if TYPE_CHECKING:
-    from magnetar_agent.access import Tokens
+    from magnetar_agent.access import BearerTokens
 
 Command = Callable[[argparse.Namespace], int]
 #: Adds further subcommands to the command line.
@@ -154,10 +154,10 @@ def run_version(_given: argparse.Namespace) -> int:
     return 0
 
 
-def _tokens(given: argparse.Namespace) -> Tokens:
-    from magnetar_agent.access import Tokens
+def _tokens(given: argparse.Namespace) -> BearerTokens:
+    from magnetar_agent.access import BearerTokens
 
-    return Tokens(given.tokens_file or configuration.load(given.config).tokens_file)
+    return BearerTokens(given.tokens_file or configuration.load(given.config).tokens_file)
 
 
 def main(arguments: Sequence[str] | None = None, also: Adds | None = None) -> int:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from magnetar_agent.documents import Document, Fields
-    from magnetar_agent.hypervisor import DomainEvent, Hypervisor
-    from magnetar_agent.settings import Settings
+    from magnetar_agent.hypervisor import DomainEvent, LocalHypervisor
+    from magnetar_agent.settings import AgentSettings
     from magnetar_core.fields import Kind
     from magnetar_core.operations import Operation
     from magnetar_core.plan import Result
@@ -44,7 +44,7 @@ class LocalHost:
     ensure: EnsureCall
     revise: ReviseCall
 
-    def __init__(self, settings: Settings, hypervisor: Hypervisor) -> None:
+    def __init__(self, settings: AgentSettings, hypervisor: LocalHypervisor) -> None:
         self.settings, self.hypervisor = settings, hypervisor
         self.name = socket.gethostname()
         self.documents = Documents(settings.state_dir)

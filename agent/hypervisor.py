@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a host can do: the ``Hypervisor`` protocol. ``virt.LibvirtHypervisor`` and ``FakeHypervisor`` implement it.
+"""What a host can do: the ``LocalHypervisor`` protocol. ``virt.LibvirtHypervisor`` and ``FakeHypervisor`` implement it.
 
 Sizes are bytes unless a name says MiB. Every call may raise ``HypervisorDown`` (no answer; try later) or
 ``HypervisorError`` (refused, with libvirt's or qemu-img's words). Calls on something that is already as asked, such as
@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from magnetar_agent import networks, statistics, storage
-from magnetar_agent.storage import Disk, NetworkSource
+from magnetar_agent.networks import HypervisorNetworks
+from magnetar_agent.statistics import HypervisorStatistics
+from magnetar_agent.storage import Disk, HypervisorStorage, NetworkSource
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ class DomainEvent:
 Progress = Callable[[int, int], None]
 
 
-class Hypervisor(statistics.Statistics, networks.Networks, storage.Storage, Protocol):
+class LocalHypervisor(HypervisorStatistics, HypervisorNetworks, HypervisorStorage, Protocol):
     """A host on which domains, networks and disks are made."""
 
     # The host ---------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1, 5, 30, 120)
 
 
-class Metrics:
+class AgentMetrics:
     """The metrics of one agent, in a registry of their own."""
 
     def __init__(self, host: LocalHost) -> None:

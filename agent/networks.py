@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The part of the ``Hypervisor`` protocol about networks: libvirt's own, their leases, those that the host is on."""
+"""The part of ``LocalHypervisor`` about networks: libvirt's own, their leases, those that the host is on."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Lease:
     hostname: str | None = None
 
 
-class Networks(Protocol):
+class HypervisorNetworks(Protocol):
     """See the head of this file."""
 
     def bridges(self) -> frozenset[str]:

@@ -19,18 +19,18 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from magnetar_agent import access
 from magnetar_agent.agent import Agent
-from magnetar_agent.app import Application
+from magnetar_agent.app import AgentApplication
 from magnetar_agent.link import ALPN, TCP
-from magnetar_agent.settings import InvalidSettings, Settings
+from magnetar_agent.settings import AgentSettings
 from magnetar_agent.sockets import bound
-from magnetar_core.errors import MagnetarError
+from magnetar_core.errors import InvalidSettings, MagnetarError
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Generator, Iterator
     from pathlib import Path
 
-    from magnetar_agent.hypervisor import Hypervisor
+    from magnetar_agent.hypervisor import LocalHypervisor
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ class HttpServer(uvicorn.Server):
         yield
 
 
-def listener(application: Application, settings: Settings, tls: ssl.SSLContext | None) -> HttpServer:
+def listener(application: AgentApplication, settings: AgentSettings, tls: ssl.SSLContext | None) -> HttpServer:
     """A server for *application*; each of its connections knows its caller."""
 
     class Protocol(H11Protocol):
@@ -142,7 +142,7 @@ def listener(application: Application, settings: Settings, tls: ssl.SSLContext |
     return HttpServer(config)
 
 
-async def _serve(agent: Agent, application: Application, servers: list[tuple[HttpServer, socket.socket]]) -> None:
+async def _serve(agent: Agent, application: AgentApplication, servers: list[tuple[HttpServer, socket.socket]]) -> None:
     """Serve until a signal. While running operations have their time, everybody is still answered: reads as ever,
     changes with the 503 of ``Operations.start``, so that clients neither see a dead host nor give up. A second signal
     ends that at once."""
@@ -174,7 +174,7 @@ async def _serve(agent: Agent, application: Application, servers: list[tuple[Htt
     await asyncio.gather(*(server.serve(sockets=[sock]) for server, sock in servers))
 
 
-def run(settings: Settings, connect: Callable[[], Hypervisor]) -> None:
+def run(settings: AgentSettings, connect: Callable[[], LocalHypervisor]) -> None:
     """Serve until a signal says stop; *connect* makes the hypervisor once the state folder is ours.
 
     Raises ``CannotStart`` or another ``MagnetarError`` that says what to do."""
@@ -183,7 +183,7 @@ def run(settings: Settings, connect: Callable[[], Hypervisor]) -> None:
         ending.callback(hypervisor.close)
         agent = Agent(settings, hypervisor)
         ending.callback(agent.close)
-        application = Application(agent)
+        application = AgentApplication(agent)
         unix = unix_socket(settings.socket, settings.socket_group)
         ending.callback(settings.socket.unlink, missing_ok=True)
         servers = [(listener(application, settings, None), unix)]
@@ -203,10 +203,10 @@ NO_TCP = ("listen is set, and there is neither tls_client_ca nor a token, so nob
           "does not listen on TCP. Make a token with `magnetar token create NAME --scope operate` and start it again.")
 
 
-def check_settings(settings: Settings) -> list[str]:
+def check_settings(settings: AgentSettings) -> list[str]:
     """Warnings about *settings* before an agent runs with them. Raises when it could not start."""
     said = []
-    tokens = access.Tokens(settings.tokens_file)
+    tokens = access.BearerTokens(settings.tokens_file)
     if settings.address and access.tls(settings, tokens) is None:
         said.append(NO_TCP)
     if access.group_id(settings.socket_group) is None:

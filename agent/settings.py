@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from magnetar_core.errors import MagnetarError
+from magnetar_core.errors import InvalidSettings
 
 FILE = Path("/etc/magnetar/agent.yml")
 SCOPES = ("read", "operate")
@@ -21,12 +21,6 @@ LEVELS = ("debug", "info", "warning", "error")
 POOLS = {"dir": "path", "nfs": "path", "lvm": "libvirt_pool", "rbd": "libvirt_pool"}
 _POOL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _LISTEN = re.compile(r"^(?:\[(?P<six>[0-9a-fA-F:.]+)\]|(?P<host>[A-Za-z0-9.-]+)):(?P<port>[0-9]{1,5})$")
-
-
-class InvalidSettings(MagnetarError):
-    """The settings file is wrong."""
-
-    code = "invalid-settings"
 
 
 def _doc(text: str, **more: Any) -> Any:
@@ -41,7 +35,7 @@ def _parallel() -> int:
 
 
 @dataclass(frozen=True)
-class Settings:
+class AgentSettings:
     """How an agent runs. Sizes are bytes, times are seconds."""
 
     state_dir: Path = _doc("Folder of documents, disks, images and console logs; one agent per folder.",
@@ -118,7 +112,7 @@ class Settings:
         return (match["six"] or match["host"], int(match["port"])) if match else None
 
 
-def load(path: Path | None = None, **given: Any) -> Settings:
+def load(path: Path | None = None, **given: Any) -> AgentSettings:
     """Settings from the YAML file *path*, or from ``FILE`` when that exists; *given* (not ``None``) wins.
 
     Raises ``InvalidSettings`` naming the file, the key and the rule."""
@@ -128,7 +122,7 @@ def load(path: Path | None = None, **given: Any) -> Settings:
         found = _read(path or FILE)
     found.update((key, value) for key, value in given.items() if value is not None)
     try:
-        return Settings(**found)
+        return AgentSettings(**found)
     except InvalidSettings as error:
         raise InvalidSettings(f"{path or FILE}: {error.message}" if found else error.message) from None
 
@@ -148,7 +142,7 @@ def _read(path: Path) -> dict[str, Any]:
         return {}
     if not isinstance(found, dict):
         raise InvalidSettings(f"{path}: must be a mapping of keys to values.")
-    known = [key.name for key in dataclasses.fields(Settings)]
+    known = [key.name for key in dataclasses.fields(AgentSettings)]
     for key in found:
         if key not in known:
             near = difflib.get_close_matches(str(key), known, 1)
@@ -242,8 +236,8 @@ CHECKS = {
 }
 
 
-def describe(settings: Settings | None = None) -> list[dict[str, Any]]:
+def describe(settings: AgentSettings | None = None) -> list[dict[str, Any]]:
     """``{"key", "value", "doc"}`` of each setting; the values are the defaults unless *settings* are given."""
-    shown = settings or Settings()
+    shown = settings or AgentSettings()
     return [{"key": key.name, "value": getattr(shown, key.name), "doc": key.metadata["doc"]}
-            for key in dataclasses.fields(Settings)]
+            for key in dataclasses.fields(AgentSettings)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The part of the ``Hypervisor`` protocol about statistics: what guests have used, and for how long the host is up."""
+"""The part of ``LocalHypervisor`` about statistics: what guests have used, and for how long the host is up."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DISK = ("read_bytes", "read_requests", "write_bytes", "write_requests", "errors"
 NIC = ("rx_octets", "rx_packets", "rx_errors", "rx_drop", "tx_octets", "tx_packets", "tx_errors", "tx_drop")
 
 
-class Statistics(Protocol):
+class HypervisorStatistics(Protocol):
     """See the head of this file."""
 
     def statistics(self, uuid: str) -> dict[str, Any] | None:

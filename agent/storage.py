@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Disks, and the part of the ``Hypervisor`` protocol about storage pools of libvirt, where volumes may be (LVM, RBD).
-"""
+"""Disks, and the part of ``LocalHypervisor`` about storage pools of libvirt, where volumes may be (LVM, RBD)."""
 
 from __future__ import annotations
 
@@ -51,7 +50,7 @@ class PoolContent:
     disk: Disk
 
 
-class Storage(Protocol):
+class HypervisorStorage(Protocol):
     """See the head of this file. Every call raises ``Conflict`` when there is no pool of that name, or it does not run.
     """
 

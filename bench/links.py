@@ -17,7 +17,7 @@ from figures import Figure, in_turns, spread
 from host import ROOT
 
 from magnetar_agent.link import LinkAddress, Links, Offer
-from magnetar_agent.settings import Settings
+from magnetar_agent.settings import AgentSettings
 
 if TYPE_CHECKING:
     from host import Host
@@ -81,8 +81,8 @@ def links(_host: Host, rounds: int) -> list[Figure]:
         other.start()
         ours.recv()
         pki = folder / "pki"
-        near = Links(Settings(state_dir=folder, listen="127.0.0.1:1", tls_cert=pki / "kvm1.pem",
-                              tls_key=pki / "kvm1.key", tls_client_ca=pki / "ca.pem"))  # fmt: skip
+        near = Links(AgentSettings(state_dir=folder, listen="127.0.0.1:1", tls_cert=pki / "kvm1.pem",
+                                   tls_key=pki / "kvm1.key", tls_client_ca=pki / "ca.pem"))  # fmt: skip
         context = ssl.create_default_context(cafile=str(pki / "ca.pem"))
         remote = LinkAddress("bench", "kvm2", "127.0.0.1", ports[0])
         try:

@@ -16,7 +16,7 @@ from figures import Figure, in_turns, spread, timed
 from host import FOLDER, NETWORK, SIZES, Host
 
 from magnetar_agent.hypervisor import DomainSpec, Nic
-from magnetar_agent.settings import Settings
+from magnetar_agent.settings import AgentSettings
 from magnetar_agent.storage import Disk
 from magnetar_agent.virt.disks import direct_io
 from magnetar_agent.virt.domain import render
@@ -99,7 +99,7 @@ def creation(host: Host, rounds: int) -> list[Figure]:
 def fleet(host: Host, rounds: int) -> list[Figure]:
     """Ten servers in one batch; the floor is ten guests made by hand, by as many threads as the agent has."""
     names = [f"bench-fleet-{at}" for at in range(10)]
-    threads = Settings().parallel
+    threads = AgentSettings().parallel
     with host.client() as client, ThreadPoolExecutor(threads) as pool:
         first = client.ensure("server", names[0], host.want())["resource"]
         raws = [Raw(host, first, number) for number in range(len(names))]

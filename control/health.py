@@ -18,7 +18,7 @@ from magnetar_control.store import hosts
 from magnetar_control.store.allocations import RESOURCES
 from magnetar_control.store.database import Database, now
 from magnetar_control.store.scatter_gather import scatter_gather
-from magnetar_control.store.store import CELL0, Cell, Store
+from magnetar_control.store.store import CELL0, CellMapping, Store
 from magnetar_control.store.tables import actions, allocations, conductors, host_states
 from magnetar_control.store.timeouts import statement_timeout
 
@@ -93,7 +93,7 @@ class Health:
         return queue, living, seen
 
 
-def _of_cell(cell: Cell, rows: list[Any], told: CellAnswer | None) -> CellHealth:
+def _of_cell(cell: CellMapping, rows: list[Any], told: CellAnswer | None) -> CellHealth:
     """A cell that does not answer is down; cell0 has no hosts."""
     queue, living, seen = told or ((), 0, set())
     found = CellHealth(cell.name, told is not None, living)

@@ -32,22 +32,20 @@ from magnetar_control.delivery import Delivery
 from magnetar_control.health import Health
 from magnetar_control.metrics import Metrics
 from magnetar_control.scheduler.rules import rules_of
-from magnetar_control.services import Images as ImagesService
-from magnetar_control.services import Services
-from magnetar_control.services.identity import Embedded as Identity
-from magnetar_control.services.identity import clouds_yaml, keystone
+from magnetar_control.services import Images, Services
+from magnetar_control.services.identity import EmbeddedIdentity, clouds_yaml, keystone
 from magnetar_control.services.identity.service_user import ServiceUser
-from magnetar_control.services.image import Embedded as Images
+from magnetar_control.services.image import EmbeddedImages
 from magnetar_control.services.image.remote import Remote
-from magnetar_control.services.network import Embedded as Networks
-from magnetar_control.services.volume import Embedded as Volumes
+from magnetar_control.services.network import EmbeddedNetworks
+from magnetar_control.services.volume import EmbeddedVolumes
 from magnetar_control.settings import Settings
 from magnetar_control.store import hosts, schema
 from magnetar_control.store.database import Database
-from magnetar_control.store.store import CELL0, Cell, Store
+from magnetar_control.store.store import CELL0, CellMapping, Store
 from magnetar_control.store.tables import API, CELL
 from magnetar_control.web.application import Application, by_token
-from magnetar_control.web.asgi import Server
+from magnetar_control.web.asgi import AsgiServer
 
 log = logging.getLogger(__name__)
 #: Seconds that requests in hand may take when the process is told to end.
@@ -82,17 +80,17 @@ class Parts:
     def services(self) -> Services:
         """The embedded services; or a real Keystone, in place of the embedded identity."""
         database, settings = self.api_database, self.settings
-        self.identity = Identity(database, settings.token_hours * 3600) if settings.keystone_url is None else \
+        self.identity = EmbeddedIdentity(database, settings.token_hours * 3600) if settings.keystone_url is None else \
             keystone.of(settings)
-        self.images = Images(database, settings.state_dir / "images")
-        self.networks = Networks(database, settings.network_cidr)
+        self.images = EmbeddedImages(database, settings.state_dir / "images")
+        self.networks = EmbeddedNetworks(database, settings.network_cidr)
         #: As conductors and volumes ask for them: here, or at the machine that has them.
-        self.asked: ImagesService = self.images if settings.image_url is None else Remote(
+        self.asked: Images = self.images if settings.image_url is None else Remote(
             settings.image_url, ServiceUser(self.identity.tokens).token if isinstance(
-                self.identity, Identity) else self.identity.token, settings.image_ca_cert)
+                self.identity, EmbeddedIdentity) else self.identity.token, settings.image_ca_cert)
         self.delivery = Delivery(self.asked, settings.action_timeout)
-        self.volumes = Volumes(database, self.places, self.agents, self.bring, self.asked,
-                               zone=settings.default_availability_zone)
+        self.volumes = EmbeddedVolumes(database, self.places, self.agents, self.bring, self.asked,
+                                       zone=settings.default_availability_zone)
         return Services(self.identity, self.asked, self.networks, self.volumes)
 
     def places(self) -> list[dict[str, Any]]:
@@ -117,7 +115,7 @@ class Parts:
         if not self.settings.spread:
             self.store.add_cell(self.settings.cell, self.settings.url("cell"))
         self.store.cells(fresh=True)
-        self.late: list[tuple[Cell, DBAPIError]] = []
+        self.late: list[tuple[CellMapping, DBAPIError]] = []
         for cell, database in self.store.databases():
             try:
                 changed.append((cell.name, schema.upgrade(database, CELL)))
@@ -131,7 +129,7 @@ class Parts:
         """What a cloud has from its beginning."""
         url = self.settings.public_url or f"http{'s' if self.settings.tls_cert else ''}://{self.settings.listen}"
         path = self.settings.state_dir / "clouds.yaml"
-        if isinstance(self.identity, Identity):
+        if isinstance(self.identity, EmbeddedIdentity):
             # Kept before it counts: a crash in between loses no password.
             self.bootstrapped = self.identity.bootstrap(url, keep=lambda password: clouds_yaml(path, url, password))
         if self.bootstrapped:
@@ -149,11 +147,11 @@ class Parts:
         cloud = Cloud(self.settings, self.store, services, self.agents, self.hosts)
         authenticate = by_token(self.identity.validate, self.settings.keystone_url or "/identity")
         return {"": ComputeApplication(cloud, OPERATIONS, V1Application(cloud)),
-                "/identity": identity.application(self.identity) if isinstance(self.identity, Identity) else
+                "/identity": identity.application(self.identity) if isinstance(self.identity, EmbeddedIdentity) else
                 identity.Elsewhere(self.identity.url),
                 "/image": image.application(self.images, authenticate),
                 "/network": network.application(self.networks, authenticate),
-                "/volume": volume.Application(self.volumes, authenticate),
+                "/volume": volume.VolumeApplication(self.volumes, authenticate),
                 "/healthz": Healthz(self.health),
                 "/metrics": MetricsForAdmins(self.metrics.text, authenticate)}
 
@@ -171,14 +169,14 @@ class Parts:
         if self.settings.health_listen:
             self._ends.callback(HealthServer(self.settings.health_listen, self.metrics, self.working).close)
 
-    def server(self, services: Services) -> Server:
+    def server(self, services: Services) -> AsgiServer:
         """The API."""
-        return Server(self.applications(services), self.settings.threads, self.settings.trust_proxy,
-                      observe=self.metrics.request)
+        return AsgiServer(self.applications(services), self.settings.threads, self.settings.trust_proxy,
+                          observe=self.metrics.request)
 
 
 @contextlib.contextmanager
-def running(settings: Settings, with_api: bool, with_conductor: bool) -> Iterator[Server | None]:
+def running(settings: Settings, with_api: bool, with_conductor: bool) -> Iterator[AsgiServer | None]:
     """What ``magnetar serve``, ``api`` and ``conductor`` run."""
     with contextlib.closing(Parts(settings)) as parts:
         if with_api:
@@ -203,7 +201,7 @@ def running(settings: Settings, with_api: bool, with_conductor: bool) -> Iterato
         yield parts.server(services) if with_api else None
 
 
-def listen(settings: Settings, server: Server) -> None:
+def listen(settings: Settings, server: AsgiServer) -> None:
     """Serve until SIGTERM; requests that are on their way are answered."""
     host, _colon, port = settings.listen.rpartition(":")
     tls = {"ssl_certfile": str(settings.tls_cert), "ssl_keyfile": str(settings.tls_key)} if settings.tls_cert else {}

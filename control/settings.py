@@ -14,18 +14,12 @@ from typing import Any
 
 import yaml
 
-from magnetar_core.errors import MagnetarError
+from magnetar_core.errors import InvalidSettings
 
 #: Filters of the scheduler that are enabled by default.
 USUAL_FILTERS = ("AggregateMultiTenancyIsolation", "AggregateInstanceExtraSpecsFilter", "ComputeCapabilitiesFilter",
                  "ImagePropertiesFilter", "DifferentHostFilter", "SameHostFilter")
 FILE = Path("/etc/magnetar/control.yml")
-
-
-class InvalidSettings(MagnetarError):
-    """The settings file is wrong."""
-
-    code = "invalid-settings"
 
 
 def _doc(text: str, default: Any = None) -> Any:

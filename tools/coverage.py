@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from magnetar_control.api.nova.operation import Operation
+from magnetar_control.api.nova.operation import ApiOperation
 from magnetar_control.api.nova.operations import OPERATIONS
 from magnetar_control.api.nova.versions import NEWEST
 
@@ -37,7 +37,7 @@ the first table answers 404, as a route that does not exist; another method of a
 """
 
 
-def served(operations: Sequence[Operation] = OPERATIONS) -> str:
+def served(operations: Sequence[ApiOperation] = OPERATIONS) -> str:
     """The table of what is served."""
     rows = []
     for one in sorted(operations, key=lambda one: (one.path, one.method, one.action or "", one.since)):
@@ -48,7 +48,7 @@ def served(operations: Sequence[Operation] = OPERATIONS) -> str:
     return HEAD + "\n".join(rows) + "\n"
 
 
-def missing(table: Iterable[dict[str, Any]], operations: Sequence[Operation] = OPERATIONS) -> str:
+def missing(table: Iterable[dict[str, Any]], operations: Sequence[ApiOperation] = OPERATIONS) -> str:
     """What Nova has besides, by area; removed operations (410) are not counted."""
     have = {one.name for one in operations}
     left = [one for one in table if one["id"] not in have and not one["class"].startswith("removed")

@@ -84,7 +84,7 @@ def normal(text: str) -> str:
         blob = base64.b64decode(encoded.encode("ascii"), validate=True)
     except (binascii.Error, ValueError):
         raise _refused(f"must be {type}, then the key in base64; the base64 is not valid") from None
-    _Blob(blob).check(type)
+    _Blob(blob).check_key(type)
     return " ".join(filter(None, (type, base64.b64encode(blob).decode(), comment.strip())))
 
 
@@ -108,7 +108,7 @@ class _Blob:
     def __init__(self, data: bytes) -> None:
         self.data = data
 
-    def check(self, type: str) -> None:
+    def check_key(self, type: str) -> None:
         """Raise ``InvalidField`` unless this is a whole key of *type* and nothing else."""
         if self.string() != type.encode():
             raise _refused(f"is damaged: it says {type}, and its base64 is of another type")

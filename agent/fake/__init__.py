@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """``FakeHypervisor``: a host without libvirt, for unit tests and for simulating many hosts.
 
-It keeps to the contract of ``Hypervisor`` (``tests/contract/test_hypervisor.py`` runs against both). Domains and
+It keeps to the contract of ``LocalHypervisor`` (``tests/contract/test_hypervisor.py`` runs against both). Domains and
 networks are in memory, and in a JSON file when a folder is given, so that they outlive a killed agent as libvirt's do.
 Disks are real small files: sparse raw files and qcow2 headers. Guests obey at once, unless their uuid is in ``deaf``.
 """

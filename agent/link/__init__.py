@@ -34,7 +34,7 @@ from magnetar_core.errors import Conflict, MagnetarError, NotFound, Unreachable,
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from magnetar_agent.settings import Settings
+    from magnetar_agent.settings import AgentSettings
 
 __all__ = ["ALPN", "TCP", "Door", "LinkAddress", "Links", "Offer"]
 
@@ -75,7 +75,7 @@ class _Open:
 class Links:
     """The links of an agent. All methods may be called from any thread; none of them changes a document."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: AgentSettings) -> None:
         self.settings = settings
         self._offers: dict[str, Offer] = {}
         self._forwards: dict[str, _Open] = {}

@@ -16,7 +16,7 @@ from .events import listen
 from .guest_agent import GuestAgent
 from .migrate import Migrations
 from .nbd import Exports
-from .network import Networks
+from .network import LibvirtNetworks
 from .probe import Kvm
 from .statistics import Statistics
 from .storage import Storage
@@ -32,9 +32,9 @@ __all__ = ["LibvirtHypervisor"]
 log = logging.getLogger(__name__)
 
 
-class LibvirtHypervisor(Capabilities, Backups, Exports, GuestAgent, Devices, Statistics, Migrations, Networks, Storage,
-                        Disks):
-    """``Hypervisor`` on the libvirt at *uri*; what it finds out about the host is kept in *state_dir*."""
+class LibvirtHypervisor(Capabilities, Backups, Exports, GuestAgent, Devices, Statistics, Migrations, LibvirtNetworks,
+                        Storage, Disks):
+    """``LocalHypervisor`` on the libvirt at *uri*; what it finds out about the host is kept in *state_dir*."""
 
     def __init__(self, uri: str = "qemu:///system", state_dir: Path = Path("/var/lib/magnetar"),
                  templates: Path = FOLDER) -> None:

@@ -26,7 +26,7 @@ END = 30.0
 
 
 class Backups(Domains):
-    """The part of ``Hypervisor`` that copies disks of active domains."""
+    """The part of ``LocalHypervisor`` that copies disks of active domains."""
 
     def begin_copy(self, uuid: str, target: str, path: Path, format: str = "qcow2") -> None:
         """The copy is of this instant: QEMU saves what the guest is about to overwrite."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Capabilities:
-    """The host part of ``Hypervisor``. What cannot change while libvirtd runs is asked once per connection."""
+    """The host part of ``LocalHypervisor``. What cannot change while libvirtd runs is asked once per connection."""
 
     connection: Connection
     probe: Kvm

@@ -28,7 +28,7 @@ _UNDERWAY = ("in the process of unplug", "pending", "already in the process")
 
 
 class Devices:
-    """The part of ``Hypervisor`` for devices of running domains."""
+    """The part of ``LocalHypervisor`` for devices of running domains."""
 
     connection: Connection
     templates: Path

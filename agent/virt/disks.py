@@ -26,7 +26,7 @@ PART = ".part"
 
 
 class Disks:
-    """The disk part of ``Hypervisor``; it needs no libvirt."""
+    """The disk part of ``LocalHypervisor``; it needs no libvirt."""
 
     def disk(self, path: Path, format: str) -> DiskSeen | None:
         """``qemu-img info``, also of a disk in use."""

@@ -22,7 +22,7 @@ _SILENT = frozenset({libvirt.VIR_ERR_AGENT_UNRESPONSIVE, libvirt.VIR_ERR_AGENT_U
 
 
 class GuestAgent(Domains):
-    """The part of ``Hypervisor`` that asks guests."""
+    """The part of ``LocalHypervisor`` that asks guests."""
 
     def freeze(self, uuid: str) -> bool:
         """virDomainFSFreeze; whatever keeps the agent from it means that nothing is frozen."""

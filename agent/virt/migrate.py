@@ -37,7 +37,7 @@ _ACTIVE = (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_BLOCKED, libvirt.VIR_D
 
 
 class Migrations:
-    """The migration part of ``Hypervisor``."""
+    """The migration part of ``LocalHypervisor``."""
 
     connection: Connection
 

@@ -46,7 +46,7 @@ _HMP = libvirt_qemu.VIR_DOMAIN_QEMU_MONITOR_COMMAND_HMP
 
 
 class Exports:
-    """The part of ``Hypervisor`` for disks of other hosts."""
+    """The part of ``LocalHypervisor`` for disks of other hosts."""
 
     connection: Connection
 

@@ -30,8 +30,8 @@ _ADD, _DELETE = libvirt.VIR_NETWORK_UPDATE_COMMAND_ADD_LAST, libvirt.VIR_NETWORK
 NET, ROUTES = Path("/sys/class/net"), Path("/proc/net/route")
 
 
-class Networks:
-    """The network part of ``Hypervisor``."""
+class LibvirtNetworks:
+    """The network part of ``LocalHypervisor``."""
 
     connection: Connection
     templates: Path

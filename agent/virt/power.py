@@ -37,7 +37,7 @@ _RUNS = (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_BLOCKED, libvirt.VIR_DOM
 
 
 class Domains:
-    """The domain part of ``Hypervisor``."""
+    """The domain part of ``LocalHypervisor``."""
 
     connection: Connection
     templates: Path

@@ -31,7 +31,7 @@ _SESSIONS = Path("/run/systemd/sessions")
 
 
 class Statistics:
-    """The statistics part of ``Hypervisor``."""
+    """The statistics part of ``LocalHypervisor``."""
 
     connection: Connection
 

@@ -29,7 +29,7 @@ _OUTSIDE = ("systemd-run", "--quiet", "--wait", "--pipe", "--collect", "--servic
 
 
 class Storage:
-    """The part of ``Hypervisor`` about storage pools."""
+    """The part of ``LocalHypervisor`` about storage pools."""
 
     connection: Connection
     templates: Path

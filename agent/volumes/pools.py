@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from magnetar_agent.host import LocalHost
-    from magnetar_agent.hypervisor import Hypervisor
+    from magnetar_agent.hypervisor import LocalHypervisor
 
 DEFAULT = "default"
 #: Called when QEMU has begun to copy a disk; it raises an error when that is not the disk that was meant.
@@ -92,7 +92,7 @@ class FolderPool:
     atomic = True
     beneath = False
 
-    def __init__(self, name: str, folder: Path, hypervisor: Hypervisor, mounted: bool) -> None:
+    def __init__(self, name: str, folder: Path, hypervisor: LocalHypervisor, mounted: bool) -> None:
         self.name, self.folder, self.hypervisor, self.shared = name, folder, hypervisor, mounted
 
     def check_usable(self) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from magnetar_agent.hypervisor import Hypervisor, Progress
+    from magnetar_agent.hypervisor import LocalHypervisor, Progress
 
 
 def taken(pool: str, id: str, way: str) -> Conflict:
@@ -27,7 +27,7 @@ def taken(pool: str, id: str, way: str) -> Conflict:
                     f"If nobody needs that content, remove it ({way}), then repeat the call.", uuids=[id])
 
 
-def copy(hypervisor: Hypervisor, uuid: str, target: str, new: Path, format: str, begun: Callable[[], None],
+def copy(hypervisor: LocalHypervisor, uuid: str, target: str, new: Path, format: str, begun: Callable[[], None],
          progress: Progress) -> None:
     """Have QEMU copy a disk in use to the file *new*."""
     hypervisor.abort_copy(uuid, new)  # that of an agent which died
@@ -49,7 +49,7 @@ class StoragePool:
     atomic = False
     beneath = True
 
-    def __init__(self, name: str, libvirt_pool: str, hypervisor: Hypervisor, shared: bool, scratch: Path) -> None:
+    def __init__(self, name: str, libvirt_pool: str, hypervisor: LocalHypervisor, shared: bool, scratch: Path) -> None:
         self.name, self.pool, self.hypervisor, self.shared = name, libvirt_pool, hypervisor, shared
         self.scratch = scratch
 

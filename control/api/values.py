@@ -81,13 +81,13 @@ class Decimal(Value):
         return {"type": ["number", "string"], "exclusiveMinimum": 0, "maximum": self.max}
 
 
-class Pattern(Value):
+class Regex(Value):
     """A regular expression of what both databases know (``store.regex``)."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
         try:
             regex.search(str(value))
-        except regex.Refused as error:
+        except regex.PatternRefused as error:
             raise InvalidField(path, f"must be a regular expression of {regex.KNOWN}: {error}", value) from None
         return str(value)
 

@@ -126,7 +126,7 @@ def _check_root_size(caller: Caller, found: Sequence[Mapping[str, Any]], flavor:
     """A flavor without a disk is for servers whose root disk is a volume, unless policy allows more."""
     volume = any(one["boot_index"] == 0 and one["destination_type"] == "volume" for one in found)
     if not volume and not flavor["disk"]:
-        caller.check("os_compute_api:servers:create:zero_disk_flavor")
+        caller.check_policy("os_compute_api:servers:create:zero_disk_flavor")
 
 
 def snapshots(caller: Caller, server: Found, image_id: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

@@ -64,7 +64,7 @@ class Caller:
         with self.cloud.store.api.write() as connection:
             return change(connection, *args, **named)
 
-    def check(self, rule: str, target: Any = None) -> None:
+    def check_policy(self, rule: str, target: Any = None) -> None:
         """Raises ``Forbidden``, in Nova's words."""
         if not self.allows(rule, target):
             raise Forbidden(f"Policy doesn't allow {rule} to be performed.")
@@ -77,13 +77,13 @@ class UseCase(Generic[P, R]):
         self.function, self.rule = function, rule
         self.__doc__ = function.__doc__
 
-    def check(self, caller: Caller) -> None:
+    def check_allowed(self, caller: Caller) -> None:
         """Raises ``Forbidden``."""
-        caller.check(self.rule)
+        caller.check_policy(self.rule)
 
     def __call__(self, caller: Caller, *args: P.args, **named: P.kwargs) -> R:
         """Raises ``Forbidden``, and what the function raises."""
-        self.check(caller)
+        self.check_allowed(caller)
         return self.function(caller, *args, **named)
 
 

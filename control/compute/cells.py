@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from magnetar_control.compute.caller import Caller
 from magnetar_control.store import schema
 from magnetar_control.store.database import Database
-from magnetar_control.store.store import CELL0, Cell
+from magnetar_control.store.store import CELL0, CellMapping
 from magnetar_control.store.tables import CELL, hosts
 from magnetar_core.errors import Conflict, Forbidden
 
@@ -20,7 +20,7 @@ from magnetar_core.errors import Conflict, Forbidden
 class CellHosts(NamedTuple):
     """A cell, and how many hosts it has."""
 
-    cell: Cell
+    cell: CellMapping
     hosts: int
 
 

@@ -21,7 +21,7 @@ SPECS = MapOf(Text(1, 255, r"[a-zA-Z0-9\-_:. ]{1,255}", "may have letters, digit
               Text(0, 255), 10000)
 
 
-def check(specs: Mapping[str, str]) -> None:
+def check_specs(specs: Mapping[str, str]) -> None:
     """Raises ``InvalidField`` for a spec in a namespace that Nova knows, where it does not know spec or value."""
     for name, value in specs.items():
         FLAVOR_SPECS.validate(name, value)
@@ -48,9 +48,9 @@ def _missing(id: str, name: str) -> NotFound:
 
 @use_case(f"{RULE}create")
 def create(caller: Caller, id: str, specs: Mapping[str, str], *, checked: bool = True) -> None:
-    """Add *specs* to those of the flavor. *checked*: by ``check``."""
+    """Add *specs* to those of the flavor. *checked*: by ``check_specs``."""
     if checked:
-        check(specs)
+        check_specs(specs)
     _change(caller, id, lambda before: {**before, **specs})
 
 

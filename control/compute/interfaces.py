@@ -71,7 +71,7 @@ def _wish(caller: Caller, network_id: str | None, port_id: str | None, address: 
         raise InvalidRequest("Must input network_id when request IP address")
     given = {"uuid": network_id, "port": port_id, "tag": tag, "fixed_ip": address}
     try:
-        found = caller.cloud.services.network.check(caller.context, [given] if network_id or port_id else [])
+        found = caller.cloud.services.network.check_requested(caller.context, [given] if network_id or port_id else [])
     except MagnetarError as error:
         if error.details.get("type") in ("PortNotFound", "NetworkNotFound"):
             raise NotFound(error.message) from None

@@ -32,7 +32,7 @@ _PRIVATE = re.compile(r"PRIVATE KEY|PuTTY-User-Key-File|b3BlbnNzaC1rZXktdjE|Priv
 FIELD = "public_key"
 
 
-class Keypair(NamedTuple):
+class NewKeypair(NamedTuple):
     """A new key pair; *private_key* where it was made here."""
 
     name: str
@@ -56,7 +56,7 @@ def page(caller: Caller, user: str | None = None, limit: int | None = None, mark
 def _user(caller: Caller, what: str, user: str | None) -> str:
     """Whose key pairs are meant. Raises ``Forbidden`` when these are another's and the caller is no administrator."""
     user = user or caller.context.user_id
-    caller.check(RULE + what, Owner(caller.project, user))
+    caller.check_policy(RULE + what, Owner(caller.project, user))
     return user
 
 
@@ -74,7 +74,7 @@ def _missing(name: str, user: str) -> NotFound:
 
 
 def create(caller: Caller, name: str, public_key: str | None = None, *, type: str = "ssh",
-           user_id: str | None = None) -> Keypair:
+           user_id: str | None = None) -> NewKeypair:
     """Keep a public key (*type* ssh or x509); without one, make a pair. Raises ``Conflict`` when the user has one of
     that name, ``Forbidden`` when the user may have no more."""
     user = _user(caller, "create", user_id)
@@ -86,7 +86,7 @@ def create(caller: Caller, name: str, public_key: str | None = None, *, type: st
     private = None
     if public_key is None:
         private, public_key = _made(type, user)
-    found = Keypair(name, user, type, public_key, fingerprint(type, public_key), private)
+    found = NewKeypair(name, user, type, public_key, fingerprint(type, public_key), private)
     with caller.cloud.store.api.write() as connection:
         quotas.check_keypairs(connection, user, most, alone=True)
         new = keypairs.make(connection, user_id=user, name=name, type=type, fingerprint=found.fingerprint,

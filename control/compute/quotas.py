@@ -190,7 +190,7 @@ def show(caller: Caller, project: str, user: str | None = None) -> Limits:
 def _check_project(caller: Caller, project: str, what: str | None) -> None:
     """Whether the caller may do *what* to the quotas of *project*, and whether there is one."""
     if what is not None:
-        caller.check(RULE + what, Owner(project))
+        caller.check_policy(RULE + what, Owner(project))
     if not caller.cloud.services.identity.project_exists(caller.context, project):
         raise InvalidRequest(f"Project ID {project[:255]} is not a valid project.")
 
@@ -199,7 +199,7 @@ def _check_project(caller: Caller, project: str, what: str | None) -> None:
 def show_limits(caller: Caller, project: str | None = None) -> tuple[Limits, Limits]:
     """What the caller's project may use, and what it uses; that of another one for administrators."""
     if project is not None:
-        caller.check(f"{LIMITS}:other_project")
+        caller.check_policy(f"{LIMITS}:other_project")
     return limits(caller, project), _all_used(caller, project, None)
 
 
@@ -245,7 +245,7 @@ def _check_limits(want: Mapping[str, int], used: Mapping[str, int], most: Mappin
 
 def reset(caller: Caller, project: str, user: str | None = None) -> None:
     """Let the defaults count again for *project* with all of its users, or for *user* in it."""
-    caller.check(f"{RULE}delete", Owner(project))
+    caller.check_policy(f"{RULE}delete", Owner(project))
     caller.write(quotas.reset, project, user)
 
 

@@ -86,7 +86,7 @@ def migrate_live(caller: Caller, target: Target, host: str | None = None, *, ask
 
 def _check_destination(caller: Caller, target: Target, key: str, host: str) -> None:
     """Whether the caller may name the host of a move, and whether that can be it."""
-    caller.check(f"{rule_of(key)}:host", target.row)
+    caller.check_policy(f"{rule_of(key)}:host", target.row)
     if caller.cloud.hosts.get(host) is None:
         raise InvalidRequest(f"Compute host {host} could not be found.")
     if host == target.row.host:
@@ -157,7 +157,7 @@ def create_image(caller: Caller, target: Target, name: str, properties: Mapping[
              "base_image_ref": server.image_id or ""}
     mapping, taken = snapshots(caller, server, id)
     if taken:
-        caller.check(f"{rule_of('createImage')}:allow_volume_backed", server)
+        caller.check_policy(f"{rule_of('createImage')}:allow_volume_backed", server)
         found.update(block_device_mapping=servers.text(mapping), bdm_v2=True, root_device_name=server.root_device_name)
     images = caller.cloud.services.image
     image = images.create(
@@ -186,7 +186,7 @@ def lock(caller: Caller, target: Target, reason: str | None = None) -> None:
 def unlock(caller: Caller, target: Target) -> None:
     """Take the lock away; that of an admin by an admin only."""
     if target.row.locked_by == "admin":
-        caller.check(f"{rule_of('unlock')}:unlock_override", target.row)
+        caller.check_policy(f"{rule_of('unlock')}:unlock_override", target.row)
     with target.database.write() as connection:
         servers.change(connection, target.row.id, locked_by=None, locked_reason=None)
         note_done(caller, target, connection, "unlock")

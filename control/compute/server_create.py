@@ -31,12 +31,12 @@ KEPT_OF_IMAGE = ("properties", "min_disk", "min_ram", "disk_format", "container_
 
 @dataclass(frozen=True, kw_only=True)
 class NewServers:
-    """A request for servers, all alike. *networks*: ``none``, ``auto``, or what ``Networks.check`` takes. *mapping*:
-    items of the block device mapping, see ``block_devices.FIELDS``; errors call them *mapping_field*. *hints*: of the
-    scheduler. *files*: {path, contents in base64} each. *user_data*: base64. *count*: how many at least, *most*: at
-    most, where the quota lets them be (*count* when left out). *disk_config*: ``AUTO``, ``MANUAL``, or what the image
-    says. *described_by_name*: the description is the name. *multiattach*: whether volumes for several servers may be
-    named. *id*: the uuid of a single server; drawn when left out."""
+    """A request for servers, all alike. *networks*: ``none``, ``auto``, or what ``Networks.check_requested`` takes.
+    *mapping*: items of the block device mapping, see ``block_devices.FIELDS``; errors call them *mapping_field*.
+    *hints*: of the scheduler. *files*: {path, contents in base64} each. *user_data*: base64. *count*: how many at
+    least, *most*: at most, where the quota lets them be (*count* when left out). *disk_config*: ``AUTO``, ``MANUAL``,
+    or what the image says. *described_by_name*: the description is the name. *multiattach*: whether volumes for several
+    servers may be named. *id*: the uuid of a single server; drawn when left out."""
 
     name: str
     flavor_id: str
@@ -161,7 +161,7 @@ def prepare(caller: Caller, wanted: NewServers, instead_of: str | None = None) -
     blocks = block_devices.complete(caller, block_devices.BlockDeviceRequest(
         wanted.mapping, image, flavor, wanted.mapping_field, wanted.limit > 1, wanted.multiattach, instead_of))
     network = caller.cloud.services.network
-    nics = network.check(caller.context, wanted.networks)
+    nics = network.check_requested(caller.context, wanted.networks)
     if wanted.limit > 1:
         _check_nics_of_many(nics)
     groups = network.groups(caller.context, list(wanted.security_groups) or ["default"])
@@ -260,12 +260,12 @@ def _place(caller: Caller, wanted: NewServers) -> Place:
     known = caller.cloud.hosts.all()
     zone, place = wanted.availability_zone, Place(wanted.availability_zone, wanted.host, wanted.hypervisor_hostname)
     if zone and ":" in zone:
-        caller.check(f"{CREATE}:forced_host")
+        caller.check_policy(f"{CREATE}:forced_host")
         zone, _colon, host = zone.partition(":")
         host = host.partition(":")[2] or host.partition(":")[0]
         place = place._replace(zone=zone or None, host=host or None)
     elif place.host or place.hypervisor_hostname:
-        caller.check(f"{CREATE}:requested_destination")
+        caller.check_policy(f"{CREATE}:requested_destination")
     for name in (place.host, place.hypervisor_hostname):
         if name and name not in known:
             raise InvalidRequest(f"Compute host {name} could not be found.")

@@ -30,7 +30,7 @@ def page(caller: Caller, limit: int, offset: int = 0, *, all_projects: bool = Fa
     """Groups of the project. *all_projects*: of all; only administrators' wish for it counts."""
     everywhere = all_projects and caller.context.is_admin
     if everywhere:
-        caller.check(f"{RULE}index:all_projects")
+        caller.check_policy(f"{RULE}index:all_projects")
     with caller.cloud.store.api.read() as connection:
         rows = server_groups.page(connection, None if everywhere else caller.project, limit, offset)
         members = server_groups.members(connection, [row.id for row in rows])
@@ -49,7 +49,7 @@ def _found(caller: Caller, id: str, what: str) -> Any:
     row = caller.fetch(server_groups.find, id) if len(id) == 36 else None
     if row is None or (row.project_id != caller.project and not caller.context.is_admin):
         raise _missing(id)
-    caller.check(RULE + what, Owner(row.project_id))
+    caller.check_policy(RULE + what, Owner(row.project_id))
     return row
 
 

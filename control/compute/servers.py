@@ -26,9 +26,9 @@ FULL = tuple(column for column in table.c if column.name not in ("request", "int
 EVERY = 10000
 
 
-def _page(caller: Caller, query: ServerListRequest, columns: Sequence[Any], rule: str) -> server_list.Page:
+def _page(caller: Caller, query: ServerListRequest, columns: Sequence[Any], rule: str) -> server_list.ServerPage:
     if query.all_projects:
-        caller.check(f"{rule}:get_all_tenants")
+        caller.check_policy(f"{rule}:get_all_tenants")
     if query.since and query.before and query.before < query.since:
         raise InvalidRequest("The value of changes-since must be less than or equal to changes-before.")
     if {word.upper() for word in query.statuses or ()} == {"DELETED"}:
@@ -36,7 +36,7 @@ def _page(caller: Caller, query: ServerListRequest, columns: Sequence[Any], rule
             raise Forbidden("Only administrators may list deleted instances")
         query.deleted = True
     if query.statuses is not None and not query.statuses:
-        return server_list.Page((), more=False)
+        return server_list.ServerPage((), more=False)
     if not query.all_projects:
         query.project = caller.project
     if query.zone is not None:
@@ -48,13 +48,13 @@ def _page(caller: Caller, query: ServerListRequest, columns: Sequence[Any], rule
 
 
 @use_case(INDEX)
-def index(caller: Caller, query: ServerListRequest) -> server_list.Page:
+def index(caller: Caller, query: ServerListRequest) -> server_list.ServerPage:
     """The servers of a page, with the columns of ``BRIEF``. Raises ``Forbidden``, ``InvalidRequest``."""
     return _page(caller, query, BRIEF, INDEX)
 
 
 @use_case(DETAIL)
-def detail(caller: Caller, query: ServerListRequest) -> server_list.Page:
+def detail(caller: Caller, query: ServerListRequest) -> server_list.ServerPage:
     """As ``index``, with the columns of ``FULL``."""
     return _page(caller, query, FULL, DETAIL)
 

@@ -110,14 +110,14 @@ class ServerUseCase(Generic[P, R]):
         except servers.Moved:
             return self._checked(caller, find(caller, target.row.id), *args, **named)
 
-    def check(self, caller: Caller, target: Target) -> None:
+    def check_allowed(self, caller: Caller, target: Target) -> None:
         """Raises ``Forbidden``, ``Conflict``."""
-        caller.check(self.rule, target.row)
+        caller.check_policy(self.rule, target.row)
         if self.key:
             guard(caller, target, self.key)
 
     def _checked(self, caller: Caller, target: Target, *args: P.args, **named: P.kwargs) -> R:
-        self.check(caller, target)
+        self.check_allowed(caller, target)
         return self.function(caller, target, *args, **named)
 
 

@@ -13,7 +13,7 @@ from magnetar_core.errors import Conflict, MagnetarError
 from magnetar_core.power import ACTIVE, CRASHED, OFF, RESIZED, STOPPED, number
 
 from .environment import Environment
-from .migration import Migration
+from .migration import MigrationTask
 from .work import Work
 
 #: Seconds between two searches for resizes that nobody has confirmed.
@@ -33,7 +33,7 @@ def confirm(work: Work) -> None:
             with suppress(MagnetarError), work.client() as client:
                 power = number(client.get("server", work.id)["power_state"])
         if row is not None:
-            Migration(work, row).release()
+            MigrationTask(work, row).release()
             work.end_writes.append(lambda connection: migrations.change(connection, row.uuid, status="confirmed"))
     work.done(vm_state=STOPPED if power in (number(OFF), number(CRASHED)) else ACTIVE, power_state=power,
               old_flavor=None)

@@ -9,7 +9,7 @@ from magnetar_control.store import migrations
 from magnetar_core.errors import Cancelled, MagnetarError
 from magnetar_core.power import ERROR, POWERS
 
-from .migration import Migration, NotMoved
+from .migration import MigrationTask, NotMoved
 from .nics import observed
 from .retry import retry
 from .work import HostDown, Work
@@ -17,7 +17,7 @@ from .work import HostDown, Work
 
 def live_migrate(work: Work) -> None:
     """Statuses: queued (until it is taken), preparing, running; then completed, cancelled or error."""
-    move = Migration.begin(work, migrations.LIVE, "preparing", work.flavor)
+    move = MigrationTask.begin(work, migrations.LIVE, "preparing", work.flavor)
     try:
         if move.row.status == "preparing":
             with work.event("compute_check_can_live_migrate_destination"):
@@ -47,7 +47,7 @@ def live_migrate(work: Work) -> None:
                  vm_state=(power and power.vm_state) or work.server.vm_state)
 
 
-def _roll_back(move: Migration, error: MagnetarError) -> None:
+def _roll_back(move: MigrationTask, error: MagnetarError) -> None:
     """The action ends with the server on the source as it was."""
     move.unclaim()
     if isinstance(error, Cancelled):
@@ -56,7 +56,7 @@ def _roll_back(move: Migration, error: MagnetarError) -> None:
         move.end("error", error, progress=0)
 
 
-def _give_up(move: Migration, error: MagnetarError) -> None:
+def _give_up(move: MigrationTask, error: MagnetarError) -> None:
     """It failed, or a host did not answer for long. Where it is certain which host has the server, that is saved.
     Otherwise the server is in error and both hosts stay claimed, since both may have parts of it."""
     back = move.row.status == "preparing"

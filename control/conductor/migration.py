@@ -43,7 +43,7 @@ def _column(name: str, read: Callable[[Any], Any] = str) -> Any:
     return property(lambda move: read(getattr(move.row, name)))
 
 
-class Migration:
+class MigrationTask:
     """A row of ``migrations`` and the action that it belongs to."""
 
     id: str = _column("uuid")  # the uuid, which is the consumer of the claims on the source
@@ -56,7 +56,7 @@ class Migration:
         self.api = leased(work.confirm_lease, work.conductor.store.api)
 
     @classmethod
-    def begin(cls, work: Work, type: str, status: str, flavor: Mapping[str, Any]) -> Migration:
+    def begin(cls, work: Work, type: str, status: str, flavor: Mapping[str, Any]) -> MigrationTask:
         """The migration of an action; its row is written the first time. Other migrations of the server end in error:
         an operator's reset-state has allowed this one."""
         drawn = work.args.get("migration")

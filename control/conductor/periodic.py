@@ -40,7 +40,7 @@ UNUSED = 24 * 3600.0
 OF_A_SERVER = re.compile(re.escape(snapshot.COPY) + "[0-9a-f-]{36}")
 
 
-class Task(NamedTuple):
+class PeriodicTask(NamedTuple):
     """*every*: seconds. *alone*: only one conductor of the cell runs it."""
 
     name: str
@@ -67,7 +67,7 @@ class Periodic:
                     due[task.name] = time.monotonic() + task.every
                     self._run_task(task)
 
-    def _run_task(self, task: Task) -> None:
+    def _run_task(self, task: PeriodicTask) -> None:
         try:
             if not task.alone or self.first():
                 task.run(self)
@@ -156,8 +156,8 @@ def _forget_deliveries(periodic: Periodic) -> None:
 
 
 TASKS = (
-    Task("confirming resizes", confirm_resize.LOOK,
-         lambda periodic: confirm_resize.confirm_expired(periodic.conductor)),
-    Task("audit", 120.0, Periodic.audit),
-    Task("looking at hosts again", 3600.0, _forget_deliveries, alone=False),
-    Task("removing images from hosts", 3600.0, lambda periodic: remove_unused(periodic.conductor)))
+    PeriodicTask("confirming resizes", confirm_resize.LOOK,
+                 lambda periodic: confirm_resize.confirm_expired(periodic.conductor)),
+    PeriodicTask("audit", 120.0, Periodic.audit),
+    PeriodicTask("looking at hosts again", 3600.0, _forget_deliveries, alone=False),
+    PeriodicTask("removing images from hosts", 3600.0, lambda periodic: remove_unused(periodic.conductor)))

@@ -19,7 +19,7 @@ from magnetar_control.store.database import now
 from magnetar_core.errors import Conflict, MagnetarError
 from magnetar_core.power import ERROR, STOPPED
 
-from .migration import Migration, NotMoved
+from .migration import MigrationTask, NotMoved
 from .nics import observed
 from .retry import retry
 from .schedule import spec_of
@@ -57,13 +57,13 @@ def agent_flavor(flavor: Flavor) -> dict[str, Any]:
     return {**{name: flavor[name] for name in ("vcpus", "ram", "swap")}, **sizes(flavor)}
 
 
-def want(move: Migration, flavor: Flavor) -> dict[str, Any]:
+def want(move: MigrationTask, flavor: Flavor) -> dict[str, Any]:
     power = "off" if move.row.old_vm_state == STOPPED else "running"
     return {"power": power, **({} if move.row.type == migrations.MIGRATION else {"flavor": agent_flavor(flavor)})}
 
 
 def _migrate_cold(work: Work, type: str, flavor: dict[str, Any], **where: Any) -> None:
-    move = Migration.begin(work, type, "pre-migrating", flavor)
+    move = MigrationTask.begin(work, type, "pre-migrating", flavor)
     try:
         if move.row.status == "pre-migrating":
             with work.event("compute_prep_resize"):
@@ -93,7 +93,7 @@ def _migrate_cold(work: Work, type: str, flavor: dict[str, Any], **where: Any) -
                  old_flavor=move.row.old_flavor, host=move.target, launched_at=now())
 
 
-def _check_with_source(move: Migration) -> None:
+def _check_with_source(move: MigrationTask) -> None:
     """Raise what the source's agent refuses of the flavor, before anything is done."""
     if move.row.type == migrations.RESIZE:
         if move.work.flavor["ephemeral"] > move.flavor["ephemeral"]:
@@ -104,7 +104,7 @@ def _check_with_source(move: Migration) -> None:
                           allow_reboot=True)
 
 
-def _finish(move: Migration) -> dict[str, Any]:
+def _finish(move: MigrationTask) -> dict[str, Any]:
     """Give the server its new flavor at the target. When that fails on the same host, it gets its old flavor again."""
     try:
         return move.ensure_on(move.target, want(move, move.flavor))
@@ -114,7 +114,7 @@ def _finish(move: Migration) -> dict[str, Any]:
         raise NotMoved(error, _undo(move)) from error
 
 
-def _undo(move: Migration) -> dict[str, Any]:
+def _undo(move: MigrationTask) -> dict[str, Any]:
     """Give the server its old flavor on its host; a disk that has grown stays. Returns the flavor that it has."""
     old = move.work.flavor
     try:
@@ -127,7 +127,7 @@ def _undo(move: Migration) -> dict[str, Any]:
     return old
 
 
-def _roll_back(move: Migration, error: MagnetarError, flavor: Flavor | None = None) -> None:
+def _roll_back(move: MigrationTask, error: MagnetarError, flavor: Flavor | None = None) -> None:
     """The action has failed; the server is on the source with its old flavor (or *flavor*), and runs if it ran."""
     values: dict[str, Any] = {} if flavor is None else {"flavor": servers.text(flavor)}
     if move.row.status != "pre-migrating" and move.row.old_vm_state != STOPPED:
@@ -147,7 +147,7 @@ def _roll_back(move: Migration, error: MagnetarError, flavor: Flavor | None = No
     move.end("error", error, host=move.source, **values)
 
 
-def _give_up(move: Migration, error: MagnetarError) -> None:
+def _give_up(move: MigrationTask, error: MagnetarError) -> None:
     """The action has failed. Where it is unknown which host has the server, both stay claimed: a deletion asks both."""
     status = move.row.status
     back = status == "pre-migrating"
@@ -164,7 +164,7 @@ def _give_up(move: Migration, error: MagnetarError) -> None:
         move.end("error", error, vm_state=ERROR, **columns(move.flavor), host=move.target)
 
 
-def settle_claims(move: Migration, host: str, flavor: Flavor) -> None:
+def settle_claims(move: MigrationTask, host: str, flavor: Flavor) -> None:
     """The server holds the claims of its old flavor on *host*, and the migration none."""
     held, id = amounts(move, flavor), move.conductor.host(host)["id"]
     with move.api.write() as connection:
@@ -175,5 +175,5 @@ def settle_claims(move: Migration, host: str, flavor: Flavor) -> None:
     move.read_hosts()
 
 
-def amounts(move: Migration, flavor: Flavor) -> Amounts:
+def amounts(move: MigrationTask, flavor: Flavor) -> Amounts:
     return spec_of(move.work, flavor=flavor).amounts

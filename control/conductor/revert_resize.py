@@ -12,7 +12,7 @@ from magnetar_control.store.allocations import Amounts
 from magnetar_core.errors import Conflict, MagnetarError, NoSpace
 from magnetar_core.power import ACTIVE, ERROR, RESIZED
 
-from .migration import Migration, NotMoved
+from .migration import MigrationTask, NotMoved
 from .nics import observed
 from .resize import Flavor, amounts, columns, grown, settle_claims, want
 from .retry import retry
@@ -32,7 +32,7 @@ def revert(work: Work) -> None:
     if work.server.vm_state != RESIZED or row is None:
         work.failed(Conflict(f"Instance {work.id} has no resize that could be taken back."))
         return
-    move = Migration(work, row)
+    move = MigrationTask(work, row)
     flavor = grown(orjson.loads(row.old_flavor), move.flavor)
     try:
         move.note(status="reverting")
@@ -51,7 +51,7 @@ def revert(work: Work) -> None:
                  old_flavor=None, host=host)
 
 
-def _move_back(move: Migration, flavor: Flavor) -> str:
+def _move_back(move: MigrationTask, flavor: Flavor) -> str:
     """Move the server to the host where it shall be, and claim what it needs there; returns the host. Raises ``NoRoom``
     where neither its old host nor the present one has room for the old flavor."""
     work, source, target, why = move.work, move.source, move.target, ""
@@ -76,7 +76,7 @@ def _move_back(move: Migration, flavor: Flavor) -> str:
     return target
 
 
-def _source_accepts(move: Migration, flavor: Flavor) -> bool:
+def _source_accepts(move: MigrationTask, flavor: Flavor) -> bool:
     """Whether the source takes the server back: it is moving already, or the host answers, has room for the disks as
     they are now, and its agent refuses nothing."""
     work, source, target = move.work, move.source, move.target
@@ -88,13 +88,13 @@ def _source_accepts(move: Migration, flavor: Flavor) -> bool:
     return _claim(move, move.id, source, amounts(move, flavor)) and move.accepts(target, source)
 
 
-def _claim(move: Migration, consumer: str, host: str, needed: Amounts) -> bool:
+def _claim(move: MigrationTask, consumer: str, host: str, needed: Amounts) -> bool:
     id = move.conductor.host(host)["id"]
     with move.api.write() as connection:
         return allocations.claim(connection, consumer, move.work.id, id, needed)
 
 
-def _fail(move: Migration, error: MagnetarError, flavor: Flavor) -> None:
+def _fail(move: MigrationTask, error: MagnetarError, flavor: Flavor) -> None:
     """The action has failed. Where nothing was done, the server waits for confirm or revert as before. Otherwise it is
     in error, and both hosts stay claimed."""
     work = move.work

@@ -6,7 +6,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 
-from magnetar_control.settings import InvalidSettings, Settings
+from magnetar_control.settings import Settings
+from magnetar_core.errors import InvalidSettings
 
 from .filters import USUAL_FILTERS, Filter, enabled
 from .request_spec import RequestSpec

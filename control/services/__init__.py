@@ -112,15 +112,15 @@ class Networks(Protocol):
     def resources(self) -> Mapping[str, NetworkResources]:
         """What users have: networks, subnets, ports, security_groups, security_group_rules."""
 
-    def check(self, context: Context, requested: Any) -> list[Document]:
+    def check_requested(self, context: Context, requested: Any) -> list[Document]:
         """The networks that a server asks for, in normal form: [{network_id, port_id, fixed_ip, tag}]. *requested*:
         "auto", "none", or Nova's list; an empty list is the default network. Raises ``InvalidRequest`` naming what does
         not exist, 409 for a port in use."""
 
     def allocate(self, context: Context, server_id: str, requested: Sequence[Document],
                  groups: Sequence[str] = ()) -> list[Document]:
-        """NICs for the answer of ``check``; ports that are not there are made, with the security groups *groups*. Asked
-        twice, the same NICs."""
+        """NICs for the answer of ``check_requested``; ports that are not there are made, with the security groups
+        *groups*. Asked twice, the same NICs."""
 
     def bind(self, server_id: str, host: str) -> None:
         """The server's ports are on *host* now."""

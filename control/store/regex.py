@@ -25,7 +25,7 @@ Tree = tuple[Any, ...]
 CLASSES: dict[str, Fits] = {"d": str.isdecimal, "s": str.isspace, "w": lambda char: char.isalnum() or char == "_"}
 
 
-class Refused(ValueError):
+class PatternRefused(ValueError):
     """An expression that is wrong, too large, or not understood alike by both engines; the text says why."""
 
 
@@ -38,7 +38,7 @@ class _Parser:
     def parsed(self) -> Tree:
         tree = self._any()
         if self.at < len(self.text):
-            raise Refused("a ) has no (")
+            raise PatternRefused("a ) has no (")
         return tree
 
     def _here(self, count: int = 1) -> str:
@@ -69,7 +69,7 @@ class _Parser:
         if char == "[":
             return ("char", self._bracket())
         if char in "*+?{":
-            raise Refused(f"a {char} repeats nothing; write \\{char} for the sign itself")
+            raise PatternRefused(f"a {char} repeats nothing; write \\{char} for the sign itself")
         if char == "\\":
             return ("char", self._escaped())
         if char in "^$":
@@ -79,14 +79,14 @@ class _Parser:
     def _group(self) -> Tree:
         self.depth += 1
         if self.depth > DEEPEST:
-            raise Refused(f"there are more than {DEEPEST} parentheses within each other")
+            raise PatternRefused(f"there are more than {DEEPEST} parentheses within each other")
         if self._here() == "?":
             if self._here(2) != "?:":
-                raise Refused("of what begins with (? only (?: is known")
+                raise PatternRefused("of what begins with (? only (?: is known")
             self.at += 2
         tree = self._any()
         if self._next() != ")":
-            raise Refused("a ( is not closed")
+            raise PatternRefused("a ( is not closed")
         self.depth -= 1
         return tree
 
@@ -96,7 +96,7 @@ class _Parser:
             fits = CLASSES[char.lower()]
             return fits if char.islower() else lambda one: not fits(one)
         if not char or char.isalnum():
-            raise Refused(f"\\{char} is not known")
+            raise PatternRefused(f"\\{char} is not known")
         return char.__eq__
 
     def _bracket(self) -> Fits:
@@ -107,15 +107,15 @@ class _Parser:
         while first or self._here() != "]":
             char = self._next()
             if not char or not self._here():
-                raise Refused("a [ is not closed")
+                raise PatternRefused("a [ is not closed")
             if char == "[" and self._here() in ":.=":
-                raise Refused("[: [. and [= are not known")
+                raise PatternRefused("[: [. and [= are not known")
             if char == "-" and not first and self._here() != "]":
-                raise Refused("a - within [] stands first, last, or between two characters")
+                raise PatternRefused("a - within [] stands first, last, or between two characters")
             first = False
             if char == "\\":
                 if self._here() in ("D", "S", "W"):  # not every PostgreSQL knows them there
-                    raise Refused(f"\\{self._here()} is not known within []")
+                    raise PatternRefused(f"\\{self._here()} is not known within []")
                 fits.append(self._escaped())
             elif self._here() == "-" and self._here(2) != "-]":
                 fits.append(self._range(char))
@@ -128,7 +128,7 @@ class _Parser:
         self.at += 1
         high = self._next()
         if low in "-[\\" or high in ("", "-", "[", "\\") or high < low:
-            raise Refused(f"{low}-{high} is no range of characters")
+            raise PatternRefused(f"{low}-{high} is no range of characters")
         return lambda char: low <= char <= high
 
     def _repeated(self, tree: Tree) -> Tree:
@@ -136,23 +136,23 @@ class _Parser:
         if not char or char not in "*+?{":
             return tree
         if tree[0] in ("start", "end") and self.text[self.at - 1] in "^$":
-            raise Refused(f"a {char} repeats ^ or $")
+            raise PatternRefused(f"a {char} repeats ^ or $")
         self.at += 1
         least, most = self._bounds() if char == "{" else {"*": (0, None), "+": (1, None), "?": (0, 1)}[char]
         if self._here() == "?":  # the shortest: the same question
             self.at += 1
         if self._here() and self._here() in "*+?{":
-            raise Refused(f"a {self._here()} repeats a repeat; use parentheses")
+            raise PatternRefused(f"a {self._here()} repeats a repeat; use parentheses")
         return ("repeat", tree, least, most)
 
     def _bounds(self) -> tuple[int, int | None]:
         inner, closed, rest = self.text[self.at:].partition("}")
         low, comma, high = inner.partition(",")
         if not (closed and _count(low) and (_count(high) or not high)):
-            raise Refused("a { begins {m}, {m,} or {m,n}; write \\{ for the sign itself")
+            raise PatternRefused("a { begins {m}, {m,} or {m,n}; write \\{ for the sign itself")
         least, most = int(low), int(high) if high else None if comma else int(low)
         if max(least, most or 0) > COUNTS or (most is not None and most < least):
-            raise Refused(f"a repeat counts from a number to one that is as large, and {COUNTS} at most")
+            raise PatternRefused(f"a repeat counts from a number to one that is as large, and {COUNTS} at most")
         self.at = len(self.text) - len(rest)
         return least, most
 
@@ -170,11 +170,11 @@ State = frozenset[int]
 
 
 class Pattern:
-    """A regular expression; ``search`` says whether it matches somewhere in a text. Raises ``Refused``."""
+    """A regular expression; ``search`` says whether it matches somewhere in a text. Raises ``PatternRefused``."""
 
     def __init__(self, text: str) -> None:
         if len(text) > LONGEST:
-            raise Refused(f"it has more than {LONGEST} characters")
+            raise PatternRefused(f"it has more than {LONGEST} characters")
         #: States: kind, which characters match (of CHAR), and the next states.
         self._parts: list[tuple[int, Fits, list[int]]] = [(FOUND, _any_char, [])]
         self._size = 0
@@ -222,7 +222,7 @@ class Pattern:
         """The state that *tree* begins with, when *then* follows."""
         self._size += 1
         if self._size > PARTS:
-            raise Refused(f"it has more than {PARTS} parts when its repeats are written out")
+            raise PatternRefused(f"it has more than {PARTS} parts when its repeats are written out")
         kind = tree[0]
         if kind == "char":
             return self._part(CHAR, [then], tree[1])
@@ -252,7 +252,7 @@ class Pattern:
 
 @lru_cache(maxsize=100)
 def search(text: str) -> Callable[[str], bool]:
-    """A function that says whether the expression *text* matches somewhere. Raises ``Refused``."""
+    """A function that says whether the expression *text* matches somewhere. Raises ``PatternRefused``."""
     if SPECIAL.isdisjoint(text) and len(text) <= LONGEST:
         return lambda where: text in where
     return Pattern(text).search

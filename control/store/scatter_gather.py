@@ -19,7 +19,7 @@ from sqlalchemy import Row, Select
 from sqlalchemy.exc import SQLAlchemyError
 
 from .database import Database, away
-from .store import CELL0, Cell, Store
+from .store import CELL0, CellMapping, Store
 from .timeouts import current_timeout, hangs, statement_timeout
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ def scatter_gather(store: Store, question: Callable[[Database], T], timeout: flo
                if not cell.disabled and (cell0 or cell.id != CELL0)], question, timeout)
 
 
-def scatter_gather_cells(cells: Sequence[tuple[Cell, Database]], question: Callable[[Database], T],
+def scatter_gather_cells(cells: Sequence[tuple[CellMapping, Database]], question: Callable[[Database], T],
                          timeout: float | None = None) -> dict[str, T | None]:
     """As ``scatter_gather``, for these cells. SQLite is asked one cell after the other, in this thread."""
     if all(database.kind == "sqlite" for _cell, database in cells):
@@ -88,7 +88,7 @@ def _within(seconds: float, question: Callable[[Database], T], database: Databas
         return question(database)
 
 
-def _answer(cell: Cell, function: Callable[[], T]) -> T | None:
+def _answer(cell: CellMapping, function: Callable[[], T]) -> T | None:
     try:
         return function()
     except (Late, SQLAlchemyError) as error:

@@ -18,7 +18,7 @@ from magnetar_core.power import states_of, with_word
 from .database import Database
 from .paging import beyond
 from .scatter_gather import scatter_gather
-from .store import Cell, Store
+from .store import CellMapping, Store
 from .tables import server_mappings, servers
 
 Condition = ColumnElement[bool]
@@ -57,7 +57,7 @@ class ServerListRequest:
 
 
 @dataclass(frozen=True)
-class Page:
+class ServerPage:
     """The rows in order, whether there may be more, and mappings (id, project, created) of servers in cells that do not
     answer."""
 
@@ -67,7 +67,7 @@ class Page:
 
 
 def page(store: Store, wanted: ServerListRequest, columns: Rows, timeout: float,
-         after: tuple[Any, ...] | None = None) -> Page:
+         after: tuple[Any, ...] | None = None) -> ServerPage:
     """A page of servers with these *columns*; *after*: what the marker sorts by. A server that moves from cell0 to its
     cell appears once."""
     asked = partial(_rows, wanted=wanted, columns=tuple(columns), after=after)
@@ -83,8 +83,8 @@ def page(store: Store, wanted: ServerListRequest, columns: Rows, timeout: float,
         for name, descending in reversed(wanted.sort):
             rows.sort(key=lambda row, name=name: _null(getattr(row, name)), reverse=descending)  # type: ignore[misc]
     missing = [cell for cell, found in results if found is None]
-    return Page(rows[:wanted.limit], len(rows) >= wanted.limit > 0,
-                _unknown(store, missing, wanted, wanted.limit - len(rows)) if missing else ())
+    return ServerPage(rows[:wanted.limit], len(rows) >= wanted.limit > 0,
+                      _unknown(store, missing, wanted, wanted.limit - len(rows)) if missing else ())
 
 
 def _rows(database: Database, wanted: ServerListRequest, columns: tuple[Any, ...],
@@ -121,7 +121,7 @@ def _null(value: Any) -> tuple[bool, Any]:
     return (value is not None, value if value is not None else 0)
 
 
-def _unknown(store: Store, cells: Sequence[Cell], wanted: ServerListRequest, room: int) -> Rows:
+def _unknown(store: Store, cells: Sequence[CellMapping], wanted: ServerListRequest, room: int) -> Rows:
     """Mappings of servers in cells that do not answer."""
     mine = server_mappings.c.project_id == wanted.project if wanted.project and not wanted.all_projects else true()
     with store.api.read() as connection:

@@ -31,7 +31,7 @@ RESTART = "restart every API process, the conductors of the cell and those that 
 
 
 @dataclass(frozen=True)
-class Cell:
+class CellMapping:
     """A cell as the API database lists it."""
 
     id: str
@@ -50,7 +50,7 @@ class Store:
         #: URLs with which the cells' databases were opened, and cells whose row has another URL since.
         self._opened_by: dict[str, str] = {}
         self._moved: set[str] = set()
-        self._cells: tuple[Cell, ...] = ()
+        self._cells: tuple[CellMapping, ...] = ()
         self._read_at = float("-inf")
         self._where: dict[str, Database] = {}
 
@@ -66,12 +66,12 @@ class Store:
                 self._where.clear()
             self._where[server_id] = database
 
-    def cells(self, fresh: bool = False) -> Sequence[Cell]:
+    def cells(self, fresh: bool = False) -> Sequence[CellMapping]:
         """All cells, including cell0."""
         if fresh or time.monotonic() - self._read_at > FRESH:
             with self.api.read() as connection:
                 rows = connection.execute(select(cells).order_by(cells.c.created_at, cells.c.id)).all()
-            found = tuple(Cell(row.id, row.name, row.database_url, row.disabled) for row in rows)
+            found = tuple(CellMapping(row.id, row.name, row.database_url, row.disabled) for row in rows)
             with self._lock:
                 self._cells, self._read_at = found, time.monotonic()
             self._warn()
@@ -97,7 +97,7 @@ class Store:
                     return self._opened(cell)
         raise NotFound(f"There is no cell {id!r}; see `magnetar cell list`.", kind="cell", key=id)
 
-    def named(self, name: str) -> Cell:
+    def named(self, name: str) -> CellMapping:
         """The cell called *name*. Raises ``NotFound``."""
         for cell in self.cells(fresh=True):
             if name in (cell.name, cell.id):
@@ -110,18 +110,18 @@ class Store:
         """The database of servers that have no host."""
         return self.cell(CELL0)
 
-    def databases(self) -> Sequence[tuple[Cell, Database]]:
+    def databases(self) -> Sequence[tuple[CellMapping, Database]]:
         """All cells with their databases, cell0 first."""
         return [(cell, self._opened(cell)) for cell in sorted(self.cells(), key=lambda cell: cell.id != CELL0)]
 
-    def _opened(self, cell: Cell) -> Database:
+    def _opened(self, cell: CellMapping) -> Database:
         with self._lock:
             if cell.id not in self._open:
                 self._opened_by[cell.id] = cell.database_url
                 self._open[cell.id] = Database(cell.database_url, cell.name, self.pool, self.api.limit)
             return self._open[cell.id]
 
-    def add_cell(self, name: str, database_url: str, id: str | None = None) -> Cell:
+    def add_cell(self, name: str, database_url: str, id: str | None = None) -> CellMapping:
         """List a cell, or change the database URL of the one of that name. ``schema.upgrade`` makes the tables."""
         id = id or str(uuid.uuid4())
         try:

@@ -29,7 +29,7 @@ STREAMS = 32
 Observe = Callable[[str, str, str, int, float], None]
 
 
-class Server:
+class AsgiServer:
     """Mounts by prefix, longest first. *trusted*: believe X-Forwarded-Proto and -Host; a proxy sets them. *observe* is
     told of each request: prefix, method, pattern of the route (empty for none), status, seconds."""
 

@@ -15,7 +15,7 @@ from . import clouds
 from .core.client import Client
 from .core.errors import MagnetarError
 from .core.login import Login
-from .core.options import CONNECTION, check, client_arguments, spec
+from .core.options import CONNECTION, check_options, client_arguments, spec
 from .modules import results
 
 HIDDEN = "VALUE_SPECIFIED_IN_NO_LOG_PARAMETER"
@@ -50,7 +50,7 @@ def execute(module, params, check_mode, diff_mode, client=None):
     """
     own = client is None
     try:
-        check(module.options, params)
+        check_options(module.options, params)
         client = client or connect(params)
         try:
             module.check_endpoint(client)
@@ -64,7 +64,7 @@ def execute(module, params, check_mode, diff_mode, client=None):
 
 def connect(params):
     """A client for the endpoint or cloud that *params* name; raises ``InvalidField``."""
-    check(CONNECTION, params)
+    check_options(CONNECTION, params)
     arguments = client_arguments(params)
     described = clouds.described(params)
     if described is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What every ``Hypervisor`` does: the same cases against the fake and, marked ``lab``, this host's libvirt.
+"""What every ``LocalHypervisor`` does: the same cases against the fake and, marked ``lab``, this host's libvirt.
 
 The guests have nothing to boot; cases which need a guest that answers are in ``tests/lab/test_hypervisor.py``.
 """

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent import LabAgent
-from magnetar_agent.access import READ, Tokens
+from magnetar_agent.access import READ, BearerTokens
 from magnetar_core.client import Client
 from magnetar_core.errors import Forbidden, InvalidField, MagnetarError, Unauthenticated, Unreachable
 from tests.ports import free_port
@@ -84,7 +84,7 @@ def https(keys: Path) -> Iterator[LabAgent]:
 @pytest.fixture
 def secret(https: LabAgent) -> str:
     """A token of scope read; the agent accepts tokens, since it started when there was one."""
-    found = Tokens(https.folder / "tokens.yml").create("prometheus", READ)
+    found = BearerTokens(https.folder / "tokens.yml").create("prometheus", READ)
     https.stop()
     https.start()
     return found

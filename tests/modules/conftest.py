@@ -18,9 +18,9 @@ from ansible.module_utils.testing import patch_module_args
 
 from magnetar_agent import serve
 from magnetar_agent.agent import Agent
-from magnetar_agent.app import Application
+from magnetar_agent.app import AgentApplication
 from magnetar_agent.fake import FakeHypervisor
-from magnetar_agent.settings import Settings
+from magnetar_agent.settings import AgentSettings
 
 ROOT = Path(__file__).parents[2]
 COLLECTION = "ansible_collections.magnetar.compute"
@@ -48,11 +48,11 @@ class Running:
         self.socket = folder / "agent.sock"
         self.endpoint = f"unix://{self.socket}"
         self.hypervisor = FakeHypervisor(folder, **fake)
-        self.settings = Settings(state_dir=folder / "state", socket=self.socket, image_paths=(folder,),
-                                 shutdown_timeout=0.2)
+        self.settings = AgentSettings(state_dir=folder / "state", socket=self.socket, image_paths=(folder,),
+                                      shutdown_timeout=0.2)
         self.agent = Agent(self.settings, self.hypervisor)
         self._listening = serve.unix_socket(self.socket, self.settings.socket_group)
-        self._server = serve.listener(Application(self.agent), self.settings, None)
+        self._server = serve.listener(AgentApplication(self.agent), self.settings, None)
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._listening]}, daemon=True)
 
     def start(self) -> None:

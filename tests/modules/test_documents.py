@@ -19,7 +19,7 @@ import pytest
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
-from magnetar_agent.settings import Settings
+from magnetar_agent.settings import AgentSettings
 from magnetar_core.options import CONNECTION
 
 from .conftest import ROOT, Running, specification
@@ -180,7 +180,7 @@ def test_calls_with_curl(place, page, language, first, needed):
 
 def test_settings_of_the_agents_page():
     (text,) = fences("docs/agent.md", "yaml")
-    known = {one.name for one in fields(Settings)}
+    known = {one.name for one in fields(AgentSettings)}
     assert set(yaml.safe_load(text)) <= known
     assert set(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/agent.md").read_text(), re.MULTILINE)) == known
 

@@ -20,8 +20,8 @@ import yaml
 from ansible_collections.magnetar.compute.plugins.module_utils.core.client import Client
 from ansible_collections.magnetar.compute.plugins.plugin_utils import inventory_hosts
 from magnetar_agent import serve
-from magnetar_agent.access import Tokens
-from magnetar_agent.app import Application
+from magnetar_agent.access import BearerTokens
+from magnetar_agent.app import AgentApplication
 from magnetar_agent.networks import Lease
 
 from .conftest import ROOT, Running
@@ -288,9 +288,9 @@ def over_tls(running, folder):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "ca.pem", folder / "key.pem")
     running.agent.host.settings = replace(running.settings, tokens_file=folder / "tokens.yml")
-    token = Tokens(folder / "tokens.yml").create("inventory", "read")
+    token = BearerTokens(folder / "tokens.yml").create("inventory", "read")
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = serve.listener(Application(running.agent), running.agent.host.settings, context)
+        server = serve.listener(AgentApplication(running.agent), running.agent.host.settings, context)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
         try:

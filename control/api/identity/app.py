@@ -6,7 +6,7 @@ from __future__ import annotations
 from http import HTTPStatus
 
 from magnetar_control.services import Document
-from magnetar_control.services.identity import Embedded
+from magnetar_control.services.identity import EmbeddedIdentity
 from magnetar_control.services.identity.resources import RESOURCES
 from magnetar_control.services.identity.role_assignments import RoleAssignments
 from magnetar_control.services.identity.store import IdentityStore
@@ -19,7 +19,7 @@ from . import resources, role_assignments, tokens, users
 VERSION = "v3.14"
 
 
-def application(service: Embedded) -> Routed:
+def application(service: EmbeddedIdentity) -> Routed:
     """What is mounted at ``/identity``."""
     def authenticate(request: Request) -> None:
         token = service.tokens.find(request.headers.get("x-auth-token", ""))

@@ -6,8 +6,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from magnetar_control.services import Document
-from magnetar_control.services.identity import Embedded, users
-from magnetar_control.services.identity.login import Login
+from magnetar_control.services.identity import EmbeddedIdentity, users
+from magnetar_control.services.identity.login import Authentication
 from magnetar_control.services.identity.resources import DOMAINS, PROJECTS, IdentityResource, Row
 from magnetar_control.services.identity.tokens import Token
 from magnetar_control.web import Answer, Request
@@ -20,7 +20,7 @@ from .views import filters, listed, resources
 class TokenRoutes:
     """The routes below ``/v3/auth``."""
 
-    def __init__(self, service: Embedded) -> None:
+    def __init__(self, service: EmbeddedIdentity) -> None:
         self.service, self.tokens = service, service.tokens
 
     def routes(self) -> list[Guarded]:
@@ -39,7 +39,7 @@ class TokenRoutes:
 
     def create(self, request: Request) -> Answer:
         """A new token, in X-Subject-Token; 401 when it is not known who asks, 429 after too many failures."""
-        claims = Login(self.tokens.database, self.tokens.find, self.tokens.clock(), self.service.life,
+        claims = Authentication(self.tokens.database, self.tokens.find, self.tokens.clock(), self.service.life,
                        request.address).claims(request.json())
         token, found = self.tokens.create(claims)
         return self._answer(request, token, found, 201)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 
 from magnetar_control.services import Document
-from magnetar_control.services.image import Embedded
+from magnetar_control.services.image import EmbeddedImages
 from magnetar_control.services.image.fields import LONGEST, READ_ONLY, VISIBILITIES
 from magnetar_control.services.image.formats import BOOT, DISKS
 from magnetar_control.web import Answer, Fault, Request
@@ -60,7 +60,7 @@ def _many(name: str, item: Document) -> Document:
 SCHEMAS = {"image": IMAGE, "images": _many("images", IMAGE), "member": MEMBER, "members": _many("members", MEMBER)}
 
 
-def application(service: Embedded, authenticate: Callable[[Request], None]) -> Routed:
+def application(service: EmbeddedImages, authenticate: Callable[[Request], None]) -> Routed:
     """What is mounted at ``/image``. *authenticate* sets ``request.context`` or raises ``Fault`` 401."""
     return Routed([
         route("GET /", versions, who="anyone"), route("GET /versions", versions, who="anyone"),

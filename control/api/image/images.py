@@ -11,7 +11,7 @@ import orjson
 
 from magnetar_control.api.values import to_second
 from magnetar_control.services import Document
-from magnetar_control.services.image import Embedded
+from magnetar_control.services.image import EmbeddedImages
 from magnetar_control.services.image.embedded import STAGED
 from magnetar_control.services.image.fields import FIELDS, PROPERTY, is_read_only
 from magnetar_control.services.image.images import check_fields, check_owner, check_readable, check_writer
@@ -32,7 +32,7 @@ REMOVED: Document = {"name": None, "disk_format": None, "container_format": None
 class ImageRoutes:
     """What the routes do."""
 
-    def __init__(self, service: Embedded) -> None:
+    def __init__(self, service: EmbeddedImages) -> None:
         self.service = service
 
     def routes(self) -> list[Guarded]:

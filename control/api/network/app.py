@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from magnetar_control.api.values import Anything, Parsed, record
 from magnetar_control.services import Document
-from magnetar_control.services.network import Embedded
+from magnetar_control.services.network import EmbeddedNetworks
 from magnetar_control.web import Answer, Fault, Request
 from magnetar_control.web.application import Guarded, Routed, route
 from magnetar_core.errors import Forbidden, InvalidField, InvalidRequest, NotFound
@@ -52,7 +52,7 @@ def refused(fault: Fault) -> Answer:
     return Answer({"NeutronError": {"type": type, "message": fault.message, "detail": ""}}, fault.status)
 
 
-def application(service: Embedded, authenticate: Callable[[Request], None]) -> Routed:
+def application(service: EmbeddedNetworks, authenticate: Callable[[Request], None]) -> Routed:
     """What is mounted at ``/network``. *authenticate* sets ``request.context`` or raises ``Fault`` 401."""
     return Routed([
         route("GET /", lambda request: {"versions": [{"id": "v2.0", "status": "CURRENT", "links": [

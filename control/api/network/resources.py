@@ -10,7 +10,7 @@ from typing import Any
 
 from magnetar_control.api.values import Number, Truth, to_second
 from magnetar_control.services import Document, Page
-from magnetar_control.services.network.resources import Resources
+from magnetar_control.services.network.resources import NetworkStore
 from magnetar_control.web import Request
 from magnetar_control.web.application import Guarded, route
 from magnetar_core.errors import InvalidField, InvalidRequest
@@ -100,7 +100,7 @@ FORMS = tuple(Form(name=name, plural=f"{name}s", path=f"{name}s".replace("_", "-
 class ResourceRoutes:
     """The routes of one resource."""
 
-    def __init__(self, resources: Resources, form: Form) -> None:
+    def __init__(self, resources: NetworkStore, form: Form) -> None:
         self.resources, self.form = resources, form
 
     def routes(self) -> list[Guarded]:
@@ -113,7 +113,7 @@ class ResourceRoutes:
 
     def list(self, request: Request) -> Document:
         """Those that fit the query, sorted and in pages."""
-        query = Query(self.form, self.resources, request)
+        query = ListQuery(self.form, self.resources, request)
         page = query.page()
         found = self.resources.list(request.context, page)
         answer: Document = {self.form.plural: [query.picked(self._view(request, one)) for one in found]}
@@ -124,7 +124,7 @@ class ResourceRoutes:
     def show(self, request: Request) -> Document:
         """One."""
         found = self._view(request, self.resources.show(*request.named()))
-        return {self.form.name: Query(self.form, self.resources, request).picked(found)}
+        return {self.form.name: ListQuery(self.form, self.resources, request).picked(found)}
 
     def create(self, request: Request) -> Document:
         """One, or many in one transaction."""
@@ -156,10 +156,10 @@ def _named(values: Document) -> Document:
     return {**found, "project_id": project} if project else found
 
 
-class Query:
+class ListQuery:
     """The query of a list: filters, fields, sort_key and sort_dir, limit and marker."""
 
-    def __init__(self, form: Form, resources: Resources, request: Request) -> None:
+    def __init__(self, form: Form, resources: NetworkStore, request: Request) -> None:
         self.form, self.resource, self.request = form, resources.resource, request
         self.given: dict[str, list[str]] = {}
         for name, value in request.query:

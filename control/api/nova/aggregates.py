@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import Any
 
 from magnetar_control.api.nova.fields import ApiField, Fields
-from magnetar_control.api.nova.operation import Call, Operation, noun
+from magnetar_control.api.nova.operation import ApiOperation, Call, noun
 from magnetar_control.api.nova.values import HOST, KEY, record
 from magnetar_control.api.values import Wrapped
 from magnetar_control.compute import aggregates
@@ -42,7 +42,7 @@ def _change(call: Call) -> dict[str, Any]:
     return {"want": call.body}
 
 
-def _action(name: str, use: UseCase[..., Any], field: str, value: Value) -> Operation:
+def _action(name: str, use: UseCase[..., Any], field: str, value: Value) -> ApiOperation:
     return _row("POST", "/{id}/action", f"action.{name}", use, action=name, given=attrgetter("body"), shown=ONE,
                 body=Wrapped(name, record({field: value}, field)))
 

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.api.nova import faults, versions
-from magnetar_control.api.nova.operation import Call, Operation
+from magnetar_control.api.nova.operation import ApiOperation, Call
 from magnetar_control.compute import target
 from magnetar_control.compute.cloud import Cloud
 from magnetar_control.store import servers
@@ -29,7 +29,7 @@ ROOTS = {"v2": "v2.0", "v2.1": "v2.1"}
 class ComputeApplication(Application):
     """Mounted at the root: ``/``, ``/v2.1`` and ``/v2``."""
 
-    def __init__(self, cloud: Cloud, operations: Sequence[Operation], v1: Any = None) -> None:
+    def __init__(self, cloud: Cloud, operations: Sequence[ApiOperation], v1: Any = None) -> None:
         self.cloud, self.v1 = cloud, v1
         self.authenticate = by_token(cloud.services.identity.validate, cloud.settings.keystone_url or "/identity")
         self.router = Router(operations)

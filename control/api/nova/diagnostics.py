@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from magnetar_control.api.nova.history import Gate
-from magnetar_control.api.nova.operation import Operation
+from magnetar_control.api.nova.operation import ApiOperation
 from magnetar_control.compute.server_actions import diagnostics
 
 #: Counters in the words of the new form and of the agent; ``None``: nobody counts it.
@@ -70,7 +70,7 @@ def _known(counters: Mapping[str, int | None]) -> Iterator[tuple[str, int]]:
 
 
 OPERATIONS = (
-    Operation(method="GET", path="/servers/{server_id}/diagnostics", name="servers.diagnostics.list", strict=102,
-              use=diagnostics, target="server",
-              shown=lambda call, told: _new(told) if call.at(Gate.DIAGNOSTICS_FORM) else dict(_old(told))),
+    ApiOperation(method="GET", path="/servers/{server_id}/diagnostics", name="servers.diagnostics.list", strict=102,
+                 use=diagnostics, target="server",
+                 shown=lambda call, told: _new(told) if call.at(Gate.DIAGNOSTICS_FORM) else dict(_old(told))),
 )

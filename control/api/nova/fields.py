@@ -26,7 +26,7 @@ from magnetar_core.versions import Version
 
 
 @dataclass(frozen=True)
-class Filter:
+class ListFilter:
     """Query parameters that filter lists by a field. *names*: what they are called. *add* puts a checked value into the
     list request (given the request, the field's column and the value). *everyone*: since which version who is no
     administrator may use them; those of others are left out."""
@@ -61,7 +61,7 @@ class ApiField:
     show: Callable[[Any, Any], Any] | None = None
     when: Callable[[Mapping[str, Any], Any], Any] | None = None
     rule: str | None = None
-    filters: tuple[Filter, ...] = ()
+    filters: tuple[ListFilter, ...] = ()
     sorts: str = ""
 
     def __post_init__(self) -> None:

@@ -11,10 +11,10 @@ import orjson
 
 from magnetar_control.api.nova.fields import ApiField, Fields, View
 from magnetar_control.api.nova.history import Gate
-from magnetar_control.api.nova.operation import Call, Operation, Query, noun
+from magnetar_control.api.nova.operation import ApiOperation, Call, Query, noun
 from magnetar_control.api.nova.paging import next_link, pages, size
 from magnetar_control.api.nova.values import FALSE, TRUE, TRUTH, record
-from magnetar_control.api.values import Anything, Decimal, Number, OneKey, Pattern, Wrapped
+from magnetar_control.api.values import Anything, Decimal, Number, OneKey, Regex, Wrapped
 from magnetar_control.compute import flavor_access, flavor_extra_specs, flavors
 from magnetar_control.compute.caller import UseCase
 from magnetar_control.store.flavors import SORTS
@@ -49,7 +49,7 @@ _SORTS = [word for word in sorted(SORTS) if word != "rxtx_factor"]
 LIST_QUERY: Mapping[str, Query] = {
     **pages(), **dict.fromkeys(("is_public", "minRam", "minDisk"), Query(value=Anything())),
     "sort_key": Query(value=Choices(*_SORTS, Choice("rxtx_factor", until="2.101"))),
-    "sort_dir": Query(value=Choices("asc", "desc")), "name": Query(value=Pattern(), since=102)}
+    "sort_dir": Query(value=Choices("asc", "desc")), "name": Query(value=Regex(), since=102)}
 
 
 def _page(call: Call) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def _access(_call: Call, found: flavor_access.Access) -> dict[str, Any]:
     return {"flavor_access": [{"flavor_id": found.flavor, "tenant_id": project} for project in found.projects]}
 
 
-def _action(name: str, use: UseCase[..., Any], given: Callable[[Call], dict[str, Any]]) -> Operation:
+def _action(name: str, use: UseCase[..., Any], given: Callable[[Call], dict[str, Any]]) -> ApiOperation:
     return _row("POST", "/{id}/action", f"action.{name}", use, action=name, given=given, shown=_access,
                 body=Wrapped(name, record({"tenant": PROJECT}, "tenant")))
 
@@ -108,7 +108,7 @@ def _specs(call: Call) -> dict[str, Any]:
 
 def update_spec(call: Call) -> Any:
     """PUT …/os-extra_specs/{id}."""
-    flavor_extra_specs.update.check(call)  # who may not change it reads that, whatever the body says
+    flavor_extra_specs.update.check_allowed(call)  # who may not change it reads that, whatever the body says
     if call.params["id"] not in call.body:
         raise InvalidRequest("Request body and URI mismatch: the body's key must be the extra spec of the path.")
     flavor_extra_specs.update(call, call.params["flavor_id"], **_specs(call))

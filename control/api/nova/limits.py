@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from magnetar_control.api.nova.fields import ApiField, Fields, View
-from magnetar_control.api.nova.operation import Call, Operation, Query
+from magnetar_control.api.nova.operation import ApiOperation, Call, Query
 from magnetar_control.compute import quotas
 from magnetar_core.values import Text
 
@@ -36,7 +36,7 @@ def _shown(call: Call, found: tuple[quotas.Limits, quotas.Limits]) -> dict[str, 
 
 
 OPERATIONS = (
-    Operation(method="GET", path="/limits", use=quotas.show_limits, name="limits.list", strict=75, shown=_shown,
-              given=lambda call: {"project": call.query.get("tenant_id")},
-              query={"tenant_id": Query(value=Text(1, 255))}),
+    ApiOperation(method="GET", path="/limits", use=quotas.show_limits, name="limits.list", strict=75, shown=_shown,
+                 given=lambda call: {"project": call.query.get("tenant_id")},
+                 query={"tenant_id": Query(value=Text(1, 255))}),
 )

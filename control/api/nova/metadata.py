@@ -16,7 +16,7 @@ from magnetar_core.errors import InvalidRequest
 
 def update(call: Call) -> dict[str, Any]:
     """PUT …/metadata/{id}."""
-    metadata.update.check(call, call.target)  # who may not change it reads that, whatever the body says
+    metadata.update.check_allowed(call, call.target)  # who may not change it reads that, whatever the body says
     if call.params["id"] not in call.body:
         raise InvalidRequest("Request body and URI mismatch: the key in meta must be that of the path.")
     metadata.update(call, call.target, call.body)

@@ -10,7 +10,7 @@ import orjson
 
 from magnetar_control.api.nova.fields import ApiField, Fields, View
 from magnetar_control.api.nova.history import Gate
-from magnetar_control.api.nova.operation import Call, Operation, Query, noun
+from magnetar_control.api.nova.operation import ApiOperation, Call, Query, noun
 from magnetar_control.api.nova.paging import next_link, pages, size
 from magnetar_control.api.values import Anything, Null, Time, Wrapped
 from magnetar_control.compute import migrations
@@ -93,8 +93,8 @@ QUERY = {
     **dict.fromkeys(("user_id", "project_id"), Query(value=Anything(), since=80))}
 _row = noun("servers.migrations", "/servers/{server_id}/migrations", target="server")
 OPERATIONS = (
-    Operation(method="GET", path="/os-migrations", handler=index, name="os-migrations.list", use=migrations.page,
-              strict=59, query=QUERY),
+    ApiOperation(method="GET", path="/os-migrations", handler=index, name="os-migrations.list", use=migrations.page,
+                 strict=59, query=QUERY),
     _row("GET", "", "list", migrations.of_one, shown=_running, since=23, strict=102),
     _row("GET", "/{id}", "show", migrations.show, since=23, strict=102,
          shown=lambda call, row: {"migration": _progress(MigrationView(call, "show", hosts=True), row)}),

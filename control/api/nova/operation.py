@@ -44,7 +44,7 @@ def by_use_case(call: Call) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Operation(Route):
+class ApiOperation(Route):
     """*name*: the operation's id in the conformance table. *use*: the use case that its handler calls, which checks
     policy and states. *given*: what a use case without another handler is called with, by name. *shown* makes the
     answer of its result. *target*: ``server`` has the server of ``{server_id}`` looked up first. *strict*: the version
@@ -86,12 +86,12 @@ class Operation(Route):
         return next(status for since, status in reversed(self.status) if since <= version)
 
 
-def noun(name: str, path: str, **common: Any) -> Callable[..., Operation]:
+def noun(name: str, path: str, **common: Any) -> Callable[..., ApiOperation]:
     """What makes the operations of a noun, all with what is *common*: their names begin with *name*, paths with
     *path*."""
 
-    def row(method: str, below: str, word: str, use: Callable[..., Any], **more: Any) -> Operation:
-        return Operation(method=method, path=path + below, name=f"{name}.{word}", use=use, **{**common, **more})
+    def row(method: str, below: str, word: str, use: Callable[..., Any], **more: Any) -> ApiOperation:
+        return ApiOperation(method=method, path=path + below, name=f"{name}.{word}", use=use, **{**common, **more})
 
     return row
 
@@ -111,7 +111,7 @@ class Call(Caller):
 
     __slots__ = ("body", "operation", "params", "query", "request", "target", "version")
 
-    def __init__(self, cloud: Cloud, request: Request, operation: Operation, params: dict[str, str],
+    def __init__(self, cloud: Cloud, request: Request, operation: ApiOperation, params: dict[str, str],
                  version: int) -> None:
         super().__init__(cloud, request.context, request.id)
         self.request, self.operation, self.params, self.version = request, operation, params, version
@@ -137,7 +137,7 @@ class Call(Caller):
             self.body = self.operation.body.check(self.body, "", version)
 
 
-def _query(given: Sequence[tuple[str, str]], operation: Operation, version: int) -> dict[str, Any]:
+def _query(given: Sequence[tuple[str, str]], operation: ApiOperation, version: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, text in given:
         known = operation.query.get(name)

@@ -28,7 +28,7 @@ from magnetar_control.api.nova import (
     volume_attachments,
 )
 from magnetar_control.api.nova.app import ROOTS
-from magnetar_control.api.nova.operation import Call, Operation
+from magnetar_control.api.nova.operation import ApiOperation, Call
 from magnetar_core.errors import NotFound
 
 NOUNS = (servers, server_create, server_actions, flavors, keypairs, volume_attachments, interfaces, metadata, tags,
@@ -45,5 +45,5 @@ def _version(call: Call, id: str) -> dict[str, Any]:
 
 OPERATIONS = (
     *(operation for noun in NOUNS for operation in noun.OPERATIONS),
-    Operation(method="GET", path="/versions/{id}", name="versions.show", use=_version, shown=lambda _call, one: one),
+    ApiOperation(method="GET", path="/versions/{id}", name="versions.show", use=_version, shown=lambda _call, one: one),
 )

@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Any
 
 from magnetar_control.api.nova.history import Gate
-from magnetar_control.api.nova.operation import Call, Operation, shown_as
+from magnetar_control.api.nova.operation import ApiOperation, Call, shown_as
 from magnetar_control.api.nova.server_create import flavor_id, new_password
 from magnetar_control.api.nova.server_fields import FIELDS
 from magnetar_control.api.nova.servers import changed
@@ -87,10 +87,10 @@ RESCUE_BODY = Nullable(record({"adminPass": PASSWORD, "rescue_image_ref": Id()})
 
 
 def _row(action: str, use: Callable[..., Any], body: Value | None = None, status: int = 202, first: int = 1,
-         **more: Any) -> Operation:
-    return Operation(method="POST", path="/servers/{server_id}/action", name=f"servers.action.{action}", use=use,
-                     action=action, target="server", body=Wrapped(action, body or Anything()), status=status,
-                     since=first, **more)
+         **more: Any) -> ApiOperation:
+    return ApiOperation(method="POST", path="/servers/{server_id}/action", name=f"servers.action.{action}", use=use,
+                        action=action, target="server", body=Wrapped(action, body or Anything()), status=status,
+                        since=first, **more)
 
 
 def _given(name: str, key: str) -> dict[str, Any]:

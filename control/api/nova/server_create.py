@@ -13,7 +13,7 @@ from orjson import Fragment
 from magnetar_control.api.nova.block_devices import mapping
 from magnetar_control.api.nova.fields import View
 from magnetar_control.api.nova.history import Gate
-from magnetar_control.api.nova.operation import Call, Operation
+from magnetar_control.api.nova.operation import ApiOperation, Call
 from magnetar_control.api.nova.server_fields import FIELDS
 from magnetar_control.api.values import Address, Anything, Id, Wrapped
 from magnetar_control.compute import server_create
@@ -84,6 +84,6 @@ def new_password() -> str:
 
 
 OPERATIONS = (
-    Operation(method="POST", path="/servers", name="servers.create", use=server_create.create, body=BODY, status=202,
-              given=lambda call: {"wanted": _wanted(call)}, shown=_answer),
+    ApiOperation(method="POST", path="/servers", name="servers.create", use=server_create.create, body=BODY, status=202,
+                 given=lambda call: {"wanted": _wanted(call)}, shown=_answer),
 )

@@ -13,12 +13,12 @@ from typing import Any
 from orjson import Fragment
 
 from magnetar_control.api.nova.block_devices import BLOCK_DEVICES, OLD_BLOCK_DEVICES
-from magnetar_control.api.nova.fields import ApiField, Fields, Filter
+from magnetar_control.api.nova.fields import ApiField, Fields, ListFilter
 from magnetar_control.api.nova.operation import NEVER
 from magnetar_control.api.nova.server_view import FAULTY, PROGRESS, ServerView, addresses, host_id, moment
 from magnetar_control.api.nova.values import METADATA, PASSWORD, TAGS, TRUTH, device_tag, record
 from magnetar_control.api.nova.versions import FIRST
-from magnetar_control.api.values import Address, Anything, ByVersion, Id, Number, Pattern, Time
+from magnetar_control.api.values import Address, Anything, ByVersion, Id, Number, Regex, Time
 from magnetar_core.errors import InvalidField
 from magnetar_core.kinds.common import NAME
 from magnetar_core.power import status
@@ -78,26 +78,26 @@ class _Metadata(Value):
 
 
 # Kinds of filters -----------------------------------------------------------------------------------------------
-def _equal(names: str, everyone: int = NEVER, value: Value = _OrNull(Anything())) -> Filter:  # noqa: B008
-    return Filter(names, lambda query, column, given: query.equal.update({column: given}), value, everyone)
+def _equal(names: str, everyone: int = NEVER, value: Value = _OrNull(Anything())) -> ListFilter:  # noqa: B008
+    return ListFilter(names, lambda query, column, given: query.equal.update({column: given}), value, everyone)
 
 
-def _regex(names: str, everyone: int = NEVER) -> Filter:
-    return Filter(names, lambda query, column, given: query.matching.append((column, given)), Pattern(), everyone)
+def _regex(names: str, everyone: int = NEVER) -> ListFilter:
+    return ListFilter(names, lambda query, column, given: query.matching.append((column, given)), Regex(), everyone)
 
 
-def _address(name: str, family: int, everyone: int) -> Filter:
-    return Filter(name, lambda query, _column, given: query.addresses.update({family: given}), Pattern(), everyone)
+def _address(name: str, family: int, everyone: int) -> ListFilter:
+    return ListFilter(name, lambda query, _column, given: query.addresses.update({family: given}), Regex(), everyone)
 
 
-def _tags(name: str, every: bool, negated: bool) -> Filter:
-    return Filter(name, lambda query, _column, given: query.tags.append((str(given).split(","), every, negated)),
-                  Anything(), FIRST)
+def _tags(name: str, every: bool, negated: bool) -> ListFilter:
+    return ListFilter(name, lambda query, _column, given: query.tags.append((str(given).split(","), every, negated)),
+                      Anything(), FIRST)
 
 
-def _of_list(name: str, attribute: str, value: Value, everyone: int = NEVER) -> Filter:
+def _of_list(name: str, attribute: str, value: Value, everyone: int = NEVER) -> ListFilter:
     """One with an attribute of its own in ``ServerListRequest``."""
-    return Filter(name, lambda query, _column, given: setattr(query, attribute, given), value, everyone)
+    return ListFilter(name, lambda query, _column, given: setattr(query, attribute, given), value, everyone)
 
 
 INTEGER = _OrNull(Number(-2**31))

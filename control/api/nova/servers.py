@@ -14,7 +14,7 @@ from magnetar_control.api.nova.server_view import ServerView, addresses
 from magnetar_control.api.nova.values import TRUTH
 from magnetar_control.api.values import Anything, Wrapped
 from magnetar_control.compute import servers
-from magnetar_control.store.server_list import Page, ServerListRequest
+from magnetar_control.store.server_list import ServerListRequest, ServerPage
 from magnetar_core.errors import InvalidField, InvalidRequest, NotFound
 from magnetar_core.power import states_of
 
@@ -35,7 +35,7 @@ LIST_QUERY: Mapping[str, Query] = {
                      "pci_devices", "security_groups", "system_metadata", "locked_by"), _WORD)}
 
 
-def _listed(call: Call, found: Page, answer: str) -> dict[str, Any]:
+def _listed(call: Call, found: ServerPage, answer: str) -> dict[str, Any]:
     view, detail = ServerView(call, FIELDS, answer), answer == "detail"
     shown = [*map(view.document, found.rows)]
     if call.at(Gate.DOWN_CELLS):

@@ -8,7 +8,7 @@ from typing import Any
 
 from magnetar_control.api.nova.fields import ApiField, Fields, View
 from magnetar_control.api.nova.history import Gate
-from magnetar_control.api.nova.operation import Call, Operation, Query, noun
+from magnetar_control.api.nova.operation import ApiOperation, Call, Query, noun
 from magnetar_control.api.nova.values import HOST, TRUTH, record
 from magnetar_control.api.values import Anything
 from magnetar_control.compute import services
@@ -46,7 +46,7 @@ def _change(call: Call) -> dict[str, Any]:
     return dict(call.body)
 
 
-def _word(word: str, values: Mapping[str, str], since: int = 1, **more: Any) -> Operation:
+def _word(word: str, values: Mapping[str, str], since: int = 1, **more: Any) -> ApiOperation:
     """Until 2.52: a change, to *values* and what the body says, by a word and the name of the host."""
     return _row("PUT", f"/{word}", word, services.update_by_host, since=since, until=52,
                 body=record({**_NAMED, **more}, *_NAMED, *more), given=lambda call: {**call.body, **values},

@@ -24,7 +24,7 @@ from magnetar_core.version import API, version
 
 from . import events
 from .attachment import InterfaceAttachments, VolumeAttachments
-from .driver import Driver
+from .driver import CloudDriver
 from .operations import ProjectOperation, error_of
 from .operators import CLOUD_ONLY
 from .server import SERVERS
@@ -32,7 +32,7 @@ from .server_request import FLAVORS, KEYPAIRS, NETWORKS
 from .volume import IMAGES, SNAPSHOTS, VOLUMES
 
 #: The drivers of all kinds that the cloud serves, by the word in the path.
-DRIVERS: Mapping[str, Driver] = {driver.kind.noun: driver for driver in (
+DRIVERS: Mapping[str, CloudDriver] = {driver.kind.noun: driver for driver in (
     SERVERS, FLAVORS, IMAGES, KEYPAIRS, NETWORKS, VOLUMES, SNAPSHOTS, VolumeAttachments(), InterfaceAttachments(),
     *CLOUD_ONLY)}
 REQUEST_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -128,7 +128,7 @@ class V1Application:
         found: Answer = handler(request, caller, driver, *parts[1:2])
         return found
 
-    def _routes(self, depth: int, driver: Driver, rest: list[str]) -> dict[str, Callable[..., Answer]]:
+    def _routes(self, depth: int, driver: CloudDriver, rest: list[str]) -> dict[str, Callable[..., Answer]]:
         """Method to handler."""
         if depth == 1:
             return {"GET": self._list, "PUT": self._ensure_many}
@@ -147,7 +147,7 @@ class V1Application:
 
     # Reading
 
-    def _list(self, request: Request, caller: Caller, driver: Driver) -> Answer:
+    def _list(self, request: Request, caller: Caller, driver: CloudDriver) -> Answer:
         readers = {field.name: query.reader(field.value) for field in driver.kind.fields if "list" in field.on}
         given = parameters(request, **{name: read for name, read in sorted(readers.items()) if read}, **query.PAGE)
         page = {name: given.pop(name, None) for name in query.PAGE}
@@ -157,13 +157,13 @@ class V1Application:
         page["sort"] = page["sort"] or ["name"] * ("name" in readers)
         return Answer({driver.kind.plural: query.paged(driver.kind.noun, sorted(readers), found, **page)})
 
-    def _show(self, request: Request, caller: Caller, driver: Driver, key: str) -> Answer:
+    def _show(self, request: Request, caller: Caller, driver: CloudDriver, key: str) -> Answer:
         parameters(request)
         return Answer(driver.public(driver.one(caller, key)))
 
     # Changing
 
-    def _ensure(self, request: Request, caller: Caller, driver: Driver, key: str) -> Answer:
+    def _ensure(self, request: Request, caller: Caller, driver: CloudDriver, key: str) -> Answer:
         given = parameters(request, **query.PARAMETERS)
         dry, wait = given.pop("dry_run", False), given.pop("wait", WAIT)
         allowed, want = permissions(given), body(request)
@@ -172,18 +172,19 @@ class V1Application:
         return self._work(caller, "ensure", driver, key, wait,
                           lambda operation: driver.ensure(caller, key, want, allowed, dry, operation))
 
-    def _remove(self, request: Request, caller: Caller, driver: Driver, key: str) -> Answer:
+    def _remove(self, request: Request, caller: Caller, driver: CloudDriver, key: str) -> Answer:
         given = parameters(request, "dry_run", "wait")
         return self._work(caller, "remove", driver, key, given.get("wait", WAIT), lambda operation: driver.ensure(
             caller, key, None, permissions({}), given.get("dry_run", False), operation))
 
-    def _ensure_many(self, request: Request, caller: Caller, driver: Driver) -> Answer:
+    def _ensure_many(self, request: Request, caller: Caller, driver: CloudDriver) -> Answer:
         given = parameters(request, "dry_run", "wait")
         items = [*batch(body(request))]
         return self._work(caller, "ensure", driver, None, given.get("wait", WAIT), lambda operation: {
             "results": self._each(caller, driver, items, given.get("dry_run", False), operation)})
 
-    def _each(self, caller: Caller, driver: Driver, items: list[Any], dry: bool, parent: Operation) -> list[Document]:
+    def _each(self, caller: Caller, driver: CloudDriver, items: list[Any], dry: bool,
+              parent: Operation) -> list[Document]:
         """Each for itself, side by side; the answers come in the order of the items."""
         own = Operations(16)
         started = []
@@ -200,12 +201,12 @@ class V1Application:
         own.close()
         return found
 
-    def _event(self, request: Request, caller: Caller, driver: Driver, key: str) -> Answer:
+    def _event(self, request: Request, caller: Caller, driver: CloudDriver, key: str) -> Answer:
         wait, sent = parameters(request, "wait").get("wait", WAIT), EventRequest.check(body(request))
         return self._work(caller, str(sent["event"]), driver, key, wait,
                           lambda operation: events.event(caller, driver, key, sent, operation))
 
-    def _work(self, caller: Caller, what: str, driver: Driver, key: str | None, wait: float,
+    def _work(self, caller: Caller, what: str, driver: CloudDriver, key: str | None, wait: float,
               function: Callable[[Operation], Any]) -> Answer:
         """200 with the result, 202 with the operation while it runs; raises what it raised."""
         operation = self.operations.begin(ProjectOperation(what, driver.kind.noun, key, caller), function)

@@ -17,7 +17,7 @@ from magnetar_core.operations import Operation
 from magnetar_core.plan import Step
 from magnetar_core.reconcile import Document, missing
 
-from .driver import Driver
+from .driver import CloudDriver
 from .server import SERVERS
 from .server_actions import ServerActions
 from .server_request import NETWORKS
@@ -25,7 +25,7 @@ from .server_view import nic_id, stamp
 from .volume import VOLUMES
 
 
-class Attached(Driver):
+class Attached(CloudDriver):
     """*other*: the field beside ``server``; *known_by*: fields that the second half of a key may be."""
 
     other = ""

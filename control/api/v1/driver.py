@@ -26,7 +26,7 @@ _LOCKS: WeakValueDictionary[tuple[str, ...], threading.Lock] = WeakValueDictiona
 _LOCK = threading.Lock()
 
 
-class Driver:
+class CloudDriver:
     """The common part. *kind* is the declaration; *makeable*: whether one can be made, changed and removed here."""
 
     kind: type[Kind]
@@ -174,7 +174,7 @@ class Driver:
         with lock:
             if want is None:
                 return self.removal(caller, self.find(caller, key), dry_run, operation)
-            change = Change(self, caller, self.given(key, want), permissions, dry_run, operation)
+            change = CloudChange(self, caller, self.given(key, want), permissions, dry_run, operation)
             return change.run(self.find(caller, key))
 
     def removal(self, caller: Caller, have: Document | None, dry_run: bool, operation: Operation) -> Result:
@@ -187,11 +187,11 @@ class Driver:
         return Result(steps, difference(self.kind, self.comparable(have), None), self.public(have))
 
 
-class Change(reconcile.Change):
+class CloudChange(reconcile.Change):
     """One ensure of something that is to be there, in a cloud."""
 
-    def __init__(self, driver: Driver, caller: Caller, given: Document, permissions: Mapping[str, Any], dry_run: bool,
-                 operation: Operation) -> None:
+    def __init__(self, driver: CloudDriver, caller: Caller, given: Document, permissions: Mapping[str, Any],
+                 dry_run: bool, operation: Operation) -> None:
         super().__init__(driver.kind, given, permissions, dry_run)
         self.driver, self.caller, self.operation = driver, caller, operation
 

@@ -21,8 +21,8 @@ from magnetar_core.power import STOPPED
 from magnetar_core.reconcile import Document
 from magnetar_core.values import Choices, Text
 
-from .driver import NAMESPACE, Driver
-from .server import Servers
+from .driver import NAMESPACE, CloudDriver
+from .server import CloudServers
 from .server_actions import ServerActions, found
 from .volume import IMAGES
 
@@ -62,10 +62,10 @@ EVENTS: Mapping[str, tuple[type[Kind], str, Callable[[ServerActions, Any, Docume
         server_actions.change_password(server.caller, server.target, args["password"])))}
 
 
-def event(caller: Caller, driver: Driver, key: str, sent: Mapping[str, Any], operation: Operation) -> Document:
+def event(caller: Caller, driver: CloudDriver, key: str, sent: Mapping[str, Any], operation: Operation) -> Document:
     """Do it, unless this request id has done it before."""
     name = str(sent["event"])
-    if not isinstance(driver, Servers) or name not in EVENTS:
+    if not isinstance(driver, CloudServers) or name not in EVENTS:
         raise InvalidField("event", f"must be one of {', '.join(EVENTS)}, on a server", name)
     rule, action, function = EVENTS[name]
     args = {**rule.defaults(), **rule.check(dict(sent.get("args") or {}))}

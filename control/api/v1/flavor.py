@@ -12,12 +12,12 @@ from magnetar_core.kinds import Flavor
 from magnetar_core.operations import Operation
 from magnetar_core.reconcile import Document
 
-from .driver import Driver
+from .driver import CloudDriver
 
 SIZES = ("vcpus", "ram", "disk", "ephemeral", "swap")
 
 
-class Flavors(Driver):
+class CloudFlavors(CloudDriver):
     """Seen by everybody; private ones by projects that have access."""
 
     kind = Flavor
@@ -34,7 +34,7 @@ class Flavors(Driver):
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
         """Extra specs are set in a second step: what that would refuse is refused before the flavor is made."""
         if have is None or want["extra_specs"] != have["extra_specs"]:
-            flavor_extra_specs.check(flavor_extra_specs.SPECS.check(want["extra_specs"], "extra_specs"))
+            flavor_extra_specs.check_specs(flavor_extra_specs.SPECS.check(want["extra_specs"], "extra_specs"))
         return want
 
     def make(self, caller: Caller, want: Document, operation: Operation) -> None:

@@ -18,7 +18,7 @@ from magnetar_core.operations import Operation
 from magnetar_core.plan import Result, Step
 from magnetar_core.reconcile import Document, is_uuid
 
-from .driver import Driver
+from .driver import CloudDriver
 
 #: The properties in which fields of the kind are kept.
 DESCRIPTION, CHECKSUM = "description", "magnetar_checksum"
@@ -41,7 +41,7 @@ def shown(image: Mapping[str, Any]) -> Document:
             "_visibility": image["visibility"], "_sha512": image.get("os_hash_value"), "_md5": image.get("checksum")}
 
 
-class Images(Driver):
+class CloudImages(CloudDriver):
     """Own ones are meant before others of the same name."""
 
     kind = Image
@@ -105,7 +105,7 @@ class Images(Driver):
 
     # Content
 
-    def upload(self, request: Request, caller: Caller, _driver: Driver, key: str) -> Answer:
+    def upload(self, request: Request, caller: Caller, _driver: CloudDriver, key: str) -> Answer:
         """Take the content in; it must have the digest that was said."""
         have, images = self.one(caller, key), caller.cloud.services.image
         pieces = request.chunks()
@@ -138,7 +138,7 @@ class Images(Driver):
             raise InvalidRequest(f"The content has {digest['found']}, and {have['checksum']} was said; nothing is "
                                  "kept.")
 
-    def download(self, request: Request, caller: Caller, _driver: Driver, key: str) -> Answer:
+    def download(self, request: Request, caller: Caller, _driver: CloudDriver, key: str) -> Answer:
         have = self.one(caller, key)
         check_readable(caller.context, have)
         if have["status"] not in ("active", "deactivated"):

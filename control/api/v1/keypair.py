@@ -15,7 +15,7 @@ from magnetar_core.kinds import Keypair
 from magnetar_core.operations import Operation
 from magnetar_core.reconcile import Document
 
-from .driver import NAMESPACE, Driver
+from .driver import NAMESPACE, CloudDriver
 
 
 def _sha256(public: str) -> str:
@@ -26,7 +26,7 @@ def _sha256(public: str) -> str:
     return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
 
 
-class Keypairs(Driver):
+class CloudKeypairs(CloudDriver):
     """Nova's have no uuid: the one that is shown follows from user and name."""
 
     kind = Keypair

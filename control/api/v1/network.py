@@ -17,7 +17,7 @@ from magnetar_core.operations import Operation
 from magnetar_core.plan import Step
 from magnetar_core.reconcile import Document
 
-from .driver import Driver
+from .driver import CloudDriver
 
 #: The kind's mode to the network service's type.
 TYPES = {"nat": "nat", "isolated": "isolated", "bridge": "flat"}
@@ -41,7 +41,7 @@ def shown(network: Mapping[str, Any], subnet: Mapping[str, Any] | None, admin: b
     return found
 
 
-class Networks(Driver):
+class CloudNetworks(CloudDriver):
     """The project's, and shared ones; own ones are meant before shared ones of the same name."""
 
     kind = Network

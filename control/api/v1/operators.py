@@ -21,7 +21,7 @@ from magnetar_core.kinds import AvailabilityZone, Cell, ComputeService, Host, Hy
 from magnetar_core.operations import Operation
 from magnetar_core.reconcile import Document, warn
 
-from .driver import Driver
+from .driver import CloudDriver
 from .server import SERVERS
 from .server_view import stamp
 
@@ -30,7 +30,7 @@ MOST = ("instances", "cores", "ram", "metadata_items", "key_pairs", "server_grou
 USED = ("instances", "cores", "ram", "server_groups")
 
 
-class ComputeServices(Driver):
+class ComputeServices(CloudDriver):
     """Made with their hosts, so here they are only changed."""
 
     kind = ComputeService
@@ -75,7 +75,7 @@ def _service(one: Service) -> Document:
             "name": one.host, "binary": one.binary}
 
 
-class Reported(Driver):
+class Reported(CloudDriver):
     """What is only reported, as *found* says for a caller."""
 
     makeable = False
@@ -125,7 +125,7 @@ def _availability_zones(caller: Caller) -> list[Document]:
             for zone in availability_zones.every(caller)]
 
 
-class Cells(Driver):
+class Cells(CloudDriver):
     """For administrators."""
 
     kind = Cell
@@ -164,7 +164,7 @@ def _told(url: str) -> str:
     return f"{found.get_backend_name()}://{found.host or ''}/{found.database or ''}"
 
 
-class InstanceActions(Driver):
+class InstanceActions(CloudDriver):
     """Of the server that the list names."""
 
     kind, makeable = InstanceAction, False
@@ -197,6 +197,6 @@ def _event(caller: Caller, target: Target, row: Any) -> Document:
     return shown
 
 
-CLOUD_ONLY: Sequence[Driver] = (
+CLOUD_ONLY: Sequence[CloudDriver] = (
     Reported(Host, _hosts), ComputeServices(), Reported(Hypervisor, _hypervisors), Cells(), InstanceActions(),
     Reported(Limits, _limits), Reported(AvailabilityZone, _availability_zones))

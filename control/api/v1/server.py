@@ -29,7 +29,7 @@ from magnetar_core.reconcile import Document, is_uuid, recorded, warn
 from magnetar_core.values import Text
 
 from . import server_dry_run, server_plan, server_view
-from .driver import Change, Driver
+from .driver import CloudChange, CloudDriver
 from .server_actions import ServerActions, found, removed, settled, why_failed
 from .server_plan import PlannedAction
 from .server_request import complete, network_of, new_server, rebuild_of
@@ -39,7 +39,7 @@ class Taken(Exception):
     """There is a server of that name by now."""
 
 
-class Servers(Driver):
+class CloudServers(CloudDriver):
     """Servers of the project."""
 
     kind = Server
@@ -99,7 +99,7 @@ class Servers(Driver):
         return {**resource, "networks": [*map(super().public, resource.get("networks") or ())],
                 "image": (image["id"] or image["name"]) if isinstance(image, dict) else image}
 
-    def console(self, request: Any, caller: Caller, _driver: Driver, key: str) -> Answer:
+    def console(self, request: Any, caller: Caller, _driver: CloudDriver, key: str) -> Answer:
         """The end of the console log."""
         query = dict(request.query)
         row, lines = self.existing(caller, key), query.get("lines")
@@ -155,7 +155,7 @@ class Servers(Driver):
             server_plan.shrinks(have, want)
             quotas.check_flavor(caller, have["flavor"], want["flavor"])
         if nics:
-            caller.cloud.services.network.check(caller.context, nics)
+            caller.cloud.services.network.check_requested(caller.context, nics)
 
     def predicted(self, caller: Caller, want: Document, have: Document | None) -> Document:
         """With the host that it would get, or the status that it would have."""
@@ -239,10 +239,10 @@ def _row_to_be(caller: Caller, wanted: NewServers, instead_of: Any = None) -> tu
     return row, warning
 
 
-class _ServerChange(Change):
+class _ServerChange(CloudChange):
     """One ensure of a server. A request that is sent again is told what it has done."""
 
-    driver: Servers
+    driver: CloudServers
 
     def run(self, have: Document | None) -> Result:
         """As it was the first time, where this request has made or changed the server already."""
@@ -288,4 +288,4 @@ def _image_names(caller: Caller) -> Callable[[str], str]:
     return name
 
 
-SERVERS = Servers()
+SERVERS = CloudServers()

@@ -14,17 +14,17 @@ from magnetar_core.errors import InvalidField
 from magnetar_core.kinds.flavor import completed
 from magnetar_core.reconcile import Document, is_uuid
 
-from .driver import Driver
-from .flavor import Flavors
-from .keypair import Keypairs
-from .network import Networks
+from .driver import CloudDriver
+from .flavor import CloudFlavors
+from .keypair import CloudKeypairs
+from .network import CloudNetworks
 from .server_plan import nics_fit
 from .server_view import BLOCK, SIZES
 from .volume import IMAGES, SNAPSHOTS, VOLUMES
 
-FLAVORS, KEYPAIRS, NETWORKS = Flavors(), Keypairs(), Networks()
+FLAVORS, KEYPAIRS, NETWORKS = CloudFlavors(), CloudKeypairs(), CloudNetworks()
 #: What an item of the block device mapping is made from, by its source_type; others name nothing.
-SOURCES: Mapping[str, Driver] = {"image": IMAGES, "volume": VOLUMES, "snapshot": SNAPSHOTS}
+SOURCES: Mapping[str, CloudDriver] = {"image": IMAGES, "volume": VOLUMES, "snapshot": SNAPSHOTS}
 
 
 def complete(caller: Caller, want: Document, have: Document | None) -> Document:
@@ -48,7 +48,7 @@ class _References:
         self.caller, self.have = caller, have
         self.assumed = False
 
-    def resolve(self, driver: Driver, name: str, field: str) -> Document | None:
+    def resolve(self, driver: CloudDriver, name: str, field: str) -> Document | None:
         """The resource, or ``None`` where a dry run may assume it. Raises ``InvalidField``."""
         found = driver.referred(self.caller, name, field)
         self.assumed |= found is None
@@ -143,7 +143,7 @@ def new_server(want: Document, freed: Collection[str] = ()) -> NewServers:
 
 
 def network_of(nic: Mapping[str, Any], at: int, freed: Collection[str] = ()) -> Document:
-    """One of its networks, as ``Networks.check`` takes it."""
+    """One of its networks, as ``Networks.check_requested`` takes it."""
     if nic.get("mac"):
         raise InvalidField(f"networks[{at}].mac", "cannot be chosen in a cloud; it is drawn by the network service")
     address = (nic.get("address") or "").partition("/")[0]

@@ -36,7 +36,8 @@ def stamp(text: str | None) -> str | None:
 
 
 def shown(row: Any, image_name: Callable[[str], str]) -> Document:
-    """The server of a *row*; ``Servers.public`` is what answers show. *image_name*: an image's name by its uuid."""
+    """The server of a *row*; ``CloudServers.public`` is what answers show. *image_name*: an image's name
+    by its uuid."""
     flavor, fault = orjson.loads(row.flavor), orjson.loads(row.fault) if row.fault else None
     nics = orjson.loads(row.interfaces)
     volumes, blocks = orjson.loads(row.volumes), orjson.loads(row.request).get("blocks") or []

@@ -17,8 +17,8 @@ from magnetar_core.operations import Operation
 from magnetar_core.plan import Step
 from magnetar_core.reconcile import Document, is_uuid
 
-from .driver import Driver
-from .image import Images
+from .driver import CloudDriver
+from .image import CloudImages
 
 STATUS = {"available": "available", "in-use": "in-use", "creating": "creating", "downloading": "creating"}
 #: Seconds between looks at something that is being made, and for how long.
@@ -34,7 +34,7 @@ def _alike(one: Mapping[str, Any]) -> Document:
             "description": one["description"] or "", "format": None, "fault": None, "_status": one["status"]}
 
 
-class Stored(Driver):
+class Stored(CloudDriver):
     """What the two have in common. *counted*: its quota, called as its store is, and what Cinder calls the limit."""
 
     counted = ("", "")
@@ -145,7 +145,7 @@ class Stored(Driver):
                 raise Conflict(f"The {self.kind.noun} {have['name']!r} could not be removed; it is {status}.")
 
 
-class Volumes(Stored):
+class CloudVolumes(Stored):
     kind = Volume
     counted = ("volumes", "maxTotalVolumes")
 
@@ -254,7 +254,7 @@ class Volumes(Stored):
                 raise Conflict(f"Volume {have['name']!r} did not grow: {self.why(caller, str(have['id']))}")
 
 
-class Snapshots(Stored):
+class CloudSnapshots(Stored):
     kind = VolumeSnapshot
     counted = ("snapshots", "maxTotalSnapshots")
 
@@ -283,4 +283,4 @@ class Snapshots(Stored):
         return self.made(caller, str(made["id"]), operation)
 
 
-IMAGES, VOLUMES, SNAPSHOTS = Images(), Volumes(), Snapshots()
+IMAGES, VOLUMES, SNAPSHOTS = CloudImages(), CloudVolumes(), CloudSnapshots()

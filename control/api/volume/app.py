@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from magnetar_control.services import Document
-from magnetar_control.services.volume import Embedded
+from magnetar_control.services.volume import EmbeddedVolumes
 from magnetar_control.web import Answer, Fault, Request
 from magnetar_control.web.application import Routed, route
 from magnetar_core.errors import InvalidRequest
@@ -63,10 +63,10 @@ def _text(version: tuple[int, int]) -> str:
     return f"{version[0]}.{version[1]}"
 
 
-class Application(Routed):
+class VolumeApplication(Routed):
     """Mounted at ``/volume``. *authenticate* sets ``request.context`` or raises ``Fault`` 401."""
 
-    def __init__(self, service: Embedded, authenticate: Callable[[Request], None]) -> None:
+    def __init__(self, service: EmbeddedVolumes, authenticate: Callable[[Request], None]) -> None:
         def scoped(request: Request) -> None:
             """The project of the URL is the token's."""
             authenticate(request)

@@ -7,7 +7,7 @@ from typing import Any
 
 from magnetar_control.api.values import record
 from magnetar_control.services import Document
-from magnetar_control.services.volume import Embedded
+from magnetar_control.services.volume import EmbeddedVolumes
 from magnetar_control.services.volume.quotas import LIMITS
 from magnetar_control.services.volume.rows import check_admin
 from magnetar_control.store.database import now
@@ -25,7 +25,7 @@ QUOTA_SET = record({**dict.fromkeys(LIMITS, LIMIT), **dict.fromkeys(
 
 
 class LimitRoutes:
-    def __init__(self, service: Embedded) -> None:
+    def __init__(self, service: EmbeddedVolumes) -> None:
         self.service = service
 
     def routes(self) -> list[Guarded]:

@@ -9,7 +9,7 @@ from functools import partial
 
 from magnetar_control.api.values import Number, record
 from magnetar_control.services import Document, Documents
-from magnetar_control.services.volume import Embedded
+from magnetar_control.services.volume import EmbeddedVolumes
 from magnetar_control.services.volume.rows import VolumeListing
 from magnetar_control.web import Request
 from magnetar_control.web.application import Guarded, route
@@ -34,7 +34,7 @@ class NounRoutes:
     view: Callable[..., Document]
     create: Callable[[Request], Document]
 
-    def __init__(self, service: Embedded) -> None:
+    def __init__(self, service: EmbeddedVolumes) -> None:
         self.service, self.store = service, getattr(service, f"{self.name}s")
 
     def routes(self) -> list[Guarded]:

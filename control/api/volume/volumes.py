@@ -50,7 +50,7 @@ class Status(Choices):
 
 
 @dataclass(frozen=True)
-class Action:
+class VolumeAction:
     """What is done, the fields of the action, and the status of the answer."""
 
     act: Callable[..., Document | None]
@@ -59,21 +59,22 @@ class Action:
 
 
 ACTIONS = {
-    "os-extend": Action(actions.extend, record({"new_size": SIZE}, "new_size")),
-    "os-set_bootable": Action(actions.set_bootable, record({"bootable": TRUTH}, "bootable"), 200),
-    "os-reset_status": Action(actions.reset_status, record({
+    "os-extend": VolumeAction(actions.extend, record({"new_size": SIZE}, "new_size")),
+    "os-set_bootable": VolumeAction(actions.set_bootable, record({"bootable": TRUTH}, "bootable"), 200),
+    "os-reset_status": VolumeAction(actions.reset_status, record({
         "status": Status(*STATUSES), "attach_status": NAME, "migration_status": IGNORED})),
-    "os-force_delete": Action(actions.force_delete, record({})),
-    "os-reserve": Action(actions.reserve, record({})), "os-unreserve": Action(actions.unreserve, record({})),
-    "os-attach": Action(actions.attach, record({
+    "os-force_delete": VolumeAction(actions.force_delete, record({})),
+    "os-reserve": VolumeAction(actions.reserve, record({})),
+    "os-unreserve": VolumeAction(actions.unreserve, record({})),
+    "os-attach": VolumeAction(actions.attach, record({
         "instance_uuid": Id(), "mountpoint": NAME, "mode": MODE, "host_name": NAME}, "instance_uuid")),
-    "os-begin_detaching": Action(actions.begin_detaching, record({})),
-    "os-roll_detaching": Action(actions.roll_detaching, record({})),
-    "os-detach": Action(actions.detach, record({"attachment_id": ID})),
-    "os-update_readonly_flag": Action(actions.set_readonly, record({"readonly": TRUTH})),
-    "os-show_image_metadata": Action(actions.show_image_metadata, record({}), 200),
-    "os-set_image_metadata": Action(actions.set_image_metadata, record({"metadata": METADATA}), 200),
-    "os-unset_image_metadata": Action(actions.unset_image_metadata, record({"key": Stripped()}), 200)}
+    "os-begin_detaching": VolumeAction(actions.begin_detaching, record({})),
+    "os-roll_detaching": VolumeAction(actions.roll_detaching, record({})),
+    "os-detach": VolumeAction(actions.detach, record({"attachment_id": ID})),
+    "os-update_readonly_flag": VolumeAction(actions.set_readonly, record({"readonly": TRUTH})),
+    "os-show_image_metadata": VolumeAction(actions.show_image_metadata, record({}), 200),
+    "os-set_image_metadata": VolumeAction(actions.set_image_metadata, record({"metadata": METADATA}), 200),
+    "os-unset_image_metadata": VolumeAction(actions.unset_image_metadata, record({"key": Stripped()}), 200)}
 
 
 class VolumeRoutes(NounRoutes):

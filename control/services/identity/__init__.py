@@ -4,6 +4,6 @@
 from __future__ import annotations
 
 from .bootstrap import clouds_yaml
-from .embedded import Embedded
+from .embedded import EmbeddedIdentity
 
-__all__ = ["Embedded", "clouds_yaml"]
+__all__ = ["EmbeddedIdentity", "clouds_yaml"]

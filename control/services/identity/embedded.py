@@ -23,7 +23,7 @@ SHORTEST, LONGEST, USUAL = HOUR, 24 * HOUR, 8 * HOUR
 BLANKS = ("%(project_id)s", "$(project_id)s", "%(tenant_id)s", "$(tenant_id)s")
 
 
-class Embedded:
+class EmbeddedIdentity:
     """Implements ``services.Identity``. *life*: of tokens, in seconds. *follow*: the catalogue's host is the one by
     which the client asked. *look_again*: seconds after which changes by other processes count. *clock*: seconds since
     the epoch."""

@@ -18,8 +18,8 @@ from typing import Any
 import orjson
 
 from magnetar_control.services import Context
-from magnetar_control.settings import InvalidSettings, Settings
-from magnetar_core.errors import Unavailable
+from magnetar_control.settings import Settings
+from magnetar_core.errors import InvalidSettings, Unavailable
 
 #: Seconds for which an answer is believed: a revoked token lives that much longer here.
 BELIEVED = 5.0

@@ -30,7 +30,7 @@ TEXT = Text(0, 1 << 20)
 Find = Callable[[str], Token | None]
 
 
-class Login:
+class Authentication:
     """One login. *find* looks a token up; *life* is how long a new one lives, in seconds; *address* is where the client
     is."""
 

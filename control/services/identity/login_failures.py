@@ -24,7 +24,7 @@ from .tables import login_failures
 FORGOTTEN = 3600.0
 
 
-class Limit(NamedTuple):
+class Backoff(NamedTuple):
     """*free*: failures that cost nothing. *longest*: seconds of the longest wait."""
 
     free: int
@@ -33,7 +33,7 @@ class Limit(NamedTuple):
 
 #: Of an account from an address, of an account from anywhere, of an address. The last two have short waits: else
 #: anybody could keep a user out, or everybody behind the same proxy.
-LIMITS = (Limit(5, 300), Limit(50, 20), Limit(100, 10))
+LIMITS = (Backoff(5, 300), Backoff(50, 20), Backoff(100, 10))
 
 
 def keys(account: str, address: str) -> tuple[str, ...]:
@@ -57,7 +57,7 @@ def check_waits(connection: Connection, counted: Sequence[str], moment: float) -
     return bool(rows)
 
 
-def _wait(failures: int, limit: Limit) -> float:
+def _wait(failures: int, limit: Backoff) -> float:
     """Seconds after the last failure."""
     over = failures - limit.free
     return 0.0 if over < 0 else min(2.0**min(over, 30), limit.longest)

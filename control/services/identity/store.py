@@ -123,7 +123,7 @@ class IdentityStore:
 
 def complete(connection: Connection, resource: IdentityResource, values: Document, row: Row | None) -> None:
     """Check and complete the values of a resource that is created (no *row* yet) or changed."""
-    def check(table: Any, field: str) -> None:
+    def check_reference(table: Any, field: str) -> None:
         id = values.get(field)
         if id is not None and one(connection, table, id=id) is None:
             raise InvalidRequest(f"{field} is {id}, and there is none of that id.")
@@ -131,11 +131,11 @@ def complete(connection: Connection, resource: IdentityResource, values: Documen
     if row is None and resource.name in ("project", "user", "group"):
         values["domain_id"] = values["domain_id"] or DEFAULT
     for field, table in resource.references.items():
-        check(table, field)
+        check_reference(table, field)
     if row is None and resource.name == "project":
         values["parent_id"] = values["parent_id"] or values["domain_id"]
         if values["parent_id"] != values["domain_id"]:
-            check(tables.projects, "parent_id")
+            check_reference(tables.projects, "parent_id")
     if resource.name == "region" and row is not None and values.get("parent_region_id") == row["id"]:
         raise InvalidRequest("parent_region_id must be another region.")
     if row is not None and ("password" in values or ("epoch" in row and values.get("enabled") is False)):

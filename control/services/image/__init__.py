@@ -3,6 +3,6 @@
 
 from __future__ import annotations
 
-from .embedded import Embedded
+from .embedded import EmbeddedImages
 
-__all__ = ["Embedded"]
+__all__ = ["EmbeddedImages"]

@@ -64,7 +64,7 @@ class Content:
             _write(part, chunk)
         try:
             virtual = 0 if empty and not size else formats.inspect(head, size, claimed)
-        except formats.Refused as error:
+        except formats.ContentRefused as error:
             raise InvalidRequest(f"{error} The content was not kept.") from error
         if virtual > self.max_virtual:
             raise InvalidRequest(f"The image claims a virtual size of {virtual} bytes; at most {self.max_virtual} are "

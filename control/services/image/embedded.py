@@ -37,7 +37,7 @@ STAGED = "uploading"
 WAITING = ("queued", "saving")
 
 
-class Embedded:
+class EmbeddedImages:
     """Implements ``services.Images``. *folder*: where the content is; hosts that share the database share it. *limit*:
     largest content, *max_virtual*: largest disk that a guest may see of it, in bytes."""
 

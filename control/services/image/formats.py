@@ -28,25 +28,25 @@ NOT_DISKS = ((257, b"ustar", "a tar archive (an OVA is one)"), (0, b"PK\x03\x04"
 logging.getLogger(format_inspector.__name__).setLevel(logging.CRITICAL)
 
 
-class Refused(Exception):
+class ContentRefused(Exception):
     """The content is not taken in; the text says why."""
 
 
 def inspect(head: bytes, size: int, claimed: str) -> int:
     """The virtual size in bytes of content of *size* bytes that begins with *head* (``HEAD`` bytes, or all of it) and
-    that is *claimed* to be of a format. Raises ``Refused`` and nothing else, whatever the bytes are."""
+    that is *claimed* to be of a format. Raises ``ContentRefused`` and nothing else, whatever the bytes are."""
     if not size:
-        raise Refused("The content is empty.")
+        raise ContentRefused("The content is empty.")
     try:
         return _inspect(head, size, claimed)
-    except Refused:
+    except ContentRefused:
         raise
     except format_inspector.SafetyCheckFailed as error:
         found = ", ".join(sorted(str(name).replace("_", " ") for name in error.failures))
-        raise Refused(f"The {claimed} image is not safe ({found}): it would reach for other files or is damaged. Make "
-                      "one file of it with qemu-img convert.") from error
+        raise ContentRefused(f"The {claimed} image is not safe ({found}): it would reach for other files or is "
+                             "damaged. Make one file of it with qemu-img convert.") from error
     except Exception as error:  # hostile or damaged: what makes a parser stumble must not pass it
-        raise Refused(f"The headers of the content are damaged ({type(error).__name__}).") from error
+        raise ContentRefused(f"The headers of the content are damaged ({type(error).__name__}).") from error
 
 
 def _inspect(head: bytes, size: int, claimed: str) -> int:
@@ -59,15 +59,16 @@ def _inspect(head: bytes, size: int, claimed: str) -> int:
     if head.lstrip()[:21].lower() == b"# disk descriptorfile":
         names.add("vmdk")
     if len(names) > 1:
-        raise Refused(f"The content looks like several formats at once ({', '.join(sorted(names))}), which is how a "
-                      "hidden one is smuggled in. Make one format of it with qemu-img convert.")
+        raise ContentRefused(f"The content looks like several formats at once ({', '.join(sorted(names))}), which is "
+                             "how a hidden one is smuggled in. Make one format of it with qemu-img convert.")
     name = names.pop() if names else "raw"
     if name not in DISKS:
-        raise Refused(f"The content is {name}, which is not supported. Convert it: qemu-img convert -O qcow2 OLD NEW.")
+        raise ContentRefused(f"The content is {name}, which is not supported. Convert it: "
+                             "qemu-img convert -O qcow2 OLD NEW.")
     if claimed in BOOT and name == "raw":
         return size
     if name != claimed:
-        raise Refused(f"disk_format says {claimed}, and the content is {name}. Give the right disk_format.")
+        raise ContentRefused(f"disk_format says {claimed}, and the content is {name}. Give the right disk_format.")
     if name == "raw":
         return _raw(head, size)
     found[name].safety_check()
@@ -77,8 +78,8 @@ def _inspect(head: bytes, size: int, claimed: str) -> int:
 def _raw(head: bytes, size: int) -> int:
     for offset, magic, what in NOT_DISKS:
         if head[offset:offset + len(magic)] == magic:
-            raise Refused(f"The content is {what}, not a disk. Give the disk that is inside.")
+            raise ContentRefused(f"The content is {what}, not a disk. Give the disk that is inside.")
     if size % SECTOR:
-        raise Refused(f"The content is no known format, and no raw disk either: its {size} bytes are not a multiple of "
-                      f"{SECTOR}. Is it an error page, or cut short?")
+        raise ContentRefused(f"The content is no known format, and no raw disk either: its {size} bytes are not a "
+                             f"multiple of {SECTOR}. Is it an error page, or cut short?")
     return size

@@ -3,6 +3,6 @@
 
 from __future__ import annotations
 
-from .embedded import Embedded
+from .embedded import EmbeddedNetworks
 
-__all__ = ["Embedded"]
+__all__ = ["EmbeddedNetworks"]

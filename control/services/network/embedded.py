@@ -17,7 +17,7 @@ from magnetar_control.store.database import Database, added, now
 from . import nics, requested_networks
 from .networks import NETWORK
 from .ports import PORT
-from .resources import Resources
+from .resources import NetworkStore
 from .security_groups import SECURITY_GROUP, SECURITY_GROUP_RULE, named
 from .subnets import SUBNET
 from .tables import networks, ports, subnets
@@ -26,13 +26,13 @@ _BIND = update(ports).where(ports.c.device_id == bindparam("server"), nics.TAKEN
 NAMESPACE = uuid.UUID("6f0a6f0c-4f0b-5c47-9f59-9b1d4f2b7a10")
 
 
-class Embedded:
+class EmbeddedNetworks:
     """See ``services.Networks``; in the API *database*. *default_cidr*: addresses of the network that ``bootstrap``
     makes, /16 since a shared network serves all projects; ``None`` for none."""
 
     def __init__(self, database: Database, default_cidr: str | None = "10.213.0.0/16") -> None:
         self.database, self.default_cidr = database, default_cidr
-        self.resources = {f"{one.name}s": Resources(database, one)
+        self.resources = {f"{one.name}s": NetworkStore(database, one)
                           for one in (NETWORK, SUBNET, PORT, SECURITY_GROUP, SECURITY_GROUP_RULE)}
 
     def bootstrap(self) -> None:
@@ -49,7 +49,7 @@ class Embedded:
                       cidr=str(net), gateway_ip=str(net[1]), dns_nameservers="[]", host_routes="[]", **common,
                       allocation_pools=orjson.dumps([{"start": str(net[2]), "end": str(net[-2])}]).decode())
 
-    def check(self, context: Context, requested: Any) -> list[Document]:
+    def check_requested(self, context: Context, requested: Any) -> list[Document]:
         """The normal form has ``make`` besides: what the id of a port to be made follows from, so that asking again
         does not make another."""
         with self.database.read() as connection:

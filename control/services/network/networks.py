@@ -14,7 +14,7 @@ from magnetar_control.services import Context, Document
 from magnetar_core.errors import Conflict, InvalidField
 
 from .requested_networks import visible
-from .resources import Resource, add
+from .resources import NetworkResource, add
 from .tables import networks, ports, subnets
 
 #: Name of a network device.
@@ -68,7 +68,7 @@ def delete(connection: Connection, context: Context, row: RowMapping) -> None:
                     f"use on the network, id for these ports is {', '.join(used)}.", type="NetworkInUse")
 
 
-NETWORK = Resource(
+NETWORK = NetworkResource(
     name="network", table=networks, visible=visible, documents=documents, create=create, update=update, delete=delete,
     defaults={"name": "", "description": "", "admin_state_up": True, "shared": False, "is_default": False,
               "port_security_enabled": True, "mtu": 1500, "type": "nat", "bridge": None},

@@ -18,7 +18,7 @@ from . import ipam
 from .networks import NETWORK
 from .nics import TAKEN, addresses_of
 from .requested_networks import subnets_of
-from .resources import Resource, columns, find, forbidden, own
+from .resources import NetworkResource, columns, find, forbidden, own
 from .security_groups import default_group
 from .tables import addresses, ports, security_groups
 
@@ -173,7 +173,7 @@ def _with_group(values: Sequence[str]) -> ColumnElement[bool]:
     return or_(*(ports.c.security_groups.contains(f'"{value}"', autoescape=True) for value in values))
 
 
-PORT = Resource(
+PORT = NetworkResource(
     name="port", table=ports, visible=own(ports), documents=documents, create=create, update=update, delete=delete,
     defaults={"name": "", "description": "", "admin_state_up": True, "device_id": "", "device_owner": "", "host": "",
               "profile": {}, "vnic_type": "normal"},

@@ -20,7 +20,7 @@ Filter = Callable[[Sequence[str]], ColumnElement[bool]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resource:
+class NetworkResource:
     """One kind of resource. *visible*: the condition of rows that a caller sees; *documents*: rows as callers get them.
     *create*, *update* and *delete* work in a transaction: *create* adds the row of the values and what belongs to it;
     *update* (none: it cannot change) checks and completes the values before they are set; *delete* says whether the row
@@ -50,7 +50,8 @@ def own(table: Table) -> Callable[[Context], ColumnElement[bool]]:
     return lambda context: true() if context.is_admin else table.c.project_id == (context.project_id or "")
 
 
-def find(connection: Connection, context: Context, resource: Resource, id: str, lock: bool = False) -> RowMapping:
+def find(connection: Connection, context: Context, resource: NetworkResource, id: str,
+         lock: bool = False) -> RowMapping:
     """The row that *context* may see, locked until the transaction ends where asked; raises ``NotFound``."""
     query = select(resource.table).where(resource.table.c.id == id, resource.visible(context))
     row = connection.execute(query.with_for_update() if lock else query).mappings().first()
@@ -71,10 +72,10 @@ def add(connection: Connection, table: Table, values: Document) -> None:
     connection.execute(insert(table).values(**columns(table, values), created_at=now()))
 
 
-class Resources:
+class NetworkStore:
     """See ``services.NetworkResources``. Each method is one transaction, and checks what the caller may do."""
 
-    def __init__(self, database: Database, resource: Resource) -> None:
+    def __init__(self, database: Database, resource: NetworkResource) -> None:
         self.database, self.resource = database, resource
 
     def list(self, context: Context, page: Page = Page()) -> Documents:  # noqa: B008 - it is frozen

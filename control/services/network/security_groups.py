@@ -14,7 +14,7 @@ from magnetar_control.services import Context, Document
 from magnetar_control.store.database import added, now
 from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 
-from .resources import Resource, add, own
+from .resources import NetworkResource, add, own
 from .tables import ports, security_group_rules, security_groups
 
 NAMESPACE = uuid.UUID("b0b7c1f0-54d3-5e5e-8a67-3f2f8f6f7b11")
@@ -111,7 +111,7 @@ def _prepare(connection: Connection, context: Context) -> None:
         default_group(connection, context.project_id)
 
 
-SECURITY_GROUP = Resource(
+SECURITY_GROUP = NetworkResource(
     name="security_group", table=security_groups, visible=own(security_groups), documents=documents, create=create,
     update=update, delete=delete, defaults={"description": "", "stateful": True}, before_list=_prepare)
 
@@ -166,6 +166,6 @@ def _check_ports(values: Document) -> None:
                              "ports.", type="SecurityGroupInvalidPortRange")
 
 
-SECURITY_GROUP_RULE = Resource(
+SECURITY_GROUP_RULE = NetworkResource(
     name="security_group_rule", table=security_group_rules, visible=own(security_group_rules), create=create_rule,
     defaults={"description": "", "ethertype": "IPv4", **dict.fromkeys(SAME[2:])})

@@ -18,7 +18,7 @@ from magnetar_core.errors import Conflict, InvalidField, InvalidRequest
 from . import ipam
 from .networks import NETWORK
 from .requested_networks import visible as visible_networks
-from .resources import Resource, add, find, forbidden
+from .resources import NetworkResource, add, find, forbidden
 from .tables import addresses, networks, subnets
 
 
@@ -122,7 +122,7 @@ def delete(connection: Connection, context: Context, row: RowMapping) -> None:
                     "from this subnet.", type="SubnetInUse")
 
 
-SUBNET = Resource(
+SUBNET = NetworkResource(
     name="subnet", table=subnets, visible=visible, documents=documents, create=create, update=update, delete=delete,
     defaults={"name": "", "description": "", "enable_dhcp": True, "dns_nameservers": [], "host_routes": []},
     filters={"ip_version": lambda values: true() if "4" in values else false()})

@@ -29,7 +29,7 @@ from .worker import BELL, Hosts, Reach, Worker
 GIB = 2**30
 
 
-class Embedded:
+class EmbeddedVolumes:
     """See ``services.Volumes``; in the API *database*, their content on compute hosts. *hosts* gives [{name, endpoint,
     disk_gb_free, up}], *ensure_image* (host, image's uuid) has a host have an image, *images* shows images, *pools* are
     those of the agents, the default one first."""

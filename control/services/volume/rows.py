@@ -152,7 +152,7 @@ class Reading:
             return self.documents(connection, [seen(connection, self.table, context, id)])[0]
 
 
-class Store(Reading):
+class NamedStore(Reading):
     """Volumes or snapshots."""
 
     def update(self, context: Context, id: str, **values: Any) -> None:

@@ -12,7 +12,7 @@ from magnetar_control.services import Context, Document, Documents
 from magnetar_control.store.database import now
 
 from .quotas import within
-from .rows import Store, asked, check_admin, check_writer, document, seen, set_
+from .rows import NamedStore, asked, check_admin, check_writer, document, seen, set_
 from .tables import snapshots
 from .worker import BELL
 
@@ -35,7 +35,7 @@ def documents(_connection: Connection, rows: Sequence[RowMapping]) -> Documents:
     return [{**{name: row[name] for name in SHOWN}, "metadata": document(row["metadata"])} for row in rows]
 
 
-class SnapshotStore(Store):
+class SnapshotStore(NamedStore):
     table, documents = snapshots, staticmethod(documents)
 
     def delete(self, context: Context, id: str, force: bool = False) -> None:

@@ -14,7 +14,7 @@ from magnetar_control.store.database import now
 from magnetar_core.errors import InvalidRequest, NotFound
 
 from .quotas import within
-from .rows import Store, VolumeListing, asked, check_admin, check_writer, document, mine, seen, wrong_status
+from .rows import NamedStore, VolumeListing, asked, check_admin, check_writer, document, mine, seen, wrong_status
 from .snapshots import DELETABLE as SNAPSHOTS_DELETABLE
 from .tables import attachments, snapshots, volumes
 from .worker import BELL
@@ -117,7 +117,7 @@ def documents(connection: Connection, rows: Sequence[RowMapping], attached: bool
              "attachments": [{name: one[name] for name in HELD} for one in held.get(row["id"], ())]} for row in rows]
 
 
-class VolumeStore(Store):
+class VolumeStore(NamedStore):
     table, documents = volumes, staticmethod(documents)
 
     def summary(self, context: Context, listing: VolumeListing) -> tuple[int, int, dict[str, set[str]]]:

@@ -199,6 +199,12 @@ class TimedOut(MagnetarError):
     status = 504
 
 
+class InvalidSettings(MagnetarError):
+    """The settings file is wrong."""
+
+    code = "invalid-settings"
+
+
 ERRORS = {
     cls.code: cls
     for cls in (

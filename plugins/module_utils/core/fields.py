@@ -74,8 +74,8 @@ class _Fields:
         return tuple(value.named(name) for name, value in namespace.items() if isinstance(value, Field))
 
     @staticmethod
-    def check(fields: Sequence[Field], document: Any, path: str, version: Optional[Version], operation: str,
-              partial: bool = False) -> dict[str, Any]:
+    def check_document(fields: Sequence[Field], document: Any, path: str, version: Optional[Version], operation: str,
+                       partial: bool = False) -> dict[str, Any]:
         if not isinstance(document, dict):
             raise InvalidField(path or "document", "must be an object with fields", document)
         known = {f.name: f for f in fields if operation in f.on}
@@ -118,11 +118,11 @@ class Record(Value):
         self.fields = _Fields.collect(fields)
 
     def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
-        return _Fields.check(self.fields, value, path, version, CREATE)
+        return _Fields.check_document(self.fields, value, path, version, CREATE)
 
     def changes(self, value: Any, path: str, version: Optional[Version] = None) -> dict[str, Any]:
         """What is to change, in normal form: only fields that can be updated."""
-        return _Fields.check(self.fields, value, path, version, UPDATE)
+        return _Fields.check_document(self.fields, value, path, version, UPDATE)
 
     def likeness(self, value: Any) -> int:
         return super().likeness(value) and 1 + sum(field.name in value for field in self.fields)
@@ -161,7 +161,7 @@ class Kind:
 
         *partial* lets required fields be missing: the document says only what is to differ.
         """
-        return _Fields.check(cls.fields, document, "", None, operation, partial)
+        return _Fields.check_document(cls.fields, document, "", None, operation, partial)
 
     @classmethod
     def schema(cls, operation: str = CREATE) -> dict[str, Any]:

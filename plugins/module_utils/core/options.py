@@ -107,7 +107,7 @@ def plugin_documentation(fields: Iterable[Field]) -> dict[str, Any]:
     return found
 
 
-def check(options: Iterable[Field], params: Mapping[str, Any], prefix: str = "") -> None:
+def check_options(options: Iterable[Field], params: Mapping[str, Any], prefix: str = "") -> None:
     """Check what an argument spec cannot say of *options*: the range of numbers, and that a text is not empty.
 
     Raises ``InvalidField``. Fields of kinds are left to the agent, which checks them.

@@ -9,7 +9,7 @@ import json
 from ..core.errors import InvalidField
 from ..core.kinds.flavor import Flavor
 from ..core.kinds.server import Server
-from ..core.options import Option, check, collect
+from ..core.options import Option, check_options, collect
 from ..core.values import Boolean, Integer, ListOf, Text, Value
 from . import results
 from .module import ABSENT, PRESENT, is_uuid, key_of
@@ -172,7 +172,7 @@ class ServerModule(ResourceModule):
     def _request(self, item, where):
         """The item as the agent takes it in a batch; *where* begins the names of options in errors."""
         key = key_of(item, where)
-        check(self.item_options, item, where)
+        check_options(self.item_options, item, where)
         want = None if item["state"] == ABSENT else self.want(item)
         return dict(self.allowed(item), key=key, want=want, merge=self.merge(item))
 

@@ -16,7 +16,7 @@ import pytest
 from magnetar_agent import batch, events, reconcile
 from magnetar_agent.agent import Agent
 from magnetar_agent.fake import FakeHypervisor
-from magnetar_agent.settings import Settings
+from magnetar_agent.settings import AgentSettings
 from magnetar_core.ensure import permissions
 from magnetar_core.kinds import BY_NOUN
 from magnetar_core.operations import Operation
@@ -38,8 +38,8 @@ class Host:
         self.agent = self._agent()
 
     def _agent(self) -> Agent:
-        return Agent(Settings(state_dir=self.root / "state", image_paths=(self.root,), shutdown_timeout=0.2, grace=0.1,
-                              parallel=4, **self.settings), self.fake)
+        return Agent(AgentSettings(state_dir=self.root / "state", image_paths=(self.root,), shutdown_timeout=0.2,
+                                   grace=0.1, parallel=4, **self.settings), self.fake)
 
     def start(self) -> None:
         """Start the agent and wait until it has put things right, in the background too."""

@@ -19,7 +19,7 @@ from magnetar_agent.agent import Agent
 from magnetar_agent.documents import Document, Documents
 from magnetar_agent.fake import FakeHypervisor
 from magnetar_agent.migrations import source
-from magnetar_agent.settings import Settings
+from magnetar_agent.settings import AgentSettings
 from magnetar_core.client import Client
 from magnetar_core.errors import Cancelled
 from magnetar_core.flows.migrate import Migrate, Side
@@ -66,7 +66,7 @@ class Kvm:
 
     def start(self) -> None:
         """A new agent."""
-        settings = Settings(
+        settings = AgentSettings(
             state_dir=self.root / self.name, socket=self.root / self.name / "run" / "agent.sock", grace=0.1,
             listen=f"127.0.0.1:{self.port}", tls_cert=self.cert, tls_key=self.key, tls_client_ca=self.pki.ca,
             tokens_file=self.root / "none.yml", client_certs={"admin": "operate"}, image_paths=(self.root,), wait=5,
@@ -76,7 +76,7 @@ class Kvm:
         documents.__class__, documents.writing, documents.dead = Mortal, threading.RLock(), False
         self.agent.host.name = self.name
         sock = serve.tcp_socket(("127.0.0.1", self.port))
-        tls = access.tls(settings, access.Tokens(settings.tokens_file))
+        tls = access.tls(settings, access.BearerTokens(settings.tokens_file))
         self._ending.enter_context(served(self.agent, sock, tls))
         self._ending.callback(self.agent.close)
         self.agent.start()

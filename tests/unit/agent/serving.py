@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent import serve
-from magnetar_agent.app import Application
+from magnetar_agent.app import AgentApplication
 
 if TYPE_CHECKING:
     import ssl
@@ -58,9 +58,9 @@ class Client:
 
 
 @contextmanager
-def served(agent: Agent, sock: socket.socket, tls: ssl.SSLContext | None = None) -> Iterator[Application]:
+def served(agent: Agent, sock: socket.socket, tls: ssl.SSLContext | None = None) -> Iterator[AgentApplication]:
     """*agent* on *sock*; the socket is closed afterwards."""
-    application = Application(agent)
+    application = AgentApplication(agent)
     server = serve.listener(application, agent.host.settings, tls)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[sock])), daemon=True)
     thread.start()

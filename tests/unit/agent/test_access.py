@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from magnetar_agent import access, serve
-from magnetar_agent.access import OPERATE, READ, SO_PEERGROUPS, Caller, InvalidTokens, Tokens, admit, peer
+from magnetar_agent.access import OPERATE, READ, SO_PEERGROUPS, BearerTokens, InvalidTokens, Peer, admit, peer
 from magnetar_core.errors import Conflict, Forbidden, InvalidField, NotFound, Unauthenticated
 
 from .serving import Client, Unix, served
@@ -50,12 +50,12 @@ def test_peers(monkeypatch: pytest.MonkeyPatch, sock: Socket, scope: str | None)
     if scope is None:
         assert "usermod -aG magnetar" in str(caller.refusal)
         with pytest.raises(Forbidden):
-            admit(caller, "GET", {}, Tokens(Path("/nonexistent")))
+            admit(caller, "GET", {}, BearerTokens(Path("/nonexistent")))
 
 
 def test_a_token_of_a_cloud() -> None:
     with pytest.raises(Unauthenticated, match="token of a cloud"):
-        admit(access.NOBODY, "GET", {b"x-auth-token": b"gAAAA"}, Tokens(Path("/nonexistent")))
+        admit(access.NOBODY, "GET", {b"x-auth-token": b"gAAAA"}, BearerTokens(Path("/nonexistent")))
 
 
 def test_the_socket_is_closed_to_others(host: Any, tmp_path: Path) -> None:
@@ -94,11 +94,11 @@ def test_strangers_and_members(host: Any, monkeypatch: pytest.MonkeyPatch, group
 
 
 def test_tokens(tmp_path: Path) -> None:
-    tokens = Tokens(tmp_path / "etc" / "tokens.yml")
+    tokens = BearerTokens(tmp_path / "etc" / "tokens.yml")
     assert tokens.list() == []
     secret = tokens.create("awx", OPERATE)
     assert secret not in tokens.path.read_text() and stat.S_IMODE(tokens.path.stat().st_mode) == 0o600
-    assert tokens.caller(f"Bearer {secret}".encode()) == Caller("token:awx", OPERATE, None, "tls")
+    assert tokens.caller(f"Bearer {secret}".encode()) == Peer("token:awx", OPERATE, None, "tls")
     for header in (b"Bearer wrong", b"Basic abc", b"Bearer ", b"Bearer \xff"):
         with pytest.raises(Unauthenticated):
             tokens.caller(header)
@@ -106,7 +106,7 @@ def test_tokens(tmp_path: Path) -> None:
         tokens.create("awx", READ)
     with pytest.raises(InvalidField):
         tokens.create("a b", READ)
-    Tokens(tokens.path).revoke("awx")  # by another process
+    BearerTokens(tokens.path).revoke("awx")  # by another process
     with pytest.raises(Unauthenticated):
         tokens.caller(f"Bearer {secret}".encode())
     with pytest.raises(NotFound):
@@ -121,8 +121,8 @@ def test_tokens(tmp_path: Path) -> None:
 
 
 def test_scopes_and_other_sites() -> None:
-    tokens = Tokens(Path("/nonexistent"))
-    reader = Caller("token:r", READ, None, "tls")
+    tokens = BearerTokens(Path("/nonexistent"))
+    reader = Peer("token:r", READ, None, "tls")
     assert admit(reader, "GET", {}, tokens) is reader
     for method in ("PUT", "POST", "DELETE"):
         with pytest.raises(Forbidden, match="has the scope read"):
@@ -130,7 +130,7 @@ def test_scopes_and_other_sites() -> None:
     with pytest.raises(Unauthenticated, match="magnetar token create"):
         admit(access.NOBODY, "GET", {}, tokens)
     with pytest.raises(Forbidden, match="another site"):
-        admit(Caller("cert:me", OPERATE), "POST", {b"origin": b"https://evil", b"host": b"kvm1:6553"}, tokens)
+        admit(Peer("cert:me", OPERATE), "POST", {b"origin": b"https://evil", b"host": b"kvm1:6553"}, tokens)
 
 
 # TLS ------------------------------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ def https(host: Any, keys: Path, tmp_path: Path) -> Iterator[Any]:
         host.agent.host.settings, listen="127.0.0.1:0", tls_cert=keys / "localhost.pem", tls_key=keys / "localhost.key",
         tls_client_ca=keys / "ca.pem", tokens_file=tmp_path / "tokens.yml",
         client_certs={"awx": "operate", "viewer": "read"})
-    tokens = Tokens(tmp_path / "tokens.yml")
+    tokens = BearerTokens(tmp_path / "tokens.yml")
     secret = tokens.create("prometheus", READ)
     sock = serve.tcp_socket(("127.0.0.1", 0))
     port = sock.getsockname()[1]
@@ -218,7 +218,7 @@ def test_tls_is_new_enough(https: Any) -> None:
 def test_no_tcp_without_a_way_to_tell_callers_apart(host: Any, keys: Path, tmp_path: Path) -> None:
     settings = replace(host.agent.host.settings, listen="127.0.0.1:0", tls_cert=keys / "localhost.pem",
                        tls_key=keys / "localhost.key", tokens_file=tmp_path / "tokens.yml")
-    tokens = Tokens(settings.tokens_file)
+    tokens = BearerTokens(settings.tokens_file)
     assert access.tls(settings, tokens) is None
     assert serve.NO_TCP in serve.check_settings(settings)
     tokens.create("one", READ)

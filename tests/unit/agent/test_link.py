@@ -19,10 +19,10 @@ import pytest
 
 from magnetar_agent import access, serve
 from magnetar_agent.agent import Agent
-from magnetar_agent.app import Application
+from magnetar_agent.app import AgentApplication
 from magnetar_agent.fake import FakeHypervisor
 from magnetar_agent.link import LinkAddress, Links, Offer
-from magnetar_agent.settings import Settings
+from magnetar_agent.settings import AgentSettings
 from magnetar_core.client import Client
 from magnetar_core.errors import Conflict, NotFound, Unreachable
 
@@ -30,10 +30,10 @@ from .pki import Pki
 from .serving import served
 
 
-def settings(folder: Path, pki: Pki, name: str, port: int) -> Settings:
+def settings(folder: Path, pki: Pki, name: str, port: int) -> AgentSettings:
     cert, key = pki.issue(name)
-    return Settings(state_dir=folder / name, listen=f"127.0.0.1:{port}", tls_cert=cert, tls_key=key,
-                    tls_client_ca=pki.ca, tokens_file=folder / "none.yml", grace=0.1)
+    return AgentSettings(state_dir=folder / name, listen=f"127.0.0.1:{port}", tls_cert=cert, tls_key=key,
+                         tls_client_ca=pki.ca, tokens_file=folder / "none.yml", grace=0.1)
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def far(tmp_path: Path, pki: Pki) -> Iterator[Agent]:
         port = sock.getsockname()[1]
         agent = Agent(settings(tmp_path, pki, "kvm2", port), FakeHypervisor())
         ending.callback(agent.close)
-        tls = access.tls(agent.host.settings, access.Tokens(agent.host.settings.tokens_file))
+        tls = access.tls(agent.host.settings, access.BearerTokens(agent.host.settings.tokens_file))
         ending.enter_context(served(agent, sock, tls))
         yield agent
 
@@ -176,7 +176,7 @@ def test_nobody_listens(near: Links) -> None:
 
 
 def test_without_tls_there_are_no_links(tmp_path: Path, far: Agent) -> None:
-    links = Links(Settings(state_dir=tmp_path))
+    links = Links(AgentSettings(state_dir=tmp_path))
     assert links.name() is None
     with pytest.raises(Conflict, match="tls_client_ca"):
         links.call(remote(far), "echo")
@@ -208,8 +208,8 @@ def test_an_idle_client_does_not_keep_an_agent_from_ending(tmp_path: Path, pki: 
     with serve.tcp_socket(("127.0.0.1", 0)) as sock:
         port = sock.getsockname()[1]
         agent = Agent(replace(settings(tmp_path, pki, "kvm2", port), grace=20.0), FakeHypervisor())
-        tls = access.tls(agent.host.settings, access.Tokens(agent.host.settings.tokens_file))
-        server = serve.listener(Application(agent), agent.host.settings, tls)
+        tls = access.tls(agent.host.settings, access.BearerTokens(agent.host.settings.tokens_file))
+        server = serve.listener(AgentApplication(agent), agent.host.settings, tls)
         thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[sock])), daemon=True)
         thread.start()
         agent.host.settings.client_certs["admin"] = "operate"

@@ -49,10 +49,10 @@ def test_networks_that_a_host_is_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     path = tmp_path / "route"
     path.write_text(ROUTES.replace("00FFFFFF", "0000FFFF", 1))
     monkeypatch.setattr(virt, "ROUTES", path)
-    assert [(device, str(net)) for device, net in virt.Networks().routes()] == [
+    assert [(device, str(net)) for device, net in virt.LibvirtNetworks().routes()] == [
         ("eth0", "10.0.0.0/16"), ("eth1", "192.168.1.0/24")]
     path.unlink()
-    assert virt.Networks().routes() == []
+    assert virt.LibvirtNetworks().routes() == []
 
 
 def test_a_nat_network_is_made_and_goes(host: Host) -> None:

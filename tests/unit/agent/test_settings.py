@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent.settings import InvalidSettings, Settings, describe, load
+from magnetar_agent.settings import AgentSettings, describe, load
+from magnetar_core.errors import InvalidSettings
 
 
 def test_defaults() -> None:
-    found = Settings()
+    found = AgentSettings()
     assert found.state_dir == Path("/var/lib/magnetar") and found.parallel >= 2 and found.address is None
 
 
@@ -24,7 +25,7 @@ def test_a_file(tmp_path: Path) -> None:
     assert (found.wait, found.image_paths) == (5.0, (Path("/srv/a"), Path("/srv/b")))
     assert found.address == ("::1", 6553) and found.state_dir == tmp_path
     file.write_text("")
-    assert load(file) == Settings()
+    assert load(file) == AgentSettings()
 
 
 @pytest.mark.parametrize(("content", "says"), [
@@ -68,4 +69,4 @@ def test_each_key_is_documented_here_and_in_the_manual() -> None:
 
 def test_given_values_win() -> None:
     given: dict[str, Any] = {"libvirt_uri": "test:///default"}
-    assert Settings(**given).libvirt_uri == "test:///default"
+    assert AgentSettings(**given).libvirt_uri == "test:///default"

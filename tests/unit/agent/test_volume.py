@@ -13,9 +13,18 @@ import yaml
 
 from magnetar_agent import inventory, reconcile
 from magnetar_agent.drivers.volume import plan
-from magnetar_agent.settings import InvalidSettings, Settings
+from magnetar_agent.settings import AgentSettings
 from magnetar_core.ensure import permissions
-from magnetar_core.errors import Cancelled, Conflict, HypervisorError, Immutable, InvalidField, MagnetarError, NoSpace
+from magnetar_core.errors import (
+    Cancelled,
+    Conflict,
+    HypervisorError,
+    Immutable,
+    InvalidField,
+    InvalidSettings,
+    MagnetarError,
+    NoSpace,
+)
 from magnetar_core.kinds import BY_NOUN
 from magnetar_core.operations import Operation
 
@@ -301,8 +310,8 @@ def test_pools_of_the_settings(host: Host) -> None:
 ], ids=str)
 def test_settings(pools: Any, why: str) -> None:
     with pytest.raises(InvalidSettings, match=why):
-        Settings(pools=pools)
-    assert Settings(pools={"vg": {"type": "lvm"}}).pools == {"vg": {"type": "lvm", "libvirt_pool": "vg"}}
+        AgentSettings(pools=pools)
+    assert AgentSettings(pools={"vg": {"type": "lvm"}}).pools == {"vg": {"type": "lvm", "libvirt_pool": "vg"}}
 
 
 def test_an_error_of_the_host_is_shown(host: Host) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from magnetar_agent import serve
-from magnetar_agent.app import Application
+from magnetar_agent.app import AgentApplication
 from magnetar_agent.watch import Watcher
 from magnetar_core.client import Client
 from magnetar_core.errors import HypervisorDown, InvalidField, Unreachable
@@ -29,14 +29,14 @@ Events = Iterator[tuple[str, dict[str, Any]]]
 
 
 @pytest.fixture
-def application(host: Host, tmp_path: Path) -> Iterator[Application]:
+def application(host: Host, tmp_path: Path) -> Iterator[AgentApplication]:
     """The agent behind its socket."""
     with served(host.agent, serve.unix_socket(tmp_path / "agent.sock", "no-such-group")) as found:
         yield found
 
 
 @pytest.fixture
-def client(application: Application, tmp_path: Path) -> Iterator[Client]:
+def client(application: AgentApplication, tmp_path: Path) -> Iterator[Client]:
     """A client of it."""
     assert application
     with Client(f"unix://{tmp_path / 'agent.sock'}") as found:
@@ -160,7 +160,7 @@ def test_many_watchers_cost_no_threads(client: Client, host: Host) -> None:
         events.close()
 
 
-def test_a_slow_watcher_is_cut_off(client: Client, application: Application, tmp_path: Path,
+def test_a_slow_watcher_is_cut_off(client: Client, application: AgentApplication, tmp_path: Path,
                                    monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Watcher, "BEHIND", 20)
     quick = client.watch()
@@ -181,7 +181,7 @@ def test_a_slow_watcher_is_cut_off(client: Client, application: Application, tmp
     quick.close()
 
 
-def test_it_ends_with_the_agent(client: Client, application: Application) -> None:
+def test_it_ends_with_the_agent(client: Client, application: AgentApplication) -> None:
     events = client.watch()
     next(events)
     application.feed.close()

@@ -15,7 +15,7 @@ import uvicorn
 
 from magnetar_control.services import Context
 from magnetar_control.web import Request
-from magnetar_control.web.asgi import Server
+from magnetar_control.web.asgi import AsgiServer
 from magnetar_core.errors import Unauthenticated
 
 ADMIN = Context("root", "operators", frozenset({"admin"}), token="admin")
@@ -65,7 +65,7 @@ def served(**mounts: Any) -> Iterator[str]:
     applications = {f"/{name}": application for name, application in mounts.items()}
     applications[""] = [*mounts.values()][0]  # noqa: RUF015 - a generator must not end by next
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = uvicorn.Server(uvicorn.Config(Server(applications), log_level="warning", lifespan="off"))
+        server = uvicorn.Server(uvicorn.Config(AsgiServer(applications), log_level="warning", lifespan="off"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
         while not server.started and thread.is_alive():

@@ -9,7 +9,16 @@ from magnetar_core.client import ENDPOINT, Client
 from magnetar_core.errors import InvalidField
 from magnetar_core.fields import Field, Record
 from magnetar_core.kinds.server import Server
-from magnetar_core.options import CONNECTION, Option, check, client_arguments, collect, documentation, given, spec
+from magnetar_core.options import (
+    CONNECTION,
+    Option,
+    check_options,
+    client_arguments,
+    collect,
+    documentation,
+    given,
+    spec,
+)
 from magnetar_core.values import Boolean, Choices, Integer, ListOf, MapOf, Text
 
 FIELDS = (
@@ -62,10 +71,10 @@ def test_options_keep_what_they_declare(params, said):
     options = collect(text=Option(Text(1, 9), ""), number=Option(Integer(1, 9), ""), free=Option(Text(), ""),
                       kind=Field(Integer(), ""))
     if said is None:
-        check(options, params, "at.")
+        check_options(options, params, "at.")
         return
     with pytest.raises(InvalidField, match=said):
-        check(options, params, "at.")
+        check_options(options, params, "at.")
 
 
 def test_client_arguments():

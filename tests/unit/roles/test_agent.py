@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from magnetar_agent.documents import Document, Documents
-from magnetar_agent.settings import Settings
+from magnetar_agent.settings import AgentSettings
 from magnetar_core.kinds import Volume, VolumeExport
 from tests.unit.agent.pki import Pki
 
@@ -106,7 +106,7 @@ def test_given_certificates_are_put_in_place(tmp_path, given):
     assert (found["tls_cert"], found["tls_key"], found["tls_client_ca"]) == tuple(
         str(folder / name) for name in ("agent.pem", "agent.key", "ca.pem"))
     assert (found["listen"], found["client_certs"]) == ("0.0.0.0:6553", {"admin": "operate"})
-    assert Settings(**{**found, **{name: Path(found[name]) for name in ("tls_cert", "tls_key", "tls_client_ca")}})
+    assert AgentSettings(**{**found, **{name: Path(found[name]) for name in ("tls_cert", "tls_key", "tls_client_ca")}})
     good, said = play(tmp_path, wanted, **given)
     assert good and "changed=0" in said, said
 

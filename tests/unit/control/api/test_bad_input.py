@@ -15,9 +15,9 @@ from sqlalchemy import insert
 from magnetar_control.api.nova.operations import OPERATIONS
 from magnetar_control.api.nova.versions import VERSIONS
 from magnetar_control.services import Services
-from magnetar_control.services.image import Embedded as Images
-from magnetar_control.services.network import Embedded as Networks
-from magnetar_control.services.volume import Embedded as Volumes
+from magnetar_control.services.image import EmbeddedImages
+from magnetar_control.services.network import EmbeddedNetworks
+from magnetar_control.services.volume import EmbeddedVolumes
 from magnetar_control.store.database import now
 from magnetar_control.store.tables import flavors
 from magnetar_control.web import Request
@@ -81,7 +81,7 @@ def wrong(schema):
         yield [example(schema.get("items") or {})] * 300
 
 
-class Pictures(Images):
+class Pictures(EmbeddedImages):
     """One is there."""
 
     def show(self, context, image_id):
@@ -92,8 +92,8 @@ class Pictures(Images):
 
 @pytest.fixture
 def cloud(compute, tmp_path):
-    images, networks = Pictures(compute.api, tmp_path / "images"), Networks(compute.api)
-    volumes = Volumes(compute.api, list, compute.cloud.agents, lambda _host, _image: None, images)
+    images, networks = Pictures(compute.api, tmp_path / "images"), EmbeddedNetworks(compute.api)
+    volumes = EmbeddedVolumes(compute.api, list, compute.cloud.agents, lambda _host, _image: None, images)
     compute.cloud.services = Services(compute.cloud.services.identity, images, networks, volumes)
     compute.cloud.settings = dataclasses.replace(compute.cloud.settings, quota_instances=500, quota_cores=-1,
                                                  quota_ram=-1)

@@ -9,8 +9,8 @@ import pytest
 from magnetar_control.api.image.app import application
 from magnetar_control.api.nova.versions import NEWEST
 from magnetar_control.api.v1 import V1Application
-from magnetar_control.services.image import Embedded as Images
-from magnetar_control.web.asgi import BODY_LIMIT, Server
+from magnetar_control.services.image import EmbeddedImages
+from magnetar_control.web.asgi import BODY_LIMIT, AsgiServer
 from tests.unit.control.serving import authenticate
 
 LARGE = 10 << 20
@@ -18,9 +18,9 @@ LARGE = 10 << 20
 
 @pytest.fixture
 def server(small, tmp_path):
-    mounts = {"": small.application, "/image": application(Images(small.api, tmp_path), authenticate)}
+    mounts = {"": small.application, "/image": application(EmbeddedImages(small.api, tmp_path), authenticate)}
     small.application.v1 = V1Application(small.cloud)
-    return Server(mounts)
+    return AsgiServer(mounts)
 
 
 def posted(server, path, size, told=True, **headers):

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import insert, update
 
 from magnetar_control.api.v1 import V1Application
-from magnetar_control.services.volume import Embedded
+from magnetar_control.services.volume import EmbeddedVolumes
 from magnetar_control.services.volume.tables import volumes
 from magnetar_control.store import keypairs, server_groups
 from magnetar_control.store.database import now
@@ -45,7 +45,7 @@ class Images:
 class Networks:
     """None are wanted."""
 
-    def check(self, _context, _wishes):
+    def check_requested(self, _context, _wishes):
         return []
 
     def groups(self, _context, names):
@@ -128,7 +128,7 @@ def test_reading_is_a_handful_of_queries(cloud):
 
 def test_more_attachments_are_not_more_queries(cloud):
     """Lists of /v1 of what servers have: volumes are asked for all at once, and no image."""
-    volume = Embedded(cloud.api, list, None, lambda _host, _image: None)
+    volume = EmbeddedVolumes(cloud.api, list, None, lambda _host, _image: None)
     cloud.cloud.services = dataclasses.replace(cloud.cloud.services, volume=volume)
 
     v1 = V1Application(cloud.cloud)

@@ -237,10 +237,10 @@ def test_hosts_are_up_whatever_the_clocks_say(on_postgresql, monkeypatch, second
 
 @pytest.mark.parametrize("seconds", [-60, 60])
 def test_a_volume_that_is_made_is_left_to_who_makes_it(postgres, monkeypatch, seconds):
-    from magnetar_control.services.volume import Embedded
+    from magnetar_control.services.volume import EmbeddedVolumes
 
     def made():
-        return Embedded(postgres, list, None, lambda _host, _image: None).worker
+        return EmbeddedVolumes(postgres, list, None, lambda _host, _image: None).worker
 
     right, off, working, goes = made(), made(), threading.Event(), threading.Event()
 

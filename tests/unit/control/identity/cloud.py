@@ -14,7 +14,7 @@ from magnetar_control.api.identity.app import application
 from magnetar_control.services import identity
 from magnetar_control.web import Request
 from magnetar_control.web.application import Application
-from magnetar_control.web.asgi import Server
+from magnetar_control.web.asgi import AsgiServer
 
 URL = "http://cloud:8774"
 
@@ -68,7 +68,7 @@ class Cloud:
 
     def __init__(self, database, **settings):
         self.database = database
-        self.identity = identity.Embedded(self.database, **settings)
+        self.identity = identity.EmbeddedIdentity(self.database, **settings)
         self.password = self.identity.bootstrap(URL)
         self.ask = Client(application(self.identity))
         self.admin = self.ask.as_(self.ask.login("admin", self.password).token)
@@ -95,7 +95,7 @@ class Nothing(Application):
 def served(threads=8, **mounts):
     """Serve applications on loopback, by prefix without slash; gives the URL."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        app = Server({"": Nothing(), **{f"/{name}": found for name, found in mounts.items()}}, threads=threads)
+        app = AsgiServer({"": Nothing(), **{f"/{name}": found for name, found in mounts.items()}}, threads=threads)
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off", http="httptools"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from magnetar_control.api.identity.app import application
-from magnetar_control.services.identity import Embedded, clouds_yaml
+from magnetar_control.services.identity import EmbeddedIdentity, clouds_yaml
 from magnetar_control.web import Request
 
 from .cloud import URL
@@ -24,7 +24,7 @@ def test_it_is_done_once(cloud):
 
 
 def test_a_password_may_be_given(sqlite):
-    identity = Embedded(sqlite)
+    identity = EmbeddedIdentity(sqlite)
     assert identity.bootstrap(URL, "given") == "given"
 
 
@@ -33,7 +33,7 @@ def test_a_crash_does_not_lose_the_password(database):
     def full(_password):
         raise OSError("the disk is full")
 
-    identity, kept = Embedded(database), []
+    identity, kept = EmbeddedIdentity(database), []
     with pytest.raises(OSError, match="full"):
         identity.bootstrap(URL, keep=full)
     password = identity.bootstrap(URL, keep=kept.append)
@@ -44,7 +44,7 @@ def test_a_crash_does_not_lose_the_password(database):
 
 def test_many_at_once_make_one_cloud(database):
     def begin(_number):
-        return Embedded(database).bootstrap(URL)
+        return EmbeddedIdentity(database).bootstrap(URL)
 
     with ThreadPoolExecutor(4) as threads:
         made = list(threads.map(begin, range(4)))
@@ -63,7 +63,7 @@ def test_another_url_moves_the_endpoints_that_nobody_changed(small):
 
 @pytest.mark.parametrize("follow, host", [(True, "https://tunnel:1"), (False, URL)])
 def test_the_catalogue_follows_the_name_by_which_the_client_asked(small, follow, host):
-    found = application(Embedded(small.database, follow=follow))
+    found = application(EmbeddedIdentity(small.database, follow=follow))
     request = Request("GET", "/v3/auth/catalog", "", {"x-auth-token": small.admin.token}, root="https://tunnel:1")
     urls = [end["url"] for entry in found.handle(request).content["catalog"] for end in entry["endpoints"]]
     assert all(url.startswith(f"{host}/") for url in urls)

@@ -9,10 +9,10 @@ from urllib.request import urlopen
 import pytest
 
 from magnetar_control.api.identity.app import Elsewhere, application
-from magnetar_control.services.identity import Embedded
+from magnetar_control.services.identity import EmbeddedIdentity
 from magnetar_control.services.identity.keystone import Keystone, of
-from magnetar_control.settings import InvalidSettings, make
-from magnetar_core.errors import MagnetarError
+from magnetar_control.settings import make
+from magnetar_core.errors import InvalidSettings, MagnetarError
 
 from .cloud import Cloud, served
 
@@ -32,10 +32,10 @@ def service(demo):
     return demo.user("nova", "hush", project, "admin")
 
 
-@pytest.fixture(params=[Embedded, Keystone])
+@pytest.fixture(params=[EmbeddedIdentity, Keystone])
 def identity(request, demo, service):
-    if request.param is Embedded:
-        yield Embedded(demo.database, look_again=0.0)
+    if request.param is EmbeddedIdentity:
+        yield EmbeddedIdentity(demo.database, look_again=0.0)
         return
     with served(identity=application(demo.identity)) as url:
         yield Keystone(f"{url}/identity/v3", "nova", "hush", believed=0.0)

@@ -85,7 +85,8 @@ def test_many_addresses_wait_a_little(machine):
 
 def test_other_processes_know_of_it(machine):
     machine.fails(5)
-    machine.cloud.ask = Client(application(identity.Embedded(machine.cloud.database, clock=lambda: machine.moment)))
+    other = identity.EmbeddedIdentity(machine.cloud.database, clock=lambda: machine.moment)
+    machine.cloud.ask = Client(application(other))
     assert machine.login("secret").status == 429
 
 

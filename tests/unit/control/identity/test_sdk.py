@@ -27,7 +27,7 @@ MIB = 2**20
 def sdk(sqlite, tmp_path):
     """``connect(**auth)``: a connection as admin, or as somebody else."""
     cloud = Cloud(sqlite)
-    images = image.Embedded(sqlite, tmp_path / "images", limit=20 * MIB)
+    images = image.EmbeddedImages(sqlite, tmp_path / "images", limit=20 * MIB)
     with served(identity=identity.application(cloud.identity),
                 image=application(images, by_token(cloud.identity.validate))) as url:
         clouds_yaml(tmp_path / "clouds.yaml", url, cloud.password)

@@ -196,7 +196,7 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_a_token_ends_at_once_where_the_change_was_made_and_a_moment_later_elsewhere(cloud, demo, change):
     token = cloud.ask.login("ann", "secret", "demo").token
-    elsewhere = identity.Embedded(cloud.database, look_again=0.05)
+    elsewhere = identity.EmbeddedIdentity(cloud.database, look_again=0.05)
     assert elsewhere.validate(token).user_name == "ann"
     change(cloud, *demo, token)
     assert cloud.identity.validate(token) is None
@@ -238,14 +238,14 @@ def test_a_token_expires(sqlite):
 
 def test_a_clock_a_minute_off_does_no_harm(sqlite):
     cloud = Cloud(sqlite)
-    behind = identity.Embedded(sqlite, clock=lambda: time.time() - 60)
+    behind = identity.EmbeddedIdentity(sqlite, clock=lambda: time.time() - 60)
     assert behind.validate(cloud.admin.token) is not None
 
 
 @pytest.mark.parametrize("life", [60, 25 * HOUR])
 def test_the_life_of_tokens_has_limits(sqlite, life):
     with pytest.raises(ValueError, match="it must be"):
-        identity.Embedded(sqlite, life=life)
+        identity.EmbeddedIdentity(sqlite, life=life)
 
 
 def test_what_nobody_signed_is_worth_nothing(small):

@@ -37,7 +37,7 @@ class Glance:
 
     def __init__(self, database, folder, **limits):
         self.folder = folder / "images"
-        self.service = image.Embedded(database, self.folder, **limits)
+        self.service = image.EmbeddedImages(database, self.folder, **limits)
         self.application = application(self.service, by_token(USERS.get))
         for name in USERS:
             setattr(self, name, Client(self.application, "/image", name))

@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from magnetar_control.services.image import Embedded, content, formats
+from magnetar_control.services.image import EmbeddedImages, content, formats
 from magnetar_core.errors import InvalidRequest, MagnetarError
 
 from .glance import MIB, OCTETS, RAW, Glance, pieces, qcow2
@@ -189,7 +189,7 @@ def test_an_upload_killed_at_any_moment_may_be_repeated(database, tmp_path, monk
 
         monkeypatch.setattr(content.Content, place, dies)
         own = type(database)(database.url.render_as_string(hide_password=False))
-        Embedded(own, glance.folder).upload(id, pieces(RAW))
+        EmbeddedImages(own, glance.folder).upload(id, pieces(RAW))
         os._exit(1)
     assert os.waitpid(child, 0)[1] == 0
     assert glance.show(id)["status"] == "saving"
@@ -228,7 +228,7 @@ def test_a_sweep_removes_content_of_deleted_images_only(glance, monkeypatch, cap
 def test_every_prefix_of_a_header_is_answered():
     data = qcow2()
     for length in (1, 4, 7, 8, 31, 71, 72, 79, 103, 104):
-        with pytest.raises(formats.Refused):
+        with pytest.raises(formats.ContentRefused):
             formats.inspect(data[:length], length, "qcow2")
 
 

@@ -6,28 +6,28 @@ from __future__ import annotations
 import pytest
 
 from magnetar_control.api.network.app import application
-from magnetar_control.services.network import Embedded
+from magnetar_control.services.network import EmbeddedNetworks
 from magnetar_control.store.database import Database
 from tests.unit.control.serving import Asker, authenticate
 
 
 @pytest.fixture
-def service(database: Database) -> Embedded:
+def service(database: Database) -> EmbeddedNetworks:
     """With its first network."""
-    found = Embedded(database)
+    found = EmbeddedNetworks(database)
     found.bootstrap()
     return found
 
 
 @pytest.fixture
-def ask(service: Embedded) -> Asker:
+def ask(service: EmbeddedNetworks) -> Asker:
     """Asks as a user."""
     return Asker(application(service, authenticate))
 
 
 @pytest.fixture
-def sqlite_service(sqlite: Database) -> Embedded:
+def sqlite_service(sqlite: Database) -> EmbeddedNetworks:
     """On SQLite alone."""
-    found = Embedded(sqlite)
+    found = EmbeddedNetworks(sqlite)
     found.bootstrap()
     return found

@@ -84,7 +84,7 @@ def test_a_flat_network_is_a_bridge_of_the_hosts(ask, service):
         "provider:network_type": "flat", "provider:physical_network": "br0"})
     assert service.on_host(flat["id"]) is None
     nic_server = str(uuid.uuid4())
-    (nic,) = service.allocate(ALICE, nic_server, service.check(ALICE, [{"uuid": flat["id"]}]))
+    (nic,) = service.allocate(ALICE, nic_server, service.check_requested(ALICE, [{"uuid": flat["id"]}]))
     address = nic["fixed_ips"][0]["ip_address"]
     assert nic["on_host"] == {"bridge": "br0", "mac": nic["mac"], "address": address}
     admin("PUT", f"/v2.0/subnets/{flat['subnets'][0]}", {"subnet": {"enable_dhcp": False}})
@@ -134,17 +134,17 @@ def test_a_port_changes_its_address(ask):
 
 def test_a_server_takes_a_port_and_gives_it_back(ask, service):
     port, server = _port(ask, _network(ask)), str(uuid.uuid4())
-    wishes = service.check(ALICE, [{"port": port["id"]}])
+    wishes = service.check_requested(ALICE, [{"port": port["id"]}])
     (nic,) = service.allocate(ALICE, server, wishes)
     assert (nic["port_id"], nic["created"]) == (port["id"], False)
     service.bind(server, "kvm1")
     with pytest.raises(Exception, match="still in use"):
-        service.check(ALICE, [{"port": port["id"]}])
+        service.check_requested(ALICE, [{"port": port["id"]}])
     (seen,) = ask.as_(ADMIN)("GET", f"/v2.0/ports?device_id={server}&status=ACTIVE")["ports"]
     assert (seen["binding:host_id"], seen["device_owner"]) == ("kvm1", "compute:nova")
     service.release(server)
     assert ask("GET", f"/v2.0/ports/{port['id']}")["port"]["device_id"] == ""
-    assert service.check(ALICE, [{"port": port["id"]}])
+    assert service.check_requested(ALICE, [{"port": port["id"]}])
 
 
 def _server(service, context=ALICE) -> str:
@@ -165,7 +165,7 @@ def _forget(service, server) -> None:
 def test_the_port_of_a_server_keeps_its_address_until_it_is_detached(ask, service, beforehand):
     network, server = _network(ask), _server(service)
     wish = {"port": _port(ask, network)["id"]} if beforehand else {"uuid": network["id"]}
-    (nic,) = service.allocate(ALICE, server, service.check(ALICE, [wish]))
+    (nic,) = service.allocate(ALICE, server, service.check_requested(ALICE, [wish]))
     path = f"/v2.0/ports/{nic['port_id']}"
     before = ask("GET", path)["port"]
     other = [{"ip_address": "10.1.0.200"}]
@@ -189,7 +189,7 @@ def test_the_port_of_a_server_keeps_its_address_until_it_is_detached(ask, servic
 def test_a_port_is_a_servers_only_when_the_server_took_it(ask, service):
     """Whatever somebody writes into a port, it does not come to a server of another project, and learns nothing."""
     network, server = _network(ask.as_(ADMIN), shared=True), _server(service)
-    (nic,) = service.allocate(ALICE, server, service.check(ALICE, [{"uuid": network["id"]}]))
+    (nic,) = service.allocate(ALICE, server, service.check_requested(ALICE, [{"uuid": network["id"]}]))
     bob, given = ask.as_(BOB), {"network_id": network["id"]}
     free = _port(bob, network)["id"]
     for fields in ({"device_id": server}, {"device_id": server, "device_owner": "x"},
@@ -218,9 +218,9 @@ def test_a_port_that_its_owner_marked_is_not_taken(ask, service):
     port = _port(ask, _network(ask), device_id=server, device_owner="compute:nova")
     for wish in ([{"port": port["id"]}], [{"port": port["id"], "tag": "x"}]):
         with pytest.raises(MagnetarError, match="still in use"):
-            service.check(ALICE, wish)
+            service.check_requested(ALICE, wish)
     ask("PUT", f"/v2.0/ports/{port['id']}", {"port": {"device_id": ""}})
-    (nic,) = service.allocate(ALICE, server, service.check(ALICE, [{"port": port["id"]}]))
+    (nic,) = service.allocate(ALICE, server, service.check_requested(ALICE, [{"port": port["id"]}]))
     assert nic["port_id"] == port["id"]
 
 
@@ -228,7 +228,7 @@ def test_two_networks_are_one_too_many_to_choose_from(ask, service):
     _network(ask)
     for wish in ([], "auto"):
         with pytest.raises(Exception, match="Multiple possible networks found, use a Network ID to be more specific."):
-            service.check(ALICE, wish)
+            service.check_requested(ALICE, wish)
 
 
 def test_security_groups(ask):

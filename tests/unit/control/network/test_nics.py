@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from magnetar_control.services.network import Embedded
+from magnetar_control.services.network import EmbeddedNetworks
 from magnetar_control.store.database import Database
 from magnetar_core.errors import MagnetarError
 from tests.unit.control.serving import ALICE, BOB
@@ -20,7 +20,7 @@ def _server() -> str:
 
 def test_a_server_without_wishes_gets_the_only_network(service):
     server = _server()
-    (nic,) = service.allocate(ALICE, server, service.check(ALICE, []))
+    (nic,) = service.allocate(ALICE, server, service.check_requested(ALICE, []))
     assert nic["network"] == "default"
     assert nic["created"]
     (fixed,) = nic["fixed_ips"]
@@ -32,22 +32,23 @@ def test_a_server_without_wishes_gets_the_only_network(service):
 
 
 def test_asked_twice_the_nics_are_the_same(service):
-    server, wishes = _server(), service.check(ALICE, "auto")
+    server, wishes = _server(), service.check_requested(ALICE, "auto")
     assert service.allocate(ALICE, server, wishes) == service.allocate(ALICE, server, wishes)
     assert service.allocate(ALICE, _server(), wishes) != service.allocate(ALICE, server, wishes)
 
 
 def test_a_nic_added_later_comes_after_the_others(service):
     server = _server()
-    first = service.allocate(ALICE, server, service.check(ALICE, []))
-    later = service.allocate(ALICE, server, service.check(ALICE, [{"uuid": first[0]["network_id"], "tag": "second"}]))
+    first = service.allocate(ALICE, server, service.check_requested(ALICE, []))
+    later = service.allocate(ALICE, server, service.check_requested(
+        ALICE, [{"uuid": first[0]["network_id"], "tag": "second"}]))
     assert [nic["port_id"] for nic in service.ports(server)] == [first[0]["port_id"], later[0]["port_id"]]
     assert later[0]["tag"] == "second"
 
 
 def test_bound_and_released(service):
     server = _server()
-    service.allocate(ALICE, server, service.check(ALICE, "auto"))
+    service.allocate(ALICE, server, service.check_requested(ALICE, "auto"))
     service.bind(server, "kvm1")
     assert [(nic["port_state"], nic["host"]) for nic in service.ports(server)] == [("ACTIVE", "kvm1")]
     service.release(server)
@@ -56,26 +57,26 @@ def test_bound_and_released(service):
 
 
 def test_none_is_none_and_an_unknown_network_is_refused(service):
-    assert service.check(ALICE, "none") == []
+    assert service.check_requested(ALICE, "none") == []
     for wish in ({"uuid": str(uuid.uuid4())}, {"port": str(uuid.uuid4())}):
         with pytest.raises(MagnetarError) as fault:
-            service.check(ALICE, [wish])
+            service.check_requested(ALICE, [wish])
         assert fault.value.status == 400
 
 
 def test_without_any_network_nothing_is_given_but_auto_is_refused(database):
-    empty = Embedded(database, default_cidr=None)
+    empty = EmbeddedNetworks(database, default_cidr=None)
     empty.bootstrap()
-    assert empty.check(ALICE, []) == []
+    assert empty.check_requested(ALICE, []) == []
     with pytest.raises(MagnetarError) as fault:
-        empty.check(ALICE, "auto")
+        empty.check_requested(ALICE, "auto")
     assert fault.value.status == 400
 
 
 def test_servers_made_at_once_never_share_an_address(database: Database):
-    service = Embedded(database, "10.9.0.0/26")
+    service = EmbeddedNetworks(database, "10.9.0.0/26")
     service.bootstrap()
-    wishes = service.check(ALICE, "auto")
+    wishes = service.check_requested(ALICE, "auto")
     with ThreadPoolExecutor(8) as threads:
         nics = list(threads.map(lambda server: service.allocate(ALICE, server, wishes)[0],
                                 [_server() for _number in range(61)]))
@@ -98,4 +99,4 @@ def test_groups_are_those_of_the_project(service):
 
 def test_the_beginning_may_be_done_again(service):
     service.bootstrap()
-    assert len(service.check(ALICE, "auto")) == 1
+    assert len(service.check_requested(ALICE, "auto")) == 1

@@ -14,10 +14,10 @@ import pytest
 
 from magnetar_agent.agent import Agent
 from magnetar_agent.fake import FakeHypervisor
-from magnetar_agent.settings import Settings
+from magnetar_agent.settings import AgentSettings
 from magnetar_control.agents import Agents
-from magnetar_control.api.volume.app import Application
-from magnetar_control.services.volume import Embedded
+from magnetar_control.api.volume.app import VolumeApplication
+from magnetar_control.services.volume import EmbeddedVolumes
 from magnetar_control.store.database import Database
 from tests.unit.agent.serving import served
 from tests.unit.control.serving import Asker, authenticate
@@ -44,7 +44,7 @@ class Cloud:
         self.root, self.agents, self.up = root, Agents(timeout=20), {"kvm1"}
         socket_ = root / "agent.sock"
         self.endpoint = f"unix:{socket_}"
-        self.agent = Agent(Settings(state_dir=root / "state", socket=socket_, image_paths=(root,), grace=0.1),
+        self.agent = Agent(AgentSettings(state_dir=root / "state", socket=socket_, image_paths=(root,), grace=0.1),
                            FakeHypervisor(root / "libvirt"))
         listening = socket.socket(socket.AF_UNIX)
         listening.bind(str(socket_))
@@ -87,7 +87,7 @@ def cloud() -> Iterator[Cloud]:
         found.close()
 
 
-def work(service: Embedded) -> int:
+def work(service: EmbeddedVolumes) -> int:
     """Do all that can be done now; how many tasks that were."""
     done = 0
     while service.worker.step():
@@ -96,13 +96,13 @@ def work(service: Embedded) -> int:
 
 
 @pytest.fixture
-def service(database: Database, cloud: Cloud) -> Embedded:
+def service(database: Database, cloud: Cloud) -> EmbeddedVolumes:
     """Without threads: tests say when the work is done."""
-    return Embedded(database, cloud.hosts, cloud.agents, cloud.ensure_image, Images(), pools=("default", "fast"),
-                    pause=0.0)
+    return EmbeddedVolumes(database, cloud.hosts, cloud.agents, cloud.ensure_image, Images(), pools=("default", "fast"),
+                           pause=0.0)
 
 
 @pytest.fixture
-def ask(service: Embedded) -> Asker:
+def ask(service: EmbeddedVolumes) -> Asker:
     """Asks as a user, at the newest microversion."""
-    return Asker(Application(service, authenticate), headers={"openstack-api-version": "volume latest"})
+    return Asker(VolumeApplication(service, authenticate), headers={"openstack-api-version": "volume latest"})

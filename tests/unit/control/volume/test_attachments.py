@@ -10,7 +10,7 @@ from threading import Barrier
 import openstack
 import pytest
 
-from magnetar_control.api.volume.app import Application
+from magnetar_control.api.volume.app import VolumeApplication
 from magnetar_core.errors import MagnetarError
 from tests.unit.control.serving import ADMIN, ALICE, BOB, Asker, authenticate, served
 
@@ -189,7 +189,7 @@ def test_what_is_shown_follows_the_microversion(ask, volume):
 
 def test_the_real_client(service, volume):
     service.worker.start(1)
-    with served(volume=Application(service, authenticate)) as url:
+    with served(volume=VolumeApplication(service, authenticate)) as url:
         cloud = openstack.connect(auth_type="admin_token", auth={"endpoint": url, "token": "alice"}, region_name="one",
                                   block_storage_endpoint_override=f"{url}/volume/v3", load_yaml_config=False,
                                   load_envvars=False)

@@ -11,7 +11,7 @@ from threading import Barrier
 
 import pytest
 
-from magnetar_control.services.volume import Embedded
+from magnetar_control.services.volume import EmbeddedVolumes
 from magnetar_core.errors import MagnetarError
 from tests.unit.control.counting import counted
 from tests.unit.control.serving import ADMIN, ALICE, BOB, READER, Asker
@@ -91,7 +91,7 @@ def test_the_work_of_a_process_that_died_is_gone_on_with(ask, service, cloud):
     taken = service.worker._take(*_table(), volume["id"])  # and then the process ends
     assert taken["task"] == "create"
     assert work(service) == 0
-    again = Embedded(service.database, cloud.hosts, cloud.agents, cloud.ensure_image, Images())
+    again = EmbeddedVolumes(service.database, cloud.hosts, cloud.agents, cloud.ensure_image, Images())
     _lease_ends(service, volume["id"])
     assert work(again) == 1
     service.worker._do(*_table(), taken)  # the first was only slow: nothing is spoiled
@@ -160,7 +160,7 @@ def test_a_lease_is_renewed_while_somebody_is_at_it(ask, service, cloud, monkeyp
         time.sleep(0.1)
         assert work(other) == 0
 
-    other = Embedded(service.database, cloud.hosts, cloud.agents, cloud.ensure_image, Images())
+    other = EmbeddedVolumes(service.database, cloud.hosts, cloud.agents, cloud.ensure_image, Images())
     service.worker.reach = dataclasses.replace(service.worker.reach, ensure_image=slow)
     volume = _volume(ask, imageRef=IMAGE)
     assert work(service) == 1
