@@ -14,7 +14,7 @@ from magnetar_core.errors import Conflict
 from magnetar_core.plan import Step
 from magnetar_core.power import LIVE, OFF, PAUSED, RUNNING, STEPS, SUSPENDED, actions_between
 from magnetar_core.reconcile import Document
-from magnetar_core.server_steps import TEXT, step
+from magnetar_core.server_plan import TEXT, step
 
 #: The verbs of the agent that an action of a server that runs leads to, as far as its key says them.
 VERBS: Mapping[str, Sequence[str]] = {
