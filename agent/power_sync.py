@@ -23,13 +23,14 @@ from magnetar_agent import reconcile
 from magnetar_agent.boot import boot_id
 from magnetar_agent.documents import REPLACEMENT, Document, write_atomically
 from magnetar_agent.migrations import MARK
-from magnetar_agent.servers import block_devices, snapshot
+from magnetar_agent.servers import snapshot
 from magnetar_core.ensure import Permissions
 from magnetar_core.errors import MagnetarError
 from magnetar_core.kinds import BY_NOUN, Migration, Network, Server
 from magnetar_core.operations import RUNNING as IN_HAND
 from magnetar_core.operations import Operation, now
 from magnetar_core.power import CRASHED, LIVE, OFF
+from magnetar_core.server_plan import volume_items
 
 if TYPE_CHECKING:
     from magnetar_agent.drivers import Drivers
@@ -278,5 +279,5 @@ def _lasts(document: Document) -> bool:
     state, replaced = document.state, REPLACEMENT in document.state
     if document.kind == "server":
         return replaced or bool({"making", "rebuild"} & set(state)) or (
-            bool(block_devices.items(document.want)) and not state.get("volumes_made"))
+            bool(volume_items(document.want)) and not state.get("volumes_made"))
     return document.kind in CONTENT and (replaced or not state.get("made"))

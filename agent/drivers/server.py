@@ -13,125 +13,17 @@ from magnetar_agent.migrations import refuse_while_it_moves
 from magnetar_agent.servers import addresses, block_devices, image_links, rescue, resize, resolve, spec, verbs
 from magnetar_agent.servers.rebuild import missing_image
 from magnetar_agent.task import Verb
+from magnetar_core import server_plan
 from magnetar_core.errors import Conflict
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import Server
 from magnetar_core.plan import Step
-from magnetar_core.power import (
-    BUILDING,
-    CRASHED,
-    ERROR,
-    LIVE,
-    MISSING,
-    OFF,
-    POWERS,
-    RESCUED,
-    RUNNING,
-    SUSPENDED,
-    verbs_between,
-)
+from magnetar_core.power import BUILDING, CRASHED, ERROR, MISSING, OFF, POWERS, RESCUED, RUNNING
 from magnetar_core.power import status as status_word
-from magnetar_core.server_steps import step
 
 if TYPE_CHECKING:
     from magnetar_agent.documents import Document
     from magnetar_agent.host import LocalHost
-
-
-def plan(want: Fields | None, have: Fields | None) -> Iterator[Step]:
-    """Yield the steps from *have* to *want*. *have* is ``observe``'s view: the server's fields as they are, and
-    ``power`` (``missing`` without a domain), ``todo`` (files to make), ``lost`` (files gone), the sizes of disks
-    (``resize.seen``), ``rescue.seen``, ``transient`` (undefined from outside: it would go when it stops), ``gone`` (an
-    image that is no longer here), and what the caller allows or asks for besides: ``allow_reboot``, ``rebuild``.
-
-    Raises ``Conflict`` or ``Immutable`` where there is no way that loses nothing.
-    """
-    for verb in _gone(have) if want is None else _there(want, have or NOTHING):
-        args = {"networks": (have or NOTHING)["networks"]} if verb == "plug" else {}
-        yield step(verb, **args)
-
-
-NOTHING: Fields = {"power": MISSING, "todo": ("disk", "config.iso"), "lost": (), "root_bytes": 0}
-
-
-def _gone(have: Fields | None) -> Iterator[str]:
-    have = have or {"power": MISSING}
-    if have["power"] in (*LIVE, CRASHED):
-        yield "destroy"
-    if have["power"] != MISSING:
-        yield "undefine"
-    if have.get("attached"):
-        yield "free"
-    if have.get("told"):
-        yield "release"
-    yield "erase"
-
-
-def _there(want: Fields, have: Fields) -> Iterator[str]:
-    power, rebuild = have["power"], have.get("rebuild")
-    if rebuild and block_devices.root(want):
-        raise Conflict(f"The root disk of server {want['name']!r} is a volume, which a rebuild would not make anew. "
-                       "Make another server, or change what the volume holds.")
-    resize.check_disks(want, have)
-    sizes = tuple(resize.steps(want, have))
-    differs = [] if power == MISSING else _differs(want, have)
-    rescues = rescue.verbs(want, have)
-    rescue.check_changes(want, have, bool(sizes) or "flavor" in differs)
-    plugs = differs == ["networks"] and not (sizes or rebuild or rescues) and {power, want["power"]} <= {*LIVE}
-    changes = bool(differs or sizes or rebuild or rescues)
-    if not plugs and changes and power in (*LIVE, SUSPENDED):
-        yield from _off(want, have, differs or ["flavor"])
-        power = OFF
-    if rebuild and power == CRASHED:
-        yield "destroy"
-        power = OFF
-    yield from _files(want, have, sizes)
-    yield from addresses.verbs(want, have)
-    yield from ("plug",) * plugs
-    yield from (verb for verb in (*sizes, *rescues) if verb not in ("drop_swap", "unrescue"))
-    told = [name for name in ("name", "description") if want[name] != have.get(name)]
-    if power == MISSING or have.get("transient") or differs or told or rebuild or rescues:
-        yield "define"
-    yield from (verb for verb in rescues if verb == "unrescue")
-    yield from ("rebuilt",) * bool(rebuild)
-    if power == CRASHED and want["power"] != OFF:
-        yield "destroy"
-    yield from verbs_between(OFF if power in (MISSING, CRASHED) else power, want["power"])
-
-
-def _files(want: Fields, have: Fields, sizes: tuple[str, ...]) -> Iterator[str]:
-    """The verbs that make disks, volumes and config drive while the server is off. *sizes*: those of a resize."""
-    rebuild = have.get("rebuild")
-    if rebuild:
-        yield "wipe"
-    if "drop_swap" in sizes:
-        yield "drop_swap"
-    if block_devices.items(want) and not have.get("volumes_made"):
-        yield "volumes"
-    if rebuild or set(have["todo"]) - {"config.iso"} or resize.adds(want, have):
-        yield "disks"
-    if (rebuild or "config.iso" in have["todo"]) and want["config_drive"]:
-        yield "drive"
-
-
-def _differs(want: Fields, have: Fields) -> list[str]:
-    """Fields that QEMU takes up at its next start only."""
-    found = ["flavor"] if resize.differs(want, have) else []
-    wanted, seen = addresses.without_addresses(want["networks"]), addresses.without_addresses(have["networks"])
-    return found + ["networks"] * (wanted != seen)
-
-
-def _off(want: Fields, have: Fields, names: list[str]) -> Iterator[str]:
-    """The way to off, for the sake of the fields *names*; refused where nobody has allowed that."""
-    power = have["power"]
-    if have.get("rebuild"):
-        yield from ("discard",) if power == SUSPENDED else verbs_between(power, OFF)
-        return
-    if want["power"] != OFF and not have.get("allow_reboot") and not rescue.verbs(want, have):
-        raise Conflict(f"{', '.join(names)}: can change only while server {want['name']!r} is off, and it is {power}. "
-                       "Stop it first, ask for power off in the same call, or set allow_reboot to have it stopped, "
-                       "changed and started again.", fields=names)
-    yield from verbs_between(power, OFF)
 
 
 class ServerDriver:
@@ -172,7 +64,7 @@ class ServerDriver:
         return servers.DomainsView(host, servers.seen(host, document.id) if document else host.hypervisor.domains())
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
-        """The server's fields as domain and files show them."""
+        """What ``server_plan.plan`` takes: the server's fields as domain and files show them."""
         domain = snapshot.domains.get(document.id) if snapshot else host.hypervisor.domain(document.id)
         if domain is not None and not domain.owned:
             domain = None  # somebody else's: left alone, and defining ours is refused
@@ -196,15 +88,15 @@ class ServerDriver:
             have["power"] = _power(document, domain)
             have["transient"] = not domain.persistent
         look = snapshot or servers.DomainsView(host, {})
-        have["attached"] = bool(look.volumes(document.id) or block_devices.items(document.want))
+        have["attached"] = bool(look.volumes(document.id) or server_plan.volume_items(document.want))
         have[addresses.RESERVED] = document.state.get(addresses.RESERVED, [])
         have["told"] = bool(addresses.reservations_of(document))
         have["volumes_made"] = bool(document.state.get("volumes_made"))
         return have
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
-        """See ``plan`` of this module."""
-        return plan(want, have)
+        """See ``server_plan.plan``."""
+        return server_plan.plan(want, have)
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
         """Nova's names for what it is and does."""

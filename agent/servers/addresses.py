@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.configdrive import NicAddress
 from magnetar_core.errors import Conflict, InvalidField
+from magnetar_core.server_plan import reservations
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
 
     from magnetar_agent.documents import Document, Fields
     from magnetar_agent.host import LocalHost
@@ -124,28 +124,11 @@ def for_config_drive(host: LocalHost, nic: Fields) -> NicAddress | None:
                    gateway if network.want["mode"] == "nat" else None, gateway)
 
 
-# Plans --------------------------------------------------------------------------------------------------------------
-def verbs(want: Fields, have: Fields) -> tuple[str, ...]:
-    """``reserve`` when the reservations differ from what is wanted."""
-    return ("reserve",) if wanted_reservations(want["networks"]) != have.get(RESERVED, []) else ()
-
-
-def without_addresses(networks: Iterable[Fields]) -> list[Fields]:
-    """The NICs without their addresses, which are no matter of QEMU's."""
-    return [{name: value for name, value in nic.items() if name != "address"} for nic in networks]
-
-
 # DHCP ---------------------------------------------------------------------------------------------------------------
-def wanted_reservations(networks: Iterable[Fields]) -> list[list[Any]]:
-    """What ``state["reserved"]`` should be."""
-    return [[nic["mac"], nic["network"], nic["address"]] for nic in networks
-            if nic.get("network") and nic.get("address")]
-
-
 def reservations_of(server: Document) -> list[list[Any]]:
     """The reservations of the server, including those that a crash may have left."""
     noted: list[list[Any]] = server.state.get(RESERVED, [])
-    return noted + [one for one in wanted_reservations(server.want["networks"]) if one not in noted]
+    return noted + [one for one in reservations(server.want["networks"]) if one not in noted]
 
 
 def dhcp_hosts(host: LocalHost, network: Document) -> tuple[tuple[str, str], ...]:
@@ -159,7 +142,7 @@ def dhcp_hosts(host: LocalHost, network: Document) -> tuple[tuple[str, str], ...
 def reserve(task: Task) -> None:
     """Make DHCP reserve the addresses that are wanted now for the server's NICs, and no others."""
     host, document = task.host, task.document
-    now, before = wanted_reservations(document.want["networks"]), document.state.get(RESERVED, [])
+    now, before = reservations(document.want["networks"]), document.state.get(RESERVED, [])
     gone = [one for one in before if one not in now]
     if gone:  # of the others the document says already that they are wanted
         document.state[RESERVED] = now + gone

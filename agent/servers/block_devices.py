@@ -18,8 +18,10 @@ from magnetar_agent.locks import CHOICES
 from magnetar_agent.volumes import GIB, attaching, content, finished, gib, holders, pools, remote
 from magnetar_core.errors import Conflict, InvalidField, Unreachable
 from magnetar_core.kinds import Volume
+from magnetar_core.kinds.server import destination
 from magnetar_core.kinds.volume import VolumeAttachment
 from magnetar_core.reconcile import missing
+from magnetar_core.server_plan import volume_items
 
 if TYPE_CHECKING:
     from magnetar_agent.documents import Fields
@@ -48,16 +50,6 @@ ROLES = {"root": ("disk", "GiB", "vda"), "ephemeral": ("ephemeral", "GiB", "vdb"
 
 
 # What the document says ---------------------------------------------------------------------------------------------
-def items(want: Fields) -> list[Fields]:
-    """The items that are volumes."""
-    return [one for one in want.get(FIELD, ()) if one["destination_type"] == "volume"]
-
-
-def root(want: Fields) -> Fields | None:
-    """The item that is the root disk; ``None`` when that is a local one."""
-    return next((one for one in items(want) if one.get("boot_index") == 0), None)
-
-
 def tags(want: Fields) -> dict[str, str]:
     """Tags of local disks, by the name of their file."""
     found = {}
@@ -109,8 +101,7 @@ def _alike(host: LocalHost, given: Fields, kept: Fields) -> bool:
 def _item(host: LocalHost, found: Fields, given: Fields, field: str, id: str | None) -> Fields:
     made = {name: value for name, value in given.items() if value is not None}
     source = made["source_type"]
-    made.setdefault("destination_type", "volume" if source in ("volume", "snapshot") else "local")
-    pair = (source, made["destination_type"])
+    pair = (source, made.setdefault("destination_type", destination(made)))
     if pair not in PAIRS:
         raise InvalidField(f"{field}.destination_type", f"cannot be {pair[1]} for source_type {pair[0]}")
     if made.get("boot_index") == -1:
@@ -254,7 +245,7 @@ def _name_device(made: Fields, taken: set[str], field: str) -> None:
 
 def check_replacement(host: LocalHost, want: Fields, document: Document) -> None:
     """Raise an error where the volumes that *want* names could not be made or attached once *document* is gone."""
-    for at, item in enumerate(items(want)):
+    for at, item in enumerate(volume_items(want)):
         source, field = item["source_type"], f"{FIELD}[{at}].uuid"
         if source != "volume":
             pools.named(host, item.get("volume_type", pools.DEFAULT)).check_usable()
@@ -289,7 +280,7 @@ def volumes(task: Task) -> None:
     if not document.state.get("volumes_drawn"):
         _redraw(host, document)
         task.keep()
-    for item in items(document.want):
+    for item in volume_items(document.want):
         if item["source_type"] != "volume":
             host.ensure(Volume, item["volume"], _wish(host, document, item), task.operation)
         with host.locks.hold(*CHOICES):
@@ -300,7 +291,7 @@ def volumes(task: Task) -> None:
 
 def _redraw(host: LocalHost, document: Document) -> None:
     """A server that is recreated gets new volumes; those that outlived it keep their uuids."""
-    for item in items(document.want):
+    for item in volume_items(document.want):
         if item["source_type"] != "volume" and host.documents.get("volume", item["volume"]):
             item["volume"] = str(uuid.uuid4())
     document.state["volumes_drawn"] = True
@@ -337,7 +328,7 @@ def free(task: Task) -> None:
     its replacement uses. Of a server that was never made in full, the volumes that were made for it are deleted."""
     host, id = task.host, task.document.id
     failed = bool(task.document.state.get("making"))
-    kept = {one["volume"] for one in items(task.document.state.get(REPLACEMENT, {}))
+    kept = {one["volume"] for one in volume_items(task.document.state.get(REPLACEMENT, {}))
             if one["source_type"] == "volume"}
     for one in host.documents.list("volume_attachment"):
         if one.want["server"] != id:
@@ -352,7 +343,7 @@ def free(task: Task) -> None:
                 _remove(task, volume)
             host.documents.remove(one)
     if failed:
-        _remove_all(task, (one["volume"] for one in items(task.document.want)
+        _remove_all(task, (one["volume"] for one in volume_items(task.document.want)
                            if one["source_type"] != "volume" and one["volume"] not in kept))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from magnetar_agent.servers import folder, image_links, resize
+from magnetar_core.server_plan import EPHEMERAL, ROOT, SWAP
 
 if TYPE_CHECKING:
     from magnetar_agent.documents import Document
@@ -35,8 +36,8 @@ def _holds_image(host: LocalHost, document: Document) -> bool:
 def wipe(task: Task) -> None:
     """Remove what a rebuild makes again: disks, config drive, and the links to the image's content."""
     document, state = task.document, task.document.state
-    names = [resize.ROOT, "disk.new", resize.SWAP, "config.iso"]
-    names += [] if state["rebuild"]["preserve_ephemeral"] else [resize.EPHEMERAL]
+    names = [ROOT, "disk.new", SWAP, "config.iso"]
+    names += [] if state["rebuild"]["preserve_ephemeral"] else [EPHEMERAL]
     image = document.want["image"]
     if not (image and task.host.documents.standing("image", image) is None and _holds_image(task.host, document)):
         names += ["base", "kernel", "ramdisk"]

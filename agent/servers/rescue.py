@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from magnetar_agent.hypervisor import Domain
 from magnetar_agent.servers import folder, image_links
 from magnetar_agent.storage import Disk
-from magnetar_core.errors import Conflict, InvalidField
-from magnetar_core.power import SUSPENDED
+from magnetar_core.errors import InvalidField
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,25 +58,6 @@ def seen(host: LocalHost, document: Document, domain: Domain | None) -> Fields:
     return {"rescue": {"image": made["image"]} if made and whole else None, "rescue_left": made is not None,
             "rescued": whole if domain is None else any(disk.path.name.endswith((DISK, PREFIX + "base"))
                                                         for disk in domain.disks)}
-
-
-def verbs(want: Fields, have: Fields) -> tuple[str, ...]:
-    """``rescue`` before the domain is defined, ``unrescue`` after it; none when all is as it is to be."""
-    wanted = want.get("rescue")
-    if wanted is None:
-        return ("unrescue",) if have.get("rescued") or have.get("rescue_left") else ()
-    return () if have.get("rescued") and have.get("rescue") == wanted else ("rescue",)
-
-
-def check_changes(want: Fields, have: Fields, differs: bool) -> None:
-    """Raise ``Conflict`` where a rescue and another change do not go together."""
-    name = want["name"]
-    if want.get("rescue") and (differs or have.get("rebuild")):
-        raise Conflict(f"flavor and root disk of server {name!r} cannot change while it is rescued. Unrescue it first.",
-                       fields=["rescue"])
-    if verbs(want, have) and have["power"] == SUSPENDED:
-        raise Conflict(f"Server {name!r} is suspended, and its memory fits only the disks that it has now. Start it or "
-                       "stop it first.", fields=["rescue"])
 
 
 def rescue(task: Task) -> None:

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import Document
 from magnetar_agent.images import importing
-from magnetar_agent.servers import GIB, block_devices, folder, spec
+from magnetar_agent.servers import GIB, folder, spec
 from magnetar_agent.storage import Disk
 from magnetar_agent.volumes import remote
 from magnetar_core.errors import Conflict
 from magnetar_core.kinds import Image
 from magnetar_core.power import MISSING, OFF, RUNNING, SUSPENDED, WANTED
+from magnetar_core.server_plan import root_volume
 
 if TYPE_CHECKING:
     from magnetar_agent.documents import Fields
@@ -101,7 +102,7 @@ def _state(host: LocalHost, document: Document) -> str:
 
 def _size(host: LocalHost, document: Document) -> int:
     """Bytes of the root disk."""
-    item = block_devices.root(document.want)
+    item = root_volume(document.want)
     if item is None:
         return int(document.state.get("root_bytes", 0))
     volume = host.documents.get("volume", item["volume"])
@@ -110,7 +111,7 @@ def _size(host: LocalHost, document: Document) -> int:
 
 def _root(host: LocalHost, document: Document) -> Disk:
     """The root disk, which may be a volume, also of another host."""
-    item = block_devices.root(document.want)
+    item = root_volume(document.want)
     root = spec.arranged(host, document, rescued=False)[0]
     if item and root.serial != item["volume"]:
         raise Conflict(f"The root disk of server {document.name!r} is the volume {item['volume']}, which is not "

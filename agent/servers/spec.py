@@ -11,6 +11,7 @@ from magnetar_agent.hypervisor import Domain, DomainSpec, Nic
 from magnetar_agent.servers import GIB, MIB, block_devices, domain_name, folder, rescue, resize
 from magnetar_agent.storage import Disk
 from magnetar_agent.volumes import attaching
+from magnetar_core.server_plan import root_volume
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +26,7 @@ ROOT = 1
 
 def files(want: Fields) -> list[str]:
     """Names of the files that the server cannot do without."""
-    names = [] if block_devices.root(want) else ["disk"]
+    names = [] if root_volume(want) else ["disk"]
     names += ["disk.ephemeral"] if want["flavor"]["ephemeral"] else []
     names += ["disk.swap"] if want["flavor"]["swap"] else []
     return names + (["config.iso"] if want["config_drive"] else [])
@@ -47,7 +48,7 @@ def local(host: LocalHost, document: Document, rescued: bool) -> list[Disk]:
     want, state, place = document.want, document.state, folder(host, document.id)
     tags = block_devices.tags(want)
     root = Disk(place / "disk", "vda", want["root_format"], tag=tags.get("disk"))
-    if block_devices.root(want):
+    if root_volume(want):
         root = next((one for one in attaching.disks(host, document.id) if one.boot == ROOT), root)
         root = replace(root, boot=None)
     if rescued:

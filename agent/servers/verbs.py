@@ -28,6 +28,7 @@ from magnetar_agent.task import Task, Verb
 from magnetar_agent.volumes import remote
 from magnetar_core.errors import HypervisorError, Unreachable
 from magnetar_core.power import LIVE, OFF, PAUSED
+from magnetar_core.server_plan import EPHEMERAL, SWAP, disk_sizes
 
 #: How often a wait for a domain looks, and how often the power button is pressed meanwhile, in seconds: a guest that is
 #: still booting misses it (Nova presses every 10 s too).
@@ -44,8 +45,8 @@ def disks(task: Task) -> None:
         _hold(task, place)
     root = _root(task, place) if "disk" in spec.files(want) and not (place / "disk").exists() else None
     sizes, made = resize.seen_sizes(document), document.state.get("made", [])
-    for name, label in ((resize.EPHEMERAL, "ephemeral0"), (resize.SWAP, "swap")):
-        size = resize.wanted(flavor)[name]
+    for name, label in ((EPHEMERAL, "ephemeral0"), (SWAP, "swap")):
+        size = disk_sizes(flavor)[name]
         if size and (name not in made or not (place / name).exists()):
             host.hypervisor.make_disk(place / name, "qcow2", size, label=label)
             sizes[name] = size

@@ -31,7 +31,6 @@ from magnetar_core.values import Text
 from . import server_dry_run, server_plan, server_view
 from .driver import CloudChange, CloudDriver
 from .server_actions import ServerActions, found, removed, settled, why_failed
-from .server_plan import PlannedAction
 from .server_request import complete, network_of, new_server, rebuild_of
 
 
@@ -126,7 +125,7 @@ class CloudServers(CloudDriver):
         elif have is None:
             yield from server_plan.making(want)
         else:
-            yield from server_plan.steps(list(server_plan.plan(want, have)))
+            yield from server_plan.steps(server_plan.plan(want, have), want, have)
 
     def predicted_plan(self, caller: Caller, want: Document, have: Document) -> list[Step]:
         return server_dry_run.predicted(caller, list(server_plan.plan(want, have)), want, have)
@@ -254,12 +253,10 @@ class _ServerChange(CloudChange):
         result = super().run(have)
         if result.changed or not keys:
             return result
-        if "create" in keys:
-            wanted = self.wanted(None)
-            steps = [recorded(self.kind, have["name"]), *server_plan.making(wanted)]
-            return self.result(steps, self._difference(None, wanted), result.resource)
-        steps = [recorded(self.kind, have["name"]), *server_plan.steps([PlannedAction(key) for key in keys])]
-        return Result(steps, [], result.resource, result.warnings)
+        made = "create" in keys
+        steps = server_plan.making(have) if made else server_plan.steps_before(keys, have)
+        return self.result([recorded(self.kind, have["name"]), *steps],
+                           self._difference(None, self.wanted(None)) if made else [], result.resource)
 
     def _asked(self, id: str) -> list[str]:
         """What this very request has asked of the server before it was sent again."""

@@ -8,13 +8,12 @@ from typing import Any
 
 from magnetar_control.agents import plain
 from magnetar_control.compute.caller import Caller
-from magnetar_core.actions import ACTIONS
 from magnetar_core.client import Client
 from magnetar_core.errors import HypervisorDown, NotFound, TimedOut, Unreachable
 from magnetar_core.plan import Step
 from magnetar_core.reconcile import Document, warn
 
-from .server_plan import PlannedAction, steps
+from .server_plan import PlannedAction, predictions, steps, wish
 
 #: Seconds that the agent has to answer.
 LIMIT = 10.0
@@ -26,19 +25,18 @@ def predicted(caller: Caller, actions: Sequence[PlannedAction], want: Document, 
     another power state; the next starts from a state that the host is not in yet. Raises what the agent refuses; warns
     of an agent that does not answer."""
     host = caller.cloud.hosts.get(have["_host"])
-    if host is None or not any(_wish(action, want, have) for action in actions):
-        return steps(actions)
     try:
-        if not host.up:
-            raise Unreachable
-        with caller.cloud.agents.client(host.endpoint) as client:
-            client.get("server", have["id"])
-            return list(_planned(client, actions, want, have))
+        if host is not None and any(wish(action, want, have) for action in actions):
+            if not host.up:
+                raise Unreachable
+            with caller.cloud.agents.client(host.endpoint) as client:
+                client.get("server", have["id"])
+                return list(_planned(client, actions, want, have))
     except (Unreachable, TimedOut, HypervisorDown) as error:
         warn(f"{plain(error)} {LAST_KNOWN}")
     except NotFound:
         warn(f"The server's host does not have it. {LAST_KNOWN}")
-    return steps(actions)
+    return steps(actions, want, have)
 
 
 def _planned(client: Client, actions: Sequence[PlannedAction], want: Document, have: Document) -> Iterator[Step]:
@@ -49,36 +47,16 @@ def _planned(client: Client, actions: Sequence[PlannedAction], want: Document, h
     document: Document = {}
     known: list[Step] = []
     asking = True
-    for action in actions:
-        wish = _wish(action, want, have)
-        if wish is None or not asking:
-            yield from steps([action])
+    for action, wished, expected in predictions(actions, want, have):
+        asking = asking and not (action.key == "resize" and want["_assumed"])  # nobody knows the flavor's sizes yet
+        if wished is None or not asking:
+            yield from expected
             continue
-        document.update(wish)
+        document.update(wished)
         answer = client.ensure("server", have["id"], document, "rebuild" if rebuild else "fail", dry_run=True,
                                timeout=LIMIT, allow_reboot=True,
                                preserve_ephemeral=bool(rebuild.get("preserve_ephemeral")))
         found = [Step(one["verb"], one["text"]) for one in answer["steps"] if one["verb"] != "record"]
         asking = found[:len(known)] == known and (action.key != "rebuild" or found != known)
-        yield from found[len(known):] if asking else steps([action])
-        known = found
-        asking = asking and set(document) == {"power"}
-
-
-def _wish(action: PlannedAction, want: Document, have: Document) -> Document | None:
-    """What the conductors send to the agent for an action: fields of its server. ``None`` for actions that change no
-    field of it, or that the conductors ask for in another way."""
-    row = ACTIONS.get(action.key)
-    if row is not None and row.want:
-        return dict(row.want)
-    running = {"power": "running"}
-    if action.key == "resize" and not want["_assumed"]:  # else nobody knows the sizes of the flavor yet
-        sizes = {name: want["flavor"][name] for name in ("vcpus", "ram", "swap")}
-        disks = {name: max(size, want["flavor"][name]) for name, size in have["_disks"].items()}
-        return {"flavor": {**sizes, **disks}}
-    if action.key == "rebuild":
-        key = {"key_name": want["key_name"]} if want["key_name"] != have["key_name"] else {}
-        return {"image": want["image"]["id"], "user_data": want["user_data"], "metadata": want["metadata"], **key}
-    if action.key == "rescue":
-        return {"rescue": {"image": action.args["image"]} if action.args["image"] else {}, **running}
-    return {"rescue": None, **running} if action.key == "unrescue" else None
+        yield from found[len(known):] if asking else expected
+        known, asking = found, asking and set(document) == {"power"}

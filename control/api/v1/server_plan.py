@@ -1,60 +1,108 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Which server actions are asked for, and in which order, so that a server is as wanted. Pure.
 
-Each action leads to steps of the agent, which an answer shows. In a dry run the agent is asked for them, where it can
-be (``server_dry_run``).
+Each action leads to steps of the agent, which an answer shows. The agents' own planner says them, from what was last
+known of the server; in a dry run the agent is asked, where it can be (``server_dry_run``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from magnetar_core import server_plan as host
+from magnetar_core.actions import ACTIONS
 from magnetar_core.errors import Conflict
 from magnetar_core.plan import Step
-from magnetar_core.power import LIVE, OFF, PAUSED, RUNNING, STEPS, SUSPENDED, actions_between
+from magnetar_core.power import MISSING, OFF, PAUSED, RUNNING, SUSPENDED, actions_between, wanted
 from magnetar_core.reconcile import Document
-from magnetar_core.server_steps import TEXT, step
 
-#: The verbs of the agent that an action of a server that runs leads to, as far as its key says them.
-VERBS: Mapping[str, Sequence[str]] = {
-    "update": ("define",), "confirmResize": ("confirm",), "resize": ("stop", "define", "start"),
-    "rebuild": ("stop", "wipe", "disks", "drive", "define", "rebuilt", "start"),
-    "rescue": ("stop", "rescue", "define", "start"), "unrescue": ("stop", "define", "unrescue", "start"),
-    "migrate": ("migrate",), "os-migrateLive": ("migrate",), "reboot": ("start",), "reboot-hard": ("start",),
-    **{key: (verb,) for key, verb in STEPS.values()}}
+#: The verbs of actions that no agent plans as a change of its server.
+VERBS: Mapping[str, str] = {
+    "update": "define", "attach_interface": "plug", "detach_interface": "plug", "confirmResize": "confirm",
+    "migrate": "migrate", "os-migrateLive": "migrate", "reboot-hard": "start"}
+#: Laid over a flavor of which nobody knows more than that it is another.
+ANOTHER: Mapping[str, Any] = {"vcpus": 0}
 
 
 class PlannedAction(NamedTuple):
-    """One call of a use case: a key of ``server_actions.DO`` or ``PLAIN``, its *args*, and the verbs of the agent that
-    it leads to where these are not those of ``VERBS``."""
+    """One call of a use case: a key of ``server_actions.DO`` or ``PLAIN``, and its *args*."""
 
     key: str
     args: Mapping[str, Any] = {}
-    verbs: Sequence[str] | None = None
 
 
-def steps(actions: Sequence[PlannedAction]) -> list[Step]:
-    return [step(verb) for action in actions
-            for verb in (VERBS.get(action.key, ()) if action.verbs is None else action.verbs)]
+def wish(action: PlannedAction, want: Document, have: Document) -> Document | None:
+    """What the conductors send to the agent for an action: fields of its server. ``None`` for actions that change no
+    field of it, or that the conductors ask for in another way."""
+    row = ACTIONS.get(action.key)
+    if row is not None and row.want:
+        return dict(row.want)
+    running: Document = {"power": RUNNING}
+    if action.key == "resize":
+        sizes = {name: want["flavor"][name] for name in ("vcpus", "ram", "swap")}
+        disks = {name: max(size, want["flavor"][name]) for name, size in have["_disks"].items()}
+        return {"flavor": {**sizes, **disks, **(ANOTHER if want["_assumed"] else {})}}
+    if action.key == "rebuild":
+        key = {"key_name": want["key_name"]} if want["key_name"] != have["key_name"] else {}
+        same = {name: want[name] for name in ("user_data", "metadata")}
+        return {"image": (want["image"] or {}).get("id"), **same, **key}
+    if action.key == "rescue":
+        return {"rescue": {"image": action.args["image"]} if action.args["image"] else {}, **running}
+    return {"rescue": None, **running} if action.key == "unrescue" else running if action.key == "reboot" else None
+
+
+def predictions(actions: Iterable[PlannedAction], want: Document,
+                have: Document) -> Iterator[tuple[PlannedAction, Document | None, list[Step]]]:
+    """Yield each action, its ``wish``, and its steps after those before it on a host that has the server as *have*."""
+    known, last = _known(have), ""
+    for action in actions:
+        wished, verb = wish(action, want, have), VERBS.get(action.key, "")
+        if wished is None:
+            yield action, None, [host.step(verb)] if verb not in ("", last) else []  # several NICs are told once
+        else:
+            there = {**host.observed(known), "allow_reboot": True,
+                     "rebuild": action.key == "rebuild" and have["rebuild"]}
+            there["root_bytes"] *= have["image"] is not None  # else its root disk is a volume
+            known = {**known, **wished}
+            yield action, wished, list(host.plan(known, there))
+        last = verb
+
+
+def _known(server: Document) -> Document:
+    """The fields of a server that its agent's plan is about. NICs are actions of their own."""
+    return {**{name: server[name] for name in ("name", "description", "config_drive", "power", "rescue")},
+            "flavor": {**server["flavor"], **server.get("_disks", {})}, "networks": []}
+
+
+def steps(actions: Iterable[PlannedAction], want: Document, have: Document) -> list[Step]:
+    """The steps of the *actions* from *have* on."""
+    return [step for _action, _wish, some in predictions(actions, want, have) for step in some]
+
+
+def steps_before(keys: Sequence[str], have: Document) -> list[Step]:
+    """The steps of actions that have led to *have*, as far as their *keys* say what there was before."""
+    first = (wanted(ACTIONS[key].states[0], 0) for key in keys if key in ACTIONS and ACTIONS[key].want)
+    before = {**have, "rescue": {} if "unrescue" in keys else None, "rebuild": {"preserve_ephemeral": False},
+              "power": next(first, have["power"]),
+              "flavor": {**have["flavor"], **(ANOTHER if "resize" in keys else {})}}
+    return steps([PlannedAction(key, {"image": None}) for key in keys], {**have, "_assumed": False}, before)
 
 
 def making(want: Document) -> Iterator[Step]:
-    """The steps with which a server comes into being."""
-    verbs = [*(["volumes"] if want.get("block_device_mapping") else []), "disks",
-             *(["drive"] if want.get("config_drive", True) else []), "define", "start"]
-    yield from map(step, verbs)
-    yield from (step(verb) for _key, verb in actions_between(RUNNING, want.get("power", RUNNING)))
+    """The steps with which a server comes into being: it runs first."""
+    yield from host.plan({**_known(want), "block_device_mapping": want["block_device_mapping"], "power": RUNNING,
+                          "rescue": None}, None)
+    yield from (host.step(verb) for _key, verb in actions_between(RUNNING, want["power"]))
 
 
 def removing(have: Document) -> Iterator[Step]:
     """The steps with which it goes."""
-    verbs = ["destroy"] if have["power"] in LIVE and have["_host"] else []
-    yield from map(step, [*verbs, *(["undefine"] if have["_host"] else [])])
     gone = [one["name"] or one["id"] for one in have["volumes_attached"] if one["delete_on_termination"]]
-    if have["volumes_attached"]:
-        yield Step("free", TEXT["free"] + (f", and delete {', '.join(gone)} with it" if gone else ""))
-    yield step("erase")
+    there = {"power": have["power"] if have["_host"] else MISSING, "attached": bool(have["volumes_attached"])}
+    for step in host.plan(None, there):
+        more = f", and delete {', '.join(gone)} with it" if gone and step.verb == "free" else ""
+        yield Step(step.verb, step.text + more)
 
 
 def plan(want: Document, have: Document) -> Iterator[PlannedAction]:
@@ -66,23 +114,21 @@ def plan(want: Document, have: Document) -> Iterator[PlannedAction]:
     if rescued and want["rescue"] is None:
         yield PlannedAction("unrescue")
         power, rescued = RUNNING, False
-    resize = resizes(want, have)
+    resize = want["flavor"] != have["flavor"]
     if rescued and (resize or rebuild or plugs or power != want["power"]):
         raise Conflict(f"Server {want['name']!r} is rescued. Unrescue it first, then change it.")
     if resize:
         power = yield from _resize(want, have, power)
     if rebuild:
         power = yield from _started(power)
-        yield PlannedAction("rebuild", verbs=[verb for verb in VERBS["rebuild"] if (
-            want["config_drive"] if verb == "drive" else power != OFF or verb not in ("stop", "start"))])
+        yield PlannedAction("rebuild")
     if plugs and power == SUSPENDED:
         raise Conflict(f"networks: cannot change while server {want['name']!r} is suspended. Start or stop it first.",
                        fields=["networks"])
     yield from plugs
     if want["rescue"] is not None and not rescued:
         power = yield from _started(power)
-        yield PlannedAction("rescue", {"image": (want["rescue"] or {}).get("image")},
-                            VERBS["rescue"][0 if power == RUNNING else 1:])
+        yield PlannedAction("rescue", {"image": (want["rescue"] or {}).get("image")})
         power = RUNNING
     yield from powers(want, have, power)
     if want.get("host") and want["host"] != have["_host"]:
@@ -101,17 +147,15 @@ def _told(want: Document, have: Document) -> Iterator[PlannedAction]:
         yield PlannedAction("confirmResize")
 
 
-def _to(power: str, target: str) -> Iterator[PlannedAction]:
-    """The actions from one power state to another."""
+def _to(power: str, target: str) -> Generator[PlannedAction, None, str]:
+    """The actions from one power state to another, which is returned."""
     yield from (PlannedAction(key) for key, _verb in actions_between(power, target))
+    return target
 
 
 def _started(power: str) -> Generator[PlannedAction, None, str]:
     """Have a paused or suspended guest run; returns the power state then."""
-    if power not in (PAUSED, SUSPENDED):
-        return power
-    yield from _to(power, RUNNING)
-    return RUNNING
+    return (yield from _to(power, RUNNING if power in (PAUSED, SUSPENDED) else power))
 
 
 def _resize(want: Document, have: Document, power: str) -> Generator[PlannedAction, None, str]:
@@ -120,10 +164,9 @@ def _resize(want: Document, have: Document, power: str) -> Generator[PlannedActi
         raise Conflict(f"flavor: can change only while server {want['name']!r} is off, and it is {power}. Stop it "
                        "first, ask for power off in the same call, or set allow_reboot to have it stopped, changed "
                        "and started again.", fields=["flavor"])
-    target = OFF if OFF in (want["power"], power) else RUNNING
-    yield from _to(power, target)
-    yield PlannedAction("resize", {"flavor": want["_flavor"]}, _resizing(want, have, target))
-    return target
+    power = yield from _to(power, OFF if OFF in (want["power"], power) else RUNNING)
+    yield PlannedAction("resize", {"flavor": want["_flavor"]})
+    return power
 
 
 def powers(want: Document, have: Document, power: str) -> Iterator[PlannedAction]:
@@ -134,13 +177,6 @@ def powers(want: Document, have: Document, power: str) -> Iterator[PlannedAction
         yield from _to(power, want["power"])
 
 
-def resizes(want: Document, have: Document) -> bool:
-    """Whether another flavor is asked for."""
-    mine, its = have["flavor"], want["flavor"]
-    return any(mine.get(name) != its.get(name) for name in ("name", "vcpus", "ram", "disk", "ephemeral", "swap")
-               if name in its)
-
-
 def shrinks(have: Document, want: Document) -> None:
     """Raises ``Conflict`` for a flavor with a smaller disk than the server has: disks do not shrink."""
     for name, word in (("disk", "root"), ("ephemeral", "ephemeral")):
@@ -148,17 +184,6 @@ def shrinks(have: Document, want: Document) -> None:
         if new < old:
             raise Conflict(f"flavor: the {word} disk of server {want['name']!r} has {old} GiB and cannot shrink to "
                            f"{new}. Choose a flavor with a disk as large, or make another server.", fields=["flavor"])
-
-
-def _resizing(want: Document, have: Document, power: str) -> tuple[str, ...]:
-    old, new = have["flavor"], want["flavor"]
-    verbs = ["stop"] if power != OFF else []
-    verbs += ["drop_swap"] if new["swap"] != old["swap"] and old["swap"] else []
-    swapped = new["swap"] != old["swap"] and new["swap"]
-    verbs += ["disks"] if swapped or (new["ephemeral"] and not old["ephemeral"]) else []
-    verbs += ["grow"] if new["disk"] > old["disk"] else []
-    verbs += ["grow_ephemeral"] if new["ephemeral"] > old["ephemeral"] > 0 else []
-    return (*verbs, "define", *(("start",) if power != OFF else ()))
 
 
 def nics_fit(wishes: list[Document], nics: list[Document]) -> tuple[list[Document], list[Document]]:
@@ -178,6 +203,5 @@ def nics_fit(wishes: list[Document], nics: list[Document]) -> tuple[list[Documen
 
 def _plugs(want: Document, have: Document) -> list[PlannedAction]:
     left, more = nics_fit(want["networks"], have["networks"])
-    found = [*(("detach_interface", {"port": nic["_port"]}) for nic in left),
-             *(("attach_interface", {"wish": wish, "at": at}) for at, wish in enumerate(more))]
-    return [PlannedAction(key, args, () if at else ("plug",)) for at, (key, args) in enumerate(found)]
+    return [*(PlannedAction("detach_interface", {"port": nic["_port"]}) for nic in left),
+            *(PlannedAction("attach_interface", {"wish": wish, "at": at}) for at, wish in enumerate(more))]

@@ -84,10 +84,15 @@ def _file() -> Record:
     )
 
 
+def destination(block: Mapping[str, Any]) -> str:
+    """What an item of the block device mapping is: ``local`` or ``volume``."""
+    usual = "volume" if block["source_type"] in ("volume", "snapshot") else "local"
+    return str(block.get("destination_type", usual))
+
+
 def _boots(block: Mapping[str, Any]) -> bool:
     """Whether an item of the block device mapping is a volume that is the root disk."""
-    usual = "volume" if block["source_type"] in ("volume", "snapshot") else "local"
-    return block.get("boot_index") == 0 and block.get("destination_type", usual) == "volume"
+    return block.get("boot_index") == 0 and destination(block) == "volume"
 
 
 class Server(Resource):

@@ -35,6 +35,8 @@ def folder(cloud: Cloud) -> Iterator[Path]:
 @pytest.mark.parametrize(("want", "more", "steps"), [
     ({"power": "off"}, {}, ["stop"]), ({"power": "paused"}, {}, ["pause"]),
     ({"flavor": "larger"}, {"allow_reboot": True}, ["stop", "disks", "grow", "define", "start"]),
+    ({"flavor": "thin"}, {"allow_reboot": True}, ["stop", "grow", "start"]),
+    ({"flavor": "thin", "power": "suspended"}, {"allow_reboot": True}, ["stop", "grow", "start", "save"]),
     ({"flavor": "larger", "power": "off"}, {}, ["stop", "disks", "grow", "define"]),
     ({"flavor": "larger", "power": "paused"}, {"allow_reboot": True},
      ["stop", "disks", "grow", "define", "start", "pause"]),

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from magnetar_agent.drivers.server import plan
 from magnetar_core.errors import MagnetarError
 from magnetar_core.power import WANTED
+from magnetar_core.server_plan import observed, plan
 
 CASES = yaml.safe_load((Path(__file__).parents[2] / "cases/plans/server.yml").read_text())
 BASE: dict[str, Any] = {
@@ -43,3 +43,9 @@ def test_every_power_state_is_reached(seen: str, wanted: str) -> None:
     for verb in verbs:
         state = effect[verb]
     assert state == wanted
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case["want"] is not None], ids=lambda case: case["name"])
+def test_what_is_as_wanted_needs_no_step(case: dict[str, Any]) -> None:
+    want = {**BASE, **case["want"]}
+    assert list(plan(want, observed(want))) == []

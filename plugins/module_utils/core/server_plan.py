@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The steps that change a server on its host: the one planner, of agents and of a cloud that says what they do. Pure.
+
+A server is two documents here: *want*, its fields as they are to be, and *have*, what is there (``plan`` says of what
+it consists).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Optional
+
+from .errors import Conflict, Immutable
+from .kinds.server import destination
+from .plan import Step
+from .power import CRASHED, LIVE, MISSING, OFF, SUSPENDED, verbs_between
+from .reconcile import Document
+
+#: The verbs of steps, in words for people.
+TEXT: Mapping[str, str] = {
+    "disks": "make the disks", "drive": "write the config drive", "define": "define the domain",
+    "grow": "grow the root disk", "start": "start", "start_paused": "start, paused", "stop": "shut down",
+    "pause": "pause", "resume": "resume", "save": "suspend to disk", "destroy": "power off",
+    "undefine": "forget the domain", "free": "detach its volumes", "volumes": "make and attach volumes",
+    "plug": "change the NICs", "reserve": "have DHCP give its addresses", "release": "give its addresses back",
+    "erase": "remove the disks", "drop_swap": "remove the swap disk",
+    "grow_ephemeral": "grow the ephemeral disk", "discard": "drop the saved memory", "wipe": "remove the disks",
+    "rebuilt": "note that it is rebuilt", "rescue": "make the rescue disk", "unrescue": "remove the rescue disk",
+    # Of a cloud only.
+    "confirm": "keep the new flavor", "migrate": "move it to another host",
+}
+ROOT, EPHEMERAL, SWAP = "disk", "disk.ephemeral", "disk.swap"
+GIB, MIB = 2**30, 2**20
+#: What there is of a server that is to be made.
+NOTHING: Document = {"power": MISSING, "todo": (ROOT, "config.iso"), "lost": (), "root_bytes": 0}
+
+
+def step(verb: str, **args: Any) -> Step:
+    """A step, with its words."""
+    return Step(verb, TEXT[verb], **args)
+
+
+def plan(want: Optional[Document], have: Optional[Document]) -> Iterator[Step]:
+    """Yield the steps from *have* to *want* (``None``: absent).
+
+    *have* has the server's fields as they are, and ``power`` (``missing`` without a domain), ``todo`` (files to make),
+    ``lost`` (files gone), ``root_bytes``, ``ephemeral_bytes`` and ``swap_bytes`` (0 for none), ``rescue`` (the disk
+    that is made), ``rescued`` (whether it boots from it), ``rescue_left`` (something of it is there), ``transient``
+    (undefined from outside: it would go when it stops), ``gone`` (an image that is no longer there), ``volumes_made``,
+    ``attached`` (it has volumes), ``reserved`` (addresses that DHCP gives it: ``[[mac, network, address], ...]``),
+    ``told`` (it has had some), and what the caller allows or asks for besides: ``allow_reboot``, ``rebuild``.
+
+    Raises ``Conflict`` or ``Immutable`` where there is no way that loses nothing.
+    """
+    for verb in _gone(have) if want is None else _there(want, have or NOTHING):
+        args = {"networks": (have or NOTHING)["networks"]} if verb == "plug" else {}
+        yield step(verb, **args)
+
+
+def observed(want: Document) -> Document:
+    """What there is of a server that is as *want*: its plan has no steps."""
+    sizes = disk_sizes(want["flavor"])
+    return {**want, "todo": (), "lost": (), "root_bytes": sizes[ROOT] or 1,  # as large as its image, which is unknown
+            "ephemeral_bytes": sizes[EPHEMERAL], "swap_bytes": sizes[SWAP], "rescued": want.get("rescue") is not None,
+            "reserved": reservations(want["networks"]), "volumes_made": True}
+
+
+def _gone(have: Optional[Document]) -> Iterator[str]:
+    have = have or {"power": MISSING}
+    if have["power"] in (*LIVE, CRASHED):
+        yield "destroy"
+    if have["power"] != MISSING:
+        yield "undefine"
+    if have.get("attached"):
+        yield "free"
+    if have.get("told"):
+        yield "release"
+    yield "erase"
+
+
+def _there(want: Document, have: Document) -> Iterator[str]:
+    power, rebuild = have["power"], have.get("rebuild")
+    if rebuild and root_volume(want):
+        raise Conflict(f"The root disk of server {want['name']!r} is a volume, which a rebuild would not make anew. "
+                       "Make another server, or change what the volume holds.")
+    _check_disks(want, have)
+    sizes = tuple(_resizing(want, have))
+    differs = [] if power == MISSING else _differs(want, have)
+    rescues = _rescuing(want, have)
+    _check_rescue(want, have, bool(sizes) or "flavor" in differs)
+    plugs = differs == ["networks"] and not (sizes or rebuild or rescues) and {power, want["power"]} <= {*LIVE}
+    changes = bool(differs or sizes or rebuild or rescues)
+    if not plugs and changes and power in (*LIVE, SUSPENDED):
+        yield from _off(want, have, differs or ["flavor"])
+        power = OFF
+    if rebuild and power == CRASHED:
+        yield "destroy"
+        power = OFF
+    yield from _files(want, have, sizes)
+    if reservations(want["networks"]) != have.get("reserved", []):
+        yield "reserve"
+    yield from ("plug",) * plugs
+    yield from (verb for verb in (*sizes, *rescues) if verb not in ("drop_swap", "unrescue"))
+    told = [name for name in ("name", "description") if want[name] != have.get(name)]
+    if power == MISSING or have.get("transient") or differs or told or rebuild or rescues:
+        yield "define"
+    yield from (verb for verb in rescues if verb == "unrescue")
+    yield from ("rebuilt",) * bool(rebuild)
+    if power == CRASHED and want["power"] != OFF:
+        yield "destroy"
+    yield from verbs_between(OFF if power in (MISSING, CRASHED) else power, want["power"])
+
+
+def _files(want: Document, have: Document, sizes: Sequence[str]) -> Iterator[str]:
+    """The verbs that make disks, volumes and config drive while the server is off. *sizes*: those of a resize."""
+    rebuild = have.get("rebuild")
+    if rebuild:
+        yield "wipe"
+    if "drop_swap" in sizes:
+        yield "drop_swap"
+    if volume_items(want) and not have.get("volumes_made"):
+        yield "volumes"
+    if rebuild or set(have["todo"]) - {"config.iso"} or _adds(want, have):
+        yield "disks"
+    if (rebuild or "config.iso" in have["todo"]) and want["config_drive"]:
+        yield "drive"
+
+
+def _differs(want: Document, have: Document) -> list[str]:
+    """Fields that QEMU takes up at its next start only. Addresses are no matter of QEMU's."""
+    flavor = want["flavor"]
+    found = ["flavor"] if _shape(flavor, flavor["ephemeral"], flavor["swap"]) != _shape(
+        have["flavor"], have.get("ephemeral_bytes", 0), have.get("swap_bytes", 0)) else []
+    wanted, seen = ([{name: value for name, value in nic.items() if name != "address"} for nic in one["networks"]]
+                    for one in (want, have))
+    return found + ["networks"] * (wanted != seen)
+
+
+def _shape(flavor: Document, ephemeral: float, swap: float) -> Document:
+    """What the domain shows of a flavor."""
+    return {"vcpus": flavor["vcpus"], "ram": flavor["ram"], "ephemeral": bool(ephemeral), "swap": bool(swap)}
+
+
+def _off(want: Document, have: Document, names: list[str]) -> Iterator[str]:
+    """The way to off, for the sake of the fields *names*; refused where nobody has allowed that."""
+    power = have["power"]
+    if have.get("rebuild"):
+        yield from ("discard",) if power == SUSPENDED else verbs_between(power, OFF)
+        return
+    if want["power"] != OFF and not have.get("allow_reboot") and not _rescuing(want, have):
+        raise Conflict(f"{', '.join(names)}: can change only while server {want['name']!r} is off, and it is {power}. "
+                       "Stop it first, ask for power off in the same call, or set allow_reboot to have it stopped, "
+                       "changed and started again.", fields=names)
+    yield from verbs_between(power, OFF)
+
+
+# Disks --------------------------------------------------------------------------------------------------------------
+def disk_sizes(flavor: Document) -> dict[str, int]:
+    """Bytes of each disk that *flavor* asks for; 0 for none, and for a root disk as large as its image."""
+    return {ROOT: flavor["disk"] * GIB, EPHEMERAL: flavor["ephemeral"] * GIB, SWAP: flavor["swap"] * MIB}
+
+
+def volume_items(want: Document) -> list[Document]:
+    """The items of the block device mapping that are volumes."""
+    return [one for one in want.get("block_device_mapping", ()) if destination(one) == "volume"]
+
+
+def root_volume(want: Document) -> Optional[Document]:
+    """The item that is the root disk; ``None`` when that is a local one."""
+    return next((one for one in volume_items(want) if one.get("boot_index") == 0), None)
+
+
+def _resizing(want: Document, have: Document) -> Iterator[str]:
+    """The verbs that make the disks have the sizes that are wanted."""
+    sizes, rebuild = disk_sizes(want["flavor"]), have.get("rebuild")
+    if not rebuild and have.get("swap_bytes", 0) not in (0, sizes[SWAP]):
+        yield "drop_swap"
+    if not rebuild and sizes[ROOT] > have["root_bytes"] > 0:
+        yield "grow"
+    if (not rebuild or rebuild["preserve_ephemeral"]) and sizes[EPHEMERAL] > have.get("ephemeral_bytes", 0) > 0:
+        yield "grow_ephemeral"
+
+
+def _adds(want: Document, have: Document) -> bool:
+    """Whether an ephemeral or swap disk is wanted that is not there, or will not be."""
+    sizes = disk_sizes(want["flavor"])
+    return bool((sizes[EPHEMERAL] and not have.get("ephemeral_bytes", 0))
+                or (sizes[SWAP] and have.get("swap_bytes", 0) != sizes[SWAP]))
+
+
+def _check_disks(want: Document, have: Document) -> None:
+    """Raise ``Immutable`` for a disk that would shrink, ``Conflict`` for one that is lost or cannot be rebuilt."""
+    rebuild, name = have.get("rebuild"), want["name"]
+    kept = {EPHEMERAL} if rebuild and rebuild["preserve_ephemeral"] else set() if rebuild else {ROOT, EPHEMERAL, SWAP}
+    lost = [file for file in have["lost"] if not rebuild or file in kept]
+    if lost:
+        way = "Restore the file, " + ("or do without preserve_ephemeral." if rebuild else "rebuild the server, or "
+                                      "delete it and make it again.")
+        raise Conflict(f"{', '.join(lost)} of server {name!r} is gone from the host. {way}", files=lost)
+    if rebuild and have.get("gone") is not None and have["gone"] == want["image"]:
+        raise Conflict(f"The image that server {name!r} was made from is no longer on this host, or has no content "
+                       "there. Register it again and send its content (and that of the kernel that it boots with), or "
+                       "rebuild from another image.", field="image")
+    sizes = disk_sizes(want["flavor"])
+    for file, there, word in ((ROOT, have["root_bytes"], "root"), (EPHEMERAL, have.get("ephemeral_bytes", 0),
+                                                                   "ephemeral")):
+        if file in kept and sizes[file] < there and (sizes[file] or file == EPHEMERAL):
+            raise Immutable(
+                f"flavor: the {word} disk of server {name!r} has {there / GIB:g} GiB and cannot shrink to "
+                f"{sizes[file] / GIB:g} GiB. Choose a flavor with a larger disk, or delete the server and make it "
+                "again.", fields=["flavor"])
+
+
+# Rescue -------------------------------------------------------------------------------------------------------------
+def _rescuing(want: Document, have: Document) -> tuple[str, ...]:
+    """``rescue`` before the domain is defined, ``unrescue`` after it; none when all is as it is to be."""
+    wanted = want.get("rescue")
+    if wanted is None:
+        return ("unrescue",) if have.get("rescued") or have.get("rescue_left") else ()
+    return () if have.get("rescued") and have.get("rescue") == wanted else ("rescue",)
+
+
+def _check_rescue(want: Document, have: Document, differs: bool) -> None:
+    """Raise ``Conflict`` where a rescue and another change do not go together."""
+    name = want["name"]
+    if want.get("rescue") is not None and (differs or have.get("rebuild")):
+        raise Conflict(f"flavor and root disk of server {name!r} cannot change while it is rescued. Unrescue it first.",
+                       fields=["rescue"])
+    if have["power"] == SUSPENDED and _rescuing(want, have):
+        raise Conflict(f"Server {name!r} is suspended, and its memory fits only the disks that it has now. Start it or "
+                       "stop it first.", fields=["rescue"])
+
+
+# Addresses ----------------------------------------------------------------------------------------------------------
+def reservations(networks: Iterable[Document]) -> list[list[Any]]:
+    """The MAC, network and address of each NIC that was given an address on a network."""
+    return [[nic["mac"], nic["network"], nic["address"]] for nic in networks
+            if nic.get("network") and nic.get("address")]
