@@ -86,7 +86,7 @@ class Settings:
                                         "give the API the same, for check mode.", 1.0)
     ram_weight_multiplier: float = _doc("Weight of memory that is left.", 1.0)
     disk_weight_multiplier: float = _doc("Weight of disk that is left.", 1.0)
-    io_ops_weight_multiplier: float = _doc("Weight of servers that are being built, resized, saved or moved.", -1.0)
+    io_ops_weight_multiplier: float = _doc("Weight of servers that are being built, resized, rescued or saved.", -1.0)
     build_failure_weight_multiplier: float = _doc("Weight of builds that failed since one went well; more is worse.",
                                                   1_000_000.0)
     soft_affinity_weight_multiplier: float = _doc("Weight of members of a group with that policy.", 1.0)

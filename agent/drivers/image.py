@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import REPLACEMENT, Document
-from magnetar_agent.images import content, importing, sources
+from magnetar_agent.images import importing, sources
 from magnetar_agent.images.store import ContentPart, check_digests
 from magnetar_core.errors import Conflict, ImageRefused, Immutable, InUse, InvalidField, NotFound
 from magnetar_core.fields import SHOW
+from magnetar_core.image_format import HEAD, Facts
 from magnetar_core.kinds import Image
 from magnetar_core.operations import now
 from magnetar_core.plan import Result, Step, diff
@@ -230,11 +231,11 @@ def _new(host: LocalHost, want: Fields, document: Document | None) -> None:
         raise InvalidField("source.upload", "must be true; give a path or a url otherwise")
 
 
-def _look(host: LocalHost, file: BufferedReader, claimed: str | None) -> content.Facts:
-    head = file.read(content.HEAD)
+def _look(host: LocalHost, file: BufferedReader, claimed: str | None) -> Facts:
+    head = file.read(HEAD)
     size = file.seek(0, 2)
     file.seek(0)
-    return content.inspect(head, size, host.settings.image_max_virtual_bytes, claimed)
+    return importing.inspected(host, head, size, claimed)
 
 
 def _same(host: LocalHost, want: Fields, document: Document) -> None:

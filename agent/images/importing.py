@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import Document
-from magnetar_agent.images import content
 from magnetar_agent.images.store import ContentPart, ImageStore
-from magnetar_core.errors import Conflict, InvalidField
+from magnetar_core import image_format
+from magnetar_core.errors import Conflict, ImageRefused, InvalidField
 
 if TYPE_CHECKING:
     from magnetar_agent.documents import Fields
@@ -57,10 +57,24 @@ def advance(operation: Operation, total: int | None, phase: str, done: int) -> N
     operation.advance(done, total, "bytes", phase)
 
 
-def checked_content(host: LocalHost, want: Fields, part: ContentPart) -> content.Facts:
+def inspected(host: LocalHost, head: bytes, size: int, claimed: str | None) -> image_format.Facts:
+    """What content is; see ``image_format.inspect``. Raises ``ImageRefused``, also for what this host does not take, or
+    where it is not as *claimed*."""
+    facts, limit = image_format.inspect(head, size, claimed), host.settings.image_max_virtual_bytes
+    if facts.virtual_size > limit:
+        raise ImageRefused(
+            f"The image claims a virtual size of {facts.virtual_size} bytes, and this host takes images up to "
+            f"{limit} bytes. If the claim is right, raise image_max_virtual_bytes in the agent's settings.")
+    if claimed not in (None, facts.format):
+        raise ImageRefused(f"disk_format says {claimed}, and the content is {facts.format}. Give the right "
+                           "disk_format, or leave it out: it is found from the content.")
+    return facts
+
+
+def checked_content(host: LocalHost, want: Fields, part: ContentPart) -> image_format.Facts:
     """What the part is, settled on disk. Raises ``ImageRefused`` or ``InvalidField`` unless it is what is wanted."""
     part.check_digests(want.get("checksum"))
-    facts = content.inspect(part.head(), part.size, host.settings.image_max_virtual_bytes, want.get("disk_format"))
+    facts = inspected(host, part.head(), part.size, want.get("disk_format"))
     check_boot_fields(want, facts.format)
     part.settle()
     return facts

@@ -19,9 +19,9 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from magnetar_agent.documents import sync_folder
-from magnetar_agent.images.content import HEAD
 from magnetar_agent.images.sources import CHUNK
 from magnetar_core.errors import ImageRefused, InvalidRequest, NoSpace, TooLarge
+from magnetar_core.image_format import HEAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -100,7 +100,7 @@ class ContentPart:
         os.fchown(descriptor, os.geteuid(), os.getegid())
 
     def head(self) -> bytes:
-        """The first bytes, as ``content.inspect`` wants them."""
+        """The first bytes, as ``image_format.inspect`` wants them."""
         return os.pread(self.descriptor, HEAD, 0)
 
     def check_digests(self, checksum: str | None) -> None:

@@ -12,7 +12,7 @@ import logging
 import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import bindparam, select, update
 from sqlalchemy.exc import DBAPIError
@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from magnetar_control.store import hosts
 from magnetar_control.store.database import INSERT, Database, now
 from magnetar_control.store.scatter_gather import scatter_gather_cells
-from magnetar_control.store.servers import SERVERS_BELL
+from magnetar_control.store.servers import SERVERS_BELL, io_ops
 from magnetar_control.store.store import CELL0
 from magnetar_control.store.tables import host_states, servers
 from magnetar_core.client import Client
@@ -43,11 +43,19 @@ IDLE = select(servers.c.id, servers.c.vm_state, servers.c.power_state).where(
     servers.c.task_state.is_(None), servers.c.deleted_at.is_(None), servers.c.vm_state.in_(LIVELY))
 
 
-def _up(silence: float, database: Database) -> set[str]:
-    """The hosts of a cell that sent a heartbeat within *silence* seconds, by the database's clock."""
+class CellLook(NamedTuple):
+    """*up*: the hosts of a cell that sent a heartbeat lately. *io_ops*: see ``servers.io_ops``."""
+
+    up: set[str]
+    io_ops: Mapping[str, int]
+
+
+def _look(silence: float, database: Database) -> CellLook:
+    """*silence*: seconds without a heartbeat, by the database's clock, after which a host is down."""
     with database.read() as connection:
         late = database.clock(-silence)
-        return set(connection.execute(select(host_states.c.host).where(host_states.c.seen_at > late)).scalars())
+        up = connection.execute(select(host_states.c.host).where(host_states.c.seen_at > late)).scalars()
+        return CellLook(set(up), io_ops(connection))
 
 
 class HostWatch:
@@ -93,16 +101,18 @@ class HostWatch:
                 thread = threading.Thread(target=self._watch, args=(name,), name=f"watch {name}", daemon=True)
                 self._threads[name] = thread
                 thread.start()
-        seen = _up(conductor.settings.host_down_after, conductor.database)
-        for name in names:
-            conductor.states.up(name, name in seen)
+        self._looked(names, _look(conductor.settings.host_down_after, conductor.database))
         others = [(cell, database) for cell, database in conductor.store.databases()
                   if cell.id not in (conductor.cell.id, CELL0) and not cell.disabled]
-        told = scatter_gather_cells(others, partial(_up, conductor.settings.host_down_after), LOOK)
+        told = scatter_gather_cells(others, partial(_look, conductor.settings.host_down_after), LOOK)
         for cell_id, found in told.items():
-            for name, host in list(conductor.states.hosts.items()):
-                if host.profile.cell_id == cell_id:
-                    conductor.states.up(name, name in (found or ()))
+            self._looked([name for name, host in list(conductor.states.hosts.items())
+                          if host.profile.cell_id == cell_id], found or CellLook(set(), {}))
+
+    def _looked(self, names: Sequence[str], found: CellLook) -> None:
+        for name in names:
+            self.conductor.states.up(name, name in found.up)
+            self.conductor.states.busy(name, found.io_ops.get(name, 0))
 
     def _keep_lease(self, name: str, *, seen: bool = False, problem: str | None = None) -> bool:
         """Take or renew the lease of a host's watch; ``False`` when another conductor has it."""

@@ -96,18 +96,21 @@ class HostStates:
                 if host := self.hosts.get(name):
                     self._profiled(host)
 
-    def used(self, name: str, more: Amounts, servers: int = 1) -> None:
-        """Add *more* (negative: subtract) to what is claimed of a host."""
+    def used(self, name: str, more: Amounts) -> None:
+        """A server was placed on a host: add *more* to what is claimed of it. It keeps the disks busy from now on."""
         with self.lock:
             if host := self.hosts.get(name):
                 host.used = Amounts(*(had + n for had, n in zip(host.used, more, strict=True)))
-                host.servers += servers
+                host.servers += 1
+                host.io_ops += 1
                 self._touch(host)
 
     def busy(self, name: str, io_ops: int) -> None:
-        """Set how many servers on a host are being built, resized, snapshotted or moved."""
+        """Set how many servers on a host keep its disks busy, as it was found (``servers.io_ops``). One that was placed
+        there since is in what is found next."""
         with self.lock:
-            if host := self.hosts.get(name):
+            host = self.hosts.get(name)
+            if host and host.io_ops != io_ops:
                 host.io_ops = io_ops
                 self._touch(host)
 
@@ -116,6 +119,7 @@ class HostStates:
         with self.lock:
             if host := self.hosts.get(name):
                 host.failed_builds = 0 if well else host.failed_builds + 1
+                host.io_ops = max(0, host.io_ops - 1)
                 self._touch(host)
 
     def blocks(self) -> list[Block]:

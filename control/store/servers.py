@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 import orjson
-from sqlalchemy import Connection, Row, RowMapping, Update, bindparam, case, delete, insert, select, update
+from sqlalchemy import Connection, Row, RowMapping, Update, bindparam, case, delete, func, insert, select, update
 from sqlalchemy.sql.expression import BindParameter
 
 from magnetar_core.actions import ACTIONS, ANY
@@ -20,6 +20,10 @@ from .tables import actions, server_mappings, servers
 Found = Row[Any]
 #: The task_state of a server that is to be deleted, and of one that its host builds.
 DELETING, SPAWNING = "deleting", "spawning"
+#: The task_states in which a server keeps the disks of its host busy: Nova's, and those of one that is being built,
+#: which Nova knows by its vm_state; task_state has an index.
+HEAVY = ("scheduling", SPAWNING, "resize_prep", "resize_migrating", "rebuilding", "rescuing", "unshelving",
+         "image_snapshot", "image_backup")
 #: Statements that are made once: making one takes longer than executing it.
 _ID: BindParameter[str] = bindparam("id")
 _AT: BindParameter[str] = bindparam("at")  # in updates, where no parameter may have a column's name
@@ -32,6 +36,9 @@ _CHANGED = update(servers).where(servers.c.id == _AT)
 _PROGRESSED = _CHANGED.values(task_state=case((servers.c.task_state == DELETING, DELETING), else_=bindparam("task")))
 _IDS: BindParameter[Any] = bindparam("ids", expanding=True)
 _EACH = select(servers).where(servers.c.id.in_(_IDS))
+_IO_OPS = select(servers.c.host, func.count()).where(
+    servers.c.task_state.in_(HEAVY), servers.c.host.is_not(None), servers.c.deleted_at.is_(None)
+).group_by(servers.c.host)
 #: Events go with their actions.
 _FORGET_ACTIONS = delete(actions).where(actions.c.server_id.in_(_IDS)).returning(actions)
 _FORGET_SERVERS = delete(servers).where(servers.c.id.in_(_IDS)).returning(servers)
@@ -49,6 +56,11 @@ class Moved(Exception):
 def text(document: Any) -> str:
     """JSON text of a document, as the columns hold it."""
     return orjson.dumps(document).decode()
+
+
+def io_ops(connection: Connection) -> dict[str, int]:
+    """The number of servers with a ``HEAVY`` task_state on each host of a cell; hosts without are absent."""
+    return dict(connection.execute(_IO_OPS).all())
 
 
 def find(store: Store, id: str, *, deleted: bool = False) -> tuple[Database, Found] | None:

@@ -9,10 +9,10 @@ from http import HTTPStatus
 from magnetar_control.services import Document
 from magnetar_control.services.image import EmbeddedImages
 from magnetar_control.services.image.fields import LONGEST, READ_ONLY, VISIBILITIES
-from magnetar_control.services.image.formats import BOOT, DISKS
 from magnetar_control.web import Answer, Fault, Request
 from magnetar_control.web.application import Routed, route
 from magnetar_core.errors import NotFound
+from magnetar_core.kinds.image import BOOT, FORMATS
 
 from . import members
 from .images import METHODS, ImageRoutes
@@ -32,7 +32,7 @@ IMAGE: Document = {
         "id": {"type": "string", "description": "A UUID."}, "name": TEXT, "owner": TEXT,
         "status": {"type": "string", "enum": list(STATES)},
         "visibility": {"type": "string", "enum": list(VISIBILITIES)},
-        "disk_format": {"type": ["null", "string"], "enum": [None, *DISKS, *BOOT]},
+        "disk_format": {"type": ["null", "string"], "enum": [None, *FORMATS]},
         "container_format": {"type": ["null", "string"], "enum": [None, "bare", *BOOT]},
         "min_disk": NUMBER, "min_ram": NUMBER, "protected": FLAG, "os_hidden": FLAG,
         "size": {"type": ["null", "integer"]},

@@ -13,7 +13,9 @@ from magnetar_control.compute.caller import Caller
 from magnetar_control.services.image.images import check_owner, check_readable, check_writer
 from magnetar_control.web import Answer, Request
 from magnetar_core.errors import Conflict, ImageRefused, InvalidField, InvalidRequest
+from magnetar_core.image_format import HEAD, format_of
 from magnetar_core.kinds import Image
+from magnetar_core.kinds.image import BOOT
 from magnetar_core.operations import Operation
 from magnetar_core.plan import Result, Step
 from magnetar_core.reconcile import Document, is_uuid
@@ -84,9 +86,8 @@ class CloudImages(CloudDriver):
         check_writer(caller.context)
         fixed = {name: want[name] for name in ("id", "disk_format", "min_disk", "min_ram") if want.get(name)}
         kept = {DESCRIPTION: want["description"], CHECKSUM: want.get("checksum")}
-        boot = want.get("disk_format") in ("aki", "ari")
         caller.cloud.services.image.create(
-            caller.context, want.get("name"), **fixed, container_format=want["disk_format"] if boot else "bare",
+            caller.context, want.get("name"), **fixed, container_format=container_of(want.get("disk_format")),
             properties={**want["properties"], **{name: value for name, value in kept.items() if value}})
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
@@ -108,11 +109,12 @@ class CloudImages(CloudDriver):
     def upload(self, request: Request, caller: Caller, _driver: CloudDriver, key: str) -> Answer:
         """Take the content in; it must have the digest that was said."""
         have, images = self.one(caller, key), caller.cloud.services.image
-        pieces = request.chunks()
-        first = next(pieces, b"")
-        if not have["disk_format"]:
-            self._set(caller, have, {"disk_format": sniffed(first)})
         check_owner(caller.context, {"owner": have["_owner"]})
+        pieces = request.chunks()
+        first = beginning(pieces)
+        if not have["disk_format"]:
+            format = format_of(first)
+            self._set(caller, have, {"disk_format": format, "container_format": container_of(format)})
         digest: dict[str, str] = {}
         try:
             images.upload(have["id"], self._checked(have, first, pieces, digest))
@@ -153,8 +155,14 @@ def _mine(caller: Caller, one: Document, open: Collection[str]) -> bool:
     return one["_owner"] == caller.project or one["_visibility"] in open or not caller.context.is_admin
 
 
-def sniffed(first: bytes) -> str:
-    """The format of content, by its beginning; the image service looks closer."""
-    if first.startswith(b"QFI\xfb"):
-        return "qcow2"
-    return "iso" if first[32769:32774] == b"CD001" else "raw"
+def container_of(format: str | None) -> str:
+    """Glance's container_format of content of a disk_format."""
+    return format if format in BOOT else "bare"
+
+
+def beginning(pieces: Iterator[bytes]) -> bytes:
+    """What comes first, at least as much of it as tells the format."""
+    found = bytearray()
+    while len(found) < HEAD and (piece := next(pieces, b"")):
+        found += piece
+    return bytes(found)

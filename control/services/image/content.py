@@ -14,10 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from magnetar_control.services import Document
-from magnetar_core.errors import Conflict, InvalidRequest, NoSpace, TooLarge
+from magnetar_core import image_format
+from magnetar_core.errors import Conflict, ImageRefused, InvalidRequest, NoSpace, TooLarge
 from magnetar_core.reconcile import UUID
-
-from . import formats
 
 PIECE = 1 << 20
 PART = ".part"
@@ -52,26 +51,33 @@ class Content:
         """Write *chunks* to the *part* and look at them; *empty*: there may be none. Gives the image's columns about
         them, sizes in bytes. Raises ``InvalidRequest``, 413 or 507; nothing is kept then."""
         md5, sha512 = hashlib.md5(usedforsecurity=False), hashlib.sha512()
-        head, size = b"", 0
+        head, size = bytearray(), 0
         for chunk in chunks:
             size += len(chunk)
             if size > self.limit:
                 raise TooLarge(f"The content has more than the {self.limit} bytes that an image may have here.")
             md5.update(chunk)
             sha512.update(chunk)
-            if len(head) < formats.HEAD:
-                head += chunk[:formats.HEAD - len(head)]
+            head += chunk[:image_format.HEAD - len(head)]
             _write(part, chunk)
-        try:
-            virtual = 0 if empty and not size else formats.inspect(head, size, claimed)
-        except formats.ContentRefused as error:
-            raise InvalidRequest(f"{error} The content was not kept.") from error
-        if virtual > self.max_virtual:
-            raise InvalidRequest(f"The image claims a virtual size of {virtual} bytes; at most {self.max_virtual} are "
-                                 "taken.")
+        virtual = 0 if empty and not size else self._inspected(bytes(head), size, claimed)
         os.ftruncate(part, size)  # it may end in a hole
         os.fsync(part)
         return {"size": size, "virtual_size": virtual, "checksum": md5.hexdigest(), "os_hash_value": sha512.hexdigest()}
+
+    def _inspected(self, head: bytes, size: int, claimed: str) -> int:
+        """The virtual size of content in bytes. Raises ``InvalidRequest`` unless it is taken, and as *claimed*."""
+        try:
+            format, virtual = image_format.inspect(head, size, claimed)
+            if format != claimed:
+                raise ImageRefused(f"disk_format says {claimed}, and the content is {format}. Give the right "
+                                   "disk_format.")
+        except ImageRefused as error:
+            raise InvalidRequest(f"{error.message} The content was not kept.") from error
+        if virtual > self.max_virtual:
+            raise InvalidRequest(f"The image claims a virtual size of {virtual} bytes; at most {self.max_virtual} are "
+                                 "taken.")
+        return virtual
 
     def keep(self, id: str) -> None:
         """The part is complete: give it its name. It stays a part besides, with its lock, until ``part`` ends."""

@@ -11,9 +11,8 @@ import orjson
 
 from magnetar_control.services import Document
 from magnetar_core.errors import Forbidden, TooLarge
+from magnetar_core.kinds.image import BOOT, FORMATS
 from magnetar_core.values import Boolean, Choices, Integer, ListOf, Nullable, Text, Uuid, Value
-
-from .formats import BOOT, DISKS
 
 VISIBILITIES = ("private", "shared", "community", "public")
 LONGEST, MOST = 65_535, 128
@@ -26,7 +25,7 @@ TEXT, NUMBER = Nullable(Text(0, 255)), Integer(0, 2**31 - 1)
 TAGS = ListOf(Text(1, 255), MOST, unique=True)
 FIELDS: Mapping[str, Value] = {
     "name": TEXT, "visibility": Choices(*VISIBILITIES), "owner": TEXT, "min_disk": NUMBER, "min_ram": NUMBER,
-    "disk_format": Nullable(Choices(*DISKS, *BOOT)), "container_format": Nullable(Choices("bare", *BOOT)),
+    "disk_format": Nullable(Choices(*FORMATS)), "container_format": Nullable(Choices("bare", *BOOT)),
     "protected": Boolean(), "os_hidden": Boolean(), "tags": TAGS}
 
 

@@ -30,10 +30,10 @@ from magnetar_core.errors import (
     Unreachable,
 )
 from magnetar_core.operations import Operation
+from tests.unit.core.images import CPIO, iso, kernel, qcow2, vmdk
 
 from .conftest import Host
 from .test_crash import Dead, Reaper
-from .test_image_content import CPIO, iso, kernel, qcow2, vmdk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,9 +12,9 @@ import pytest
 from magnetar_agent.servers import GIB, MIB, image_links
 from magnetar_agent.virt.disks import flush
 from magnetar_core.errors import Conflict, HypervisorError, Immutable, InvalidField
+from tests.unit.core.images import qcow2
 
 from .conftest import SMALL, Host
-from .test_image_content import qcow2
 
 BIG = {"vcpus": 2, "ram": 128, "disk": 2, "ephemeral": 2, "swap": 16}
 

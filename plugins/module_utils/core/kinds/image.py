@@ -7,7 +7,9 @@ from ..fields import FIXED, READ, Field, Record
 from ..values import Boolean, Choices, Integer, MapOf, Nullable, OneOf, Text
 from .common import REFERENCE, Resource
 
-FORMATS = ("raw", "qcow2", "iso", "aki", "ari")
+#: What servers boot from, and kernels and ramdisks.
+DISKS, BOOT = ("raw", "qcow2", "iso"), ("aki", "ari")
+FORMATS = (*DISKS, *BOOT)
 CHECKSUM = Text(8, 135, "(sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})",
                 "must be sha256: or sha512: followed by the lower-case hexadecimal digest")
 

@@ -2,17 +2,21 @@
 """What operators have set of the choice of hosts reaches those who choose: conductors, and the dry run."""
 
 import orjson
+from sqlalchemy import update
 
 from magnetar_control.compute.caller import Caller
 from magnetar_control.compute.scheduling import predicted_host
 from magnetar_control.conductor.conductor import Conductor
 from magnetar_control.conductor.flows import FLOWS
+from magnetar_control.conductor.host_watch import HostWatch
 from magnetar_control.scheduler.choose import choose
 from magnetar_control.scheduler.request_spec import RequestSpec
 from magnetar_control.scheduler.rules import rules_of
 from magnetar_control.services import Context
 from magnetar_control.settings import make
 from magnetar_control.store.allocations import Amounts
+from magnetar_control.store.database import now
+from magnetar_control.store.tables import host_states
 
 FLAVOR = {"id": "1", "name": "tiny", "vcpus": 1, "ram": 64, "disk": 1, "ephemeral": 0, "swap": 0}
 ADMIN = Context("boss", "red", frozenset(("admin",)))
@@ -35,3 +39,28 @@ def test_conductor_and_dry_run_choose_as_the_settings_say(small):
         assert conductor.states.rules == rules_of(cloud.settings)
         wish = RequestSpec(server_id="s", project_id="red", amounts=Amounts(1, 64, 1), availability_zone="hall1")
         assert choose(conductor.states, wish)[0].host == best
+
+
+HEAVY = ("scheduling", "spawning", "resize_prep", "resize_migrating", "rebuilding", "rescuing", "image_snapshot")
+LIGHT = (None, "deleting", "powering-on", "resize_finish", "migrating", "image_uploading")
+
+
+def test_servers_that_keep_disks_busy_make_a_host_worse(computes):
+    """In the conductor's own cell and in another; the watch reads them with the heartbeats."""
+    compute = computes(2)
+    for cell in ("cell1", "cell2"):
+        for name, tasks in ((f"busy-{cell}", HEAVY), (f"idle-{cell}", LIGHT)):
+            compute.host(name, cell=cell)
+            for task in tasks:
+                compute.server(cell=cell, host=name, task_state=task)
+        compute.server(cell=cell, host=f"idle-{cell}", task_state="spawning", deleted_at=now())
+        compute.server(cell=cell, task_state="spawning")
+        with compute.databases[cell].write() as connection:  # another watches them
+            connection.execute(update(host_states).values(watcher="other", lease_until="9999", seen_at="9999"))
+    cloud = compute.cloud
+    conductor = Conductor(cloud.settings, cloud.store, cloud.services, cloud.agents, "cell1", FLOWS, None)
+    HostWatch(conductor)._round()
+    assert {name: host.io_ops for name, host in conductor.states.hosts.items()} == {
+        "busy-cell1": len(HEAVY), "busy-cell2": len(HEAVY), "idle-cell1": 0, "idle-cell2": 0}
+    found = choose(conductor.states, RequestSpec(server_id="s", project_id="red", amounts=Amounts(1, 64, 1)), 4)
+    assert [one.host.split("-")[0] for one in found] == ["idle", "idle", "busy", "busy"]

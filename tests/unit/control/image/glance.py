@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import io
-import struct
 
 from magnetar_control.api.image.app import application
 from magnetar_control.services import Context, image
@@ -23,13 +22,6 @@ def user(name, *roles):
 
 USERS = {"admin": user("admin", "admin", "member", "reader"), "ann": user("ann", "member", "reader"),
          "bob": user("bob", "member", "reader"), "eve": user("eve", "member", "reader"), "rea": user("ann", "reader")}
-
-
-def qcow2(backing=0, features=0, virtual=10 * MIB, size=MIB):
-    """A qcow2 header (version 3) and zeros."""
-    head = struct.pack(">4sIQIIQIIQQIIQQQQII", b"QFI\xfb", 3, backing, 8 if backing else 0, 16, virtual, 0, 1,
-                       3 * 65536, 65536, 1, 0, 0, features, 0, 0, 4, 104)
-    return head.ljust(size, b"\0")
 
 
 class Glance:

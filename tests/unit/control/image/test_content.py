@@ -9,22 +9,17 @@ import subprocess
 
 import pytest
 
-from magnetar_control.services.image import EmbeddedImages, content, formats
+from magnetar_control.services.image import EmbeddedImages, content
 from magnetar_core.errors import InvalidRequest, MagnetarError
+from tests.unit.core.images import CPIO, iso, kernel, qcow2, vmdk
 
-from .glance import MIB, OCTETS, RAW, Glance, pieces, qcow2
+from .glance import MIB, OCTETS, RAW, Glance, pieces
 
+#: By what is refused: some of tests/cases/image_format.yml, and what differs from the claim.
 HOSTILE = {
-    "backing file": ("qcow2", qcow2(backing=200)), "data file": ("qcow2", qcow2(features=1 << 2)),
-    "unknown feature": ("qcow2", qcow2(features=1 << 60)), "claimed raw": ("raw", qcow2()),
-    "claimed qcow2": ("qcow2", RAW), "claimed iso": ("iso", RAW), "cut header": ("qcow2", qcow2()[:40]),
-    "empty": ("raw", b""), "a page": ("raw", b"<html>not found</html>"),
-    "tar": ("raw", b"\0" * 257 + b"ustar".ljust(767, b"\0")),
-    "zip": ("raw", b"PK\x03\x04".ljust(512, b"\0")), "gzip": ("raw", b"\x1f\x8b".ljust(512, b"\0")),
-    "vmdk": ("raw", b'# Disk DescriptorFile\nRW 1 FLAT "/etc/shadow" 0\n'.ljust(1024, b"\0")),
-    "qcow2 as kernel": ("aki", qcow2()), "huge": ("qcow2", qcow2(virtual=2**60)),
-    "two formats": ("qcow2", qcow2()[:0x8000] + (b"\1CD001\1".ljust(2048, b"\0")) * 2 + bytes(MIB)),
-}
+    "backing file": ("qcow2", qcow2(backing=200)), "dirty": ("qcow2", qcow2(features=1)), "empty": ("raw", b""),
+    "vmdk": ("raw", vmdk("/etc/shadow")), "huge": ("qcow2", qcow2(size=2**60)), "claimed raw": ("raw", qcow2()),
+    "claimed qcow2": ("qcow2", RAW), "claimed aki": ("aki", RAW), "claimed ari": ("ari", kernel())}
 
 
 @pytest.mark.parametrize("claimed, data", HOSTILE.values(), ids=HOSTILE)
@@ -51,9 +46,8 @@ def test_what_qemu_makes(small, tmp_path):
 
 
 @pytest.mark.parametrize("claimed, data", [
-    ("raw", RAW), ("raw", bytes(MIB)), ("qcow2", qcow2()), ("aki", b"kernel"), ("ari", b"\x1f\x8bramdisk"),
-    ("raw", b"\0" * 510 + b"\x55\xaa" + bytes(MIB)),
-    ("iso", bytes(0x8000) + b"\1CD001\1".ljust(2048, b"\0") + bytes(MIB))])
+    ("raw", RAW), ("raw", bytes(MIB)), ("qcow2", qcow2()), ("aki", kernel()), ("ari", CPIO),
+    ("ari", b"\x1f\x8bramdisk"), ("raw", b"\0" * 510 + b"\x55\xaa" + bytes(MIB)), ("iso", iso())])
 def test_good_content_comes_back_as_it_went(small, claimed, data):
     id = small.make("ann", data, disk_format=claimed)
     shown = small.show(id)
@@ -223,13 +217,6 @@ def test_a_sweep_removes_content_of_deleted_images_only(glance, monkeypatch, cap
     assert gone in glance.files()
     glance.service.sweep()
     assert glance.files() == sorted([id, unknown, "README"]) and unknown in caplog.text
-
-
-def test_every_prefix_of_a_header_is_answered():
-    data = qcow2()
-    for length in (1, 4, 7, 8, 31, 71, 72, 79, 103, 104):
-        with pytest.raises(formats.ContentRefused):
-            formats.inspect(data[:length], length, "qcow2")
 
 
 def test_a_head_is_only_asked_about(small):

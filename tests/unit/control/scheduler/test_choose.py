@@ -102,6 +102,30 @@ def test_what_was_claimed_counts_at_once():
     assert choose(found, request())[0].host == "kvm2"
 
 
+def test_a_host_whose_disks_are_busy_comes_later():
+    """From the moment that a server is placed until its build has ended, and as long as a look finds it."""
+    found = states(row("kvm1", memory_mb_used=10), row("kvm2", memory_mb_used=2048))
+    found.used("kvm1", Amounts(0, 0, 0))
+    assert found.hosts["kvm1"].numbers[6] == 1
+    found.rules = Rules(Multipliers(io_ops=-2.0))
+    assert choose(found, request())[0].host == "kvm2"
+    found.built("kvm1", well=True)
+    assert choose(found, request())[0].host == "kvm1"
+    found.built("kvm1", well=True)  # that of another conductor, which was not counted yet
+    assert found.hosts["kvm1"].io_ops == 0
+    found.busy("kvm1", 3)
+    assert choose(found, request())[0].host == "kvm2"
+    found.busy("kvm1", 0)
+    assert choose(found, request())[0].host == "kvm1"
+
+
+def test_what_is_found_as_before_disturbs_nothing():
+    found = states(row("kvm1"))
+    found.blocks()
+    found.busy("kvm1", 0)
+    assert not found.hosts["kvm1"].block.stale
+
+
 def test_equal_hosts_are_drawn_by_chance_that_can_be_repeated():
     found = states(*(row(f"kvm{at}") for at in range(300)))
     first, again = ([choose(found, request(), random=Random(seed))[0].host for seed in range(40)] for _one in "12")

@@ -8,9 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from magnetar_control.api.v1.image import beginning
 from magnetar_control.services.volume import worker as work
 from magnetar_core.errors import Conflict, MagnetarError
+from magnetar_core.image_format import HEAD, format_of
 from tests.unit.control.cloud import Cloud
+from tests.unit.core.images import CPIO, iso, kernel, qcow2, vmdk
 
 from .test_servers import WEB, ensure, verbs
 
@@ -41,6 +44,32 @@ def test_an_image_and_its_content(cloud: Cloud) -> None:
     assert changed.json["resource"]["properties"] == {"a": "b"} and changed.json["resource"]["description"] == "text"
     assert ensure(admin, "image/up", {"source": {"url": "https://example.org/x"}}).status == 400
     assert verbs(admin.delete("/v1/image/up")) == ["drop", "forget"]
+
+
+@pytest.mark.parametrize(("content", "format"), [(iso(), "iso"), (kernel(), "aki"), (CPIO, "ari"), (qcow2(), "qcow2")],
+                         ids=["iso", "aki", "ari", "qcow2"])
+def test_the_format_is_found_as_an_agent_finds_it(cloud: Cloud, content: bytes, format: str) -> None:
+    ensure(cloud.admin, "image/found", {"source": {"upload": True}})
+    sent = cloud.admin.call("PUT", "/v1/image/found/data?wait=5", content,
+                            headers={"Content-Type": "application/octet-stream"})
+    assert sent.json["resource"]["disk_format"] == format, sent
+    assert cloud.admin.delete("/v1/image/found").json["changed"]
+
+
+def test_what_has_no_format_that_is_taken_has_none(cloud: Cloud) -> None:
+    ensure(cloud.admin, "image/found", {"source": {"upload": True}})
+    refused = cloud.admin.call("PUT", "/v1/image/found/data", vmdk("/etc/shadow"),
+                               headers={"Content-Type": "application/octet-stream"})
+    assert refused.json["error"]["code"] == "image-refused" and "extents" in refused.json["error"]["message"]
+    assert cloud.admin.get("/v1/image/found").json["disk_format"] is None
+    assert cloud.admin.delete("/v1/image/found").json["changed"]
+
+
+def test_the_format_is_looked_for_in_all_pieces_that_tell_it() -> None:
+    content = iter([piece for at in range(0, 2**20, 1000) if (piece := iso()[at:at + 1000])])
+    assert format_of(beginning(content)) == "iso"
+    endless = iter(lambda: bytes(2**16), None)
+    assert len(beginning(endless)) == HEAD
 
 
 def test_images_of_another_project(cloud: Cloud) -> None:

@@ -1,47 +1,36 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What an image is, found from its bytes alone: ``inspect`` looks at the first 2 MiB and trusts nothing in them.
+"""What an image is, found from the beginning of its content alone: ``inspect`` trusts nothing in it.
 
-Disk formats are told by oslo.utils' format_inspector, which OpenStack wrote for hostile images (CVE-2024-32498).
-Kernels and ramdisks are told by their magic. What QEMU would follow out of the file is refused: backing files, data
-files, VMDK extents. Formats other than raw, qcow2, iso, aki and ari are refused by name.
+What QEMU would follow out of the file is refused: backing files, data files, VMDK extents. So is what looks like two
+formats at once. Formats other than raw, qcow2, iso, aki and ari are refused by name. Nothing is read but the bytes
+given; each is looked at a fixed number of times, and what is compressed is expanded by ``_FIRST`` bytes at most.
 """
 
 from __future__ import annotations
 
 import bz2
-import io
-import logging
 import lzma
+import string
 import struct
 import zlib
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Callable, NamedTuple, Optional
 
-from oslo_utils.imageutils import format_inspector
-
-from magnetar_core.errors import ImageRefused
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from .errors import ImageRefused
+from .kinds.image import FORMATS
 
 #: How much of the beginning ``inspect`` wants: every header that it reads ends before this.
 HEAD = 2 * 2**20
 SECTOR = 512
-_CHUNK = 64 * 1024
-
-# Its warnings repeat what the refusal says; its errors are about content that is refused anyway.
-logging.getLogger(format_inspector.__name__).setLevel(logging.CRITICAL)
 
 
-@dataclass(frozen=True)
-class Facts:
+class Facts(NamedTuple):
     """*format* is raw, qcow2, iso, aki or ari; *virtual_size* is what a guest sees of it, in bytes."""
 
     format: str
     virtual_size: int
 
 
-def inspect(head: bytes, size: int, max_virtual: int, claimed: str | None = None) -> Facts:
+def inspect(head: bytes, size: int, claimed: Optional[str] = None) -> Facts:
     """What the content of *size* bytes that begins with *head* is. *head* has ``HEAD`` bytes, or all of it.
 
     *claimed* is the format that the user says; it decides nothing but whether a bare compressed file may be a ramdisk.
@@ -50,36 +39,33 @@ def inspect(head: bytes, size: int, max_virtual: int, claimed: str | None = None
     if not size:
         raise ImageRefused("The image is empty.")
     try:
-        facts = _inspect(head, size, claimed)
+        return _inspect(head, size, claimed)
     except ImageRefused:
         raise
     except Exception as error:  # the content is hostile or damaged: a parser that trips over it must not pass it
         raise ImageRefused(f"The headers of the image are damaged ({type(error).__name__}), so it is not taken "
                            "in.") from error
-    if facts.virtual_size > max_virtual:
-        raise ImageRefused(
-            f"The image claims a virtual size of {facts.virtual_size} bytes, and this host takes images up to "
-            f"{max_virtual} bytes. If the claim is right, raise image_max_virtual_bytes in the agent's settings.")
-    if claimed not in (None, facts.format):
-        raise ImageRefused(f"disk_format says {claimed}, and the content is {facts.format}. Give the right "
-                           "disk_format, or leave it out: it is found from the content.")
-    return facts
 
 
-def _inspect(head: bytes, size: int, claimed: str | None) -> Facts:
-    names = _formats(head)
+def _inspect(head: bytes, size: int, claimed: Optional[str]) -> Facts:
+    name = format_of(head, claimed)
+    return CHECKS[name](head, size) if name in CHECKS else Facts(name, size)
+
+
+def format_of(head: bytes, claimed: Optional[str] = None) -> str:
+    """The format of content that begins so: for who must know it before the rest has come. ``inspect`` says whether it
+    is safe. Raises ``ImageRefused`` where it is none that is taken in."""
+    names = disk_formats(head)
     boot = _boot_format(head, claimed)
     if len(names) > 1 or (boot and names):
         both = ", ".join(sorted({*names, *filter(None, [boot])}))
         raise ImageRefused(f"The content looks like several formats at once ({both}), which is how a hidden one is "
                            "smuggled in. Convert it with qemu-img to one format.")
-    if boot:
-        return Facts(boot, size)
-    name = names.pop() if names else "raw"
-    if name not in CHECKS:
+    name = boot or (names.pop() if names else "raw")
+    if name not in FORMATS:
         raise ImageRefused(f"Format {name} is not supported{ADVICE.get(name, '')}. Convert it: qemu-img convert -O "
                            "qcow2 OLD NEW.")
-    return CHECKS[name](head, size)
+    return name
 
 
 #: Why formats that are known are not taken in, where there is more to say.
@@ -87,18 +73,25 @@ ADVICE = {
     "vmdk": ": a VMDK can name further files (extents) of the host",
     "luks": ": a guest cannot boot an encrypted image without its key",
 }
+#: Offset and bytes by which QEMU or a guest would know a format. A partition table alone (MBR, GPT) is raw.
+SIGNATURES = (
+    (0, b"QFI\xfb", "qcow2"), (0, b"QED\0", "qed"), (0, b"conectix", "vhd"), (0, b"vhdxfile", "vhdx"),
+    (0, b"KDMV", "vmdk"), (0, b"LUKS\xba\xbe", "luks"), (64, b"\x7f\x10\xda\xbe", "vdi"),
+    (32769, b"CD001", "iso"), (32769, b"NSR02", "iso"), (32769, b"NSR03", "iso"))
+_TEXT = string.printable.encode() + b"\x1c\x1d\x1e\x1f"
 
 
-def _formats(head: bytes) -> set[str]:
-    """Formats whose signatures the content bears; a partition table alone (MBR, GPT) is raw, and so is none."""
-    wrapper = format_inspector.InspectWrapper(io.BytesIO(head))
-    while wrapper.read(_CHUNK):
-        pass
-    wrapper.close()
-    found = {str(match) for match in wrapper.formats or ()} - {"raw", "gpt"}
-    if head.lstrip()[:21].lower() == b"# disk descriptorfile":
-        found.add("vmdk")
-    return found
+def disk_formats(head: bytes) -> set[str]:
+    """Formats whose signatures the content bears: none when it is raw."""
+    found = {name for at, magic, name in SIGNATURES if head[at:at + len(magic)] == magic}
+    return found | {"vmdk"} if _describes_vmdk(head) else found
+
+
+def _describes_vmdk(head: bytes) -> bool:
+    """Whether it is the text that makes a disk of other files, its extents."""
+    text = head.split(b"\0", 1)[0].lower()
+    return text.lstrip().startswith(b"# disk descriptorfile") or (
+        not head[:SECTOR].translate(None, _TEXT) and b'createtype="' in text)
 
 
 def _raw(head: bytes, size: int) -> Facts:
@@ -160,7 +153,7 @@ def _qcow2(head: bytes, size: int) -> Facts:
 CHECKS: dict[str, Callable[[bytes, int], Facts]] = {"raw": _raw, "qcow2": _qcow2, "iso": _iso}
 
 
-def _boot_format(head: bytes, claimed: str | None) -> str | None:
+def _boot_format(head: bytes, claimed: Optional[str]) -> Optional[str]:
     """``aki`` for a kernel, ``ari`` for a ramdisk, else ``None``."""
     if _kernel(head):
         return "aki"
@@ -197,16 +190,17 @@ def _cpio(head: bytes) -> bool:
 def _beginning(head: bytes, opener: Callable[[bytes], bytes]) -> bytes:
     """The first bytes of compressed content; nothing when it is damaged."""
     try:
-        return opener(head[:_CHUNK])
+        return opener(head[:_COMPRESSED])
     except (OSError, zlib.error, lzma.LZMAError, EOFError, ValueError):
         return b""
 
 
-_FIRST = 4096  # decompressed bytes that are looked at, however much the content would expand to
+_COMPRESSED = 64 * 1024  # bytes that are expanded
+_FIRST = 4096  # expanded bytes that are looked at, however much there would be
 _MEMORY = 256 * 2**20
 
 #: Magic, name, and how to see the first bytes of what is inside (``None``: not with Python's library).
-COMPRESSIONS: tuple[tuple[bytes, str, Callable[[bytes], bytes] | None], ...] = (
+COMPRESSIONS: tuple[tuple[bytes, str, Optional[Callable[[bytes], bytes]]], ...] = (
     (b"\x1f\x8b", "gzip", lambda data: zlib.decompressobj(31).decompress(data, _FIRST)),
     (b"\xfd7zXZ\x00", "xz", lambda data: lzma.LZMADecompressor(memlimit=_MEMORY).decompress(data, _FIRST)),
     (b"BZh", "bzip2", lambda data: bz2.BZ2Decompressor().decompress(data, _FIRST)),

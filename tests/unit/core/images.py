@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The beginnings of images of every sort, for tests."""
+
+from __future__ import annotations
+
+import struct
+
+MIB = 2**20
+CPIO = b"070701" + b"0" * 104 + b"TRAILER!!!\0" + bytes(391)
+
+
+def zeros(size: int) -> bytes:
+    """An empty disk."""
+    return bytes(size)
+
+
+def qcow2(version: int = 3, backing: int = 0, backing_length: int = 0, cluster_bits: int = 16, size: int = 10 * MIB,
+          crypt: int = 0, l1_size: int = 1, l1: int = 196608, features: int = 0) -> bytes:
+    """A qcow2 header, and room for the tables that it names."""
+    head = struct.pack(">4sIQIIQIIQQIIQQQQII", b"QFI\xfb", version, backing, backing_length, cluster_bits, size, crypt,
+                       l1_size, l1, 65536, 1, 0, 0, features, 0, 0, 4, 104)
+    return head.ljust(262144, b"\0")
+
+
+def mbr(type: int = 0x83) -> bytes:
+    """A disk with one partition."""
+    entry = struct.pack("<B3BB3BII", 0x80, 0, 2, 0, type, 0, 0, 0, 1, 2000)
+    return (bytes(446) + entry + bytes(48) + b"\x55\xaa").ljust(MIB, b"\0")
+
+
+def kernel() -> bytes:
+    """The beginning of a bzImage."""
+    head = bytearray(MIB)
+    head[0x1FE:0x200], head[0x202:0x206] = b"\x55\xaa", b"HdrS"
+    return bytes(head)
+
+
+def pe() -> bytes:
+    """The beginning of a kernel with an EFI stub only."""
+    head = bytearray(4096)
+    head[:2], head[0x3C:0x40], head[0x80:0x84] = b"MZ", struct.pack("<I", 0x80), b"PE\0\0"
+    return bytes(head)
+
+
+def iso() -> bytes:
+    """The descriptor of an ISO 9660 volume."""
+    found = bytearray(MIB)
+    found[32768:32775] = b"\x01CD001\x01"
+    found[32768 + 80:32768 + 88] = struct.pack("<L", 512) + struct.pack(">L", 512)
+    found[32768 + 128:32768 + 132] = struct.pack("<H", 2048) + struct.pack(">H", 2048)
+    return bytes(found)
+
+
+def vmdk(extent: str) -> bytes:
+    """A text descriptor that names an extent."""
+    return (f'# Disk DescriptorFile\nversion=1\nCID=fffffffe\nparentCID=ffffffff\ncreateType="monolithicFlat"\n'
+            f'RW 20480 FLAT "{extent}" 0\n').encode().ljust(1024, b"\n")
