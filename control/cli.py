@@ -38,8 +38,16 @@ def subcommands(commands: Commands) -> None:
                     "Changes nothing. Status 1 when something was found, or could not be looked at.",
                     "magnetar audit\n  magnetar audit --json --config /etc/magnetar-control/conductor.yml")
     look.add_argument("--json", action="store_true", help="findings as a JSON list of {kind, id, place, text}")
-    db = _group(commands, "db", "Make the databases' tables be as this version wants them.")
+    db = _group(commands, "db", "Make the databases' tables be as this version wants them, and remove what is old.")
     _command(db, "upgrade", upgrade, "Make or upgrade the tables of all databases.", "magnetar db upgrade")
+    old = _command(db, "purge", purge, "Remove deleted servers for good, with their actions, events and migrations.",
+                   "magnetar db purge --before 2026-08-01\n  magnetar db purge --before 2026-08-01 "
+                   "--archive /srv/archive")
+    old.add_argument("--before", metavar="TIME", help="those deleted before this day or time (ISO 8601, UTC); when "
+                     "left out, before as many days as the setting purge_deleted_after says")
+    old.add_argument("--archive", type=Path, metavar="FOLDER", help="first add what is removed to files there, a JSON "
+                     "object a line")
+    old.add_argument("--dry-run", action="store_true", help="only say how many there are")
     cell = _group(commands, "cell", "List, make, disable and remove cells.")
     _command(cell, "list", list_cells, "List the cells.", "magnetar cell list")
     create = _command(cell, "create", create_cell, "List a cell, and make its tables.",
@@ -174,6 +182,36 @@ def upgrade(given: argparse.Namespace) -> int:
         print(f"magnetar: the database of {cell.name} does not answer ({_hidden(cell.database_url)}). Its conductor "
               "upgrades it when it starts; or do this again.", file=sys.stderr)
     return 1 if parts.late else 0
+
+
+def purge(given: argparse.Namespace) -> int:
+    """``magnetar db purge``. Fails when a cell's database is away."""
+    from sqlalchemy.exc import DBAPIError
+
+    from magnetar_control.store import purge as old
+
+    with _parts(given) as parts:
+        days, away = parts.settings.purge_deleted_after, 0
+        try:
+            before = old.moment(given.before) if given.before else old.days_ago(days)
+        except ValueError:
+            raise InvalidField("--before", "must be a day or time such as 2026-08-01", given.before) from None
+        if not given.before and not days:
+            raise InvalidField("--before", "is needed: the setting purge_deleted_after is 0, which keeps all")
+        if given.archive and not given.dry_run:
+            given.archive.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for cell, database in parts.store.databases():
+            try:
+                found = old.count(database, before) if given.dry_run else old.purge(
+                    parts.store, database, before, given.archive)
+            except DBAPIError:
+                away += 1
+                print(f"magnetar: the database of {cell.name} does not answer ({_hidden(cell.database_url)}). Do this "
+                      "again when it does.", file=sys.stderr)
+            else:
+                done = "are there" if given.dry_run else "removed"
+                print(f"{cell.name}: {found} servers deleted before {before[:19]} {done}")
+    return 1 if away else 0
 
 
 def list_cells(given: argparse.Namespace) -> int:

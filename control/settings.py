@@ -103,6 +103,8 @@ class Settings:
     cell_timeout: float = _doc("Seconds that a list waits for a cell.", 60.0)
     statement_timeout: float = _doc("Seconds that a statement may take on PostgreSQL, upgrades of tables excepted; 0 "
                                     "for no limit.", 60.0)
+    purge_deleted_after: float = _doc("Days after which a deleted server is removed for good, with its actions and "
+                                      "migrations; 0 keeps all. `magnetar db purge` does it at any time.", 90.0)
     policy_file: Path | None = _doc("oslo.policy file (YAML) that overrides Nova's default rules.")
     enable_instance_password: bool = _doc("Whether answers to create, rebuild and rescue have a password.", True)
     network_cidr: str = _doc("Addresses of the first embedded network.", "10.20.0.0/16")

@@ -19,6 +19,8 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.store.database import now
+from magnetar_control.store.purge import days_ago, purge
+from magnetar_control.store.store import CELL0
 from magnetar_control.store.tables import actions, conductors, servers
 from magnetar_core.errors import InUse, MagnetarError, NotFound
 
@@ -155,9 +157,20 @@ def _forget_deliveries(periodic: Periodic) -> None:
     periodic.conductor.delivery.known = set()
 
 
+def _purge(periodic: Periodic) -> None:
+    """Remove servers of the cell, and of cell0, that were deleted long ago."""
+    conductor = periodic.conductor
+    days = conductor.settings.purge_deleted_after
+    for database in (conductor.database, conductor.store.cell(CELL0)) if days else ():
+        count = purge(conductor.store, database, days_ago(days), over=conductor.over.is_set)
+        if count:
+            log.info("%d servers that were deleted %g days ago are removed for good", count, days)
+
+
 TASKS = (
     PeriodicTask("confirming resizes", confirm_resize.LOOK,
                  lambda periodic: confirm_resize.confirm_expired(periodic.conductor)),
     PeriodicTask("audit", 120.0, Periodic.audit),
+    PeriodicTask("purge", 3600.0, _purge),
     PeriodicTask("looking at hosts again", 3600.0, _forget_deliveries, alone=False),
     PeriodicTask("removing images from hosts", 3600.0, lambda periodic: remove_unused(periodic.conductor)))

@@ -96,3 +96,25 @@ def test_another_database_of_a_cell_is_warned_of(tmp_path, capsys):
     assert create("one").err == create("one").err == ""
     said = create("two")
     assert "changed" in said.out and "cell2 has another database" in said.err and "restart every API" in said.err
+
+
+def test_purging_says_what_it_did(tmp_path, capsys):
+    path = tmp_path / "control.yml"
+    path.write_text(f"state_dir: {tmp_path}\n")
+    assert cli.main(["db", "upgrade", "--config", str(path)]) == 0
+
+    def purge(*words):
+        capsys.readouterr()
+        return cli.main(["db", "purge", *words, "--config", str(path)]), capsys.readouterr()
+
+    status, said = purge("--before", "2026-08-01", "--archive", str(tmp_path / "old"))
+    assert status == 0 and (tmp_path / "old").is_dir()
+    assert said.out == "".join(f"{cell}: 0 servers deleted before 2026-08-01T00:00:00 removed\n"
+                               for cell in ("cell0", "cell1"))
+    status, said = purge("--dry-run")
+    assert status == 0 and "are there" in said.out
+    status, said = purge("--before", "soon")
+    assert status == 1 and said.err.startswith("magnetar: ") and "--before: must be a day or time" in said.err
+    path.write_text(f"state_dir: {tmp_path}\npurge_deleted_after: 0\n")
+    status, said = purge()
+    assert status == 1 and "purge_deleted_after is 0" in said.err
