@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from magnetar_control.agents import plain
+from magnetar_control.services.image.fields import is_property
 from magnetar_control.store import actions, migrations, servers
 from magnetar_core.actions import ACTIONS, rule_of
 from magnetar_core.errors import Conflict, InvalidRequest, MagnetarError, NotFound, NotSupported
@@ -152,9 +153,9 @@ def create_image(caller: Caller, target: Target, name: str, properties: Mapping[
     uuid."""
     server, id = target.row, str(uuid.uuid4())
     own = orjson.loads(server.image).get("properties") or {}
-    found = {**{key: value for key, value in own.items() if not key.startswith("os_hidden")}, **(properties or {}),
-             "image_type": "snapshot", "instance_uuid": server.id, "user_id": caller.context.user_id,
-             "base_image_ref": server.image_id or ""}
+    found = {**{key: value for key, value in own.items() if is_property(key)}, "image_type": "snapshot",
+             "instance_uuid": server.id, "user_id": caller.context.user_id, "base_image_ref": server.image_id or "",
+             **(properties or {})}
     mapping, taken = snapshots(caller, server, id)
     if taken:
         caller.check(f"{rule_of('createImage')}:allow_volume_backed", server)
