@@ -211,7 +211,8 @@ def test_filters(glance):
 
 @pytest.mark.parametrize("query", [
     "limit=x", "limit=-1", "sort=colour", "sort=name:up", "sort_key=x", "marker=x", "visibility=x", "member_status=x",
-    "protected=maybe", "size_min=x", "name=%00"])
+    "protected=maybe", "size_min=x", "name=%00", "sort=name,name:asc", "sort_key=id&sort=id",
+    "sort_key=name&" * 200])
 def test_bad_queries(small, query):
     assert small.ann("GET", f"/v2/images?{query}", None, 400)["message"]
 
