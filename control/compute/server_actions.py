@@ -18,7 +18,7 @@ from magnetar_core.errors import Conflict, InvalidRequest, MagnetarError, NotFou
 
 from . import quotas
 from .block_devices import snapshots
-from .caller import Caller
+from .caller import Caller, Owner
 from .server_create import check_specs, find_flavor, find_image, find_public_key, kept_of_image
 from .target import ServerUseCase, Target, enqueue, guard, note_done, of_server
 
@@ -49,13 +49,14 @@ def reboot(caller: Caller, target: Target, type: str) -> None:
 @of_server("resize")
 def resize(caller: Caller, target: Target, flavor_id: str, disk_config: str | None = None) -> None:
     """To another flavor, on the same host or another."""
-    flavor, old = find_flavor(caller, flavor_id), orjson.loads(target.row.flavor)
+    server, old = target.row, orjson.loads(target.row.flavor)
+    flavor = find_flavor(caller, flavor_id, server.project_id)
     if flavor["id"] == old["id"]:
         raise InvalidRequest("When resizing, instances must change flavor!")
-    if flavor["disk"] < old["disk"] and not _on_volume(target.row):
+    if flavor["disk"] < old["disk"] and not _on_volume(server):
         raise InvalidRequest("Resize error: the disk of the new flavor is smaller than that of the old one."
                              if flavor["disk"] else "Resize to zero disk flavor is not allowed.")
-    quotas.check_flavor(caller, old, flavor)
+    quotas.check_flavor(caller, Owner(server.project_id, server.user_id), old, flavor)
     warning = check_specs(caller, flavor, None)
     enqueue(caller, target, "resize", {"flavor": flavor, "disk_config": disk_config}, message=warning)
 
