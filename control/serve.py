@@ -174,7 +174,7 @@ class Parts:
     def server(self, services: Services) -> Server:
         """The API."""
         return Server(self.applications(services), self.settings.threads, self.settings.trust_proxy,
-                      observe=self.metrics.request)
+                      observe=self.metrics.request, url=self.settings.public_url)
 
 
 @contextlib.contextmanager

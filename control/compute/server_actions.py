@@ -247,15 +247,16 @@ def diagnostics(caller: Caller, target: Target) -> Mapping[str, Any]:
     host = caller.cloud.hosts.get(target.row.host)
     if host is None:
         raise Conflict(f"Instance {id} is not ready: it is on no host.")
+    its_host = f"its host {host.name}" if caller.context.knows_hosts else "its host"
     try:
         with caller.cloud.agents.client(host.endpoint) as client:
             told = client.diagnostics(id)
     except NotFound as error:
         if "kind" not in error.details:  # it is the route that is not there
-            raise NotSupported(f"The agent of host {host.name} is too old to tell. Update it.") from None
-        raise Conflict(f"Instance {id} is not ready: its host {host.name} does not have it.") from None
+            raise NotSupported(f"The agent of {its_host} is too old to tell. Update it.") from None
+        raise Conflict(f"Instance {id} is not ready: {its_host} does not have it.") from None
     except MagnetarError as error:
-        raise Conflict(f"Instance {id} is not ready: its host {host.name} cannot tell: {error.message} "
+        raise Conflict(f"Instance {id} is not ready: {its_host} cannot tell: {_words_for(caller, error)} "
                        "Try again in a moment, or look at `openstack compute service list`.") from None
     if told["power_state"] != "running":
         raise Conflict(f"Cannot 'get_diagnostics' instance {id} while it is in power state {told['power_state']}")

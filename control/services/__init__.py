@@ -35,6 +35,11 @@ class Context:
         return "admin" in self.roles
 
     @property
+    def knows_hosts(self) -> bool:
+        """Whether hosts are named to them: to administrators, and to services, as Cinder does."""
+        return self.is_admin or "service" in self.roles
+
+    @property
     def is_writer(self) -> bool:
         """Whether one of the roles may change what the project has."""
         return bool(WRITERS & self.roles)

@@ -3,16 +3,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import pkgutil
 import re
 from collections.abc import Iterator
 from re import _parser  # type: ignore[attr-defined]
+from typing import Any
 
+import orjson
 import pytest
 
 import magnetar_control
-from magnetar_control.web import Fault
+from magnetar_control.web import Answer, Fault, Request
+from magnetar_control.web.application import Application
+from magnetar_control.web.asgi import Server
 from magnetar_control.web.routing import LONGEST, Route, Router
 from magnetar_core.values import Text
 
@@ -59,6 +64,24 @@ def test_words_of_paths_are_short() -> None:
             with pytest.raises(Fault, match="255 characters") as refused:
                 ROUTER.find(path)
             assert refused.value.status == 400
+
+
+@pytest.mark.parametrize("url, answered", [
+    (None, "http://evil.example"), ("https://cloud.example/", "https://cloud.example")])
+def test_links_begin_as_the_request_says_only_without_a_public_url(url: str | None, answered: str) -> None:
+    class Rooted(Application):
+        def handle(self, request: Request) -> Answer:
+            return Answer({"root": request.root, "base": request.base})
+
+    sent: list[dict[str, Any]] = []
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "GET", "path": "/image/v2", "query_string": b"", "scheme": "http",
+             "headers": [(b"host", b"evil.example"), (b"x-forwarded-host", b"evil.example")]}
+    asyncio.run(Server({"/image": Rooted()}, trusted=True, url=url)(scope, None, send))
+    assert orjson.loads(sent[1]["body"]) == {"root": answered, "base": answered + "/image"}
 
 
 @pytest.mark.parametrize("word", ["*", "%2F", "%2a", "{id}"])

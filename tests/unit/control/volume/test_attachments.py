@@ -12,7 +12,7 @@ import pytest
 
 from magnetar_control.api.volume.app import Application
 from magnetar_core.errors import MagnetarError
-from tests.unit.control.serving import ADMIN, ALICE, BOB, Asker, authenticate, served
+from tests.unit.control.serving import ADMIN, ALICE, BOB, NOVA, Asker, authenticate, served
 
 from .conftest import work
 
@@ -43,7 +43,9 @@ def test_the_interface(ask, service, volume):
         service.reserve(BOB, volume, TWO)
     service.attached(kept["id"], "kvm1", "/dev/vdb")
     (held,) = ask("GET", f"/v3/red/volumes/{volume}")["volume"]["attachments"]
-    assert (held["server_id"], held["device"], held["host_name"]) == (ONE, "/dev/vdb", "kvm1")
+    assert (held["server_id"], held["device"], held["host_name"]) == (ONE, "/dev/vdb", None)
+    (held,) = ask.as_(ADMIN)("GET", f"/v3/volumes/{volume}")["volume"]["attachments"]
+    assert held["host_name"] == "kvm1"
     assert _status(ask, volume) == "in-use"
     with pytest.raises(MagnetarError, match="must not be attached"):
         service.delete(ALICE, volume)
@@ -58,7 +60,10 @@ def test_as_nova_attaches(ask, volume):
     assert (made["status"], made["instance"], made["connection_info"]) == ("reserved", ONE, {})
     url = f"/v3/red/attachments/{made['id']}"
     connected = ask("PUT", url, {"attachment": {"connector": {"host": "kvm1"}}})["attachment"]
-    assert connected["connection_info"]["volume_id"] == volume
+    assert (connected["connection_info"]["volume_id"], connected["connection_info"]["host"]) == (volume, None)
+    for who in (ADMIN, NOVA):
+        told = ask.as_(who)("GET", url.replace("/red", ""))["attachment"]
+        assert told["connection_info"]["host"] == "kvm1", who
     assert _status(ask, volume) == "attaching"
     ask("POST", url + "/action", {"os-complete": {}}, status=204)
     assert _status(ask, volume) == "in-use"
