@@ -12,14 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from magnetar_core.client import Client
-from magnetar_core.errors import MagnetarError, TimedOut, Unreachable
+from magnetar_core.errors import HypervisorDown, HypervisorError, MagnetarError, TimedOut, Unreachable
 
 #: Id of the API request for which this thread works. The agents log it too.
 request_id: contextvars.ContextVar[str | None] = contextvars.ContextVar("request_id", default=None)
 #: Clients that the pool keeps for each host; more are made when needed, and closed after use.
 KEPT = 8
-#: Messages for users about an agent that does not answer; the original ones name hosts, paths and addresses.
-PLAIN = {Unreachable.code: "The server's host does not answer. Try again later.",
+#: Messages for users about failures of a host; the original ones name hosts, paths and addresses, and tell in libvirt's
+#: and QEMU's words what failed.
+PLAIN = {MagnetarError.code: "The server's host failed to do it. An administrator finds why in its log.",
+         HypervisorError.code: "The server's host failed to do it. An administrator finds why in its log.",
+         HypervisorDown.code: "The server's host cannot do anything now. Try again later.",
+         Unreachable.code: "The server's host does not answer. Try again later.",
          TimedOut.code: "The server's host did not answer in time. Try again later."}
 
 

@@ -40,7 +40,7 @@ from magnetar_control.services.image.remote import Remote
 from magnetar_control.services.network import EmbeddedNetworks
 from magnetar_control.services.volume import EmbeddedVolumes
 from magnetar_control.settings import Settings
-from magnetar_control.store import hosts, schema
+from magnetar_control.store import hosts, schema, servers
 from magnetar_control.store.database import Database
 from magnetar_control.store.store import CELL0, CellMapping, Store
 from magnetar_control.store.tables import API, CELL
@@ -90,7 +90,7 @@ class Parts:
                 self.identity, EmbeddedIdentity) else self.identity.token, settings.image_ca_cert)
         self.delivery = Delivery(self.asked, settings.action_timeout)
         self.volumes = EmbeddedVolumes(database, self.places, self.agents, self.bring, self.asked,
-                                       zone=settings.default_availability_zone)
+                                       zone=settings.default_availability_zone, used=self.has)
         return Services(self.identity, self.asked, self.networks, self.volumes)
 
     def places(self) -> list[dict[str, Any]]:
@@ -105,6 +105,12 @@ class Parts:
         if place := self.hosts.get(host):
             with self.agents.client(place.endpoint) as client:
                 self.delivery.image(client, host, id)
+
+    def has(self, server: str, attachment: str) -> bool:
+        """Whether a server has an attachment, or is being given it."""
+        found = servers.find(self.store, server)
+        return found is not None and any(
+            one["attachment_id"] == attachment for one in orjson.loads(found[1].volumes))
 
     def upgrade(self) -> list[tuple[str, bool]]:
         """Bring all databases that answer up to date, with cell0, and the cell of the settings where it is made of
@@ -172,7 +178,7 @@ class Parts:
     def server(self, services: Services) -> AsgiServer:
         """The API."""
         return AsgiServer(self.applications(services), self.settings.threads, self.settings.trust_proxy,
-                          observe=self.metrics.request)
+                      observe=self.metrics.request, url=self.settings.public_url)
 
 
 @contextlib.contextmanager

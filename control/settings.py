@@ -45,8 +45,8 @@ class Settings:
     listen: str = _doc("host:port of the API.", "127.0.0.1:8774")
     tls_cert: Path | None = _doc("PEM file with the API's certificate and its chain.")
     tls_key: Path | None = _doc("Key of that certificate.")
-    public_url: str | None = _doc("URL by which clients reach the API, for the catalogue; that of each request when "
-                                  "left out.")
+    public_url: str | None = _doc("URL by which clients reach the API, for the catalogue and links; that of each "
+                                  "request (its Host header) when left out.")
     health_listen: str | None = _doc("host:port that offers /healthz and /metrics without authentication: of loopback, "
                                      "or of a network that only the monitoring reaches. The API has /healthz, and "
                                      "/metrics for administrators, on its own port as well.")

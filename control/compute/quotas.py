@@ -79,11 +79,11 @@ def used(caller: Caller, project: str | None = None, user: str | None = None,
 Bounds = Sequence[tuple[Limits, str | None]]
 
 
-def bounds(caller: Caller) -> Bounds:
-    """The limits that bind servers, as (limits, user): those of the project, and those of the caller in it where there
-    are such. Sets of limits without a bound are left out: to count servers for them would be in vain."""
+def bounds(caller: Caller, owner: Owner = Owner()) -> Bounds:  # noqa: B008
+    """The limits that bind servers of *owner*, as (limits, user): those of the project, and those of the user in it
+    where there are such. Sets of limits without a bound are left out: to count servers for them would be in vain."""
     found: list[tuple[Limits, str | None]] = []
-    project, user = caller.project, caller.context.user_id
+    project, user = owner.project_id or caller.project, owner.user_id or caller.context.user_id
     given = caller.fetch(quotas.found, (quotas.DEFAULT, project, quotas.of_user(project, user)))
     whole = {**_defaults(caller), **given.get(quotas.DEFAULT, {}), **given.get(project, {})}
     if any(whole[name] >= 0 for name in COUNTED):
@@ -126,10 +126,10 @@ def check_servers(caller: Caller, flavor: Mapping[str, Any], least: int, most: i
     return most
 
 
-def check_flavor(caller: Caller, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    """Whether a server may grow from one flavor to another. Raises ``Forbidden``."""
-    for limit, user in bounds(caller):
-        have = used(caller, user=user)
+def check_flavor(caller: Caller, owner: Owner, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    """Whether a server of *owner* may grow from one flavor to another. Raises ``Forbidden``."""
+    for limit, user in bounds(caller, owner):
+        have = used(caller, owner.project_id, user)
         for name, key in (("cores", "vcpus"), ("ram", "ram")):
             more = new[key] - old[key]
             if more > 0 and limit[name] >= 0 and have[name] + more > limit[name]:

@@ -11,13 +11,14 @@ from typing import Any
 import orjson
 
 from magnetar_control.agents import plain
+from magnetar_control.services.image.fields import is_property
 from magnetar_control.store import actions, migrations, servers
 from magnetar_core.actions import ACTIONS, rule_of
 from magnetar_core.errors import Conflict, InvalidRequest, MagnetarError, NotFound, NotSupported
 
 from . import quotas
 from .block_devices import snapshots
-from .caller import Caller
+from .caller import Caller, Owner
 from .server_create import check_specs, find_flavor, find_image, find_public_key, kept_of_image
 from .target import ServerUseCase, Target, enqueue, guard, note_done, of_server
 
@@ -48,13 +49,14 @@ def reboot(caller: Caller, target: Target, type: str) -> None:
 @of_server("resize")
 def resize(caller: Caller, target: Target, flavor_id: str, disk_config: str | None = None) -> None:
     """To another flavor, on the same host or another."""
-    flavor, old = find_flavor(caller, flavor_id), orjson.loads(target.row.flavor)
+    server, old = target.row, orjson.loads(target.row.flavor)
+    flavor = find_flavor(caller, flavor_id, server.project_id)
     if flavor["id"] == old["id"]:
         raise InvalidRequest("When resizing, instances must change flavor!")
-    if flavor["disk"] < old["disk"] and not _on_volume(target.row):
+    if flavor["disk"] < old["disk"] and not _on_volume(server):
         raise InvalidRequest("Resize error: the disk of the new flavor is smaller than that of the old one."
                              if flavor["disk"] else "Resize to zero disk flavor is not allowed.")
-    quotas.check_flavor(caller, old, flavor)
+    quotas.check_flavor(caller, Owner(server.project_id, server.user_id), old, flavor)
     warning = check_specs(caller, flavor, None)
     enqueue(caller, target, "resize", {"flavor": flavor, "disk_config": disk_config}, message=warning)
 
@@ -152,9 +154,9 @@ def create_image(caller: Caller, target: Target, name: str, properties: Mapping[
     uuid."""
     server, id = target.row, str(uuid.uuid4())
     own = orjson.loads(server.image).get("properties") or {}
-    found = {**{key: value for key, value in own.items() if not key.startswith("os_hidden")}, **(properties or {}),
-             "image_type": "snapshot", "instance_uuid": server.id, "user_id": caller.context.user_id,
-             "base_image_ref": server.image_id or ""}
+    found = {**{key: value for key, value in own.items() if is_property(key)}, "image_type": "snapshot",
+             "instance_uuid": server.id, "user_id": caller.context.user_id, "base_image_ref": server.image_id or "",
+             **(properties or {})}
     mapping, taken = snapshots(caller, server, id)
     if taken:
         caller.check_policy(f"{rule_of('createImage')}:allow_volume_backed", server)
@@ -245,15 +247,16 @@ def diagnostics(caller: Caller, target: Target) -> Mapping[str, Any]:
     host = caller.cloud.hosts.get(target.row.host)
     if host is None:
         raise Conflict(f"Instance {id} is not ready: it is on no host.")
+    its_host = f"its host {host.name}" if caller.context.knows_hosts else "its host"
     try:
         with caller.cloud.agents.client(host.endpoint) as client:
             told = client.diagnostics(id)
     except NotFound as error:
         if "kind" not in error.details:  # it is the route that is not there
-            raise NotSupported(f"The agent of host {host.name} is too old to tell. Update it.") from None
-        raise Conflict(f"Instance {id} is not ready: its host {host.name} does not have it.") from None
+            raise NotSupported(f"The agent of {its_host} is too old to tell. Update it.") from None
+        raise Conflict(f"Instance {id} is not ready: {its_host} does not have it.") from None
     except MagnetarError as error:
-        raise Conflict(f"Instance {id} is not ready: its host {host.name} cannot tell: {error.message} "
+        raise Conflict(f"Instance {id} is not ready: {its_host} cannot tell: {_words_for(caller, error)} "
                        "Try again in a moment, or look at `openstack compute service list`.") from None
     if told["power_state"] != "running":
         raise Conflict(f"Cannot 'get_diagnostics' instance {id} while it is in power state {told['power_state']}")

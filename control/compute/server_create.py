@@ -21,7 +21,7 @@ from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
 from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES
 
 from . import block_devices, quotas
-from .caller import Caller, use_case
+from .caller import Caller, Owner, use_case
 from .target import visible
 
 CREATE = rule_of("create")
@@ -118,7 +118,8 @@ def row_to_be(caller: Caller, wanted: NewServers,
     if instead_of is None:
         quotas.check_servers(caller, prepared.flavor, 1, 1)
     else:
-        quotas.check_flavor(caller, orjson.loads(instead_of.flavor), prepared.flavor)
+        quotas.check_flavor(caller, Owner(instead_of.project_id, instead_of.user_id), orjson.loads(instead_of.flavor),
+                            prepared.flavor)
     return rows_of(caller, prepared, 1)[0], prepared.warning
 
 
@@ -191,9 +192,11 @@ def _check_count(caller: Caller, wanted: NewServers, count: int) -> None:
                                              "more requests", value)
 
 
-def find_flavor(caller: Caller, id: str) -> dict[str, Any]:
-    """The flavor as servers keep it. Raises ``InvalidRequest`` where the caller may not use it."""
-    row = caller.fetch(flavors.find, id, caller.project, everything=caller.context.is_admin)
+def find_flavor(caller: Caller, id: str, project: str | None = None) -> dict[str, Any]:
+    """The flavor as servers keep it. Raises ``InvalidRequest`` where the caller may not use it, or *project*, whose
+    server is to have it, where that is another project."""
+    own = project in (None, caller.project)
+    row = caller.fetch(flavors.find, id, project or caller.project, everything=own and caller.context.is_admin)
     if row is None:
         raise InvalidRequest(f"Flavor {id[:255]} could not be found.")
     return {"id": row.id, "name": row.name, "vcpus": row.vcpus, "ram": row.ram, "disk": row.disk,

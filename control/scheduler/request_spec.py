@@ -103,7 +103,7 @@ def of_server(api: Database, volumes: Any, context: Any, row: Mapping[Any, Any],
     if hints.get("group") or names:
         with api.read() as connection:
             group = hosts.group_of(connection, row["id"], hints["group"]) if hints.get("group") else None
-            where = hosts.of_servers(connection, names) if names else {}
+            where = hosts.of_servers(connection, row["project_id"], names) if names else {}
     if "volume_hosts" not in over:
         over["volume_hosts"] = root_disk_hosts(volumes, context, root)
     return RequestSpec(**{

@@ -30,10 +30,22 @@ class Context:
     expires: float = 0.0
     #: The token itself, to ask other services with; never logged.
     token: str = field(default="", repr=False)
+    #: Whether a service asks for this user: the request brought its token too.
+    for_user: bool = False
 
     @property
     def is_admin(self) -> bool:
         return "admin" in self.roles
+
+    @property
+    def is_service(self) -> bool:
+        """Whether a service asks: by its role, or for a user, with its own token beside the user's."""
+        return self.for_user or "service" in self.roles
+
+    @property
+    def knows_hosts(self) -> bool:
+        """Whether hosts are named to them: to administrators, and to services, as Cinder does."""
+        return self.is_admin or self.is_service
 
     @property
     def is_writer(self) -> bool:

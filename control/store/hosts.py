@@ -16,7 +16,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from .allocations import RESOURCES, USUAL, Group, Ratios, limits
 from .database import INSERT, now
-from .tables import allocations, cells, hosts, server_group_members, server_groups
+from .tables import allocations, cells, hosts, server_group_members, server_groups, server_mappings
 
 #: Columns that operators may set; limits follow from these.
 SETTABLE = frozenset({"disabled", "disabled_reason", "forced_down", "endpoint", *(
@@ -76,10 +76,13 @@ def set_host(connection: Connection, /, name: str, ratios: Ratios = USUAL, **val
     return True
 
 
-def of_servers(connection: Connection, server_ids: Iterable[str]) -> dict[str, list[str]]:
-    """Names of the hosts on which servers hold claims, by server; servers without a host are absent."""
+def of_servers(connection: Connection, project_id: str, server_ids: Iterable[str]) -> dict[str, list[str]]:
+    """Names of the hosts on which servers of a project hold claims, by server; servers without a host are absent, and
+    so are those of other projects."""
     query = select(allocations.c.server_id, hosts.c.name).distinct().join_from(
-        allocations, hosts, hosts.c.id == allocations.c.host_id).where(allocations.c.server_id.in_(list(server_ids)))
+        allocations, hosts, hosts.c.id == allocations.c.host_id).where(
+            allocations.c.server_id.in_(list(server_ids)), allocations.c.server_id.in_(
+                select(server_mappings.c.server_id).where(server_mappings.c.project_id == project_id)))
     found: dict[str, list[str]] = {}
     for server, host in connection.execute(query.order_by(hosts.c.name)):
         found.setdefault(server, []).append(host)

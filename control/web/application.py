@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from magnetar_core.errors import MagnetarError
@@ -111,14 +111,16 @@ def unknown(where: str) -> Fault:
 
 
 def by_token(validate: Callable[[str], Any], catalogue: str = "/identity") -> Callable[[Request], None]:
-    """An ``authenticate`` that asks *validate* (of ``services.Identity``) about X-Auth-Token. A client that has none is
-    told where tokens are to be had: *catalogue*, a path of this server or a URL."""
+    """An ``authenticate`` that asks *validate* (of ``services.Identity``) about X-Auth-Token, and whether
+    X-Service-Token is that of a service. A client without a token is told where tokens are to be had: *catalogue*, a
+    path of this server or a URL."""
 
     def authenticate(request: Request) -> None:
-        token = request.headers.get("x-auth-token")
+        token, beside = request.headers.get("x-auth-token"), request.headers.get("x-service-token")
         context = validate(token) if token else None
         if context is None:
             raise unknown(request.root + catalogue if catalogue.startswith("/") else catalogue)
-        request.context = context
+        service = validate(beside) if beside else None
+        request.context = replace(context, for_user=True) if service is not None and service.is_service else context
 
     return authenticate

@@ -30,17 +30,20 @@ Observe = Callable[[str, str, str, int, float], None]
 
 
 class AsgiServer:
-    """Mounts by prefix, longest first. *trusted*: believe X-Forwarded-Proto and -Host; a proxy sets them. *observe* is
-    told of each request: prefix, method, pattern of the route (empty for none), status, seconds."""
+    """Mounts by prefix, longest first. *url*: by which clients reach it; left out, links begin with what a request
+    says, *trusted*: with what its X-Forwarded-Proto and -Host say, which a proxy sets. *observe* is told of each
+    request: prefix, method, pattern of the route (empty for none), status, seconds."""
 
     def __init__(self, mounts: Mapping[str, Application], threads: int = 16, trusted: bool = False,
-                 lifespan: Callable[[bool], None] | None = None, observe: Observe | None = None) -> None:
+                 lifespan: Callable[[bool], None] | None = None, observe: Observe | None = None,
+                 url: str | None = None) -> None:
         self.mounts = sorted(mounts.items(), key=lambda mount: -len(mount[0]))
         self.threads = ThreadPoolExecutor(threads, thread_name_prefix="api")
         # Of their own, so that slow uploads and downloads keep nobody else waiting.
         self.streams = ThreadPoolExecutor(STREAMS, thread_name_prefix="stream")
         self.quick = Together(ThreadPoolExecutor(threads, thread_name_prefix="quick"))
         self.trusted, self.lifespan, self.observe = trusted, lifespan, observe
+        self.url = url.rstrip("/") if url else None
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         if scope["type"] == "http":
@@ -101,6 +104,8 @@ class AsgiServer:
         raise LookupError("something must be mounted at the empty prefix")
 
     def _root(self, scope: dict[str, Any], headers: Mapping[str, str]) -> str:
+        if self.url:
+            return self.url
         scheme, host = scope["scheme"], headers.get("host", "localhost")
         if self.trusted:
             scheme = headers.get("x-forwarded-proto", scheme)

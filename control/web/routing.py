@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 from urllib.parse import unquote
 
+from .answer import Fault
+
 
 @dataclass(frozen=True, kw_only=True)
 class Route:
@@ -20,6 +22,10 @@ class Route:
 
 
 R = TypeVar("R", bound=Route)
+#: Characters of a word of a path at most: no name or id has more.
+LONGEST = 255
+#: Keys of the tree that are no words: of parameters, and of what ends there.
+_ANY, _END = object(), object()
 
 
 class Router(Generic[R]):
@@ -27,39 +33,44 @@ class Router(Generic[R]):
 
     def __init__(self, routes: Iterable[R]) -> None:
         self.routes = tuple(routes)
-        self._tree: dict[str, Any] = {}
+        self._tree: dict[Any, Any] = {}
         for route in self.routes:
             node = self._tree
             names = []
-            for word in _words(route.path):
+            for word in words(route.path):
                 named = word.startswith("{")
                 if named:
                     names.append(word[1:-1])
-                node = node.setdefault("*" if named else word, {})
-            node.setdefault("/", {}).setdefault(route.method, []).append((tuple(names), route))
+                node = node.setdefault(_ANY if named else word, {})
+            node.setdefault(_END, {}).setdefault(route.method, []).append((tuple(names), route))
 
     def find(self, path: str) -> dict[str, list[tuple[R, dict[str, str]]]]:
-        """Method to the routes at *path*, each with its parameters; empty when the path is unknown."""
-        found, values = _walk(self._tree, _words(path), 0, ())
+        """Method to the routes at *path*, each with its parameters; empty when the path is unknown. Raises as
+        ``words`` does."""
+        found, values = _walk(self._tree, words(path), 0, ())
         if found is None:
             return {}
         return {method: [(route, dict(zip(names, values, strict=True))) for names, route in routes]
                 for method, routes in found.items()}
 
 
-def _words(path: str) -> list[str]:
-    return [word for word in path.split("/") if word]
+def words(path: str) -> list[str]:
+    """The words of a path, decoded. Raises ``Fault`` 400 for one that is too long."""
+    found = [unquote(word) for word in path.split("/") if word]
+    if any(len(word) > LONGEST for word in found):
+        raise Fault(400, f"A word of the path has more than {LONGEST} characters; no name or id has.")
+    return found
 
 
-def _walk(node: dict[str, Any], words: list[str], at: int, values: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:
+def _walk(node: dict[Any, Any], words: list[str], at: int, values: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:
     """Fixed words win over parameters; a dead end goes back."""
     if at == len(words):
-        return node.get("/"), values
+        return node.get(_END), values
     fixed = node.get(words[at])
     if fixed is not None:
         found, got = _walk(fixed, words, at + 1, values)
         if found is not None:
             return found, got
-    if "*" in node:
-        return _walk(node["*"], words, at + 1, (*values, unquote(words[at])))
+    if _ANY in node:
+        return _walk(node[_ANY], words, at + 1, (*values, words[at]))
     return None, values

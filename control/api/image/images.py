@@ -14,7 +14,7 @@ from magnetar_control.services import Document
 from magnetar_control.services.image import EmbeddedImages
 from magnetar_control.services.image.embedded import STAGED
 from magnetar_control.services.image.fields import FIELDS, PROPERTY, is_read_only
-from magnetar_control.services.image.images import check_fields, check_owner, check_readable, check_writer
+from magnetar_control.services.image.images import check_owner, check_readable, check_writer
 from magnetar_control.web import Answer, Fault, Request
 from magnetar_control.web.application import Guarded, route
 from magnetar_core.errors import Conflict, Forbidden, InvalidRequest, NotFound
@@ -68,7 +68,6 @@ class ImageRoutes:
         wanted = request.json()
         if not isinstance(wanted, dict):
             raise InvalidRequest("The body must be an object with the fields of the image.")
-        check_fields(request.context, wanted)
         wanted.setdefault("name", None)
         properties = {key: value for key, value in wanted.items() if key not in FIELDS and key != "id"}
         known = {key: value for key, value in wanted.items() if key not in properties}

@@ -9,6 +9,7 @@ from magnetar_control.api.values import Number, Truth
 from magnetar_control.services.image.fields import VISIBILITIES
 from magnetar_control.services.image.images import OPERATORS, SORTS, ImageListing
 from magnetar_core.errors import InvalidRequest
+from magnetar_core.query import check_sort
 from magnetar_core.values import Choices, Nullable
 
 PAGE, LARGEST_PAGE = 25, 1000
@@ -68,4 +69,5 @@ def _sort(query: Query) -> list[tuple[str, bool]]:
         if key not in SORTS or direction not in ("asc", "desc"):
             raise InvalidRequest(f"The list cannot be sorted by {key}:{direction}; keys are "
                                  f"{', '.join(sorted(SORTS))}, directions asc and desc.")
+    check_sort("sort_key", [key for key, _direction in pairs])
     return [(key, direction == "desc") for key, direction in pairs]

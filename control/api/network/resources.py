@@ -15,6 +15,7 @@ from magnetar_control.web import Request
 from magnetar_control.web.application import Guarded, route
 from magnetar_core.errors import InvalidField, InvalidRequest
 from magnetar_core.fields import Record
+from magnetar_core.query import check_sort
 
 from . import attributes
 from .attributes import NAMES
@@ -170,6 +171,7 @@ class ListQuery:
         keys, directions = self.given.get("sort_key", []), self.given.get("sort_dir", [])
         sort = [(self._known(name, "sorting"), directions[at:at + 1] == ["desc"]) for at, name in enumerate(keys)]
         try:
+            check_sort("sort_key", [name for name, _down in sort])
             limit = COUNT.check(self.given.get("limit", ["0"])[-1], "limit")
         except InvalidField as error:
             raise InvalidRequest(error.message, type="BadRequest") from None

@@ -22,7 +22,7 @@ from magnetar_control.web.application import Application, by_token
 from magnetar_control.web.quick import Way
 from magnetar_core.errors import InvalidRequest, MagnetarError, NotFound
 
-_PROJECT = re.compile(r"[0-9a-f-]{1,64}|[A-Za-z0-9_-]*[0-9][A-Za-z0-9_-]*")
+_PROJECT = re.compile(r"[0-9a-f-]{1,64}|(?=.*[0-9])[A-Za-z0-9_-]{1,255}")
 ROOTS = {"v2": "v2.0", "v2.1": "v2.1"}
 
 

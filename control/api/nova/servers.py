@@ -17,6 +17,7 @@ from magnetar_control.compute import servers
 from magnetar_control.store.server_list import ServerListRequest, ServerPage
 from magnetar_core.errors import InvalidField, InvalidRequest, NotFound
 from magnetar_core.power import states_of
+from magnetar_core.query import check_sort
 
 #: Sort keys that Nova takes before 2.75 and that order nothing here.
 OLD_SORTS = frozenset((
@@ -98,6 +99,7 @@ def _sort(call: Call, query: Mapping[str, Any]) -> list[tuple[str, bool]]:
         elif key not in OLD_SORTS or call.at(Gate.OLD_SORT_KEYS):
             raise InvalidField("sort_key", f"must be one of {', '.join(sorted(FIELDS.sorts))}", key)
     names = [name for name, _descending in found]
+    check_sort("sort_key", names)
     return found + [(name, True) for name in ("created_at", "id") if name not in names]
 
 

@@ -17,7 +17,7 @@ from magnetar_core.versions import Version
 FIRST, NEWEST = 1, 104
 OLD_HEADER, HEADER = "x-openstack-nova-api-version", "openstack-api-version"
 VARY = "OpenStack-API-Version, X-OpenStack-Nova-API-Version"
-_FORM = re.compile(r"([1-9]\d*)\.([1-9]\d*|0)")
+_FORM = re.compile(r"([1-9]\d{0,8})\.([1-9]\d{0,8}|0)", re.ASCII)
 #: Minor number to the core's ``Version``, for declarations.
 VERSIONS = [Version(f"2.{minor}") for minor in range(NEWEST + 1)]
 UPDATED = {"v2.0": "2011-01-21T11:33:21Z", "v2.1": "2013-07-23T11:33:21Z"}

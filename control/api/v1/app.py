@@ -7,13 +7,13 @@ import re
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import unquote
 
 import orjson
 
 from magnetar_control.compute.caller import Caller
 from magnetar_control.compute.cloud import Cloud
 from magnetar_control.web import Answer, Request
+from magnetar_control.web.routing import words
 from magnetar_core import query
 from magnetar_core.ensure import batch, permissions
 from magnetar_core.errors import Forbidden, InvalidField, InvalidRequest, MethodNotAllowed, NotFound, Unauthenticated
@@ -111,7 +111,7 @@ class V1Application:
         if "%00" in request.path or "%00" in request.query_string:
             raise InvalidRequest("The URL has a NUL character, which no name may have.")
         caller = self._caller(request)
-        parts = [unquote(word) for word in request.path.split("/")[2:] if word]
+        parts = words(request.path)[1:]
         if not parts:
             return self._root(request)
         if parts[0] == OPERATIONS:

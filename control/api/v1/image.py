@@ -10,6 +10,7 @@ from typing import Any
 
 from magnetar_control.api.values import to_second
 from magnetar_control.compute.caller import Caller
+from magnetar_control.services.image.fields import check_properties
 from magnetar_control.services.image.images import check_owner, check_readable, check_writer
 from magnetar_control.web import Answer, Request
 from magnetar_core.errors import Conflict, ImageRefused, InvalidField, InvalidRequest
@@ -97,6 +98,7 @@ class CloudImages(CloudDriver):
             old[DESCRIPTION] = have["description"]
         if want["description"]:
             new[DESCRIPTION] = want["description"]
+        check_properties(new)
         self._set(caller, have, {**{name: want[name] for name in names if name in ("name", "min_disk", "min_ram")},
                                **{name: None for name in old if name not in new},
                                **{name: value for name, value in new.items() if old.get(name) != value}})

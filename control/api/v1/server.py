@@ -14,7 +14,7 @@ from typing import Any
 
 from magnetar_control.compute import quotas, server_actions, server_create, volume_attachments
 from magnetar_control.compute import servers as compute
-from magnetar_control.compute.caller import Caller
+from magnetar_control.compute.caller import Caller, Owner
 from magnetar_control.compute.scheduling import predicted_host
 from magnetar_control.compute.server_create import NewServers
 from magnetar_control.compute.target import find
@@ -152,7 +152,7 @@ class CloudServers(CloudDriver):
         nics = [nic for nic in nics if nic["uuid"]]  # others are networks that a dry run assumes
         if "resize" in asked and want["flavor"]["vcpus"]:  # else a dry run assumes the flavor
             server_plan.shrinks(have, want)
-            quotas.check_flavor(caller, have["flavor"], want["flavor"])
+            quotas.check_flavor(caller, Owner(caller.project, have["_user"]), have["flavor"], want["flavor"])
         if nics:
             caller.cloud.services.network.check_requested(caller.context, nics)
 

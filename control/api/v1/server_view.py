@@ -64,8 +64,8 @@ def shown(row: Any, image_name: Callable[[str], str]) -> Document:
                                                  "created": stamp(fault["created"])},
         "host": row.host, "addresses": addresses, "instance_name": row.instance_name, "console_log": "",
         "created_at": stamp(row.created_at), "updated_at": stamp(row.updated_at),
-        "_vm_state": row.vm_state, "_host": row.host, "_launched": bool(row.launched_at), "_flavor": flavor["id"],
-        "_disks": sizes(flavor)}
+        "_user": row.user_id, "_vm_state": row.vm_state, "_host": row.host, "_launched": bool(row.launched_at),
+        "_flavor": flavor["id"], "_disks": sizes(flavor)}
 
 
 def _nic(nic: Mapping[str, Any]) -> Document:

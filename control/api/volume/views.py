@@ -37,7 +37,7 @@ def volume(request: Request, row: Row, types: Types) -> Document:
         "status": row["status"], "bootable": "true" if row["bootable"] else "false", "encrypted": False,
         "metadata": {**row["metadata"], **({"readonly": "True"} if row["readonly"] else {})},
         "links": links(request, "volumes", row["id"]), "attachments": [
-            _held(one) for one in row["attachments"] if one["status"] in ("attached", "detaching")],
+            _held(request, one) for one in row["attachments"] if one["status"] in ("attached", "detaching")],
         "consistencygroup_id": None, "replication_status": None, "os-vol-tenant-attr:tenant_id": row["project_id"]}
     if row["volume_image_metadata"]:
         found["volume_image_metadata"] = row["volume_image_metadata"]
@@ -57,10 +57,14 @@ def _since(request: Request, *rows: tuple[int, bool, str, Any]) -> Document:
     return {name: value for since, holds, name, value in rows if holds and request.extra["version"] >= (3, since)}
 
 
-def _held(row: Row) -> Document:
+def _held(request: Request, row: Row) -> Document:
     return {"id": row["volume_id"], "attachment_id": row["id"], "volume_id": row["volume_id"],
-            "server_id": row["server_id"], "host_name": row["host"], "device": row["device"],
+            "server_id": row["server_id"], "host_name": _host(request, row["host"]), "device": row["device"],
             "attached_at": row["attached_at"]}
+
+
+def _host(request: Request, name: str | None) -> str | None:
+    return name if request.context.knows_hosts else None
 
 
 def snapshot(request: Request, row: Row, detailed: bool = True) -> Document:
@@ -73,7 +77,7 @@ def snapshot(request: Request, row: Row, detailed: bool = True) -> Document:
                           (65, True, "consumes_quota", True))
 
 
-def attachment(_request: Request, row: Row, detailed: bool = True) -> Document:
+def attachment(request: Request, row: Row, detailed: bool = True) -> Document:
     """An attachment. ``connection_info`` says where the volume is; the agents connect it."""
     found: Document = {"id": row["id"], "volume_id": row["volume_id"], "instance": row["server_id"],
                        "status": row["status"]}
@@ -81,7 +85,7 @@ def attachment(_request: Request, row: Row, detailed: bool = True) -> Document:
         ready = row["connector"] is not None or row["status"] == "attached"
         found |= {"attached_at": row["attached_at"] or "", "detached_at": "", "attach_mode": row["mode"],
                   "connection_info": {"driver_volume_type": "magnetar", "volume_id": row["volume_id"],
-                                      "attachment_id": row["id"], "host": row["volume_host"],
+                                      "attachment_id": row["id"], "host": _host(request, row["volume_host"]),
                                       "access_mode": row["mode"]} if ready else {}}
     return found
 

@@ -69,8 +69,10 @@ class EmbeddedImages:
     def create(self, context: Context, name: str | None, **wanted: Any) -> Document:
         """See ``services.Images``; also ``tags``. Raises ``InvalidRequest``, 403, 409."""
         properties = wanted.pop("properties", {})
+        fields.check_properties(properties)
         id = fields.ID.check(wanted.pop("id"), "id") if wanted.get("id") else str(uuid.uuid4())
         values, more = fields.checked({"name": name, **wanted, **properties})
+        check_fields(context, values)
         names = values.pop("tags", [])
         row = {**DEFAULTS, "owner": context.project_id, **values, "id": id, "status": "queued",
                "properties": fields.as_json(more)}

@@ -34,14 +34,32 @@ def is_read_only(name: str) -> bool:
     return name in READ_ONLY or name.startswith("os_glance_")
 
 
+def is_property(name: str) -> bool:
+    """Whether callers may call a property so: fields have rules of their own, and some the service sets."""
+    return not (is_read_only(name) or name in FIELDS or name == "id")
+
+
+def check_properties(names: Iterable[str]) -> None:
+    """Raises ``Forbidden`` for what is no name of a property: whoever gives properties sets nothing else by them."""
+    for name in names:
+        _check_settable(name)
+        if not is_property(name):
+            raise Forbidden(f"Attribute '{name}' is a field of the image, and no property can be called so; choose "
+                            "another name.")
+
+
+def _check_settable(name: str) -> None:
+    if is_read_only(name):
+        raise Forbidden(f"Attribute '{name}' is set by the image service itself; leave it out.")
+
+
 def checked(wanted: Mapping[str, Any]) -> tuple[Document, dict[str, str]]:
     """Fields and properties of what a caller wants. Raises ``InvalidField``, and ``Forbidden`` for what only the
     service sets."""
     found: Document = {}
     properties: dict[str, str] = {}
     for name, value in wanted.items():
-        if is_read_only(name):
-            raise Forbidden(f"Attribute '{name}' is set by the image service itself; leave it out.")
+        _check_settable(name)
         if name in FIELDS:
             found[name] = FIELDS[name].check(value, name)
         else:

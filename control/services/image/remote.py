@@ -18,6 +18,8 @@ import orjson
 from magnetar_control.services import Context, Document, Documents
 from magnetar_core import errors
 
+from .fields import check_properties
+
 #: Bytes of content in one piece.
 PIECE = 1 << 20
 #: Fields of Glance's image; whatever else it has are properties.
@@ -83,7 +85,9 @@ class Remote:
 
     def create(self, context: Context, name: str | None, **wanted: Any) -> Document:
         """A queued image, made with the user's token where there is one."""
-        body = {"name": name, **wanted.pop("properties", {}), **wanted}
+        properties = wanted.pop("properties", {})
+        check_properties(properties)
+        body = {"name": name, **properties, **wanted}
         if not context.token:
             body.setdefault("owner", context.project_id)
         return plain(self._json("POST", "", body, context.token))

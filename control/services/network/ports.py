@@ -123,8 +123,8 @@ def _change_mac(connection: Connection, context: Context, row: RowMapping, value
     network = find(connection, context, NETWORK, row["network_id"])
     _may_choose(context, network, values)
     if row["host"]:
-        raise Conflict(f"Unable to complete operation on port {row['id']}, port is already bound on host "
-                    f"{row['host']}", type="PortBound")
+        raise Conflict(f"Unable to complete operation on port {row['id']}, port is already bound"
+                    f"{' on host ' + row['host'] if context.knows_hosts else ''}", type="PortBound")
     if connection.execute(select(ports.c.id).where(ports.c.mac_address == values["mac_address"],
                                                    ports.c.id != row["id"])).first():
         raise _mac_in_use({**row, **values})

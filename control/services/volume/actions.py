@@ -135,5 +135,7 @@ def unset_image_metadata(connection: Connection, context: Context, row: RowMappi
     set_(connection, volumes, row["id"], image_metadata=orjson.dumps(found).decode())
 
 
+#: Actions that free the volume of servers.
+FREEING = (detach, unreserve)
 #: Actions that only admins do, with the names by which the policy knows them.
 ADMIN = {reset_status: "os-reset_status", force_delete: "os-force_delete"}

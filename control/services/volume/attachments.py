@@ -5,18 +5,21 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import orjson
 from sqlalchemy import Connection, RowMapping, delete, insert, select, update
 
 from magnetar_control.services import Context, Document, Documents
-from magnetar_control.store.database import now
-from magnetar_core.errors import NotFound
+from magnetar_control.store.database import Database, now
+from magnetar_core.errors import Conflict, NotFound
 
 from .rows import Reading, check_writer, seen, set_, wrong_status
 from .tables import attachments, volumes
 from .volumes import attachments_of, follow
+
+#: Whether a server (its uuid) has an attachment (its uuid), as the Compute API knows it.
+Used = Callable[[str, str], bool]
 
 
 def reserve(connection: Connection, context: Context, volume_id: str, server_id: str | None, id: str | None = None,
@@ -98,8 +101,22 @@ def documents(connection: Connection, rows: Sequence[RowMapping]) -> Documents:
     return [{**row, "volume_host": hosts.get(row["volume_id"])} for row in rows]
 
 
+def check_free(context: Context, used: Used, rows: Iterable[RowMapping]) -> None:
+    """Raises ``Conflict`` where a server has one of the attachments *rows*: its host would go on with a volume that the
+    next server gets (CVE-2023-2088). A service that asks knows what it does."""
+    for row in () if context.is_service else rows:
+        if row["server_id"] and used(row["server_id"], row["id"]):
+            raise Conflict(f"Detach volume from instance {row['server_id']} using the Compute API")
+
+
 class AttachmentStore(Reading):
+    """*used*: whether a server has an attachment."""
+
     table, documents = attachments, staticmethod(documents)
+
+    def __init__(self, database: Database, used: Used) -> None:
+        super().__init__(database)
+        self.used = used
 
     def create(self, context: Context, volume_id: str, server_id: str | None, mode: str,
                connector: Document | None) -> str:
@@ -121,6 +138,8 @@ class AttachmentStore(Reading):
     def delete(self, context: Context, id: str) -> Documents:
         """The server has it no more; what others have of the volume."""
         check_writer(context)
+        with self.database.read() as connection:
+            check_free(context, self.used, [seen(connection, attachments, context, id)])
         with self.database.write() as connection:
             volume_id = seen(connection, attachments, context, id)["volume_id"]
             drop(connection, id)

@@ -17,7 +17,7 @@ from magnetar_control.store.database import Database
 from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 
 from . import attachments, quotas, volumes
-from .actions import ADMIN
+from .actions import ADMIN, FREEING
 from .rows import asked, check_admin, check_writer, found, seen, wrong_status
 from .snapshots import SnapshotStore, begin
 from .tables import attachments as held
@@ -32,16 +32,16 @@ GIB = 2**30
 class EmbeddedVolumes:
     """See ``services.Volumes``; in the API *database*, their content on compute hosts. *hosts* gives [{name, endpoint,
     disk_gb_free, up}], *ensure_image* (host, image's uuid) has a host have an image, *images* shows images, *pools* are
-    those of the agents, the default one first."""
+    those of the agents, the default one first; *used* says whether a server has an attachment."""
 
     def __init__(self, database: Database, hosts: Hosts, agents: Agents, ensure_image: Callable[[str, str], None],
                  images: Images | None = None, pools: Sequence[str] = ("default",), zone: str = "nova",
-                 pause: float = 2.0) -> None:
+                 pause: float = 2.0, used: attachments.Used = lambda _server, _attachment: False) -> None:
         self.database, self.images, self.zone = database, images, zone
         self.reach = Reach(hosts, agents, ensure_image)
         self.types = Types(tuple(pools))
         self.volumes, self.snapshots = VolumeStore(database), SnapshotStore(database)
-        self.attachments = attachments.AttachmentStore(database)
+        self.attachments = attachments.AttachmentStore(database, used)
         self.show, self.snapshot = self.volumes.find, self.snapshots.find
         self.worker = Worker(database, self.reach, pause)
 
@@ -114,6 +114,13 @@ class EmbeddedVolumes:
         check_writer(context)
         if action in ADMIN:
             check_admin(context, ADMIN[action])
+        if action in FREEING:
+            with self.database.read() as connection:
+                seen(connection, table, context, id)
+                held = volumes.attachments_of(connection, [id])[id]
+            named = given.get("attachment_id")
+            attachments.check_free(context, self.attachments.used, [
+                one for one in held if named in (None, one["id"])])
         with self.database.write() as connection:
             attachments.lock(connection, id)
             said = action(connection, context, seen(connection, table, context, id), **given)

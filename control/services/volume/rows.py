@@ -14,6 +14,7 @@ from magnetar_control.services import Context, Document, Documents
 from magnetar_control.store.database import Database, now
 from magnetar_control.store.paging import beyond
 from magnetar_core.errors import Conflict, Forbidden, InvalidRequest, MagnetarError, NotFound
+from magnetar_core.query import check_sort
 
 NOUNS = {"volumes": "Volume", "volume_snapshots": "Snapshot", "volume_attachments": "Volume attachment"}
 SORTED = ("id", "name", "size", "status", "created_at", "updated_at", "bootable")
@@ -109,6 +110,7 @@ def listed(connection: Connection, context: Context, table: Table,
     if listing.named is not None and "name" in table.c:
         query = query.where(table.c.name.contains(listing.named, autoescape=True))
     count = connection.execute(select(func.count()).select_from(query.subquery())).scalar() if listing.count else None
+    check_sort("sort", [name for name, _down in listing.sort])
     order = []
     for name, down in (*listing.sort, ("id", True)):
         if name not in SORTED or name not in table.c:

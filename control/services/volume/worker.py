@@ -20,7 +20,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, RowMapping, Table, and_, delete, or_, select, update
 from sqlalchemy.exc import DBAPIError
 
-from magnetar_control.agents import Agents
+from magnetar_control.agents import Agents, plain
 from magnetar_control.services import Document
 from magnetar_control.store.database import Database, now
 from magnetar_core.errors import Conflict, HypervisorDown, MagnetarError, TimedOut, Unreachable
@@ -185,7 +185,7 @@ class Worker:
         log.warning("%s of %s %s: %s; trying again", row["task"], table.name, row["id"], error.message)
         with self.database.write() as connection:
             connection.execute(update(table).where(_mine(table, row)).values(
-                lease_until=None, holder=None, attempts=row["attempts"] + 1, fault=error.message,
+                lease_until=None, holder=None, attempts=row["attempts"] + 1, fault=plain(error),
                 not_before=self.database.clock(min(self.pause * 2 ** min(row["attempts"], ATTEMPTS), LONGEST))))
 
     def _failed(self, table: Table, row: Row, error: MagnetarError) -> None:
@@ -193,7 +193,7 @@ class Worker:
         status: Any = {"delete": "error_deleting", "extend": "error_extending"}.get(row["task"], "error")
         if row["task"] == "extend" and isinstance(error, Conflict):
             status = table.c.previous_status  # refused: it is as it was
-        self._finish(table, row, {"status": status, "fault": error.message})
+        self._finish(table, row, {"status": status, "fault": plain(error)})
 
     def ensure(self, row: Row, noun: str, want: Document) -> Document:
         """Have the host's agent make it so; the resource."""

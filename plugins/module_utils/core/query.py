@@ -100,6 +100,8 @@ def parameters(given: Iterable[tuple[str, str]], known: Mapping[str, Callable[[s
     return found
 
 
+#: Most keys by which a list is sorted.
+SORTS = 10
 #: Most resources that one list answer holds.
 LIMIT = 10000
 #: Parameters of every list, besides filters.
@@ -108,6 +110,12 @@ PAGE: Mapping[str, Callable[[str, str], Any]] = {"fields": words, "limit": numbe
 PARAMETERS: Mapping[str, Callable[[str, str], Any]] = {
     "dry_run": boolean, "wait": seconds, "on_immutable": plain, "merge": words, "allow_reboot": boolean,
     "preserve_ephemeral": boolean}
+
+
+def check_sort(parameter: str, keys: Sequence[Any]) -> None:
+    """Raises ``InvalidField`` where a list is to be sorted by one key twice, or by more than ``SORTS`` of them."""
+    if len(keys) > SORTS or len(set(keys)) < len(keys):
+        raise InvalidField(parameter, "must name %d keys at most, and each of them once" % SORTS)
 
 
 def paged(noun: str, known: Collection[str], found: list[dict[str, Any]], fields: Optional[Sequence[str]] = None,
@@ -120,6 +128,7 @@ def paged(noun: str, known: Collection[str], found: list[dict[str, Any]], fields
         for name in names:
             if name not in known:
                 raise InvalidField(parameter, "%s has no field %s; it has %s" % (noun, name[:80], ", ".join(known)))
+    check_sort("sort", [key.lstrip("-") for key in sort or ()])
     for key in reversed(sort or ()):
         name = key.lstrip("-")
         have = [one for one in found if one.get(name) is not None]

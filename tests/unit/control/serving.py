@@ -22,7 +22,8 @@ ADMIN = Context("root", "operators", frozenset({"admin"}), token="admin")
 ALICE = Context("alice", "red", frozenset({"member"}), token="alice")
 BOB = Context("bob", "blue", frozenset({"member"}), token="bob")
 READER = Context("rita", "red", frozenset({"reader"}), token="rita")
-WHO = {one.token: one for one in (ADMIN, ALICE, BOB, READER)}
+NOVA = Context("nova", "red", frozenset({"service"}), token="nova")
+WHO = {one.token: one for one in (ADMIN, ALICE, BOB, READER, NOVA)}
 
 
 def authenticate(request: Request) -> None:

@@ -3,9 +3,13 @@
 
 import pytest
 
-from magnetar_core.errors import HypervisorDown, NotFound, TimedOut, Unreachable
+from magnetar_control.api.nova.app import ComputeApplication
+from magnetar_control.api.nova.operations import OPERATIONS
+from magnetar_control.compute.cloud import Cloud
+from magnetar_control.settings import make
+from magnetar_core.errors import HypervisorDown, HypervisorError, MagnetarError, NotFound, TimedOut, Unreachable
 
-from .compute import Agents, Teller
+from .compute import Agents, Caller, Teller
 
 
 @pytest.mark.parametrize(("told", "host", "status"), [
@@ -17,3 +21,18 @@ def test_when_nobody_tells(small, told, host, status):
     small.cloud.agents = Agents(kvm1=Teller(told))
     id = small.server(host=host)
     assert small.admin.get(f"/servers/{id}/diagnostics", "2.48").status == status
+
+
+@pytest.mark.parametrize("error", [
+    HypervisorError("qemu-img: /var/lib/magnetar/x on kvm1 failed"), HypervisorDown("no libvirt on kvm1"),
+    MagnetarError("boom on kvm1"), Unreachable("kvm1.example:6553 refused"), NotFound("no server", kind="server"),
+    NotFound("no route"), None])
+def test_who_may_look_and_is_no_administrator_reads_of_no_host(small, error, tmp_path):
+    """Nor what agent, libvirt and QEMU said."""
+    (tmp_path / "policy.yaml").write_text('"os_compute_api:os-server-diagnostics": "role:member"')
+    small.host("kvm1")
+    settings = make({"state_dir": str(tmp_path), "policy_file": str(tmp_path / "policy.yaml")})
+    cloud = Cloud(settings, small.store, small.cloud.services, Agents(**({"kvm1": Teller(error)} if error else {})))
+    alice = Caller(ComputeApplication(cloud, OPERATIONS), "alice")
+    refused = alice.get(f"/servers/{small.server(host='kvm1')}/diagnostics", "2.48")
+    assert refused.status in (409, 501) and "kvm1" not in refused.message and "qemu" not in refused.message

@@ -217,3 +217,19 @@ def test_one_request_id_may_come_with_many_requests(owner: Owner) -> None:
         assert reply.status == 200, reply
         assert reply.headers["x-openstack-request-id"] != headers["X-OpenStack-Request-ID"]
     until(lambda: [owner.state(volume) for volume in volumes] == ["in-use"] * 2)
+
+
+def test_the_volume_service_frees_nothing_that_a_server_has(owner: Owner) -> None:
+    """Its host would go on with the disk, and the next server gets it (CVE-2023-2088)."""
+    server, volume = owner.server()["id"], owner.volume()
+    assert owner.attach(server, volume).status == 200
+    until(lambda: owner.state(volume) == "in-use")
+    id = owner.attached(server)[0]["attachment_id"]
+    latest = {"OpenStack-API-Version": "volume 3.70"}
+    refused = owner.call.call("DELETE", f"{owner.api}/attachments/{id}", headers=latest)
+    assert refused.status == 409 and server in refused.json["conflictingRequest"]["message"]
+    assert owner.detach(server, volume).status == 202
+    until(lambda: owner.state(volume) == "available")
+    made = owner.call.call("POST", f"{owner.api}/attachments", {"attachment": {
+        "volume_uuid": volume, "instance_uuid": server}}, headers=latest).json["attachment"]
+    assert owner.call.call("DELETE", f"{owner.api}/attachments/{made['id']}", headers=latest).status == 200

@@ -69,6 +69,19 @@ def test_an_image_of_a_server(maker: Owner) -> None:
     assert maker.server(name="copy", imageRef=id)["image"]["id"] == id
 
 
+def test_what_metadata_of_an_image_may_say(maker: Owner) -> None:
+    """Properties, of which the caller's count; nothing that decides whose the image is and who sees it."""
+    server = maker.server()["id"]
+    before = maker.call.get(IMAGES).json["images"]
+    for name, value in (("visibility", "public"), ("owner", "another"), ("status", "active"), ("id", server)):
+        refused = maker.call.act(server, "createImage", {"name": "snap", "metadata": {name: value}}, "2.45")
+        assert refused.status == 403 and name in refused.json["forbidden"]["message"], refused
+    assert maker.call.get(IMAGES).json["images"] == before
+    made = image(maker, make(maker, server, image_type="golden", color="blue"))
+    assert (made["image_type"], made["color"], made["instance_uuid"]) == ("golden", "blue", server)
+    maker.call.settled(server)
+
+
 def test_states(maker: Owner) -> None:
     server = maker.server()["id"]
     for action in ("pause", "suspend", "os-stop"):

@@ -3,6 +3,7 @@
 
 import pytest
 
+from magnetar_core.errors import Forbidden
 from tests.unit.control.counting import counted
 
 from .glance import PATCH, RAW, USERS, Glance
@@ -68,6 +69,21 @@ def test_bad_patches(small, body, kind, status):
     ({"tags": [""]}, 400)])
 def test_bad_images(small, fields, status):
     assert small.ann("POST", "/v2/images", {"name": "one", **fields}, status)["message"]
+    assert small.names(small.admin) == []
+
+
+@pytest.mark.parametrize("name", ["visibility", "owner", "protected", "id", "status", "os_glance_import"])
+def test_properties_set_no_fields(small, name):
+    """Whoever makes images for callers hands over their properties, which they name as they like."""
+    with pytest.raises(Forbidden, match=name):
+        small.service.create(USERS["ann"], "one", visibility="private", properties={name: "public"})
+    assert small.names(small.admin) == []
+
+
+def test_who_makes_images_for_callers_gives_no_more_than_they_may(small):
+    for given in ({"visibility": "public"}, {"owner": "project-bob"}):
+        with pytest.raises(Forbidden):
+            small.service.create(USERS["ann"], "one", **given)
     assert small.names(small.admin) == []
 
 
@@ -195,7 +211,8 @@ def test_filters(glance):
 
 @pytest.mark.parametrize("query", [
     "limit=x", "limit=-1", "sort=colour", "sort=name:up", "sort_key=x", "marker=x", "visibility=x", "member_status=x",
-    "protected=maybe", "size_min=x", "name=%00"])
+    "protected=maybe", "size_min=x", "name=%00", "sort=name,name:asc", "sort_key=id&sort=id",
+    "sort_key=name&" * 200])
 def test_bad_queries(small, query):
     assert small.ann("GET", f"/v2/images?{query}", None, 400)["message"]
 

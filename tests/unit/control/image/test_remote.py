@@ -7,6 +7,7 @@ import pytest
 
 from magnetar_control.services import Context
 from magnetar_control.services.image.remote import Remote
+from magnetar_core.errors import Forbidden
 from tests.unit.control.serving import served
 
 from .glance import RAW
@@ -16,6 +17,13 @@ from .glance import RAW
 def remote(small):
     with served(image=small.application) as url:
         yield Remote(f"{url}/image", lambda _fresh: "admin")
+
+
+def test_properties_set_no_fields(small, remote):
+    """The conductor's own token may set all of them."""
+    with pytest.raises(Forbidden, match="owner"):
+        remote.create(Context("u", "p"), "one", properties={"owner": "project-bob"})
+    assert small.names(small.admin) == []
 
 
 @pytest.mark.parametrize("status", ["queued", "active"])

@@ -270,7 +270,7 @@ def test_a_marker_tells_nothing_of_another_projects_things(ask):
 
 def test_an_unknown_filter_is_refused_and_what_there_is_not_is_said(ask):
     for query in ("colour=red", "mtu=wide", "shared=perhaps", "limit=-1", f"limit={10**30}", "sort_key=moon",
-                  "provider:network_type=nat", "marker=gone"):
+                  "sort_key=id&sort_key=id", "sort_key=name&" * 500, "provider:network_type=nat", "marker=gone"):
         ask("GET", f"/v2.0/networks?{query}", status=400)
     ask("GET", "/v2.0/ports?binding:host_id=kvm1", status=400)
     ask.as_(ADMIN)("GET", "/v2.0/ports?binding:host_id=kvm1")

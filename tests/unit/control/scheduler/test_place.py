@@ -140,7 +140,16 @@ def test_a_group_keeps_apart_though_the_memory_does_not_know(fleet):
         place(fleet, a_memory(fleet), request(server_id="s3", amounts=ONE, group=group))
     with fleet.read() as connection:
         assert hosts.group_of(connection, "s0").hosts == dict.fromkeys(placed[1:], 1)
-        assert hosts.of_servers(connection, ["s0", "s1", "s9"]) == {"s0": [placed[0]], "s1": [placed[1]]}
+        project = connection.execute(select(server_mappings.c.project_id).limit(1)).scalar()
+        assert hosts.of_servers(connection, project, ["s0", "s1", "s9"]) == {"s0": [placed[0]], "s1": [placed[1]]}
+
+
+def test_hints_find_servers_of_the_own_project(fleet):
+    for server, project in (("s0", "p"), ("s1", "q")):
+        place(fleet, a_memory(fleet), request(server_id=server, project_id=project, amounts=ONE))
+    with fleet.read() as connection:
+        assert list(hosts.of_servers(connection, "p", ["s0", "s1", "s9"])) == ["s0"]
+        assert list(hosts.of_servers(connection, "q", ["s0", "s1", "s9"])) == ["s1"]
 
 
 def test_a_host_that_was_deleted_is_forgotten(fleet):

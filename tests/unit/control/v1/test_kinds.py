@@ -43,6 +43,8 @@ def test_an_image_and_its_content(cloud: Cloud) -> None:
     changed = ensure(admin, "image/up", {"properties": {"a": "b"}, "description": "text", "min_ram": 0})
     assert changed.json["resource"]["properties"] == {"a": "b"} and changed.json["resource"]["description"] == "text"
     assert ensure(admin, "image/up", {"source": {"url": "https://example.org/x"}}).status == 400
+    for key in ("image/up", "image/other"):
+        assert ensure(admin, key, {"properties": {"visibility": "public"}}).status == 403
     assert verbs(admin.delete("/v1/image/up")) == ["drop", "forget"]
 
 

@@ -11,8 +11,9 @@ import openstack
 import pytest
 
 from magnetar_control.api.volume.app import VolumeApplication
+from magnetar_control.web.application import by_token
 from magnetar_core.errors import MagnetarError
-from tests.unit.control.serving import ADMIN, ALICE, BOB, Asker, authenticate, served
+from tests.unit.control.serving import ADMIN, ALICE, BOB, NOVA, WHO, Asker, authenticate, served
 
 from .conftest import work
 
@@ -43,7 +44,9 @@ def test_the_interface(ask, service, volume):
         service.reserve(BOB, volume, TWO)
     service.attached(kept["id"], "kvm1", "/dev/vdb")
     (held,) = ask("GET", f"/v3/red/volumes/{volume}")["volume"]["attachments"]
-    assert (held["server_id"], held["device"], held["host_name"]) == (ONE, "/dev/vdb", "kvm1")
+    assert (held["server_id"], held["device"], held["host_name"]) == (ONE, "/dev/vdb", None)
+    (held,) = ask.as_(ADMIN)("GET", f"/v3/volumes/{volume}")["volume"]["attachments"]
+    assert held["host_name"] == "kvm1"
     assert _status(ask, volume) == "in-use"
     with pytest.raises(MagnetarError, match="must not be attached"):
         service.delete(ALICE, volume)
@@ -58,13 +61,46 @@ def test_as_nova_attaches(ask, volume):
     assert (made["status"], made["instance"], made["connection_info"]) == ("reserved", ONE, {})
     url = f"/v3/red/attachments/{made['id']}"
     connected = ask("PUT", url, {"attachment": {"connector": {"host": "kvm1"}}})["attachment"]
-    assert connected["connection_info"]["volume_id"] == volume
+    assert (connected["connection_info"]["volume_id"], connected["connection_info"]["host"]) == (volume, None)
+    for who in (ADMIN, NOVA):
+        told = ask.as_(who)("GET", url.replace("/red", ""))["attachment"]
+        assert told["connection_info"]["host"] == "kvm1", who
     assert _status(ask, volume) == "attaching"
     ask("POST", url + "/action", {"os-complete": {}}, status=204)
     assert _status(ask, volume) == "in-use"
     assert len(ask("GET", f"/v3/red/attachments?instance_id={ONE}")["attachments"]) == 1
     ask.as_(BOB)("DELETE", url.replace("red", "blue"), status=404)
     assert ask("DELETE", url) == {"attachments": []}
+    assert _status(ask, volume) == "available"
+
+
+def test_a_service_asks_for_a_user(ask, service, volume):
+    """Its own token beside the user's says so; a token that is none of a service says nothing."""
+    id = service.reserve(ALICE, volume, ONE)["id"]
+    service.attachments.used = lambda server, attachment: (server, attachment) == (ONE, id)
+    application, latest = VolumeApplication(service, by_token(WHO.get)), {"openstack-api-version": "volume 3.70"}
+    for beside in ("bob", "admin", "unknown", ""):
+        asker = Asker(application, headers={"x-service-token": beside, **latest})
+        assert asker.ask("DELETE", f"/v3/red/attachments/{id}")[0] == 409, beside
+    Asker(application, headers={"x-service-token": "nova", **latest})("DELETE", f"/v3/red/attachments/{id}")
+    assert _status(ask, volume) == "available"
+
+
+@pytest.mark.parametrize("who", [ALICE, ADMIN])
+def test_what_a_server_has_is_freed_by_services_only(ask, service, volume, who):
+    id = service.reserve(ALICE, volume, ONE)["id"]
+    service.attachments.used = lambda server, attachment: (server, attachment) == (ONE, id)
+    act, asker = f"/v3/volumes/{volume}/action", ask.as_(who)
+    asker("POST", act, {"os-unreserve": {}}, status=409)
+    service.attached(id, "kvm1", "/dev/vdb")
+    for method, path, body in (
+            ("DELETE", f"/v3/attachments/{id}", None), ("POST", act, {"os-detach": {}}),
+            ("POST", act, {"os-detach": {"attachment_id": id}})):
+        refused = asker(method, path, body, status=409)["conflictingRequest"]["message"]
+        assert refused == f"Detach volume from instance {ONE} using the Compute API"
+    ask.as_(BOB)("POST", act, {"os-detach": {}}, status=404)
+    assert _status(ask, volume) == "in-use"
+    ask.as_(NOVA)("POST", act, {"os-detach": {"attachment_id": id}})
     assert _status(ask, volume) == "available"
 
 

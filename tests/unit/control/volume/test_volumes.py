@@ -273,6 +273,8 @@ def test_lists_are_filtered_sorted_and_in_pages(ask):
     assert names == ["v0", "v1", "v2", "v3", "v4"]
     assert [one["name"] for one in ask("GET", "/v3/red/volumes/detail?name=v3")["volumes"]] == ["v3"]
     assert ask("GET", "/v3/red/volumes?status=error")["volumes"] == []
+    for sort in ("name,name:asc", ",".join(["size"] * 200)):
+        assert "each of them once" in ask("GET", f"/v3/red/volumes?sort={sort}", status=400)["badRequest"]["message"]
 
 
 def test_metadata(ask):
