@@ -85,7 +85,7 @@ class Parts:
         self.identity = Identity(database, settings.token_hours * 3600) if settings.keystone_url is None else \
             keystone.of(settings)
         self.images = Images(database, settings.state_dir / "images")
-        self.networks = Networks(database, settings.network_cidr)
+        self.networks = Networks(database, settings.network_cidr, settings.pools())
         #: As conductors and volumes ask for them: here, or at the machine that has them.
         self.asked: ImagesService = self.images if settings.image_url is None else Remote(
             settings.image_url, ServiceUser(self.identity.tokens).token if isinstance(
