@@ -70,6 +70,7 @@ hosts:
       disk_gb_free: 700
       cpu_model: EPYC-Rome
       servers: 4
+      cloud_servers: 0
       running: 3
       connected: true
       link_name: kvm1
