@@ -22,6 +22,7 @@ from magnetar_agent.routes import Json, Resources, Tasks, key, query
 from magnetar_agent.servers.diagnostics import diagnostics
 from magnetar_agent.streams import Streams
 from magnetar_agent.watch import Feed
+from magnetar_core.endpoint import CLOUD
 from magnetar_core.errors import InvalidRequest, MagnetarError, MethodNotAllowed, NotFound
 from magnetar_core.kinds import KINDS, Host, Image, Server
 from magnetar_core.version import API, version
@@ -86,6 +87,7 @@ class Front:
             if scope["path"] != "/healthz" or caller.via != "socket":
                 caller = access.admit(caller, scope["method"], headers, self.tokens)
             state["caller"], state["scope"] = caller.name, caller.scope
+            state["cloud"] = headers.get(b"user-agent") == CLOUD.encode()
         except MagnetarError as error:
             if scope["method"] not in access.SAFE:
                 audit.record(scope["method"], None, scope["path"].replace("\x00", "/"), caller.name, request_id,

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 SCHEMA = 1
 #: Note in a document's ``state`` while the resource is removed for ``on_immutable: recreate``: what is made after it.
 REPLACEMENT = "replacement"
+#: Note in a document's ``state``: a cloud has asked for the resource, and keeps its own rows of it.
+CLOUD = "cloud"
 #: The fields of a document, or a view of them as they are on the host.
 Fields = dict[str, Any]
 UPGRADES: dict[int, Any] = {}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent import hypervisor as hv
+from magnetar_agent.documents import CLOUD
 from magnetar_agent.migrations import arriving
 from magnetar_agent.servers import GIB
 from magnetar_core.errors import MagnetarError
@@ -36,7 +37,8 @@ def usage(host: LocalHost) -> dict[str, Any]:
     disk = shutil.disk_usage(host.settings.state_dir)
     found: dict[str, Any] = {
         "name": host.name, "agent_version": version(), "connected": host.hypervisor.connected(),
-        "servers": len(documents), "link_name": host.links.name(),
+        "servers": len(documents), "cloud_servers": sum(CLOUD in d.state for d in documents),
+        "link_name": host.links.name(),
         "link_port": host.settings.address[1] if host.settings.address else None,
         "disk_gb": disk.total // GIB, "disk_gb_free": disk.free // GIB,
     }

@@ -28,7 +28,8 @@ class NetworkSpec:
 
 @dataclass(frozen=True)
 class NetworkSeen:
-    """A libvirt network as it is. *owned*: it carries Magnetar's metadata."""
+    """A libvirt network as it is. *owned*: it carries Magnetar's metadata. *cidrs*: IPv4 networks whose addresses it
+    gives."""
 
     uuid: str
     name: str
@@ -36,6 +37,7 @@ class NetworkSeen:
     autostart: bool
     bridge: str | None
     owned: bool = False
+    cidrs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,8 @@ class HypervisorNetworks(Protocol):
         """Names of the bridges of the host."""
 
     def routes(self) -> Sequence[tuple[str, IPv4Network]]:
-        """Device and network of all IPv4 networks that the host is on."""
+        """Device ("" without one) and network of the host's IPv4 routes, the default ones excepted, and of its
+        addresses."""
 
     def networks(self) -> dict[str, NetworkSeen]:
         """All libvirt networks by name."""

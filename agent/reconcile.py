@@ -14,7 +14,7 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.documents import REPLACEMENT, Document, Fields
+from magnetar_agent.documents import CLOUD, REPLACEMENT, Document, Fields
 from magnetar_agent.drivers import Driver, SubresourceDriver
 from magnetar_agent.locks import CHOICES
 from magnetar_agent.steps import NOTES, cancelled, note_fault, perform, undo
@@ -150,6 +150,8 @@ class _Change(Change):
         want = self._complete({**wanted, "id": document.id} if fresh else wanted, None if fresh else document)
         have = None if fresh else self.driver.observe(self.host, document)
         predicted = document.copy()
+        if self.operation.cloud:
+            predicted.state[CLOUD] = True
         policy = "" if fresh else self._policy(document, want)
         if policy == "recreate":
             first, have_then = self._removal(document, have), None

@@ -198,7 +198,7 @@ class Resources:
                     function: Callable[[Operation], Any], shape: Callable[[Any], dict[str, Any]] = result) -> Json:
         operation = self.agent.host.operations.start(
             what, audit.within(request.state.request_id, function), kind=self.kind.noun, key=name,
-            request_id=request.state.request_id, caller=request.state.caller)
+            request_id=request.state.request_id, caller=request.state.caller, cloud=request.state.cloud)
         if not dry:
             audit.follow(operation)
         return outcome(operation, await until(operation, wait), shape)

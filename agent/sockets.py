@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Unix sockets to listen on, which only a group may use."""
+"""Unix sockets: to listen on, which only a group may use; to connect to, in folders that others may write."""
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
+import stat
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -27,3 +31,16 @@ def bound(path: Path, gid: int = -1) -> socket.socket:
         found.close()
         raise
     return found
+
+
+@contextmanager
+def itself(path: Path) -> Iterator[str]:
+    """A name to connect to the socket at *path* by: of that very socket, and never of where a link leads, since who may
+    write the folder could send root anywhere. Raises ``OSError``."""
+    held = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISSOCK(os.fstat(held).st_mode):
+            raise OSError(errno.ENOTSOCK, "it is no socket")
+        yield f"/proc/self/fd/{held}"
+    finally:
+        os.close(held)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from magnetar_core.client import Client
+from magnetar_core.endpoint import CLOUD
 from magnetar_core.errors import HypervisorDown, HypervisorError, MagnetarError, TimedOut, Unreachable
 
 #: Id of the API request for which this thread works. The agents log it too.
@@ -77,9 +78,9 @@ class Agents:
         client.close()
 
     def make(self, endpoint: str) -> AgentClient:
-        """A client outside of the pool."""
+        """A client outside of the pool. By its name the agents know that a cloud asks."""
         tls = self.tls if endpoint.startswith("https") else {}
-        return AgentClient(endpoint, timeout=self.timeout, **tls)  # type: ignore[arg-type]
+        return AgentClient(endpoint, timeout=self.timeout, agent_name=CLOUD, **tls)  # type: ignore[arg-type]
 
     def close(self) -> None:
         """Close the pooled clients."""

@@ -83,7 +83,7 @@ class Parts:
         self.identity = EmbeddedIdentity(database, settings.token_hours * 3600) if settings.keystone_url is None else \
             keystone.of(settings)
         self.images = EmbeddedImages(database, settings.state_dir / "images")
-        self.networks = EmbeddedNetworks(database, settings.network_cidr)
+        self.networks = EmbeddedNetworks(database, settings.network_cidr, settings.pools())
         #: As conductors and volumes ask for them: here, or at the machine that has them.
         self.asked: Images = self.images if settings.image_url is None else Remote(
             settings.image_url, ServiceUser(self.identity.tokens).token if isinstance(

@@ -9,11 +9,13 @@ import difflib
 import types
 import typing
 from dataclasses import dataclass, field
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from magnetar_core.addresses import PRIVATE
 from magnetar_core.errors import InvalidSettings
 
 #: Filters of the scheduler that are enabled by default.
@@ -108,6 +110,9 @@ class Settings:
     policy_file: Path | None = _doc("oslo.policy file (YAML) that overrides Nova's default rules.")
     enable_instance_password: bool = _doc("Whether answers to create, rebuild and rescue have a password.", True)
     network_cidr: str = _doc("Addresses of the first embedded network.", "10.20.0.0/16")
+    network_pools: list[str] = _doc("Ranges from which the subnets of users have their addresses, since each host of "
+                                    "the cloud routes to them; administrators may use others.",
+                                    lambda: list(map(str, PRIVATE)))
     quota_instances: int = _doc("Servers of a project; -1 for no limit.", 10)
     quota_cores: int = _doc("Virtual CPUs of a project.", 20)
     quota_ram: int = _doc("Memory of a project's servers.", 51200)
@@ -131,6 +136,13 @@ class Settings:
     def spread(self) -> bool:
         """Whether cells are made with `magnetar cell create`, and not of these settings."""
         return self.database_url is not None and self.cell_database_url is None
+
+    def pools(self) -> list[IPv4Network]:
+        """*network_pools*. Raises ``InvalidSettings``."""
+        try:
+            return [IPv4Network(pool) for pool in self.network_pools]
+        except ValueError as error:
+            raise InvalidSettings(f"network_pools must be IPv4 networks such as 10.0.0.0/8: {error}.") from None
 
     def limits(self) -> dict[str, int]:
         """How many actions of a kind may run at a host at once."""

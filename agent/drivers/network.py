@@ -149,15 +149,21 @@ def _existing(host: LocalHost, want: Fields) -> Fields:
 
 
 def _check_free(host: LocalHost, want: Fields, net: IPv4Network, document: Document | None) -> None:
-    """Refuse addresses of another network document, or that the host reaches directly by a device of its own."""
+    """Refuse addresses of another network, ours or libvirt's, and those that the host has itself or has a route to:
+    all that it sends there would end at the guests."""
     for other in host.documents.list("network"):
         cidr = other.want.get("cidr")
         if cidr and (document is None or other.id != document.id) and net.overlaps(IPv4Network(cidr)):
             raise InvalidField("cidr", f"overlaps with {cidr} of network {other.name!r}", want["cidr"])
+    for network in host.hypervisor.networks().values():
+        taken = next((cidr for cidr in network.cidrs if net.overlaps(IPv4Network(cidr))), None)
+        if taken and network.name != want["name"]:
+            raise InvalidField("cidr", f"overlaps with {taken} of libvirt's network {network.name!r}", want["cidr"])
     own = document.want.get("bridge") if document else None
     for device, route in host.hypervisor.routes():
         if device != own and net.overlaps(route):
-            raise InvalidField("cidr", f"overlaps with {route}, which the host has on {device}", want["cidr"])
+            raise InvalidField("cidr", f"overlaps with {route}, which the host has on {device or 'no device'}",
+                               want["cidr"])
 
 
 def _bridge(host: LocalHost, given: str | None, document: Document | None) -> str:

@@ -9,6 +9,7 @@ Disks are real small files: sparse raw files and qcow2 headers. Guests obey at o
 from __future__ import annotations
 
 import threading
+from ipaddress import IPv4Interface
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.fake.devices import Devices
@@ -95,10 +96,11 @@ class FakeHypervisor(GuestAgent, Devices, Statistics, Migrations, Storage, Disks
         """The XML of a domain."""
         return self._domains[uuid].xml
 
-    def network_outside(self, name: str, active: bool = True) -> None:
+    def network_outside(self, name: str, active: bool = True, cidrs: tuple[str, ...] = ()) -> None:
         """Somebody else makes a network."""
         with self._change(f"network {name}"):
-            self._networks[name] = FakeNetwork(NetworkSeen(f"outside-{name}", name, active, active, "virbr0"))
+            self._networks[name] = FakeNetwork(NetworkSeen(f"outside-{name}", name, active, active, "virbr0",
+                                                           cidrs=cidrs))
 
     def lease(self, network: str, lease: Lease) -> None:
         """The network gives an address."""
@@ -161,7 +163,8 @@ class FakeHypervisor(GuestAgent, Devices, Statistics, Migrations, Storage, Disks
             if there and (not there.seen.owned or there.seen.uuid != spec.uuid):
                 raise Conflict(f"The libvirt network {spec.name} was not made by Magnetar for this resource, so it is "
                                "not touched. Choose another name, or remove that network.")
-            seen = NetworkSeen(spec.uuid, spec.name, True, True, spec.bridge, True)
+            seen = NetworkSeen(spec.uuid, spec.name, True, True, spec.bridge, True,
+                               (str(IPv4Interface(f"{spec.address}/{spec.prefix}").network),))
             hosts = dict(spec.hosts)
             changed.extend(host_of(spec.name, mac) for mac in {**hosts, **(there.hosts if there else {})})
             self._networks[spec.name] = FakeNetwork(seen, there.leases if there else [], hosts)

@@ -28,7 +28,7 @@ from cryptography import x509
 from cryptography.x509.oid import NameOID
 
 from magnetar_agent.link.relay import ALPN, TCP, AcceptedEnd, DialledEnd, LocalEnd, common_name
-from magnetar_agent.sockets import bound
+from magnetar_agent.sockets import bound, itself
 from magnetar_core.errors import Conflict, MagnetarError, NotFound, Unreachable, from_dict
 
 if TYPE_CHECKING:
@@ -144,7 +144,8 @@ class Links:
         end = self._local(id, loop, peer, name, accepted=True)
         try:
             if isinstance(door, Path):
-                await loop.create_unix_connection(lambda: end, str(door))
+                with itself(door) as name_of_it:
+                    await loop.create_unix_connection(lambda: end, name_of_it)
             else:
                 ours, theirs = socket.socketpair()
                 await loop.create_unix_connection(lambda: end, sock=ours)

@@ -202,7 +202,8 @@ def _begin(host: LocalHost, document: Document, _talk: Rpc, line: Fields) -> Fie
     place.mkdir(mode=0o711, parents=True, exist_ok=True)
     kept = _kept(place, line["files"], line.get("states") or {})
     run = run_folder(host, document.id)
-    run.mkdir(mode=0o770, parents=True, exist_ok=True)
+    shutil.rmtree(run, ignore_errors=True)  # nothing in it is ours: QEMU's user may have put it there
+    run.mkdir(mode=0o750, parents=True)
     host.hypervisor.permit([run])
     run.chmod(0o770)  # QEMU makes its sockets in it
     volumes.prepare(host, document, line.get("volumes", []))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import stat
 import threading
 from contextlib import contextmanager
 from pathlib import Path
@@ -93,9 +94,10 @@ class Disks:
         """Give folders and files under *paths* to QEMU's group, which may then read them."""
         group = self.qemu_group()
         for top in paths:
-            for path in [top, *(top.rglob("*") if top.is_dir() else ())]:
-                if not path.is_symlink():
-                    _open_to(path, group)
+            _open_to(top, group)
+            for _folder, folders, files, held in os.fwalk(top) if top.is_dir() else ():
+                for name in (*folders, *files):
+                    _open_to(name, group, held)
 
     def qemu_group(self) -> int:
         """The group that QEMU runs with."""
@@ -195,13 +197,21 @@ def flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def _open_to(path: Path, group: int) -> None:
-    seen = path.lstat()
-    mode = seen.st_mode & 0o7777 | (0o050 if path.is_dir() else 0o040)
-    if seen.st_gid != group:
-        os.chown(path, -1, group)
-    if mode != seen.st_mode & 0o7777:
-        path.chmod(mode)
+def _open_to(path: Path | str, group: int, folder: int | None = None) -> None:
+    """Give the *group* what has the name *path* (in the open *folder*), unless it is a link; whoever gives the name to
+    something else meanwhile gains nothing."""
+    held = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        seen, inode = os.fstat(held), f"/proc/self/fd/{held}"
+        mode = seen.st_mode & 0o7777 | (0o050 if stat.S_ISDIR(seen.st_mode) else 0o040)
+        if stat.S_ISLNK(seen.st_mode):
+            return
+        if seen.st_gid != group:
+            os.chown(inode, -1, group)
+        if mode != seen.st_mode & 0o7777:
+            Path(inode).chmod(mode)
+    finally:
+        os.close(held)
 
 
 def _plain(path: Path | NetworkSource | None) -> str:

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Disks for other hosts: a ``qemu-nbd`` for each, watched by a thread, at a unix socket and at no port.
 
-It runs as QEMU's user without any capability, so it may do what guests may and no more. It ends with the agent, as its
-links do; QEMU's NBD clients connect again.
+It runs as QEMU's user without any capability, so it may do what guests may and no more. The folder of its socket is
+root's, and so are the names in it: the server gets the socket from the agent, as systemd gives one. It ends with the
+agent, as its links do; QEMU's NBD clients connect again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import libvirt_qemu  # type: ignore[import-untyped]
 
+from magnetar_agent.sockets import bound
 from magnetar_core.errors import HypervisorError
 
 from .disks import direct_io
@@ -37,8 +40,12 @@ log = logging.getLogger(__name__)
 READY, AGAIN = 20.0, 1.0
 #: Attempts before the caller gets an error: the previous user of the disk may take a moment to release its lock.
 ATTEMPTS = 3
-#: Seconds between two looks at that, and at a server that starts, which takes some 0.02.
-LOOK, STARTS = 0.1, 0.002
+#: Seconds between two looks at that.
+LOOK = 0.1
+#: Connections that may wait for the server to take them.
+BACKLOG = 16
+#: Gives the program its standard input as the socket of sd_listen_fds(3), which is made for a process id.
+_LISTENS = ("sh", "-c", 'exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec "$@"', "sh")
 #: Seconds that a server may take to write what it has when it is told to end.
 LAST_WORDS = 30.0
 OVERLAY = "stand-in.qcow2"
@@ -148,13 +155,15 @@ class _Server(threading.Thread):
             self._make_overlay()
         # As libvirt does before QEMU gets a disk. While a domain has it, libvirt has done so.
         os.chown(self._overlay() if export.stand_in else export.disk.path, *self.user)
-        process = self._process = subprocess.Popen(  # noqa: S603 (a list of ours; no shell)
-            self._command(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-            start_new_session=True, env={**os.environ, "LC_ALL": "C"})
+        with bound(export.socket, self.user[1]) as listener:
+            listener.listen(BACKLOG)
+            process = self._process = subprocess.Popen(  # noqa: S603 (a list of ours; the shell's text is fixed)
+                self._command(), stdin=listener.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                start_new_session=True, env={**os.environ, "LC_ALL": "C"})
         try:
             if self._ended.is_set():  # it was told to end before there was a process
                 process.terminate()
-            self._until_it_listens(process)
+            self._until_it_listens()
             self._read(process)
         finally:
             self._listens.clear()
@@ -162,12 +171,12 @@ class _Server(threading.Thread):
 
     def _command(self) -> list[str]:
         direct = self.export.disk.block or direct_io(self.export.disk.path.parent)
-        return ["setpriv", "--pdeathsig", "KILL", f"--reuid={self.user[0]}", f"--regid={self.user[1]}",
+        return [*_LISTENS, "setpriv", "--pdeathsig", "KILL", f"--reuid={self.user[0]}", f"--regid={self.user[1]}",
                 "--clear-groups", "--no-new-privs", "--inh-caps=-all", "--bounding-set=-all", "--",
-                "qemu-nbd", "--persistent", "--shared=0", f"--socket={self.export.socket}",
-                f"--export-name={self.export.name}", f"--cache={'none' if direct else 'writeback'}",
-                f"--aio={'native' if direct else 'threads'}", "--discard=unmap",
-                *(["--read-only"] if self.export.disk.readonly else []), "--image-opts", self._image()]
+                "qemu-nbd", "--persistent", "--shared=0", f"--export-name={self.export.name}",
+                f"--cache={'none' if direct else 'writeback'}", f"--aio={'native' if direct else 'threads'}",
+                "--discard=unmap", *(["--read-only"] if self.export.disk.readonly else []), "--image-opts",
+                self._image()]
 
     def _image(self) -> str:
         disk = self.export.disk
@@ -189,23 +198,14 @@ class _Server(threading.Thread):
         run(["qemu-img", "create", "-q", "-u", "-f", "qcow2", "-F", disk.format, "-b", str(disk.path), "--",
              str(overlay), str(size)], f"make a stand-in for {disk.path}")
 
-    def _until_it_listens(self, process: subprocess.Popen[bytes]) -> None:
-        deadline = time.monotonic() + READY
-        while process.poll() is None and time.monotonic() < deadline:
-            if self.export.socket.exists():
-                # A socket is there a moment before it listens.
-                with socket.socket(socket.AF_UNIX) as probe:
-                    try:
-                        probe.connect(str(self.export.socket))
-                    except OSError:
-                        time.sleep(STARTS)
-                        continue
-                os.chown(self.export.socket, 0, self.user[1])
-                self.export.socket.chmod(0o660)
+    def _until_it_listens(self) -> None:
+        """It greets whoever connects; when it ends before, the connection does."""
+        with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
+            probe.settimeout(READY)
+            probe.connect(str(self.export.socket))
+            if probe.recv(1):
                 self._said = ""
                 self._listens.set()
-                return
-            time.sleep(STARTS)
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
         """Keep the last words, until its end."""

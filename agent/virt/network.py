@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from ipaddress import IPv4Network
+from ipaddress import IPv4Interface, IPv4Network
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
@@ -15,7 +15,7 @@ import libvirt  # type: ignore[import-untyped]
 from magnetar_agent.networks import Lease, NetworkSeen, NetworkSpec
 from magnetar_core.errors import Conflict
 
-from . import dhcp, reservations
+from . import dhcp, reservations, routes
 from .domain import owner
 from .templates import fill
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 _INACTIVE = libvirt.VIR_NETWORK_XML_INACTIVE
 _ADD, _DELETE = libvirt.VIR_NETWORK_UPDATE_COMMAND_ADD_LAST, libvirt.VIR_NETWORK_UPDATE_COMMAND_DELETE
-NET, ROUTES = Path("/sys/class/net"), Path("/proc/net/route")
+NET = Path("/sys/class/net")
 
 
 class LibvirtNetworks:
@@ -42,18 +42,8 @@ class LibvirtNetworks:
         return frozenset(path.parent.name for path in NET.glob("*/bridge"))
 
     def routes(self) -> list[tuple[str, IPv4Network]]:
-        """Routes of the main table without a gateway (/proc/net/route)."""
-        try:
-            lines = ROUTES.read_text().splitlines()[1:]
-        except OSError:
-            return []
-        found = []
-        for line in lines:
-            device, to, gateway, *_unused, mask = line.split()[:8]
-            net, bits = (int.from_bytes(bytes.fromhex(text), "little") for text in (to, mask))
-            if int(gateway, 16) == 0 and bits:
-                found.append((device, IPv4Network((net, bits.bit_count()))))
-        return found
+        """Routes of all tables, and addresses."""
+        return routes.routes()
 
     def networks(self) -> dict[str, NetworkSeen]:
         """virConnectListAllNetworks and the XML of each."""
@@ -177,11 +167,18 @@ def _see(network: Any) -> NetworkSeen | None:
         return NetworkSeen(
             uuid=root.findtext("uuid", ""), name=root.findtext("name", ""), active=bool(network.isActive()),
             autostart=bool(persistent and network.autostart()), bridge=None if bridge is None else bridge.get("name"),
-            owned=owner(root, "network") is not None)
+            owned=owner(root, "network") is not None, cidrs=_cidrs(root))
     except libvirt.libvirtError as error:
         if error.get_error_code() == libvirt.VIR_ERR_NO_NETWORK:
             return None  # it vanished while it was looked at
         raise
+
+
+def _cidrs(root: ET.Element) -> tuple[str, ...]:
+    """The IPv4 networks that hosts of a libvirt network have."""
+    given = ((ip.get("address"), ip.get("prefix") or ip.get("netmask") or "32") for ip in root.iterfind("ip")
+             if ip.get("family", "ipv4") == "ipv4")
+    return tuple(str(IPv4Interface(f"{address}/{size}").network) for address, size in given)
 
 
 def _served(conn: Any, name: str) -> tuple[str, str]:

@@ -42,6 +42,15 @@ def folder(host: LocalHost, id: str) -> Path:
     return host.settings.socket.parent / "links" / id
 
 
+def make_folder(host: LocalHost, id: str) -> Path:
+    """The folder, made. QEMU may use what is in it; only root gives and takes names there."""
+    place = folder(host, id)
+    place.mkdir(mode=0o750, parents=True, exist_ok=True)
+    place.chmod(0o750)
+    host.hypervisor.permit([place])
+    return place
+
+
 def path(host: LocalHost, id: str) -> Path:
     """The socket of export *id*: the server's own where the volume is, and one that leads to it elsewhere."""
     return folder(host, id) / NBD
@@ -86,10 +95,7 @@ def start(host: LocalHost, document: Document) -> None:
     export = wanted(host, document)
     doors: dict[str, Door] = {HAND: partial(_answer_requests, host, document.id)}
     if export:
-        place = folder(host, document.id)
-        place.mkdir(mode=0o770, parents=True, exist_ok=True)
-        host.hypervisor.permit([place])
-        place.chmod(0o770)  # the server makes its socket in it
+        make_folder(host, document.id)
         host.hypervisor.serve(export)
         doors[NBD] = export.socket
     # A peer that is no longer let in may be the one that just asked for this.

@@ -65,9 +65,7 @@ def open(host: LocalHost, attachment: Document) -> None:
     origin = attachment.want["origin"]
     if origin["pool"] or _is_local(host, attachment) or host.links.forwards(attachment.id):
         return
-    place = exports.folder(host, attachment.id)
-    place.mkdir(mode=0o750, parents=True, exist_ok=True)
-    host.hypervisor.permit([place])
+    place = exports.make_folder(host, attachment.id)
     host.links.forward(_address(attachment.id, origin), exports.NBD, place / exports.NBD, place.stat().st_gid)
 
 

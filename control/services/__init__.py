@@ -129,6 +129,9 @@ class Networks(Protocol):
         "auto", "none", or Nova's list; an empty list is the default network. Raises ``InvalidRequest`` naming what does
         not exist, 409 for a port in use."""
 
+    def check_range(self, context: Context, cidr: str) -> None:
+        """Raises ``InvalidField`` where *context* may not have *cidr* on a network that the agents make."""
+
     def allocate(self, context: Context, server_id: str, requested: Sequence[Document],
                  groups: Sequence[str] = ()) -> list[Document]:
         """NICs for the answer of ``check_requested``; ports that are not there are made, with the security groups

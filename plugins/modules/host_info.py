@@ -122,6 +122,11 @@ hosts:
       description: Servers with a document.
       type: int
       sample: 4
+    cloud_servers:
+      description: 'Servers among them that a cloud has made here: move and change them through the cloud, which
+        would not know of it else.'
+      type: int
+      sample: 0
     running:
       description: Servers that run.
       type: int

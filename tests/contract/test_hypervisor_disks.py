@@ -233,9 +233,8 @@ def _connects(path: Path) -> bool:
 
 def test_a_disk_for_another_host(place: Place) -> None:
     hypervisor, folder = place.hypervisor, place.folder / "export"
-    folder.mkdir(mode=0o770)
+    folder.mkdir(mode=0o750)
     hypervisor.permit([folder])
-    folder.chmod(0o770)
     disk = Disk(folder / "disk", "", "qcow2")
     export = Export("e1", "volume", disk, folder / "nbd")
     with pytest.raises(HypervisorError, match="qemu-nbd does not serve"):
@@ -263,9 +262,8 @@ def test_a_disk_for_another_host(place: Place) -> None:
 def test_a_stand_in_while_a_domain_has_the_disk(place: Place) -> None:
     """It is served as it is, and what clients write is lost; then the disk itself."""
     hypervisor, folder = place.hypervisor, place.folder / "export"
-    folder.mkdir(mode=0o770)
+    folder.mkdir(mode=0o750)
     hypervisor.permit([folder])
-    folder.chmod(0o770)
     uuid = place.defined()
     hypervisor.start(uuid, paused=True)
     disk = hypervisor.domain(uuid).disks[0]

@@ -88,6 +88,7 @@ class CloudNetworks(CloudDriver):
                            "make it anew.", users=users)
         if want["mode"] == "bridge":
             return
+        caller.cloud.services.network.check_range(caller.context, str(addresses.network(dict(want))))
         flat = {one["id"] for one in _listed(caller, "networks") if caller.context.is_admin and one["type"] == "flat"}
         others = [one["cidr"] for one in _listed(caller, "subnets")
                   if one["network_id"] not in flat | {have["id"] if have else ""}

@@ -13,13 +13,14 @@ from sqlalchemy import bindparam, delete, select, true, update
 
 from magnetar_control.services import Context, Document
 from magnetar_control.store.database import Database, added, now
+from magnetar_core import addresses
 
 from . import nics, requested_networks
 from .networks import NETWORK
 from .ports import PORT
 from .resources import NetworkStore
 from .security_groups import SECURITY_GROUP, SECURITY_GROUP_RULE, named
-from .subnets import SUBNET
+from .subnets import check_range, resource
 from .tables import networks, ports, subnets
 
 _BIND = update(ports).where(ports.c.device_id == bindparam("server"), nics.TAKEN)
@@ -28,12 +29,13 @@ NAMESPACE = uuid.UUID("6f0a6f0c-4f0b-5c47-9f59-9b1d4f2b7a10")
 
 class EmbeddedNetworks:
     """See ``services.Networks``; in the API *database*. *default_cidr*: addresses of the network that ``bootstrap``
-    makes, /16 since a shared network serves all projects; ``None`` for none."""
+    makes, /16 since a shared network serves all projects; ``None`` for none. *pools*: ranges of users' subnets."""
 
-    def __init__(self, database: Database, default_cidr: str | None = "10.213.0.0/16") -> None:
-        self.database, self.default_cidr = database, default_cidr
+    def __init__(self, database: Database, default_cidr: str | None = "10.213.0.0/16",
+                 pools: Sequence[IPv4Network] = addresses.PRIVATE) -> None:
+        self.database, self.default_cidr, self.pools = database, default_cidr, pools
         self.resources = {f"{one.name}s": NetworkStore(database, one)
-                          for one in (NETWORK, SUBNET, PORT, SECURITY_GROUP, SECURITY_GROUP_RULE)}
+                          for one in (NETWORK, resource(pools), PORT, SECURITY_GROUP, SECURITY_GROUP_RULE)}
 
     def bootstrap(self) -> None:
         """A shared network ``default``, where there is no network at all. May be done again and by many."""
@@ -54,6 +56,9 @@ class EmbeddedNetworks:
         does not make another."""
         with self.database.read() as connection:
             return requested_networks.checked(connection, context, requested)
+
+    def check_range(self, context: Context, cidr: str) -> None:
+        check_range(self.pools, context, IPv4Network(cidr))
 
     def allocate(self, context: Context, server_id: str, requested: Sequence[Document],
                  groups: Sequence[str] = ()) -> list[Document]:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from functools import partial
 from ipaddress import IPv4Address, IPv4Network
 
 import orjson
 from sqlalchemy import ColumnElement, Connection, RowMapping, false, or_, select, true
 
 from magnetar_control.services import Context, Document
+from magnetar_core import addresses as core_addresses
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest
 
 from . import ipam
@@ -34,12 +36,22 @@ def visible(context: Context) -> ColumnElement[bool]:
                subnets.c.network_id.in_(select(networks.c.id).where(visible_networks(context))))
 
 
-def create(connection: Connection, context: Context, values: Document) -> None:
-    """Add it to a network of the project."""
+def check_range(ranges: Sequence[IPv4Network], context: Context, net: IPv4Network) -> None:
+    """Raises ``InvalidField`` where *net* is not for servers, or lies in none of *ranges* and *context* is no admin."""
+    core_addresses.check_usual(net)
+    if not context.is_admin and not any(net.subnet_of(pool) for pool in ranges):
+        raise InvalidField("cidr", f"must lie in {', '.join(map(str, ranges))} (setting network_pools): hosts route to "
+                                   "the networks that the agents make", str(net))
+
+
+def create(ranges: Sequence[IPv4Network], connection: Connection, context: Context, values: Document) -> None:
+    """Add it to a network of the project; *ranges*: see ``check_range``."""
     network = find(connection, context, NETWORK, values["network_id"])
     if network["project_id"] != context.project_id and not context.is_admin:
         raise forbidden("create_subnet", "the network belongs to another project, which shares it")
     net = IPv4Network(values["cidr"])
+    if network["type"] != "flat":
+        check_range(ranges, context, net)
     _check_free(connection, network, net)
     values.setdefault("gateway_ip", str(net[1]))
     _check_gateway(network, net, values["gateway_ip"])
@@ -122,7 +134,10 @@ def delete(connection: Connection, context: Context, row: RowMapping) -> None:
                     "from this subnet.", type="SubnetInUse")
 
 
-SUBNET = NetworkResource(
-    name="subnet", table=subnets, visible=visible, documents=documents, create=create, update=update, delete=delete,
-    defaults={"name": "", "description": "", "enable_dhcp": True, "dns_nameservers": [], "host_routes": []},
-    filters={"ip_version": lambda values: true() if "4" in values else false()})
+def resource(ranges: Sequence[IPv4Network]) -> NetworkResource:
+    """Subnets; *ranges*: see ``check_range``."""
+    return NetworkResource(
+        name="subnet", table=subnets, visible=visible, documents=documents, create=partial(create, ranges),
+        update=update, delete=delete,
+        defaults={"name": "", "description": "", "enable_dhcp": True, "dns_nameservers": [], "host_routes": []},
+        filters={"ip_version": lambda values: true() if "4" in values else false()})

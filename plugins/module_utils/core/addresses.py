@@ -10,6 +10,8 @@ from .errors import InvalidField
 
 #: Shortest and longest prefix.
 PREFIXES = (8, 30)
+#: RFC 1918.
+PRIVATE = (IPv4Network("10.0.0.0/8"), IPv4Network("172.16.0.0/12"), IPv4Network("192.168.0.0/16"))
 #: Networks that cannot be given to guests.
 SPECIAL = (
     (IPv4Network("0.0.0.0/8"), "unspecified"), (IPv4Network("127.0.0.0/8"), "loopback"),
@@ -27,11 +29,16 @@ def network(want: Dict[str, Any]) -> IPv4Network:
         raise InvalidField("cidr", "must be an IPv4 network such as 192.168.100.0/24", want["cidr"]) from None
     if not PREFIXES[0] <= net.prefixlen <= PREFIXES[1]:
         raise InvalidField("cidr", f"must have a prefix from /{PREFIXES[0]} to /{PREFIXES[1]}", want["cidr"])
-    for bad, why in SPECIAL:
-        if net.overlaps(bad):
-            raise InvalidField("cidr", f"must not hold {why} addresses ({bad})", want["cidr"])
+    check_usual(net)
     want["cidr"] = str(net)
     return net
+
+
+def check_usual(net: IPv4Network) -> None:
+    """Raises ``InvalidField`` where *net* holds addresses that mean something else on every host."""
+    for bad, why in SPECIAL:
+        if net.overlaps(bad):
+            raise InvalidField("cidr", f"must not hold {why} addresses ({bad})", str(net))
 
 
 def span(want: Dict[str, Any], net: IPv4Network) -> None:

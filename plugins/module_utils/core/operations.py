@@ -33,14 +33,15 @@ class Operation:
 
     *status* is ``running``, ``succeeded``, ``failed`` or ``cancelled``. *progress* is ``{done, total, unit, phase}``;
     *total* is ``None`` while it is not known. *result* is what the function returned; *error* is
-    ``{code, message, details}``. *project*: whose it is, in a cloud.
+    ``{code, message, details}``. *project*: whose it is, in a cloud. *cloud*: whether a cloud asks an agent for it.
     """
 
     def __init__(self, name: str, kind: Optional[str] = None, key: Optional[str] = None,
-                 request_id: Optional[str] = None, caller: Optional[str] = None, project: Optional[str] = None) -> None:
+                 request_id: Optional[str] = None, caller: Optional[str] = None, project: Optional[str] = None,
+                 cloud: bool = False) -> None:
         self.id = str(uuid.uuid4())
         self.name, self.kind, self.key, self.request_id, self.caller = name, kind, key, request_id, caller
-        self.project = project
+        self.project, self.cloud = project, cloud
         self.status = RUNNING
         self.progress: dict[str, Any] = {"done": 0, "total": None, "unit": None, "phase": None}
         self.started_at = now()

@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -15,7 +19,6 @@ from magnetar_agent.drivers.image import ImageDriver
 from magnetar_agent.drivers.network import NetworkDriver
 from magnetar_agent.fake import FakeHypervisor
 from magnetar_agent.networks import NetworkSpec
-from magnetar_agent.virt import network as virt
 from magnetar_core.errors import Conflict, Immutable, InUse, InvalidField
 
 from .conftest import SMALL, Host
@@ -24,11 +27,19 @@ PLANS = Path(__file__).parents[2] / "cases/plans"
 CASES = [pytest.param(driver, case, id=f"{driver.kind.noun}: {case['name']}")
          for driver in (ImageDriver(), NetworkDriver())
          for case in yaml.safe_load((PLANS / f"{driver.kind.noun}.yml").read_text())]
-ROUTES = ("Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
-          "eth0\t00000000\t0100000A\t0003\t0\t0\t0\t00000000\t0\t0\t0\n"
-          "eth0\t0000000A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n"
-          "eth1\t0001A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n"
-          "eth1\t0002A8C0\t0101A8C0\t0003\t0\t0\t0\t00FFFFFF\t0\t0\t0\n")
+#: Routes of a host in a namespace of its own: direct, behind a gateway, of another table, a blackhole, two defaults.
+ROUTES = """set -e
+ip link add br7 type bridge
+ip link set br7 up
+ip address add 10.0.0.1/16 dev br7
+ip address add 192.168.9.9/32 dev br7
+ip route add 172.30.0.0/16 via 10.0.0.7
+ip route add 8.8.8.0/24 via 10.0.0.7 table 77
+ip route add blackhole 10.244.1.0/26
+ip route add default via 10.0.0.7
+ip route add 0.0.0.0/1 via 10.0.0.7
+exec "$@"
+"""
 NAT = {"mode": "nat", "cidr": "192.168.100.0/24"}
 
 
@@ -44,15 +55,25 @@ def test_plan(driver: Any, case: dict[str, Any]) -> None:
     assert [step.verb for step in driver.plan(case["want"], case["have"])] == case["steps"]
 
 
-def test_networks_that_a_host_is_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """10.0.0.0/16 with its mask as the kernel writes it, and 192.168.1.0/24; those behind a gateway are not its own."""
-    path = tmp_path / "route"
-    path.write_text(ROUTES.replace("00FFFFFF", "0000FFFF", 1))
-    monkeypatch.setattr(virt, "ROUTES", path)
-    assert [(device, str(net)) for device, net in virt.LibvirtNetworks().routes()] == [
-        ("eth0", "10.0.0.0/16"), ("eth1", "192.168.1.0/24")]
-    path.unlink()
-    assert virt.LibvirtNetworks().routes() == []
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("ip"), reason="needs root and ip")
+def test_routes_and_addresses_of_a_host() -> None:
+    """Whatever leads somewhere in particular, in every table; no default route, and none by another name."""
+    code = ("from magnetar_agent.virt.network import LibvirtNetworks\n"
+            "for route in LibvirtNetworks().routes(): print(*route)")
+    done = subprocess.run(["unshare", "--net", "sh", "-c", ROUTES, "sh", sys.executable, "-c", code],
+                          capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.splitlines()) == {
+        "br7 10.0.0.1/32", "br7 10.0.0.0/16", "br7 192.168.9.9/32", "br7 172.30.0.0/16", "br7 8.8.8.0/24",
+        " 10.244.1.0/26"}
+
+
+def test_a_network_of_libvirt_keeps_its_addresses(host: Host) -> None:
+    """Also while it does not run, when no route tells of it."""
+    host.fake.network_outside("default", active=False, cidrs=("192.168.122.0/24",))
+    with pytest.raises(InvalidField, match="overlaps with 192.168.122.0/24 of libvirt's network 'default'"):
+        host.ensure("network", "lan", {"mode": "nat", "cidr": "192.168.0.0/16"})
+    assert host.ensure("network", "lan", NAT).changed
 
 
 def test_a_nat_network_is_made_and_goes(host: Host) -> None:
@@ -103,6 +124,8 @@ def test_a_bridge_of_the_host(host: Host) -> None:
     ({**NAT, "cidr": "192.168.300.0/24"}, "cidr: must be an IPv4 network"),
     ({**NAT, "cidr": "192.168.100.0/31"}, "cidr: must have a prefix from /8 to /30"),
     ({**NAT, "cidr": "127.1.0.0/16"}, "loopback"),
+    ({**NAT, "cidr": "169.254.7.0/24"}, "link-local"),
+    ({**NAT, "cidr": "224.0.0.0/8"}, "multicast"),
     ({**NAT, "cidr": "10.0.200.0/24"}, "overlaps with 10.0.0.0/16, which the host has on eth0"),
     ({**NAT, "cidr": "192.168.0.0/16"}, "overlaps with 192.168.1.0/24"),
     ({**NAT, "bridge": "br0"}, "bridge: must be a name that no bridge"),

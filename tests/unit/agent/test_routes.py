@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -18,7 +19,9 @@ import yaml
 
 from magnetar_agent import reconcile, serve
 from magnetar_agent.app import REQUEST_ID, path
+from magnetar_agent.documents import CLOUD, Documents
 from magnetar_agent.streams import tail
+from magnetar_control.agents import Agents
 from magnetar_core.client import Client as Core
 from magnetar_core.errors import HypervisorError, InvalidRequest, NotFound
 
@@ -51,6 +54,17 @@ def test_failures(client: Client, case: dict[str, Any]) -> None:
     assert case["says"] in error["message"]
     assert error["request_id"] == client.headers["x-request-id"]
     assert client.call("GET", "/v1/flavor") == (200, {"flavors": []})
+
+
+def test_servers_of_a_cloud_are_known(client: Client, host: Any, tmp_path: Path) -> None:
+    """Whoever asks as a cloud does marks what is made, also after a restart of the agent; drain.yml looks there."""
+    with contextlib.closing(Agents().make(f"unix://{tmp_path}/agent.sock")) as cloud:
+        cloud.ensure("server", "c1", {"flavor": SMALL})
+    client.call("PUT", "/v1/server/web1", {"flavor": SMALL})
+    seen = client.call("GET", "/v1/host")[1]
+    assert (seen["servers"], seen["cloud_servers"]) == (2, 1)
+    again = Documents(host.agent.host.settings.state_dir)
+    assert {one.name: CLOUD in one.state for one in again.list("server")} == {"c1": True, "web1": False}
 
 
 def test_root_host_and_health(client: Client, host: Any) -> None:

@@ -78,6 +78,17 @@ def test_uninstall_of_what_never_had_an_agent(tmp_path):
     assert good, said
 
 
+# Drain ------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("cloud", "allowed", "good"), [(0, False, True), (2, False, False), (2, True, True)])
+def test_servers_of_a_cloud_are_not_moved_behind_its_back(tmp_path, cloud, allowed, good):
+    (block,) = tasks("drain.yml")
+    asked = [task for task in block["block"] if task["name"] == "Servers of a cloud are moved by the cloud"]
+    went, said = play(tmp_path, asked, "--check", agent_drain_cloud=allowed,
+                      agent_drain_host={"hosts": [{"servers": 3, "cloud_servers": cloud}]})
+    assert asked and went is good, said
+    assert good or "2 of the 3 servers of localhost belong to a cloud" in said
+
+
 # Given certificates -----------------------------------------------------------------------------------------------
 @pytest.fixture
 def given(tmp_path):

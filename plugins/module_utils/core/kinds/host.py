@@ -32,6 +32,8 @@ class Host(Kind):
     disk_gb_free = Field(Integer(), "What is free of it in GiB.", on=READ, sample=700)
     cpu_model = Field(Text(), "CPU model.", on=READ, sample="EPYC-Rome")
     servers = Field(Integer(), "Servers with a document.", on=READ, sample=4)
+    cloud_servers = Field(Integer(), "Servers among them that a cloud has made here: move and change them through the "
+                                     "cloud, which would not know of it else.", on=READ, sample=0)
     running = Field(Integer(), "Servers that run.", on=READ, sample=3)
     connected = Field(Boolean(), "Whether libvirt answers.", on=READ, sample=True)
     link_name = Field(Nullable(Text(0, 255)), "Name by which other agents know this one: the common name of its "

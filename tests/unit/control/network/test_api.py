@@ -10,6 +10,8 @@ import pytest
 from sqlalchemy import insert, update
 
 from magnetar_control.api.network.app import application
+from magnetar_control.services.network import Embedded
+from magnetar_control.settings import InvalidSettings, Settings
 from magnetar_control.store.database import now
 from magnetar_control.store.tables import server_mappings
 from magnetar_core.errors import MagnetarError
@@ -102,6 +104,36 @@ def test_subnets_that_cannot_be(ask, fields, status):
     network = ask("POST", "/v2.0/networks", {"network": {}})["network"]
     assert ask("POST", "/v2.0/subnets", {"subnet": {"network_id": network["id"], **fields}}, status=status)
     assert ask("GET", f"/v2.0/subnets?network_id={network['id']}")["subnets"] == []
+
+
+@pytest.mark.parametrize("cidr", ["8.8.8.0/24", "8.0.0.0/8", "192.0.0.0/8", "127.1.0.0/16", "169.254.0.0/24",
+                                  "224.0.0.0/8"])
+def test_ranges_that_hosts_would_lose(ask, cidr):
+    """Users' subnets come from the operator's pools; admins may have others, but never what is special on hosts."""
+    network = ask("POST", "/v2.0/networks", {"network": {}})["network"]
+    wish = {"subnet": {"network_id": network["id"], "cidr": cidr, "ip_version": 4}}
+    error = ask("POST", "/v2.0/subnets", wish, status=400)["NeutronError"]
+    special = not cidr.startswith(("8.", "192."))
+    assert special or "10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16 (setting network_pools)" in error["message"]
+    ask.as_(ADMIN)("POST", "/v2.0/subnets", wish, status=400 if special else 201)
+
+
+def test_pools_of_the_operator(database):
+    service = Embedded(database, pools=Settings(network_pools=["100.64.0.0/10"]).pools())
+    ask = Asker(application(service, authenticate))
+    assert _network(ask, "100.65.0.0/24")["subnets"]
+    network = ask("POST", "/v2.0/networks", {"network": {}})["network"]
+    ask("POST", "/v2.0/subnets", {"subnet": {"network_id": network["id"], "cidr": "10.2.0.0/24"}}, status=400)
+    with pytest.raises(InvalidSettings, match="network_pools must be IPv4 networks"):
+        Settings(network_pools=["all"]).pools()
+
+
+def test_a_bridge_has_the_addresses_that_it_has(ask):
+    """No host routes to those of a flat network."""
+    admin = ask.as_(ADMIN)
+    flat = {"provider:network_type": "flat", "provider:physical_network": "br0", "project_id": "red"}
+    network = admin("POST", "/v2.0/networks", {"network": flat})["network"]
+    ask("POST", "/v2.0/subnets", {"subnet": {"network_id": network["id"], "cidr": "203.0.113.0/24"}})
 
 
 def test_a_port_has_the_address_that_it_asks_for_once(ask):

@@ -89,6 +89,7 @@ def test_a_network_that_cannot_be_made_anew_stays(cloud: Cloud) -> None:
     assert ensure(member, "network/lan", {"cidr": "10.81.0.0/24"}).json["changed"]
     assert ensure(admin, "network/hidden", {"cidr": "10.82.0.0/24"}).json["changed"]
     refused_alike(member, "network/lan", {"cidr": taken}, 400)
+    refused_alike(member, "network/lan", {"cidr": "8.8.8.0/24"}, 400)
     refused_alike(member, "network/lan", {"mtu": 100}, 400)
     refused_alike(member, "network/lan", {"mode": "isolated"}, 403)
     hidden = ensure(member, "network/lan", {"cidr": "10.82.0.0/25"}, on_immutable="recreate")
