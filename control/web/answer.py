@@ -47,4 +47,5 @@ def fault_of(error: MagnetarError) -> Fault | None:
     """The fault that the core's *error* is over HTTP; ``None`` for a failure whose words are not for users."""
     if error.status >= 500 and not isinstance(error, TOLD):
         return None
-    return Fault(error.status, error.message, error.details.get("headers"), **error.details)
+    details = dict(error.details)
+    return Fault(error.status, error.message, details.pop("headers", None), **details)
