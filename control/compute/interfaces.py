@@ -54,10 +54,13 @@ def _attached(caller: Caller, target: Target, wish: Document, limit: float) -> D
     except MagnetarError:
         action.withdraw()
         raise
+    deleted = Conflict(f"Cannot 'attach_interface' instance {id} while it is being deleted.")
     if not action.release():
         network.release(id, nic["port_id"])
-        raise Conflict(f"Cannot 'attach_interface' instance {id} while it is being deleted.")
+        raise deleted
     state = action.wait(limit)
+    if state == "failed" and action.deleted():
+        raise deleted
     if state == "failed":
         raise Failed(f"Failed to attach network adapter device to {id}: {action.failure()}")
     if state is None:

@@ -109,7 +109,10 @@ class Work:
         #: A host and its resource of the server, as heard last while this action was in hand.
         self.heard: tuple[str, Mapping[str, Any]] | None = None
         self._left: Mapping[str, Any] = {}
-        self._deferred: list[Callable[[Connection], None]] = []  # called with the connection of the next transaction
+        #: Called with the connection of the next transaction.
+        self._deferred: list[Callable[[Connection], None]] = []
+        if action.attempts > 1:
+            self._deferred.append(lambda connection: actions.cut_off(connection, action.id))
         self._deferred_columns: dict[str, Any] = {}
         if server is None:
             self.load()
