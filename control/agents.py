@@ -39,6 +39,12 @@ class AgentClient(Client):
     def _headers(self, request_id_: str, accept: str = "application/json") -> dict[str, str]:
         return super()._headers(request_id.get() or request_id_, accept)
 
+    def _unreachable(self, error: Exception, connected: bool) -> MagnetarError:
+        """An agent that is connected to and says nothing (it hangs, its host lost power, the network drops packets) is
+        not there, as one that nobody can connect to."""
+        found = super()._unreachable(error, connected)
+        return Unreachable(found.message) if isinstance(found, TimedOut) else found
+
     def diagnostics(self, server_id: str) -> dict[str, Any]:
         """Usage figures of a server since its guest was started."""
         return self._call("GET", f"/v1/server/{server_id}/diagnostics")
@@ -60,12 +66,14 @@ class Agents:
         self._free: dict[str, list[AgentClient]] = {}
 
     @contextlib.contextmanager
-    def client(self, endpoint: str) -> Iterator[AgentClient]:
-        """A client that no other thread uses meanwhile."""
+    def client(self, endpoint: str, patience: float | None = None) -> Iterator[AgentClient]:
+        """A client that no other thread uses meanwhile. *patience*: seconds after which an agent that says nothing
+        counts as unreachable; ``None``: the usual."""
         with self._lock:
             free = self._free.setdefault(endpoint, [])
             client = free.pop() if free else None
         client = client or self.make(endpoint)  # which may take a while
+        client.patience = patience
         try:
             yield client
         except BaseException:

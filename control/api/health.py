@@ -13,6 +13,7 @@ from magnetar_control.health import Health, document
 from magnetar_control.metrics import Metrics
 from magnetar_control.web import Answer, Fault, Request
 from magnetar_control.web.application import Application
+from magnetar_control.web.quick import Way
 from magnetar_core.errors import Forbidden, MagnetarError
 
 
@@ -27,6 +28,9 @@ class Healthz(Application):
 
     def __init__(self, health: Health) -> None:
         self.health = health
+
+    def way(self, request: Request) -> Way:
+        return Way.HEALTH
 
     def handle(self, request: Request) -> Answer:
         if request.method not in ("GET", "HEAD"):

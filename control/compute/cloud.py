@@ -13,6 +13,7 @@ from sqlalchemy import select
 
 from magnetar_control.agents import Agents
 from magnetar_control.compute.policy import Policy
+from magnetar_control.compute.waiting import Shares
 from magnetar_control.services import Services
 from magnetar_control.settings import Settings
 from magnetar_control.store import aggregates
@@ -114,3 +115,4 @@ class Cloud:
         self.settings, self.store, self.services, self.agents = settings, store, services, agents
         self.policy = Policy(settings.policy_file)
         self.hosts = hosts or Hosts(store, settings)
+        self.waiting = Shares()

@@ -69,6 +69,12 @@ class HeldAction(NamedTuple):
                 return None
             database.bell.wait(servers.SERVERS_BELL, seen, left)
 
+    def deleted(self) -> bool:
+        """Whether the server is deleted, or about to be."""
+        with self.target.database.read() as connection:
+            server = servers.row(connection, self.target.row.id)
+        return server is None or server.deleted_at is not None or server.task_state == servers.DELETING
+
     def failure(self) -> str:
         """Why the action failed: to admins, what its last event says; to users, what the server's fault says."""
         with self.target.database.read() as connection:

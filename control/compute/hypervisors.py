@@ -171,7 +171,7 @@ def uptime(caller: Caller, id: str, *, by_uuid: bool = True) -> tuple[Service, s
 
 def _ask_uptime(agents: Agents, endpoint: str) -> str:
     """What one host says. Raises ``NotFound`` when its agent is too old to know."""
-    with agents.client(endpoint) as client:
+    with agents.client(endpoint, PATIENCE) as client:
         return uptime_text(client.uptime(PATIENCE))
 
 

@@ -10,10 +10,9 @@ from magnetar_core.errors import Conflict, Failed, InvalidRequest, MagnetarError
 from .caller import Caller
 from .held_action import hold
 from .target import Target, enqueue, of_server
+from .waiting import DONE
 
 RULE = "os_compute_api:os-attach-interfaces:"
-#: Seconds that who attaches an interface waits for the host.
-LIMIT = 60.0
 Document = dict[str, Any]
 
 
@@ -38,26 +37,35 @@ def _port(caller: Caller, target: Target, id: str) -> Document:
 
 @of_server("attach_interface")
 def attach(caller: Caller, target: Target, network_id: str | None = None, port_id: str | None = None,
-           address: str | None = None, tag: str | None = None) -> Document:
+           address: str | None = None, tag: str | None = None, limit: float | None = None) -> Document:
     """Make a port, on *network_id* or the project's only network, or take the port *port_id*; give the server its NIC;
-    wait until it has it, and return the port. Raises ``InvalidRequest``, ``NotFound``, ``Conflict``, ``Failed``."""
-    network, id = caller.cloud.services.network, target.row.id
+    wait *limit* seconds until it has it, and return the port. Raises ``InvalidRequest``, ``NotFound``, ``Conflict``,
+    ``Failed``, ``Unavailable``."""
     wish = _wish(caller, network_id, port_id, address, tag)
+    with caller.cloud.waiting.of(target.row.host, caller.project):
+        return _attached(caller, target, wish, DONE if limit is None else limit)
+
+
+def _attached(caller: Caller, target: Target, wish: Document, limit: float) -> Document:
+    network, id = caller.cloud.services.network, target.row.id
     action = hold(caller, target, "attach_interface", {"wish": wish})
     try:
         nic = network.allocate(caller.context, id, [wish])[0]
     except MagnetarError:
         action.withdraw()
         raise
+    deleted = Conflict(f"Cannot 'attach_interface' instance {id} while it is being deleted.")
     if not action.release():
         network.release(id, nic["port_id"])
-        raise Conflict(f"Cannot 'attach_interface' instance {id} while it is being deleted.")
-    state = action.wait(LIMIT)
+        raise deleted
+    state = action.wait(limit)
+    if state == "failed" and action.deleted():
+        raise deleted
     if state == "failed":
         raise Failed(f"Failed to attach network adapter device to {id}: {action.failure()}")
     if state is None:
-        raise Failed(f"The host of instance {id} has not attached port {nic['port_id']} within "
-                     f"{LIMIT:.0f} s; it is still being tried. Look with GET os-interface in a moment.")
+        raise Conflict(f"The host of instance {id} has not attached port {nic['port_id']} within {limit:.0f} s; it is "
+                       "still being tried. Look with GET os-interface in a moment.")
     return _port(caller, target, nic["port_id"])
 
 

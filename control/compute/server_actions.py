@@ -3,22 +3,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
-from magnetar_control.agents import plain
+from magnetar_control.agents import AgentClient, plain
 from magnetar_control.services.image.fields import is_property
 from magnetar_control.store import actions, migrations, servers
 from magnetar_core.actions import ACTIONS, rule_of
 from magnetar_core.errors import Conflict, InvalidRequest, MagnetarError, NotFound, NotSupported
 
-from . import quotas
+from . import quotas, waiting
 from .block_devices import snapshots
 from .caller import Caller, Owner
+from .cloud import HostView
 from .server_create import check_specs, find_flavor, find_image, find_public_key, kept_of_image
 from .target import ServerUseCase, Target, enqueue, guard, note_done, of_server
 
@@ -203,6 +205,14 @@ def reset_state(_caller: Caller, target: Target, state: str) -> None:
         servers.change(connection, target.row.id, vm_state=state, task_state=servers.DELETING if going else None)
 
 
+@contextlib.contextmanager
+def _asked(caller: Caller, host: HostView) -> Iterator[AgentClient]:
+    """The agent of *host*, for who waits for its answer. Raises ``Unavailable``."""
+    cloud = caller.cloud
+    with cloud.waiting.of(host.name, caller.project), cloud.agents.client(host.endpoint, waiting.ANSWER) as client:
+        yield client
+
+
 @of_server("changePassword")
 def change_password(caller: Caller, target: Target, password: str) -> None:
     """In the guest, by its agent. The password goes to the host at once and is kept nowhere, so this waits for it."""
@@ -211,7 +221,7 @@ def change_password(caller: Caller, target: Target, password: str) -> None:
     if host is None or not host.up:
         raise Conflict(f"The host of instance {id} does not answer.")
     try:
-        with caller.cloud.agents.client(host.endpoint) as client:
+        with _asked(caller, host) as client:
             client.event("server", id, "change_password", {"password": password}, timeout=PASSWORD_LIMIT,
                          request_id=caller.request_id)
     except MagnetarError as error:
@@ -233,7 +243,7 @@ def console_output(caller: Caller, target: Target, lines: int | None = None) -> 
     if host is None:
         raise Conflict(f"Instance {id} is not ready")
     try:
-        with caller.cloud.agents.client(host.endpoint) as client:
+        with _asked(caller, host) as client:
             return "" if lines == 0 else client.console(id, lines)
     except MagnetarError as error:
         raise Conflict(f"Unable to get console log of {id}: {_words_for(caller, error)}") from None
@@ -249,7 +259,7 @@ def diagnostics(caller: Caller, target: Target) -> Mapping[str, Any]:
         raise Conflict(f"Instance {id} is not ready: it is on no host.")
     its_host = f"its host {host.name}" if caller.context.knows_hosts else "its host"
     try:
-        with caller.cloud.agents.client(host.endpoint) as client:
+        with _asked(caller, host) as client:
             told = client.diagnostics(id)
     except NotFound as error:
         if "kind" not in error.details:  # it is the route that is not there

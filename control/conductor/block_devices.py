@@ -19,6 +19,7 @@ from magnetar_core.errors import MagnetarError, NotFound
 from magnetar_core.kinds.volume import BUSES
 
 from .attach_volume import connect
+from .environment import PATIENCE
 from .work import Work, WrongHost
 
 log = logging.getLogger(__name__)
@@ -179,7 +180,7 @@ def _unexport(work: Work, entry: Mapping[str, Any]) -> None:
     try:
         place = work.conductor.services.volume.where(entry["volume_id"])
         if place != work.server.host:
-            with work.client(place) as client:
+            with work.client(place, PATIENCE) as client:
                 client.delete("volume_export", f"{work.id}:{entry['volume_id']}")
     except MagnetarError as error:
         log.info("server %s: volume %s: %s", work.id, entry["volume_id"], error.message)

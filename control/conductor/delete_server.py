@@ -17,7 +17,7 @@ from magnetar_core.errors import Conflict
 from magnetar_core.power import DELETED
 
 from . import block_devices, migration_halves
-from .retry import attempt
+from .retry import attempt, last_try
 from .work import HostDown, Work
 
 log = logging.getLogger(__name__)
@@ -29,7 +29,8 @@ _UNMAP = update(server_mappings).where(server_mappings.c.server_id == _SERVER).v
 
 
 def delete_server(work: Work) -> None:
-    """``delete``. A host that is down does not block it: what is left there is removed when the host is back."""
+    """``delete``. A host that is down, or does not answer at any try, does not block it: what is left there is removed
+    when the host is back."""
     server = work.server
     if server.deleted_at:
         work.done()
@@ -50,7 +51,7 @@ def delete_server(work: Work) -> None:
         return {"deleted_at": moment, "terminated_at": server.terminated_at or moment, "vm_state": DELETED,
                 "power_state": 0, "host": server.host, "volumes": "[]", "addresses": "{}", "interfaces": "[]"}
 
-    attempt(work, delete_it, work.error, work.error)
+    attempt(work, delete_it, work.error)
 
 
 def _delete_on(work: Work, host: str) -> None:
@@ -58,9 +59,10 @@ def _delete_on(work: Work, host: str) -> None:
         work.delete_on(host)
     except Conflict as error:  # it is moving to or from a host that is down: removed when that is back
         log.warning("server %s stays on %s for now: %s", work.id, host, error.message)
-    except HostDown:
-        if work.conductor.is_up(host):
+    except HostDown as error:
+        if work.conductor.is_up(host) and not last_try(work):
             raise
+        log.warning("server %s stays on %s until that is back: %s", work.id, host, error.message)
 
 
 def _release_claims(work: Work) -> None:

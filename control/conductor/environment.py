@@ -26,6 +26,9 @@ from magnetar_control.store.database import Database
 from magnetar_control.store.store import Store
 from magnetar_core.errors import NotFound
 
+#: Seconds that an agent has for an answer where its host counts as down, or where nobody is to wait for it.
+PATIENCE = 5.0
+
 
 class Environment:
     """The surroundings of an action. *cell*: name of the conductor's cell."""
@@ -67,9 +70,9 @@ class Environment:
         """The endpoint of a host's agent. Raises ``NotFound``."""
         return str(self.host(host)["endpoint"])
 
-    def client(self, host: str | None) -> AbstractContextManager[AgentClient]:
-        """A client of a host's agent. Raises ``NotFound``."""
-        return self.agents.client(self.endpoint(host))
+    def client(self, host: str | None, patience: float | None = None) -> AbstractContextManager[AgentClient]:
+        """A client of a host's agent; *patience*: see ``Agents.client``. Raises ``NotFound``."""
+        return self.agents.client(self.endpoint(host), patience if self.is_up(str(host)) else PATIENCE)
 
     def read_hosts(self) -> None:
         """Read all hosts again, for the scheduler and for endpoints."""

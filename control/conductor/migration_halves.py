@@ -16,6 +16,7 @@ from magnetar_core.client import Client
 from magnetar_core.errors import Conflict, MagnetarError, NotFound
 from magnetar_core.flows.migrate import Side
 
+from .environment import PATIENCE
 from .work import Work
 
 log = logging.getLogger(__name__)
@@ -83,7 +84,7 @@ def recall(work: Work, names: list[str]) -> None:
     """The server is deleted: drop its migrations on these hosts. A host that does not answer keeps them for now."""
     for name in names:
         try:
-            with work.client(name) as client:
+            with work.client(name, PATIENCE) as client:
                 drop_halves(client, work.id)
         except MagnetarError as error:
             log.warning("server %s: its migration stays as it is on %s: %s", work.id, name, error.message)

@@ -13,11 +13,11 @@ from magnetar_core.client import Client
 from magnetar_core.power import STOPPED, number
 
 from .build import keypair
-from .retry import of_host
+from .retry import of_host, retry_forever
 from .work import Work
 
 
-@of_host(Work.error)
+@of_host(Work.error, retry_forever)
 def rebuild(work: Work, client: Client) -> dict[str, Any]:
     """Make the root disk anew of the image. A stopped server stays off, as in Nova."""
     before = work.args.get("vm_state") or work.server.vm_state

@@ -8,11 +8,11 @@ from typing import Any
 from magnetar_core.client import Client
 from magnetar_core.power import RUNNING, number
 
-from .retry import of_host
+from .retry import of_host, retry_forever
 from .work import Work
 
 
-@of_host(Work.error)
+@of_host(Work.error, retry_forever)
 def rescue(work: Work, client: Client) -> dict[str, Any]:
     """Boot from another image, the root disk as second disk."""
     image = work.args.get("image")
@@ -21,7 +21,7 @@ def rescue(work: Work, client: Client) -> dict[str, Any]:
     return _boot(work, client, {"image": image} if image else {})
 
 
-@of_host(Work.error)
+@of_host(Work.error, retry_forever)
 def unrescue(work: Work, client: Client) -> dict[str, Any]:
     """Boot from the root disk again."""
     return _boot(work, client, None)

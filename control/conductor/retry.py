@@ -22,16 +22,22 @@ AGAIN, TRIES = 2.0, 30
 SELDOM = 20.0
 
 
+def last_try(work: Work) -> bool:
+    """Whether the action has had all of its tries but this one."""
+    return bool(work.action.attempts >= TRIES)
+
+
 def retry(work: Work) -> bool:
     """Put the action back into the queue for another try; ``False`` when it has had all of its tries."""
-    if work.action.attempts < TRIES:
-        work.put_back(AGAIN)
-        return True
-    return False
+    if last_try(work):
+        return False
+    work.put_back(AGAIN)
+    return True
 
 
 def retry_forever(work: Work, _error: HostDown | None = None) -> None:
-    """Try until the host answers: its guest may have a volume or NIC that nobody else must get."""
+    """Try until the host answers: its guest may have a volume or NIC that nobody else must get, or it has begun what
+    cannot be taken back."""
     if not retry(work):
         work.put_back(SELDOM)
 
@@ -52,8 +58,10 @@ def attempt(work: Work, do: Callable[[], Mapping[str, Any] | None], fails: Calla
         work.done(**values)
 
 
-def of_host(fails: Callable[[Work, MagnetarError], None]) -> Callable[[Ask], Callable[[Work], None]]:
-    """Makes a flow of a function that asks the host's agent. *fails*: ``Work.failed``, or ``Work.error``."""
+def of_host(fails: Callable[[Work, MagnetarError], None],
+            down: Callable[[Work, HostDown], None] = Work.failed) -> Callable[[Ask], Callable[[Work], None]]:
+    """Makes a flow of a function that asks the host's agent. *fails*: ``Work.failed``, or ``Work.error``. *down*: as
+    ``attempt`` has it."""
     def made(ask: Ask) -> Callable[[Work], None]:
         @wraps(ask)
         def flow(work: Work) -> None:
@@ -61,7 +69,7 @@ def of_host(fails: Callable[[Work, MagnetarError], None]) -> Callable[[Ask], Cal
                 with work.client() as client:
                     return ask(work, client)
 
-            attempt(work, do, partial(fails, work))
+            attempt(work, do, partial(fails, work), partial(down, work))
         return flow
     return made
 

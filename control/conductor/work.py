@@ -22,15 +22,17 @@ from magnetar_control.store import actions, servers
 from magnetar_control.store.database import Database, now
 from magnetar_core.actions import ACTIONS
 from magnetar_core.client import Client
-from magnetar_core.errors import Cancelled, Conflict, MagnetarError, NotFound, Unreachable
+from magnetar_core.errors import Cancelled, Conflict, HypervisorDown, MagnetarError, NotFound, Unreachable
 from magnetar_core.flows.migrate import Side
 from magnetar_core.power import ERROR, POWERS, number
 
-from .environment import Environment
+from .environment import PATIENCE, Environment
 
 log = logging.getLogger(__name__)
 #: Returns the seconds of a clock that runs also while the machine is suspended.
 clock = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+#: What an agent that may do it later says, or is said of it.
+DOWN = (Unreachable, HypervisorDown)
 #: Roles with which a conductor calls the services for a user.
 ROLES = frozenset(("member", "reader"))
 
@@ -40,7 +42,7 @@ class WrongHost(Conflict):
 
 
 class HostDown(MagnetarError):
-    """The host's agent does not answer."""
+    """The host's agent does not answer, or libvirt there does not."""
 
     code = "unreachable"
     status = 503
@@ -107,7 +109,10 @@ class Work:
         #: A host and its resource of the server, as heard last while this action was in hand.
         self.heard: tuple[str, Mapping[str, Any]] | None = None
         self._left: Mapping[str, Any] = {}
-        self._deferred: list[Callable[[Connection], None]] = []  # called with the connection of the next transaction
+        #: Called with the connection of the next transaction.
+        self._deferred: list[Callable[[Connection], None]] = []
+        if action.attempts > 1:
+            self._deferred.append(lambda connection: actions.cut_off(connection, action.id))
         self._deferred_columns: dict[str, Any] = {}
         if server is None:
             self.load()
@@ -132,29 +137,30 @@ class Work:
         return Context(self.server.user_id, self.server.project_id, ROLES)
 
     @contextlib.contextmanager
-    def client(self, host: str | None = None) -> Iterator[Client]:
-        """A client of the agent of *host* (the server's when left out). Raises ``HostDown`` when it does not answer."""
+    def client(self, host: str | None = None, patience: float | None = None) -> Iterator[Client]:
+        """A client of the agent of *host* (the server's when left out). Raises ``HostDown`` when it does not answer,
+        within *patience* seconds where given."""
         name = host or self.server.host
         try:
-            with self.conductor.client(name) as client:
+            with self.conductor.client(name, patience) as client:
                 yield client
-        except Unreachable as error:
+        except DOWN as error:
             raise HostDown(f"The agent of host {name} does not answer: {error.message}") from None
 
     @contextlib.contextmanager
     def sides(self, here: str, there: str, names: str) -> Iterator[tuple[Side, Side]]:
         """The agents of two hosts, which may be one. Raises ``HostDown`` with their *names*."""
-        agents, endpoint = self.conductor.agents, self.conductor.endpoint
+        client = self.conductor.client
         try:
             with contextlib.ExitStack() as lent:
-                one = Side(lent.enter_context(agents.client(endpoint(here))))
-                yield one, one if there == here else Side(lent.enter_context(agents.client(endpoint(there))))
-        except Unreachable as error:
+                one = Side(lent.enter_context(client(here)))
+                yield one, one if there == here else Side(lent.enter_context(client(there)))
+        except DOWN as error:
             raise HostDown(f"The agent of {names} does not answer: {error.message}") from None
 
     def delete_on(self, host: str, noun: str = "server", key: str | None = None) -> None:
         """Delete the server, or what else *noun* and *key* name, from the host, if it is there."""
-        with contextlib.suppress(NotFound), self.client(host) as client:
+        with contextlib.suppress(NotFound), self.client(host, PATIENCE) as client:
             client.delete(noun, key or self.id)
 
     def progress(self, _operation: Any) -> None:

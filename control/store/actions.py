@@ -51,6 +51,9 @@ _WENT_ON = insert(action_events).from_select(
         "Success")).union_all(select(_NUMBER, *(bindparam(name, type_=String) for name in (
             "begun", "at_host", "moment")), null(), null()))).returning(action_events.c.id)
 _FINISHED = update(action_events).where(action_events.c.id == _NUMBER)
+_CUT_OFF = update(action_events).where(
+    action_events.c.action_id == _NUMBER, action_events.c.finish_time.is_(None)).values(
+    result="Error", details="interrupted: the conductor ended or stood still; the action is tried again.")
 
 
 class Batch(NamedTuple):
@@ -302,6 +305,11 @@ def happened(connection: Connection, number: int, event: str, host: str | None, 
     connection.execute(_HAPPENED, {
         "action_id": number, "event": event, "start_time": start_time, "finish_time": now(), "host": host,
         "result": result, "details": details})
+
+
+def cut_off(connection: Connection, number: int) -> None:
+    """Another attempt of an action begins: events of one that was cut off have ended."""
+    connection.execute(_CUT_OFF, {"number": number, "finish_time": now()})
 
 
 def finished(connection: Connection, event: int, result: str, host: str | None = None, details: str | None = None,

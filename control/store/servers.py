@@ -43,6 +43,10 @@ _IO_OPS = select(servers.c.host, func.count()).where(
 _FORGET_ACTIONS = delete(actions).where(actions.c.server_id.in_(_IDS)).returning(actions)
 _FORGET_SERVERS = delete(servers).where(servers.c.id.in_(_IDS)).returning(servers)
 _CANCELLED = update(actions).where(actions.c.server_id == _AT, actions.c.state == "running").values(cancel=True)
+#: Actions in hand of those that are done alone.
+_OTHERS = select(actions.c.id).where(
+    actions.c.server_id == _AT, actions.c.action.in_([key for key, action in ACTIONS.items() if action.alone]),
+    actions.c.state.in_(("queued", "running"))).limit(1)
 #: The bell that conductors of a cell listen to.
 ACTIONS_BELL = "actions"
 #: The bell that rings when a server has changed.
@@ -178,7 +182,7 @@ def ask(connection: Connection, server: Found, key: str, request_id: str, user_i
     if action.task:
         values["task_state"] = action.task
     changed = connection.execute(update(servers).where(*condition).values(updated_at=now(), **values))
-    if changed.rowcount != 1:
+    if changed.rowcount != 1 or (action.alone and connection.execute(_OTHERS, {"at": server.id}).first()):
         return False
     enqueue(connection, server.id, key, request_id, user_id, project_id, args, server.host, message=message)
     return True

@@ -26,6 +26,8 @@ BODY_LIMIT = 1 << 20
 _PIECE_WAIT = 300.0
 #: Streams that come in or go out at the same moment; more of them wait.
 STREAMS = 32
+#: Threads of requests that may wait for hosts, and of those about the health of the cloud.
+WAITING, HEALTH = 64, 2
 Observe = Callable[[str, str, str, int, float], None]
 
 
@@ -41,6 +43,8 @@ class AsgiServer:
         self.threads = ThreadPoolExecutor(threads, thread_name_prefix="api")
         # Of their own, so that slow uploads and downloads keep nobody else waiting.
         self.streams = ThreadPoolExecutor(STREAMS, thread_name_prefix="stream")
+        self.apart = {Way.WAIT: ThreadPoolExecutor(WAITING, thread_name_prefix="wait"),
+                      Way.HEALTH: ThreadPoolExecutor(HEALTH, thread_name_prefix="health")}
         self.quick = Together(ThreadPoolExecutor(threads, thread_name_prefix="quick"))
         self.trusted, self.lifespan, self.observe = trusted, lifespan, observe
         self.url = url.rstrip("/") if url else None
@@ -82,6 +86,8 @@ class AsgiServer:
             way = application.way(request)
             if way is Way.THREAD:
                 answer = await loop.run_in_executor(threads, application.handle, request)
+            elif way in self.apart:
+                answer = await loop.run_in_executor(self.apart[way], application.handle, request)
             else:
                 answer = await self.quick.answer(way, application.handle, request)
         except Fault as fault:  # the body is too large

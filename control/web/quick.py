@@ -31,6 +31,8 @@ class Way(Enum):
     ALONE = auto()
     TURN = auto()
     THREAD = auto()
+    WAIT = auto()
+    HEALTH = auto()
 
 
 class Turnstile:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy.exc import DBAPIError
@@ -23,6 +23,8 @@ from magnetar_control.web.quick import Way
 from magnetar_core.errors import InvalidRequest, MagnetarError, NotFound
 
 _PROJECT = re.compile(r"[0-9a-f-]{1,64}|(?=.*[0-9])[A-Za-z0-9_-]{1,255}")
+#: The name of a server action at the begin of its body.
+_NAME = re.compile(rb'\s*\{\s*"([^"]*)"')
 ROOTS = {"v2": "v2.0", "v2.1": "v2.1"}
 
 
@@ -34,8 +36,10 @@ class ComputeApplication(Application):
         self.authenticate = by_token(cloud.services.identity.validate, cloud.settings.keystone_url or "/identity")
         self.router = Router(operations)
         self.collections = {operation.path.split("/")[1] for operation in operations}
-        quick = "|".join(re.sub(r"\{\w+\}", "[^/]+", operation.path) for operation in operations if operation.quick)
-        self._quick = re.compile(rf"/(?:{'|'.join(map(re.escape, ROOTS))})(?:/[0-9a-f]{{32}})?(?:{quick})")
+        self._quick = _paths((operation for operation in operations if operation.quick), "[0-9a-f]{32}")
+        waits = [operation for operation in operations if operation.waits]
+        self._waits = _paths(waits, "[^/]+")
+        self._waiting_actions = {operation.action for operation in waits if operation.action}
 
     def streams(self, method: str, path: str) -> bool:
         """Only the agents' protocol has streams."""
@@ -46,10 +50,19 @@ class ComputeApplication(Application):
         next to no time."""
         if request.method != "GET" or self.cloud.settings.keystone_url is not None or not (
                 self._quick.fullmatch(request.path)):
-            return Way.THREAD
+            return Way.WAIT if self._may_wait(request) else Way.THREAD
         if any(database.kind != "sqlite" for _cell, database in self.cloud.store.databases()):
             return Way.TURN
         return Way.ALONE if request.query_string else Way.HERE  # what a query asks for may take the loop too long
+
+    def _may_wait(self, request: Request) -> bool:
+        """Whether it may wait for a host: of actions the body says so, if it can be told without reading it all."""
+        if not self._waits.fullmatch(request.path):
+            return False
+        if not request.path.endswith("/action"):
+            return True
+        name = _NAME.match(request.content)
+        return name is None or b"\\" in name[1] or name[1].decode(errors="replace") in self._waiting_actions
 
     def handle(self, request: Request) -> Answer:
         """Answer; never raises. No database is waited for longer than the settings say."""
@@ -165,6 +178,12 @@ class ComputeApplication(Application):
         if not target.visible(call, mapping):
             raise target.not_found(call.params["server_id"])
         return Answer(known[1](call, mapping))
+
+
+def _paths(operations: Iterable[ApiOperation], project: str) -> re.Pattern[str]:
+    """Matches the paths of *operations*, below version and, where the client gives it, *project*."""
+    some = "|".join(sorted({re.sub(r"\{\w+\}", "[^/]+", operation.path) for operation in operations}))
+    return re.compile(rf"/(?:{'|'.join(map(re.escape, ROOTS))})(?:/{project})?(?:{some})")
 
 
 def _action(body: Any) -> str:

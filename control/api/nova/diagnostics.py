@@ -71,6 +71,6 @@ def _known(counters: Mapping[str, int | None]) -> Iterator[tuple[str, int]]:
 
 OPERATIONS = (
     ApiOperation(method="GET", path="/servers/{server_id}/diagnostics", name="servers.diagnostics.list", strict=102,
-                 use=diagnostics, target="server",
+                 use=diagnostics, target="server", waits=True,
                  shown=lambda call, told: _new(told) if call.at(Gate.DIAGNOSTICS_FORM) else dict(_old(told))),
 )

@@ -135,5 +135,6 @@ OPERATIONS = (
          shown=lambda call, found: {"hypervisors": _shown(call, found, servers=False, brief=True)}),
     _row("GET", "/{id}/servers", "servers.list", hypervisors.search_servers, until=52,
          shown=lambda call, found: {"hypervisors": _shown(call, found, servers=True, brief=True)}),
-    _row("GET", "/{id}/uptime", "uptime.list", hypervisors.uptime, until=87, given=_by_uuid, shown=_uptime),
+    _row("GET", "/{id}/uptime", "uptime.list", hypervisors.uptime, until=87, given=_by_uuid, shown=_uptime,
+         waits=True),
 )

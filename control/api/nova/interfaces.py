@@ -39,6 +39,6 @@ _row = noun("servers.os-interface", "/servers/{server_id}/os-interface", target=
 OPERATIONS = (
     _row("GET", "", "list", interfaces.index, shown=FIELDS.many("interfaceAttachments"), strict=102),
     _row("GET", "/{id}", "show", interfaces.show, shown=ONE, strict=102),
-    _row("POST", "", "create", interfaces.attach, body=BODY, given=_wanted, shown=ONE),
+    _row("POST", "", "create", interfaces.attach, body=BODY, given=_wanted, shown=ONE, waits=True),
     _row("DELETE", "/{id}", "delete", interfaces.detach, status=202),
 )

@@ -48,9 +48,9 @@ class ApiOperation(Route):
     """*name*: the operation's id in the conformance table. *use*: the use case that its handler calls, which checks
     policy and states. *given*: what a use case without another handler is called with, by name. *shown* makes the
     answer of its result. *target*: ``server`` has the server of ``{server_id}`` looked up first. *strict*: the version
-    from which unknown query parameters are refused. *quick*: asks only databases, and little of them. *away*: since
-    when, and what answers (of the call and the server's mapping) while the server's cell does not. *status*: of
-    success, or (since, status) rows, newest last."""
+    from which unknown query parameters are refused. *quick*: asks only databases, and little of them. *waits*: for the
+    server's host, and the caller with it. *away*: since when, and what answers (of the call and the server's mapping)
+    while the server's cell does not. *status*: of success, or (since, status) rows, newest last."""
 
     name: str
     use: Callable[..., Any]
@@ -66,6 +66,7 @@ class ApiOperation(Route):
     query: Mapping[str, Query] = field(default_factory=dict)
     strict: int = NEVER
     quick: bool = False
+    waits: bool = False
     away: tuple[int, Callable[[Call, Any], Any]] | None = None
     status: int | Sequence[tuple[int, int]] = 200
 

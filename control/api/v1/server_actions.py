@@ -23,8 +23,8 @@ from magnetar_core.reconcile import Document
 
 from .server_plan import PlannedAction
 
-#: Seconds between two looks when nobody rings, and after which waiting for a server ends.
-LOOK, LIMIT = 0.1, 3600.0
+#: Seconds between two looks when nobody rings, and after which waiting for a server ends, and for a NIC.
+LOOK, LIMIT, NIC_LIMIT = 0.1, 3600.0, 60.0
 
 
 def found(caller: Caller, id: str) -> tuple[Any, Any] | None:
@@ -121,7 +121,7 @@ class ServerActions:
     def attach_interface(self, network_id: str, address: str | None, tag: str | None) -> None:
         """A NIC on a new port; returns when the server has it."""
         interfaces.attach(self.caller.under(f"req-{uuid.uuid4()}"), self.target, network_id, None, address or None,
-                          tag or None)
+                          tag or None, NIC_LIMIT)
 
 
 def _update(server: ServerActions, args: Document) -> None:

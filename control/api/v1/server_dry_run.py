@@ -29,7 +29,7 @@ def predicted(caller: Caller, actions: Sequence[PlannedAction], want: Document, 
         if host is not None and any(wish(action, want, have) for action in actions):
             if not host.up:
                 raise Unreachable
-            with caller.cloud.agents.client(host.endpoint) as client:
+            with caller.cloud.agents.client(host.endpoint, LIMIT) as client:
                 client.get("server", have["id"])
                 return list(_planned(client, actions, want, have))
     except (Unreachable, TimedOut, HypervisorDown) as error:

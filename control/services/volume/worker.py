@@ -13,6 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,7 +21,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, RowMapping, Table, and_, delete, or_, select, update
 from sqlalchemy.exc import DBAPIError
 
-from magnetar_control.agents import Agents, plain
+from magnetar_control.agents import AgentClient, Agents, plain
 from magnetar_control.services import Document
 from magnetar_control.store.database import Database, now
 from magnetar_core.errors import Conflict, HypervisorDown, MagnetarError, TimedOut, Unreachable
@@ -35,6 +36,8 @@ LEASE = 15.0
 ATTEMPTS, PAUSE, LONGEST = 6, 2.0, 60.0
 #: Seconds between looks at the tables when nothing rings: of the first thread, and of the others.
 LOOK, SELDOM = 1.0, 5.0
+#: Seconds that the agent of a host that is down has for an answer.
+PATIENCE = 5.0
 #: Seconds that one task may take.
 LIMIT = 6 * 3600.0
 ABROAD = (Unreachable, TimedOut, HypervisorDown)
@@ -52,11 +55,12 @@ class Reach:
     agents: Agents
     ensure_image: Callable[[str, str], None]
 
-    def endpoint(self, name: str) -> str:
-        """Where the agent of a host is; raises ``Unreachable``."""
+    def client(self, name: str) -> AbstractContextManager[AgentClient]:
+        """A client of the agent of a host, which gets an answer soon where that counts as down: its volumes are not to
+        keep those of others waiting. Raises ``Unreachable``."""
         for host in self.hosts():
             if host["name"] == name:
-                return str(host["endpoint"])
+                return self.agents.client(host["endpoint"], None if host["up"] else PATIENCE)
         raise Unreachable(f"There is no host {name!r} in this cloud now.")
 
     def roomiest(self) -> str | None:
@@ -197,7 +201,7 @@ class Worker:
 
     def ensure(self, row: Row, noun: str, want: Document) -> Document:
         """Have the host's agent make it so; the resource."""
-        with self.reach.agents.client(self.reach.endpoint(row["host"])) as client:
+        with self.reach.client(row["host"]) as client:
             found: Document = client.ensure(noun, row["id"], want, timeout=LIMIT)["resource"]
         return found
 
@@ -256,7 +260,7 @@ def _create_snapshot(worker: Worker, row: Row) -> Document:
 def _delete(noun: str, worker: Worker, row: Row) -> None:
     # A host that the cloud has no more took its content with it.
     if row["host"] and any(host["name"] == row["host"] for host in worker.reach.hosts()):
-        with worker.reach.agents.client(worker.reach.endpoint(row["host"])) as client:
+        with worker.reach.client(row["host"]) as client:
             client.delete(noun, row["id"], timeout=LIMIT)
 
 

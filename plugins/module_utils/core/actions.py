@@ -35,7 +35,8 @@ class Action(NamedTuple):
     may be asked for while something else is done. *want*: what the agent's server is then asked to be. *label*: what
     os-instance-actions calls it. *event*: the name of its event. *kind*: which limit of the host it counts against.
     *placed*: whether a server that never got a host is refused (Nova's "is not ready"). *rule*: who may, below
-    ``os_compute_api:``. *plain*: it has no arguments, so the API only writes it down for the conductors."""
+    ``os_compute_api:``. *plain*: it has no arguments, so the API only writes it down for the conductors. *alone*: it is
+    refused while one such is queued or done, of which a task_state need not tell."""
 
     states: tuple[str, ...]
     task: Optional[str]
@@ -49,6 +50,7 @@ class Action(NamedTuple):
     placed: bool = True
     rule: str = ""
     plain: bool = False
+    alone: bool = False
 
 
 def _power(states: tuple[str, ...], task: str, power: str, label: str, rule: str) -> Action:
@@ -84,9 +86,9 @@ ACTIONS: dict[str, Action] = {
     "migrate": Action((ACTIVE, STOPPED), "resize_prep", RESIZED, label="migrate", event="compute_prep_resize",
                       kind="build", rule="os-migrate-server:migrate"),
     "confirmResize": Action((RESIZED,), None, None, label="confirmResize", event="compute_confirm_resize",
-                            rule="servers:confirm_resize", plain=True),
+                            rule="servers:confirm_resize", plain=True, alone=True),
     "revertResize": Action((RESIZED,), "resize_reverting", None, label="revertResize", event="compute_revert_resize",
-                           rule="servers:revert_resize", plain=True),
+                           rule="servers:revert_resize", plain=True, alone=True),
     "os-migrateLive": Action((ACTIVE, PAUSED), "migrating", None, label="live-migration",
                              event="compute_live_migration", kind="live", rule="os-migrate-server:migrate_live"),
     "createImage": Action((ACTIVE, STOPPED, PAUSED, SUSPENDED), "image_snapshot", None, locked=False,
@@ -101,9 +103,9 @@ ACTIONS: dict[str, Action] = {
     "detach_volume": Action((ACTIVE, PAUSED, STOPPED, RESIZED, SOFT_DELETED, SHELVED, OFFLOADED), None, None,
                             busy=True, label="detach_volume", event="compute_detach_volume",
                             rule="os-volumes-attachments:delete"),
-    "attach_interface": Action((ACTIVE, PAUSED, STOPPED), None, None, busy=True, label="attach_interface",
+    "attach_interface": Action((ACTIVE, PAUSED, STOPPED), None, None, label="attach_interface",
                                event="compute_attach_interface", rule="os-attach-interfaces:create"),
-    "detach_interface": Action((ACTIVE, PAUSED, STOPPED), None, None, busy=True, label="detach_interface",
+    "detach_interface": Action((ACTIVE, PAUSED, STOPPED), None, None, label="detach_interface",
                                event="compute_detach_interface", rule="os-attach-interfaces:delete"),
     "live_migration_cancel": Action(ANY, None, None, busy=True, label="live_migration_cancel",
                                     rule="servers:migrations:delete"),

@@ -66,6 +66,8 @@ class Client:
         self._token, self._ca_cert, self._validate = token, ca_cert, validate_certs
         self._client_cert, self._client_key = client_cert, client_key
         self.connect_timeout, self.timeout = connect_timeout, timeout
+        #: Seconds within which the endpoint answers each request, if only that it is still at it; ``None``: as usual.
+        self.patience: Optional[float] = None
         self._agent_name = agent_name
         self._connection: Optional[HTTPConnection] = None
 
@@ -168,7 +170,7 @@ class Client:
         """Send *size* bytes in *pieces* as the content of the resource; the answer is that of ``ensure``."""
         request_id = request_id or new_request_id()
         deadline = time.monotonic() + (timeout or self.timeout)
-        answer = self._call("PUT", _route(noun, key) + "/data", {"wait": _slice(deadline)}, pieces, deadline,
+        answer = self._call("PUT", _route(noun, key) + "/data", {"wait": self._slice(deadline)}, pieces, deadline,
                             request_id, size=size)
         return self._finish(answer, deadline, request_id, progress, None)
 
@@ -205,7 +207,7 @@ class Client:
         wait = wait or query.get("dry_run", False)
 
         def ask() -> Document:
-            asked = dict(query, wait=_slice(deadline) if wait else BRIEFLY)
+            asked = dict(query, wait=self._slice(deadline) if wait else BRIEFLY)
             return self._call(method, route, asked, body, deadline, request_id)
 
         answer = ask()
@@ -231,7 +233,7 @@ class Client:
     def _look(self, operation_id: str, deadline: float, request_id: str, again: _Ask) -> Document:
         try:
             route = _route("operations", operation_id)
-            query = {"wait": _slice(deadline)}
+            query = {"wait": self._slice(deadline)}
             return {"operation": self._call("GET", route, query, None, deadline, request_id)}
         except MagnetarError as error:
             if error.code != "not-found" or again is None:
@@ -294,7 +296,8 @@ class Client:
             headers["Content-Type"] = "application/json" if size is None else "application/octet-stream"
             headers["Content-Length"] = str(len(content) if size is None else size)
         left = max(deadline - time.monotonic(), 1.0)
-        connection.sock.settimeout(min(left, WAIT_SLICE) + ANSWER_MARGIN)
+        wait, margin = self._patience()
+        connection.sock.settimeout(min(left, wait) + margin)
         try:
             connection.request(method, target, content, headers)
         except (BrokenPipeError, ConnectionResetError):
@@ -306,6 +309,13 @@ class Client:
         if response.will_close:
             self._hang_up()
         return response.status, answer
+
+    def _patience(self) -> tuple[float, float]:
+        """Seconds that one request may ask the agent to wait, and beyond these until its answer is missing."""
+        return (WAIT_SLICE, ANSWER_MARGIN) if self.patience is None else (self.patience / 2, self.patience / 2)
+
+    def _slice(self, deadline: float) -> float:
+        return round(max(0.0, min(deadline - time.monotonic(), self._patience()[0])), 1)
 
     def _headers(self, request_id: str, accept: str = "application/json") -> dict[str, str]:
         found = {"X-Request-Id": request_id, "Accept": accept, "User-Agent": self._agent_name}
@@ -386,10 +396,6 @@ def _permissions(on_immutable: Optional[str], merge: Sequence[str]) -> dict[str,
     if on_immutable and on_immutable != "fail":
         found["on_immutable"] = on_immutable
     return found
-
-
-def _slice(deadline: float) -> float:
-    return round(max(0.0, min(deadline - time.monotonic(), WAIT_SLICE)), 1)
 
 
 def _resource(answer: Document, noun: str) -> Document:

@@ -98,7 +98,7 @@ def test_users_are_not_told_where_a_console_is_looked_for(cloud: Cloud, monkeypa
     user = cloud.caller("ulla", "elsewhere")
     id = user.boot("talks", flavorRef=small(cloud), imageRef=user.image("ullas"), networks="none")["id"]
 
-    def client(_agents: Agents, endpoint: str) -> None:
+    def client(_agents: Agents, endpoint: str, *_more: object) -> None:
         raise Unreachable(f"Cannot reach the agent at {endpoint}")
 
     with monkeypatch.context() as patched:

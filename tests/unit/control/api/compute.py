@@ -62,7 +62,7 @@ class Agents:
         self.clients = clients
 
     @contextlib.contextmanager
-    def client(self, endpoint):
+    def client(self, endpoint, _patience=None):
         name = endpoint.removeprefix("https://").partition(".")[0]
         if name not in self.clients:
             raise Unreachable

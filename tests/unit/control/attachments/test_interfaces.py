@@ -147,7 +147,7 @@ def test_a_host_that_refuses_leaves_no_port(owner: Owner, monkeypatch: pytest.Mo
 def test_a_conductor_dies(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     server, net = server_on(owner), network(owner)
     before, fuse = ports(owner), Fuse(owner.cloud, monkeypatch)
-    monkeypatch.setattr("magnetar_control.compute.interfaces.LIMIT", 0.0)  # nobody waits for the answer
+    monkeypatch.setattr("magnetar_control.compute.interfaces.DONE", 0.0)  # nobody waits for the answer
     for at in range(1, 100, 2):
         fuse.light(at)
         owner.call.post(path(server), {"interfaceAttachment": {"net_id": net}})

@@ -117,6 +117,41 @@ def test_a_flow_that_fails_unexpectedly_is_tried_again_and_ends(cloud, monkeypat
     assert cloud.admin.settled(id) is None
 
 
+def test_what_was_cut_off_has_an_end(cloud, monkeypatch):
+    """A conductor dies at an event; the next attempt says that it has ended."""
+    class Died(BaseException):
+        pass
+
+    stop, over = FLOWS["cell"]["os-stop"], threading.Event()
+
+    def dies_once(work):
+        if work.action.attempts == 1:
+            with work.event():
+                over.set()
+                raise Died
+        stop(work)
+
+    monkeypatch.setitem(FLOWS["cell"], "os-stop", dies_once)
+    id = cloud.admin.boot("cut off", networks="none")["id"]
+    assert cloud.admin.act(id, "os-stop").status == 202
+    assert over.wait(60)
+    conductor = cloud.parts.working
+    while conductor._held:
+        time.sleep(0.01)
+    with conductor.database.write() as connection:
+        connection.execute(update(tables.actions).where(tables.actions.c.state == "running").values(
+            lease_until=conductor.database.clock(-1)))
+        conductor.database.ring(connection, servers.ACTIONS_BELL)
+    assert cloud.admin.settled(id, 60)["status"] == "SHUTOFF"
+    path = f"/v2.1/servers/{id}/os-instance-actions"
+    [one] = [one for one in cloud.admin.get(path).json["instanceActions"] if one["action"] == "stop"]
+    events = cloud.admin.get(f"{path}/{one['request_id']}", "2.84").json["instanceAction"]["events"]
+    assert [(event["result"], bool(event["finish_time"])) for event in events] == [("Success", True), ("Error", True)]
+    assert "interrupted" in events[1]["details"]
+    cloud.admin.delete(f"/v2.1/servers/{id}")
+    assert cloud.admin.settled(id) is None
+
+
 def test_what_was_taken_and_never_heard_of_runs_out(postgres):
     """The answer to ``take`` was lost: a conductor that beats for other work does not keep it."""
     with postgres.write() as connection:
