@@ -17,7 +17,7 @@ import pytest
 import magnetar_control
 from magnetar_control.web import Answer, Fault, Request
 from magnetar_control.web.application import Application
-from magnetar_control.web.asgi import Server
+from magnetar_control.web.asgi import AsgiServer
 from magnetar_control.web.routing import LONGEST, Route, Router
 from magnetar_core.values import Text
 
@@ -80,7 +80,7 @@ def test_links_begin_as_the_request_says_only_without_a_public_url(url: str | No
 
     scope = {"type": "http", "method": "GET", "path": "/image/v2", "query_string": b"", "scheme": "http",
              "headers": [(b"host", b"evil.example"), (b"x-forwarded-host", b"evil.example")]}
-    asyncio.run(Server({"/image": Rooted()}, trusted=True, url=url)(scope, None, send))
+    asyncio.run(AsgiServer({"/image": Rooted()}, trusted=True, url=url)(scope, None, send))
     assert orjson.loads(sent[1]["body"]) == {"root": answered, "base": answered + "/image"}
 
 

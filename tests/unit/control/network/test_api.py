@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import insert, update
 
 from magnetar_control.api.network.app import application
-from magnetar_control.services.network import Embedded
+from magnetar_control.services.network import EmbeddedNetworks
 from magnetar_control.settings import InvalidSettings, Settings
 from magnetar_control.store.database import now
 from magnetar_control.store.tables import server_mappings
@@ -119,7 +119,7 @@ def test_ranges_that_hosts_would_lose(ask, cidr):
 
 
 def test_pools_of_the_operator(database):
-    service = Embedded(database, pools=Settings(network_pools=["100.64.0.0/10"]).pools())
+    service = EmbeddedNetworks(database, pools=Settings(network_pools=["100.64.0.0/10"]).pools())
     ask = Asker(application(service, authenticate))
     assert _network(ask, "100.65.0.0/24")["subnets"]
     network = ask("POST", "/v2.0/networks", {"network": {}})["network"]
