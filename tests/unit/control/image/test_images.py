@@ -80,7 +80,7 @@ def test_bad_patches(small, body, kind, status):
     ({"id": "one"}, 400), ({"id": "../../etc/passwd"}, 400), ({"name": 1}, 400), ({"disk_format": "exe"}, 400),
     ({"container_format": "ovf"}, 400), ({"status": "active"}, 403), ({"visibility": "public"}, 403), ({"x": 1}, 400),
     ({"owner": "project-bob"}, 403), ({"min_disk": 2**31}, 400), ({"properties": {"a": "b"}}, 400),
-    ({"tags": [""]}, 400)])
+    ({"tags": [""]}, 400), ({"tags": ["a\n"]}, 400), ({"a\r\nb": "c"}, 400)])
 def test_bad_images(small, fields, status):
     assert small.ann("POST", "/v2/images", {"name": "one", **fields}, status)["message"]
     assert small.names(small.admin) == []

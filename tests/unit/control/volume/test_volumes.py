@@ -244,6 +244,9 @@ def test_quota(ask):
     _volume(ask)
     ask("POST", "/v3/red/volumes", {"volume": {"size": 1}}, status=413)
     admin("DELETE", "/v3/os-quota-sets/red")
+    for length, status in ((255, 200), (256, 400)):
+        admin("PUT", f"/v3/os-quota-sets/{'x' * length}", {"quota_set": {"volumes": 11}}, status=status)
+        admin("GET", f"/v3/os-quota-sets/{'x' * length}", status=status)
     assert ask("GET", "/v3/red/os-quota-sets/red?usage=True")["quota_set"]["volumes"] == {
         "limit": 10, "in_use": 11, "reserved": 0}
 
