@@ -198,14 +198,16 @@ def _item(caller: Caller, request: BlockDeviceRequest, one: Mapping[str, Any], w
     if one.get("volume_type") and not caller.cloud.services.volume.has_type(caller.context, one["volume_type"]):
         raise _invalid(f"volume type {one['volume_type']} could not be found.")
     if uuid:
-        _CHECK_SOURCE[source](caller, request, uuid, size if target == "volume" else None)
+        found = _CHECK_SOURCE[source](caller, request, uuid, size if target == "volume" else None)
+        if one.get("boot_index") == 0 and found is not None and not found.get("bootable", True):
+            raise _invalid(f"Block Device {uuid} is not bootable.")
     return {"source_type": source, "destination_type": target, "uuid": uuid, "boot_index": one.get("boot_index"),
             "volume_size": size, "delete_on_termination": bool(one.get("delete_on_termination", target == "local")),
             "guest_format": one.get("guest_format"), "device_name": one.get("device_name") or None,
             "disk_bus": one.get("disk_bus"), "tag": one.get("tag"), "volume_type": one.get("volume_type")}
 
 
-def _check_volume(caller: Caller, request: BlockDeviceRequest, uuid: str, _size: int | None) -> None:
+def _check_volume(caller: Caller, request: BlockDeviceRequest, uuid: str, _size: int | None) -> Mapping[str, Any]:
     volume = caller.cloud.services.volume.show(caller.context, uuid)
     if volume is None:
         raise _invalid(f"failed to get volume {uuid}.")
@@ -213,12 +215,13 @@ def _check_volume(caller: Caller, request: BlockDeviceRequest, uuid: str, _size:
         raise InvalidRequest("Multiattach volumes are only supported starting with compute API version 2.60.")
     users = {one["server_id"] for one in volume["attachments"]} if request.instead_of else set()
     if volume["status"] == "in-use" and users == {request.instead_of}:
-        return
+        return volume
     if volume["status"] not in (("available", "in-use") if volume["multiattach"] else ("available",)):
         raise _invalid(f"volume {uuid} is {volume['status']}, and must be available.")
+    return volume
 
 
-def _check_snapshot(caller: Caller, _request: BlockDeviceRequest, uuid: str, size: int | None) -> None:
+def _check_snapshot(caller: Caller, _request: BlockDeviceRequest, uuid: str, size: int | None) -> Mapping[str, Any]:
     found = caller.cloud.services.volume.snapshot(caller.context, uuid)
     if found is None:
         raise _invalid(f"failed to get snapshot {uuid}.")
@@ -226,6 +229,7 @@ def _check_snapshot(caller: Caller, _request: BlockDeviceRequest, uuid: str, siz
         raise _invalid(f"snapshot {uuid} is {found['status']}, and must be available.")
     if size and size < found["size"]:
         raise _invalid(f"snapshot {uuid} has {found['size']} GiB, and the volume is to have {size}.")
+    return found
 
 
 def _check_image(caller: Caller, _request: BlockDeviceRequest, uuid: str, size: int | None) -> None:
@@ -244,5 +248,6 @@ def _check_image(caller: Caller, _request: BlockDeviceRequest, uuid: str, size: 
         raise InvalidRequest(f"Volume is too small for image {uuid}: it has {size << 30} bytes, and the image {need}.")
 
 
-_CHECK_SOURCE: Mapping[str, Callable[[Caller, BlockDeviceRequest, str, int | None], None]] = {
+#: Each returns the volume or snapshot, which says whether it is bootable.
+_CHECK_SOURCE: Mapping[str, Callable[[Caller, BlockDeviceRequest, str, int | None], Mapping[str, Any] | None]] = {
     "volume": _check_volume, "snapshot": _check_snapshot, "image": _check_image}

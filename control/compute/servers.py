@@ -19,6 +19,8 @@ from .target import Target, find, of_server, visible
 
 READ = "os_compute_api:servers:"
 INDEX, DETAIL, SHOW, ALL_FILTERS = f"{READ}index", f"{READ}detail", f"{READ}show", f"{READ}allow_all_filters"
+#: Who reads on which host a server is, and what it is called there.
+EXTENDED = "os_compute_api:os-extended-server-attributes"
 #: Columns of short lists, and of full ones: what no list shows stays where it is, since it is half of a row.
 BRIEF = (table.c.id, table.c.name)
 FULL = tuple(column for column in table.c if column.name not in ("request", "interfaces", "old_flavor", "deleted_at"))

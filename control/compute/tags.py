@@ -14,7 +14,8 @@ from .caller import Caller
 from .metadata import change_document
 from .target import Target, of_server
 
-TAG = Text(1, 60, r"[^,/]*", "must have 1 to 60 characters, without comma and slash")
+TAG = Text(1, 60, r"[^,/\x00-\x1f\x7f]*",
+           "must have 1 to 60 characters, without comma, slash and control characters")
 TAGS = ListOf(TAG, 50, unique=True)
 RULE = "os_compute_api:os-server-tags:"
 

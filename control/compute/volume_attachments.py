@@ -16,7 +16,7 @@ from magnetar_core.errors import Conflict, Forbidden, InvalidRequest, MagnetarEr
 
 from .caller import Caller
 from .held_action import hold
-from .target import Target, enqueue, of_server
+from .target import Target, check_unlocked, enqueue, of_server
 
 RULE = "os_compute_api:os-volumes-attachments:"
 #: Device names that the host gives: vda is the root disk, vdz the config drive.
@@ -113,11 +113,12 @@ def _free_device(server: servers.Found, kept: list[Document], wished: str | None
 
 
 @of_server("update", f"{RULE}update")
-def update(_caller: Caller, target: Target, volume_id: str, new_volume_id: str | None = None, *,
+def update(caller: Caller, target: Target, volume_id: str, new_volume_id: str | None = None, *,
            same: Mapping[str, Any] | None = None, delete_on_termination: bool | None = None) -> None:
     """Set whether the volume is deleted with the server. A *new_volume_id* (a swap) is refused, as Nova does unless the
     volume service asks. *same*: what the caller repeats of device, tag, serverId, id (the volume's); it cannot
-    change."""
+    change. Raises ``Conflict`` when the server is locked."""
+    check_unlocked(caller, target.row)
     entry = _attachment(target, volume_id)
     fixed = {"device": entry["device"], "tag": entry["tag"], "serverId": target.row.id, "id": volume_id}
     if new_volume_id is not None:

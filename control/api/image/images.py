@@ -21,7 +21,6 @@ from magnetar_core.errors import Conflict, Forbidden, InvalidRequest, NotFound
 
 from .query import listing
 
-PATCHES = ("application/openstack-images-v2.1-json-patch", "application/openstack-images-v2.0-json-patch")
 OCTETS = "application/octet-stream"
 #: How images are imported ("Interoperable image import").
 METHODS = ("glance-direct",)
@@ -77,13 +76,14 @@ class ImageRoutes:
 
     def update(self, request: Request) -> Document:
         """Change it by a JSON patch."""
-        if _media_type(request) not in PATCHES:
-            raise Fault(415, f"An image is changed by a JSON patch; its Content-Type must be {PATCHES[0]}.")
+        form = PATCHES.get(_media_type(request))
+        if form is None:
+            raise Fault(415, f"An image is changed by a JSON patch; its Content-Type must be {next(iter(PATCHES))}.")
         try:
             operations = orjson.loads(request.content)
         except orjson.JSONDecodeError as error:
             raise InvalidRequest(f"The body is not valid JSON: {error}.") from None
-        return document(self.service.update(*request.named(lambda image: patched(document(image), operations))))
+        return document(self.service.update(*request.named(lambda image: patched(document(image), form(operations)))))
 
     def take(self, request: Request, then: str) -> None:
         """Take the content in, piece by piece; the image becomes active, or waits to be imported (*then*)."""
@@ -140,6 +140,28 @@ def _media_type(request: Request) -> str:
 
 def _link(query: Any) -> str:
     return "/v2/images" + (f"?{urlencode(query)}" if query else "")
+
+
+def _as_they_are(operations: Any) -> Any:
+    return operations
+
+
+def _of_draft_4(operations: Any) -> Any:
+    """Operations such as {"replace": "/name", "value": "x"} in the form of RFC 6902. Raises ``InvalidRequest``."""
+    return [_of_draft_4_one(one) for one in operations] if isinstance(operations, list) else operations
+
+
+def _of_draft_4_one(operation: Any) -> Document:
+    kinds = [kind for kind in ("add", "remove", "replace") if kind in operation] if isinstance(operation, dict) else []
+    if len(kinds) != 1:
+        raise InvalidRequest('Operation objects must contain exactly one member named "add", "remove", or "replace".')
+    rest = {name: value for name, value in operation.items() if name == "value"}
+    return {"op": kinds[0], "path": operation[kinds[0]], **rest}
+
+
+#: Media types of patches to what makes RFC 6902 of them: v2.0 has the form of its fourth draft.
+PATCHES = {"application/openstack-images-v2.1-json-patch": _as_they_are,
+           "application/openstack-images-v2.0-json-patch": _of_draft_4}
 
 
 def patched(image: Document, operations: Any) -> Document:

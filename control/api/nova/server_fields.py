@@ -19,12 +19,12 @@ from magnetar_control.api.nova.server_view import FAULTY, PROGRESS, ServerView, 
 from magnetar_control.api.nova.values import METADATA, PASSWORD, TAGS, TRUTH, device_tag, record
 from magnetar_control.api.nova.versions import FIRST
 from magnetar_control.api.values import Address, Anything, ByVersion, Id, Number, Regex, Time
+from magnetar_control.compute.servers import EXTENDED
 from magnetar_core.errors import InvalidField
 from magnetar_core.kinds.common import NAME
 from magnetar_core.power import status
 from magnetar_core.values import Base64, Choices, Const, Integer, ListOf, Nullable, OneOf, Text, Value
 
-EXTENDED = "os_compute_api:os-extended-server-attributes"
 HOST_STATUS = "os_compute_api:servers:show:host_status"
 ATTRIBUTE = "OS-EXT-SRV-ATTR:"
 FULL, ALL = "detail show", "detail show basic"

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 import orjson
 
 from magnetar_control.api.nova.operation import Call, body_as, noun, shown_as
@@ -17,7 +19,7 @@ def update(call: Call) -> Answer:
     tag = TAG.check(call.params["id"], "tag")
     if not tags.add(call, call.target, tag):
         return Answer(None, 204)
-    return Answer(None, 201, {"Location": f"{call.base}/servers/{call.target.row.id}/tags/{tag}"})
+    return Answer(None, 201, {"Location": f"{call.base}/servers/{call.target.row.id}/tags/{quote(tag, safe='')}"})
 
 
 _row = noun("servers.tags", "/servers/{server_id}/tags", target="server", since=26)

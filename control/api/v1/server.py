@@ -50,8 +50,8 @@ class CloudServers(CloudDriver):
     # What there is
     def every(self, caller: Caller) -> list[Document]:
         """All of the project; one query for each cell."""
-        names = _image_names(caller)
-        return [server_view.shown(row, names) for row in compute.of_project(caller)]
+        names, rows = _image_names(caller), compute.of_project(caller)
+        return [server_view.shown(row, names, caller.allows(compute.EXTENDED, row)) for row in rows]
 
     def row(self, caller: Caller, key: str) -> Any:
         """The row; ``None`` when there is none. Raises ``Ambiguous``."""
@@ -81,7 +81,7 @@ class CloudServers(CloudDriver):
 
     def seen(self, caller: Caller, row: Any) -> Document:
         """The row as the plan sees it, names of volumes too."""
-        seen = server_view.shown(row, _image_names(caller))
+        seen = server_view.shown(row, _image_names(caller), caller.allows(compute.EXTENDED, row))
         for one in seen["volumes_attached"]:
             volume = caller.cloud.services.volume.show(caller.context, one["id"])
             one["name"] = volume["name"] if volume else ""
@@ -162,8 +162,8 @@ class CloudServers(CloudDriver):
         if have is None:
             if want.get("id"):
                 server_create.check_unused(caller, want["id"])
-            return {**shown, "host": None if want["_assumed"] else predicted_host(
-                caller, _row_to_be(caller, new_server(want))[0])}
+            host = None if want["_assumed"] else predicted_host(caller, _row_to_be(caller, new_server(want))[0])
+            return {**shown, "host": host if caller.allows(compute.EXTENDED) else ""}
         if (shown["power"], shown["rescue"]) != (have["power"], have["rescue"]):
             state = power.RESCUED if shown["rescue"] is not None else power.POWERS[shown["power"]].vm_state
             shown.update(power_state=shown["power"], status=power.status(str(state)))

@@ -35,9 +35,9 @@ def stamp(text: str | None) -> str | None:
     return text[:19] + "Z" if text else None
 
 
-def shown(row: Any, image_name: Callable[[str], str]) -> Document:
-    """The server of a *row*; ``CloudServers.public`` is what answers show. *image_name*: an image's name
-    by its uuid."""
+def shown(row: Any, image_name: Callable[[str], str], on_host: bool) -> Document:
+    """The server of a *row*; ``CloudServers.public`` is what answers show. *image_name*: an image's name by its uuid.
+    *on_host*: whether it is told where the server is, and what it is called there."""
     flavor, fault = orjson.loads(row.flavor), orjson.loads(row.fault) if row.fault else None
     nics = orjson.loads(row.interfaces)
     volumes, blocks = orjson.loads(row.volumes), orjson.loads(row.request).get("blocks") or []
@@ -62,7 +62,8 @@ def shown(row: Any, image_name: Callable[[str], str]) -> Document:
         "status": power.status(row.vm_state, row.task_state), "power_state": power.of_number(row.power_state),
         "status_reason": "", "fault": fault and {"code": fault["code"], "message": fault["message"],
                                                  "created": stamp(fault["created"])},
-        "host": row.host, "addresses": addresses, "instance_name": row.instance_name, "console_log": "",
+        "host": row.host if on_host else "", "addresses": addresses,
+        "instance_name": row.instance_name if on_host else "", "console_log": "",
         "created_at": stamp(row.created_at), "updated_at": stamp(row.updated_at),
         "_user": row.user_id, "_vm_state": row.vm_state, "_host": row.host, "_launched": bool(row.launched_at),
         "_flavor": flavor["id"], "_disks": sizes(flavor)}

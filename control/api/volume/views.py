@@ -52,6 +52,11 @@ def volume(request: Request, row: Row, types: Types) -> Document:
         (63, True, "volume_type_id", types.id(row["volume_type"])), (65, True, "consumes_quota", True))
 
 
+def is_shown_later(name: str) -> bool:
+    """Whether Cinder leaves a field of a volume out of the answer to its creation, which strict clients check."""
+    return name.startswith("os-vol-") or name == "volume_image_metadata"
+
+
 def _since(request: Request, *rows: tuple[int, bool, str, Any]) -> Document:
     """What came with microversions: since 3.x, and where it holds, a name and its value."""
     return {name: value for since, holds, name, value in rows if holds and request.extra["version"] >= (3, since)}

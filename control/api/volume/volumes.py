@@ -118,7 +118,8 @@ class VolumeRoutes(NounRoutes):
             request.context, given.get("size") or 0, image_id=given.get("imageRef") or given.get("image_id"),
             source_volume_id=given.get("source_volid"), **wanted)
         request.params["id"] = made["id"]
-        return self.show(request)
+        shown = self.show(request)["volume"]
+        return {"volume": {name: value for name, value in shown.items() if not views.is_shown_later(name)}}
 
     def delete(self, request: Request) -> None:
         self.store.delete(*request.named(is_set(request, "cascade"), is_set(request, "force")))

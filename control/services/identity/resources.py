@@ -52,7 +52,8 @@ REFERENCE = Nullable(Text(0, 64))
 DOMAIN = named(REFERENCE, None, on=FIXED)
 #: Any JSON object; texts that are tags.
 OPTIONS = named(MapOf(Text(), Value(), 1000), {})
-TAGS = named(ListOf(Text(1, 255, r"[^,/]*", "must have 1 to 255 characters, without comma and slash"), 80), [])
+TAGS = named(ListOf(Text(1, 255, r"[^,/\x00-\x1f\x7f]*",
+                         "must have 1 to 255 characters, without comma, slash and control characters"), 80), [])
 PASSWORD = Text(1, passwords.LONGEST)
 #: Clients give regions ids; those of others are drawn.
 REGION_ID = Text(1, 64, r"[^/]*", "must have 1 to 64 characters, without slash")

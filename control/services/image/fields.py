@@ -20,9 +20,11 @@ LONGEST, MOST = 65_535, 128
 READ_ONLY = frozenset({
     "status", "size", "virtual_size", "checksum", "os_hash_algo", "os_hash_value", "created_at", "updated_at", "self",
     "file", "schema", "direct_url", "locations", "stores", "deleted", "deleted_at"})
-ID, PROPERTY_NAME, PROPERTY = Uuid(), Text(1, 255), Text(0, LONGEST)
+#: Names, which are part of paths and headers too.
+WORD = Text(1, 255, r"[^\x00-\x1f\x7f]*", "must have no control characters")
+ID, PROPERTY_NAME, PROPERTY = Uuid(), WORD, Text(0, LONGEST)
 TEXT, NUMBER = Nullable(Text(0, 255)), Integer(0, 2**31 - 1)
-TAGS = ListOf(Text(1, 255), MOST, unique=True)
+TAGS = ListOf(WORD, MOST, unique=True)
 FIELDS: Mapping[str, Value] = {
     "name": TEXT, "visibility": Choices(*VISIBILITIES), "owner": TEXT, "min_disk": NUMBER, "min_ram": NUMBER,
     "disk_format": Nullable(Choices(*FORMATS)), "container_format": Nullable(Choices("bare", *BOOT)),

@@ -9,7 +9,7 @@ from .common import REFERENCE
 from .network import DEVICE, NIC_ADDRESS
 
 MODELS = ("virtio", "e1000e", "e1000", "rtl8139")
-TAG = Text(1, 60, r"[^,/]+", "must not contain a comma or a slash")
+TAG = Text(1, 60, r"[^,/\x00-\x1f\x7f]+", "must not contain a comma, a slash or control characters")
 
 
 class InterfaceAttachment(Kind):

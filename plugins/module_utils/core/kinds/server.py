@@ -33,7 +33,7 @@ USER_DATA_MAX = 65535
 PATH_MAX, FILES_MAX = 4095, 255
 #: Nova's status words for what a host alone can see.
 STATUSES = tuple(status(one) for one in (BUILDING, ACTIVE, STOPPED, PAUSED, SUSPENDED, RESCUED, ERROR))
-TAG = Text(1, 60, r"[^,/]+", "must not contain a comma or a slash")
+TAG = Text(1, 60, r"[^,/\x00-\x1f\x7f]+", "must not contain a comma, a slash or control characters")
 META = Text(0, 255)
 
 

@@ -19,7 +19,7 @@ STATUSES = ("creating", "available", "in-use", "error")
 #: What the guest sees a disk behind of; the letters of its name follow from it.
 BUSES = ("virtio", "scsi", "sata")
 DEVICE = Text(3, 8, r"(/dev/)?(vd|sd)[a-z]", "must be a device name such as vdb or sda")
-TAG = Text(1, 60, r"[^,/]+", "must not contain a comma or a slash")
+TAG = Text(1, 60, r"[^,/\x00-\x1f\x7f]+", "must not contain a comma, a slash or control characters")
 
 
 def _metadata() -> Field:

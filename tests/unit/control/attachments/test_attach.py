@@ -233,3 +233,19 @@ def test_the_volume_service_frees_nothing_that_a_server_has(owner: Owner) -> Non
     made = owner.call.call("POST", f"{owner.api}/attachments", {"attachment": {
         "volume_uuid": volume, "instance_uuid": server}}, headers=latest).json["attachment"]
     assert owner.call.call("DELETE", f"{owner.api}/attachments/{made['id']}", headers=latest).status == 200
+
+
+def test_an_attachment_of_a_locked_server_stays_as_it_is(owner: Owner) -> None:
+    server, volume = owner.server()["id"], owner.volume()
+    member = owner.cloud.caller("locksmith", "admin", "member")
+    assert owner.attach(server, volume).status == 200
+    until(lambda: owner.state(volume) == "in-use")
+    path = f"/v2.1/servers/{server}/os-volume_attachments/{volume}"
+    body = {"volumeAttachment": {"volumeId": volume, "delete_on_termination": True}}
+    owner.call.act(server, "lock")
+    refused = member.put(path, body, "2.85")
+    assert refused.status == 409 and "is locked" in refused.json["conflictingRequest"]["message"]
+    assert not owner.attached(server)[0]["delete_on_termination"]
+    owner.call.act(server, "unlock")
+    assert member.put(path, body, "2.85").status == 202
+    assert owner.attached(server)[0]["delete_on_termination"]

@@ -48,6 +48,21 @@ def test_a_server_boots_from_a_volume_that_is_there(owner: Owner) -> None:
         until(lambda volume=volume: owner.state(volume) == "available")
 
 
+def test_what_is_not_bootable_boots_no_server(owner: Owner) -> None:
+    volume = owner.volume()
+    made = owner.call.post(f"{owner.api}/snapshots", {"snapshot": {"volume_id": volume, "name": "s"}})
+    snapshot = made.json["snapshot"]["id"]
+    until(lambda: owner.call.get(f"{owner.api}/snapshots/{snapshot}").json["snapshot"]["status"] == "available")
+    for source, id in (("volume", volume), ("snapshot", snapshot)):
+        blocks = [block(source, id, boot_index=0)]
+        refused = owner.call.post("/v2.1/servers", {"server": {
+            "name": "x", "flavorRef": "1", "networks": "none", "block_device_mapping_v2": blocks}}, "2.60")
+        assert refused.status == 400, refused
+        assert refused.json["badRequest"]["message"].endswith(f"Block Device {id} is not bootable.")
+    owner.call.post(f"{owner.api}/volumes/{volume}/action", {"os-set_bootable": {"bootable": True}})
+    owner.server(imageRef="", block_device_mapping_v2=[block("volume", volume, boot_index=0)])
+
+
 def test_volumes_of_all_kinds_come_with_a_server(owner: Owner) -> None:
     near, far = (owner.volume(host=host, name=host) for host in ("kvm1", "kvm2"))
     made = owner.call.post(f"{owner.api}/snapshots", {"snapshot": {"volume_id": near, "name": "s"}})

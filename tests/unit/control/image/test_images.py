@@ -39,6 +39,20 @@ def test_changes(glance):
     assert glance.patch(glance.ann, id, ("remove", "name"), status=200)["name"] is None
 
 
+def test_patches_of_the_first_media_type(glance):
+    """v2.0 names the operation as a key, with the path as its value."""
+    id, old = glance.make("ann", name="one", os_distro="debian"), PATCH.replace("v2.1", "v2.0")
+    body = [{"replace": "/name", "value": "two"}, {"add": "/a~1b", "value": "c"}, {"remove": "/os_distro"}]
+    changed = glance.ann("PATCH", f"/v2/images/{id}", body, 200, content_type=old)
+    assert (changed["name"], changed["a/b"], "os_distro" in changed.body) == ("two", "c", False)
+    for kind, operation in ((old, {"op": "replace", "path": "/name", "value": "x"}), (old, {}), (old, 5),
+                            (old, {"add": "/a", "remove": "/b", "value": "x"}), (old, {"add": "a", "value": "x"}),
+                            (PATCH, {"replace": "/name", "value": "x"})):
+        glance.ann("PATCH", f"/v2/images/{id}", [operation], 400, content_type=kind)
+    glance.ann("PATCH", f"/v2/images/{id}", {}, 400, content_type=old)
+    assert glance.ann("GET", f"/v2/images/{id}").body == changed.body
+
+
 @pytest.mark.parametrize("operations, status", [
     ([("replace", "nothing", "x")], 409), ([("remove", "nothing")], 409), ([("replace", "status", "active")], 403),
     ([("replace", "id", "x")], 403), ([("add", "checksum", "x")], 403), ([("remove", "visibility")], 403),
@@ -66,7 +80,7 @@ def test_bad_patches(small, body, kind, status):
     ({"id": "one"}, 400), ({"id": "../../etc/passwd"}, 400), ({"name": 1}, 400), ({"disk_format": "exe"}, 400),
     ({"container_format": "ovf"}, 400), ({"status": "active"}, 403), ({"visibility": "public"}, 403), ({"x": 1}, 400),
     ({"owner": "project-bob"}, 403), ({"min_disk": 2**31}, 400), ({"properties": {"a": "b"}}, 400),
-    ({"tags": [""]}, 400)])
+    ({"tags": [""]}, 400), ({"tags": ["a\n"]}, 400), ({"a\r\nb": "c"}, 400)])
 def test_bad_images(small, fields, status):
     assert small.ann("POST", "/v2/images", {"name": "one", **fields}, status)["message"]
     assert small.names(small.admin) == []

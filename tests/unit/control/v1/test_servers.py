@@ -236,3 +236,24 @@ def test_filters_of_lists(cloud: Cloud) -> None:
     assert refused.status == 400 and "SHUTOFF" in refused.json["error"]["message"], refused
     assert admin.get("/v1/server?metadata=x").status == 400
     assert admin.delete("/v1/server/found").json["changed"]
+
+
+@pytest.mark.parametrize("role", ["admin", "member", "reader"])
+def test_both_apis_tell_the_same_of_hosts(cloud: Cloud, role: str) -> None:
+    """Who does not read the extended attributes of a server in the Compute API does not read them here."""
+    member = cloud.caller("owner", "shared")
+    image = member.image("theirs")
+    ensure(cloud.admin, "flavor/one", {"vcpus": 1, "ram": 64, "disk": 1})  # without a disk it is for administrators
+    want = {"flavor": "one", "image": image, "networks": []}
+    id = ensure(member, "server/told", want).json["resource"]["id"]
+    who = cloud.caller(f"a-{role}", "shared", role)
+    nova = who.server(id)
+    mine, = (one for one in who.get("/v1/server").json["servers"] if one["id"] == id)
+    for one in (mine, who.get(f"/v1/server/{id}").json):
+        for name in ("host", "instance_name"):
+            assert one[name] == nova.get(f"OS-EXT-SRV-ATTR:{name}", ""), (role, name)
+    assert bool(mine["host"]) == (role == "admin")
+    assert not ensure(member, "server/planned", want, dry_run=True).json["resource"]["host"]
+    done = ensure(member, "server/told", {"description": "a"}).json["resource"]
+    assert (done["host"], done["instance_name"]) == ("", "")
+    assert member.delete("/v1/server/told").json["changed"]

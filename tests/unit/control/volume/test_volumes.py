@@ -244,6 +244,9 @@ def test_quota(ask):
     _volume(ask)
     ask("POST", "/v3/red/volumes", {"volume": {"size": 1}}, status=413)
     admin("DELETE", "/v3/os-quota-sets/red")
+    for length, status in ((255, 200), (256, 400)):
+        admin("PUT", f"/v3/os-quota-sets/{'x' * length}", {"quota_set": {"volumes": 11}}, status=status)
+        admin("GET", f"/v3/os-quota-sets/{'x' * length}", status=status)
     assert ask("GET", "/v3/red/os-quota-sets/red?usage=True")["quota_set"]["volumes"] == {
         "limit": 10, "in_use": 11, "reserved": 0}
 
@@ -259,6 +262,17 @@ def test_a_list_asks_the_database_as_often_for_many_as_for_one(ask, service):
             counts.append(len(asked))
     assert counts[:4] == counts[4:]
     assert max(counts) <= 3
+
+
+def test_the_answer_to_a_creation_has_what_cinder_gives(ask):
+    """Clients that check answers strictly refuse what only show and lists of details have."""
+    later = {"os-vol-tenant-attr:tenant_id", "volume_image_metadata", "os-vol-host-attr:host",
+             "os-vol-mig-status-attr:migstat", "os-vol-mig-status-attr:name_id"}
+    for who in (ask, ask.as_(ADMIN)):
+        made = who("POST", "/v3/volumes", {"volume": {"size": 3, "imageRef": IMAGE}}, status=202)["volume"]
+        shown = who("GET", f"/v3/volumes/{made['id']}")["volume"]
+        assert set(shown) - set(made) == (later if who is not ask else {
+            "os-vol-tenant-attr:tenant_id", "volume_image_metadata"})
 
 
 def test_lists_are_filtered_sorted_and_in_pages(ask):
