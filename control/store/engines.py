@@ -80,8 +80,7 @@ def postgresql(url: URL, pool: int, limit: float, breaker: CircuitBreaker, **how
 
 def _still_there(raw: Any, record: Any, _proxy: Any) -> None:
     """A server that has ended or restarted has closed its connections, or said why it will: then all of before are
-    given up, and a new one is made. To look costs
-    two millionths of a second, to ask the server fifty times that."""
+    given up, and a new one is made. To look costs a few millionths of a second, to ask the server a hundred."""
     poll = record.info.get("poll")
     if poll is None:
         poll = record.info["poll"] = select.poll()

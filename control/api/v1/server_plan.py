@@ -42,9 +42,10 @@ def steps(actions: Sequence[PlannedAction]) -> list[Step]:
 def making(want: Document) -> Iterator[Step]:
     """The steps with which a server comes into being."""
     verbs = [*(["volumes"] if want.get("block_device_mapping") else []), "disks",
-             *(["drive"] if want.get("config_drive", True) else []), "define", "start"]
-    yield from map(step, verbs)
-    yield from (step(verb) for _key, verb in actions_between(RUNNING, want.get("power", RUNNING)))
+             *(["drive"] if want.get("config_drive", True) else []), "define"]
+    power = want.get("power", RUNNING)
+    yield from map(step, verbs if power == OFF else [*verbs, "start"])
+    yield from (step(verb) for _key, verb in actions_between(OFF if power == OFF else RUNNING, power))
 
 
 def removing(have: Document) -> Iterator[Step]:

@@ -88,7 +88,8 @@ def test_a_full_disk_is_named(cloud: Cloud, path: str, body: object, no_room: sq
 
 def test_no_room_for_the_content_of_an_image_is_named(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where not even the file can be made."""
-    id = cloud.admin.post("/image/v2/images", {"name": "i", "disk_format": "raw", "container_format": "bare"}).json["id"]
+    made = cloud.admin.post("/image/v2/images", {"name": "i", "disk_format": "raw", "container_format": "bare"})
+    id = made.json["id"]
 
     def refused(*_args: object, **_more: object) -> None:
         raise OSError(28, "No space left on device")
@@ -122,9 +123,9 @@ def test_the_first_statement_after_a_restart_succeeds(postgres: Database) -> Non
     url = postgres.url
     with psycopg.connect(host=str(url.query["host"]), user=url.username, dbname="postgres", autocommit=True) as other:
         mine = "FROM pg_stat_activity WHERE datname = %s AND backend_type = 'client backend'"
-        other.execute(f"SELECT pg_terminate_backend(pid) {mine}", [url.database])  # noqa: S608 - ours
+        other.execute(f"SELECT pg_terminate_backend(pid) {mine}", [url.database])
         deadline = time.monotonic() + 60
-        while other.execute(f"SELECT 1 {mine}", [url.database]).fetchone():  # noqa: S608 - ours
+        while other.execute(f"SELECT 1 {mine}", [url.database]).fetchone():
             assert time.monotonic() < deadline
             time.sleep(0.02)
     for way in (postgres.read, postgres.write):
